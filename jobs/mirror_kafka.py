@@ -42,6 +42,7 @@ NOTE = "kafka:"
 """Metadata of positions set by this job, which it may change; positions committed by consumers here are left alone."""
 RECORD = "topic string, partition int, key binary, value binary, timestamp timestamp, headers array<struct<key: string, value: binary>>"
 OWN_TIME = "message.timestamp.type"
+MIN_INSYNC = "min.insync.replicas"
 """Not copied: the copy keeps the timestamps of the records."""
 
 
@@ -278,6 +279,8 @@ def carried(configs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             notes.append(
                 f"{name}={value} is left out: the copy keeps the records' timestamps; set it after the cut-over"
             )
+        elif name == MIN_INSYNC and value != "1":
+            notes.append(f"{name}={value} is left out: the copy has other replicas; set it after the cut-over")
         elif name in TOPIC_CONFIGS:
             try:
                 validate_topic_configs({name: value})

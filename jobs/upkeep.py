@@ -1,8 +1,10 @@
-"""Compaction and erasure of large topics as a Spark job: the tasks share the work.
+"""Merging, compaction and erasure of large topics as a Spark job: the tasks share the work.
 
+    spark-submit jobs/upkeep.py merge s3://bucket/log
     spark-submit jobs/upkeep.py compact s3://bucket/log
     spark-submit jobs/upkeep.py erase s3://bucket/log orders --keys customers.txt
 
+`merge` rewrites small slices as segments, as `pylog merge` does.  A task merges about 256 MiB, or 10,000 small slices.
 `compact` cleans the partitions that are due, those with the highest dirty ratio first.  A large partition is one task,
 and small ones share tasks.  `erase` removes all records of some keys, as `pylog topic erase` does.  A task searches and
 rewrites about 1 GiB of objects.
@@ -16,15 +18,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark_pylog.job_support import in_tasks, key_value
 from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.planned_log import PlannedLog
@@ -32,6 +32,7 @@ from pyspark_pylog.task_metadata import newest_journal
 
 from spark_log import Log
 from spark_log.cli.erase import DECODERS, read_keys, report_text
+from spark_log.cli.units import size_text
 from spark_log.cli.upkeep import compacted_text
 from spark_log.client.administering.erasure import ErasedShare, erase_records, erase_share
 from spark_log.client.open_journal import TOKEN_VARIABLE
@@ -41,12 +42,11 @@ from spark_log.net.address import is_coordinator
 from spark_log.node.compaction import CompactionTally
 from spark_log.node.erasing import Erasing
 from spark_log.node.failure_isolation import Failures
-from spark_log.node.maintain import compact, plan_compaction
+from spark_log.node.maintain import compact, merge_share, plan_compaction, plan_merge_shares
+from spark_log.node.merge import Tally
+from spark_log.node.merge_shares import MergeShare
 from spark_log.segment.key_set import KeySet
 from spark_log.text import counted
-
-Share = TypeVar("Share")
-Result = TypeVar("Result")
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
@@ -54,7 +54,8 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     verbs = parser.add_subparsers(dest="verb", required=True)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("url", help="the log, file:///…, s3://… or pylog://…")
-    common.add_argument("--storage-option", action="append", default=[], type=_pair, metavar="KEY=VALUE")
+    common.add_argument("--storage-option", action="append", default=[], type=key_value, metavar="KEY=VALUE")
+    verbs.add_parser("merge", parents=[common], help="rewrite the small slices of all topics as segments")
     verbs.add_parser("compact", parents=[common], help="compact the partitions of compacted topics that are due")
     erase = verbs.add_parser("erase", parents=[common], help="remove all records of some keys from a topic")
     erase.add_argument("topic")
@@ -67,25 +68,31 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(args)
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
-    return name, value
+# -------------------------------------------------------------------------------------------------------------- merging
 
 
-def in_tasks(spark: SparkSession, shares: Sequence[Share], work: Callable[[Share], Result]) -> list[Result]:
-    """The results of `work` for each share, in a task for each one.  Spark starts them in the order of the shares."""
+def merge_log(spark: SparkSession, location: Location) -> bool:
+    """Merge what is small now; whether all partitions could be merged."""
+    with Log(journal_of(location)) as log:
+        total, failures = Tally(), Failures(log.url)
+        shares = plan_merge_shares(log, failures)
+        planned = planned_log(location, log.journal)
+        problems = dict.fromkeys(failures.problems)
+        for tally, said in in_tasks(spark, shares, partial(merge_in_task, planned)):
+            total.add(tally)
+            problems |= dict.fromkeys(said)
+    slices, segments = counted(total.slices, "slice"), counted(total.segments, "segment")
+    print("\n".join([f"{slices} merged into {segments} ({size_text(total.bytes)})", *problems]), flush=True)
+    return not problems
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            results = [pickle.dumps(work(shares[number])) for number in batch.column(0).to_pylist()]
-            yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], ["result"])
 
-    if not shares:
-        return []
-    numbers = spark.range(0, len(shares), 1, len(shares))
-    return [pickle.loads(row.result) for row in numbers.mapInArrow(run, "result binary").collect()]
+def merge_in_task(planned: PlannedLog, share: MergeShare) -> tuple[Tally, list[str]]:
+    """Merge the partitions of a share that still have small slices.  Returns the result and the problems."""
+    journal = newest_journal(planned)
+    failures = Failures(journal.metadata.url)
+    tally = merge_share(Log(journal), share, failures)
+    journal.finish_upkeep()
+    return tally, failures.problems
 
 
 # ---------------------------------------------------------------------------------------------------------- compaction
@@ -167,7 +174,13 @@ def main() -> None:
     token = os.environ.get(TOKEN_VARIABLE) if is_coordinator(args.url) else None
     location = Location(url=args.url, storage=dict(args.storage_option), token=token)
     try:
-        done = compact_log(spark, location) if args.verb == "compact" else erase_keys(spark, location, args)
+        match args.verb:
+            case "merge":
+                done = merge_log(spark, location)
+            case "compact":
+                done = compact_log(spark, location)
+            case _:
+                done = erase_keys(spark, location, args)
     except (SparkLogError, PySparkException) as error:
         sys.exit(str(error))
     finally:

@@ -7,6 +7,8 @@ the value that is needed to recover.  Names are Kafka's where Kafka has one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 
 class SparkLogError(Exception):
     """Root of the tree.  Only its subclasses are raised."""
@@ -69,7 +71,7 @@ class GroupIdNotFound(SparkLogError, LookupError):
 
 
 class OffsetOutOfRange(SparkLogError, LookupError):
-    """An offset lies outside [start, end) of its partition."""
+    """An offset is before the start or after the end of its partition."""
 
     def __init__(self, message: str, *, start: int, end: int) -> None:
         super().__init__(message)
@@ -91,7 +93,7 @@ class NoOffsetForPartition(SparkLogError, LookupError):
 
 
 class ProducerFenced(SparkLogError):
-    """A newer holder of the same transactional or producer id has taken over."""
+    """A newer holder of the same transactional or producer id has taken over, or the transaction was aborted."""
 
     def __init__(self, message: str, *, current: int) -> None:
         super().__init__(message)
@@ -188,6 +190,35 @@ class UploadFenced(SparkLogError):
     """The upload is older than the garbage-collection fence (`gc.fence.age.ms`).  Nothing was written; upload again."""
 
     retriable = True
+
+
+class NotEnoughReplicas(SparkLogError):
+    """Fewer in-sync replicas than `min.insync.replicas` have the records of a commit.  Nothing was applied."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, lacking: Mapping[str, Sequence[int]]) -> None:
+        super().__init__(message)
+        self.lacking = {name: tuple(brokers) for name, brokers in lacking.items()}
+        """By object: the in-sync replicas that do not have it.  Empty: the ISR has too few members."""
+
+
+class LeaderNotAvailable(SparkLogError):
+    """No in-sync replica of a partition is active: nothing can be appended to it.  Nothing was applied."""
+
+    retriable = True
+
+
+class InvalidReplicationFactor(InvalidRequest):
+    """A replication factor is invalid, or there are fewer brokers."""
+
+
+class InvalidReplicaAssignment(InvalidRequest):
+    """An assignment names unknown brokers, a broker twice, or not all partitions."""
+
+
+class BrokerNotAvailable(SparkLogError, LookupError):
+    """The broker is not registered."""
 
 
 class ConcurrentChange(SparkLogError):

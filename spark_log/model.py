@@ -78,6 +78,10 @@ class NewTopic:
     num_partitions: int = 1
     configs: Mapping[str, str] = field(default_factory=dict)
     """Kafka's names, values as text."""
+    replication_factor: int | None = None
+    """Copies of each record, on as many brokers; None: the log's `default.replication.factor`."""
+    replica_assignment: Mapping[int, Sequence[int]] | None = None
+    """The brokers of each partition, the preferred leader first; instead of `replication_factor`."""
 
 
 class Run(NamedTuple):
@@ -125,3 +129,12 @@ class DataObject(NamedTuple):
     """Total bytes of the object."""
     index_position: int
     """Where its index starts; index and tail end at the end of the object."""
+
+
+class Placed(NamedTuple):
+    """Where a writer has put an object."""
+
+    group: int
+    """The placement group whose partitions it has records of."""
+    held: tuple[tuple[int, int], ...] = ()
+    """(broker, epoch of the broker when the put began), of all that have it; none in group 0: the log's own root."""

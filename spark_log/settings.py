@@ -286,6 +286,12 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "Compaction leaves segments alone whose newest record is younger. At most `max.compaction.lag.ms`.",
     ),
     ConfigSpec(
+        "min.insync.replicas",
+        1,
+        Whole(1, INT_MAX, "replicas"),
+        "A commit succeeds only if this many in-sync replicas have its records; at most the replication factor.",
+    ),
+    ConfigSpec(
         "retention.bytes",
         -1,
         _bytes(-1),
@@ -321,10 +327,12 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
     ),
     _without_effect("flush.ms", LONG_MAX, _ms(0), "Each commit is synced, unless its writer has `durability=os`."),
     _without_effect(
-        "follower.replication.throttled.replicas", "", _TEXT, "Each record has one copy: none is followed."
+        "follower.replication.throttled.replicas", "", _TEXT, "`pylog replicate --throttle` limits all copying."
     ),
     _without_effect("index.interval.bytes", 4096, _bytes(0, INT_MAX), "An index has an entry for every batch."),
-    _without_effect("leader.replication.throttled.replicas", "", _TEXT, "Each record has one copy: none is sent on."),
+    _without_effect(
+        "leader.replication.throttled.replicas", "", _TEXT, "`pylog replicate --throttle` limits all copying."
+    ),
     _without_effect(
         "local.retention.bytes", -2, _bytes(-2), "There is one storage, to which `retention.bytes` applies."
     ),
@@ -335,15 +343,9 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
     _without_effect("segment.index.bytes", 10485760, _bytes(4, INT_MAX), "An index is as large as its segment needs."),
     _without_effect("segment.jitter.ms", 0, _ms(0), "Upkeep merges partitions one after another: no peak."),
     _without_effect(
-        "unclean.leader.election.enable", False, _FLAG, "Each record has one copy: no other replica can lead."
+        "unclean.leader.election.enable", False, _FLAG, "Such an election is made by hand: `pylog elect unclean`."
     ),
     _refused("compression.gzip.level", -1, Whole(-1, 9), "Arrow does not support gzip; use `compression.zstd.level`."),
-    _refused(
-        "min.insync.replicas",
-        1,
-        Whole(1, INT_MAX, "replicas"),
-        "A log keeps one copy of each record; leave it at 1, and keep the log on storage that keeps copies itself.",
-    ),
     _refused(
         "remote.storage.enable",
         False,
@@ -355,6 +357,24 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
 
 CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
     ConfigSpec("auto.create.topics.enable", True, _FLAG, "Appending to a topic that does not exist creates it."),
+    ConfigSpec(
+        "broker.heartbeat.interval.ms",
+        2000,
+        _ms(1, INT_MAX),
+        "How often the coordinator and `pylog replicate --every` check that the root of each broker can be written and read.",
+    ),
+    ConfigSpec(
+        "broker.session.timeout.ms",
+        9000,
+        _ms(1, INT_MAX),
+        "A broker whose root has failed all checks for this long is fenced.",
+    ),
+    ConfigSpec(
+        "default.replication.factor",
+        1,
+        Whole(1, 1000, "replicas"),
+        "Replication factor of a topic that is created without one. 1: the log's own root alone.",
+    ),
     ConfigSpec("delete.topic.enable", True, _FLAG, "Topics can be deleted."),
     ConfigSpec(
         "gc.fence.age.ms",
@@ -391,6 +411,13 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         86400000,
         _ms(1, INT_MAX),
         "A producer that commits nothing for this long expires.",
+    ),
+    ConfigSpec(
+        "replica.lag.time.max.ms",
+        30000,
+        _ms(1),
+        "A replica that missed a write may join its ISR again this long after the write, and when it lacks no record that "
+        "is older than this. The time after the write doubles with each further miss within an hour.",
     ),
     ConfigSpec(
         "streaming.identity.retention.ms",

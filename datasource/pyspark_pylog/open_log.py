@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import Location, ReadOptions
-from pyspark_pylog.planned_log import PlannedLog, Roots
+from pyspark_pylog.planned_log import HoldersByState, PlannedLog, Roots
 from spark_log.client.open_journal import open_journal, storage_url
 from spark_log.clock import Clock
 from spark_log.errors import StorageUnavailable
 from spark_log.journal.journal import Journal
+from spark_log.journal.root_options import RootOptions
 from spark_log.net.address import is_coordinator
 from spark_log.store.open import open_store
 
@@ -73,14 +75,20 @@ def journal_of(location: Location, *, create: bool = False) -> Journal:
 def kept_journal(location: Location, *, create: bool = False) -> Journal:
     """The log's journal, with `newest` at the end of the log; a coordinator is asked once per process where its storage
     is."""
-    root = open_store(storage_url(location.url, location.token), dict(location.storage), location.durability).url
+    options = RootOptions.of(dict(location.storage), location.durability).own()
+    root = open_store(storage_url(location.url, location.token), options, location.durability).url
     return KEPT.refreshed(_key(location, root), lambda: journal_of(location, create=create), peek=True)
 
 
 def planned_log(location: Location, journal: Journal, version: int | None = None) -> PlannedLog:
     """The log at a version, for tasks; None: that of the journal's state."""
     version = journal.state.version if version is None else version
-    return PlannedLog(*_key(location, journal.objects.url), journal.cluster_id, version)
+    roots = journal.roots
+    log = PlannedLog(*_key(location, roots.own.url), journal.cluster_id, version)
+    if not roots.brokers:
+        return log
+    brokers = tuple(sorted(roots.brokers.items()))
+    return replace(log, brokers=brokers, rack=location.rack, holders=HoldersByState(roots))
 
 
 def _key(location: Location, root: str) -> Key:

@@ -38,7 +38,9 @@ def newest_journal(log: PlannedLog, *, peek: bool = False) -> Journal:
     """
     key = (log.url, log.token, log.roots)
     journal = KEPT.refreshed(
-        key, lambda: reopen_journal(log.url, log.roots.store(), log.cluster_id, log.token), peek=peek
+        key,
+        lambda: reopen_journal(log.url, log.roots.store(), log.cluster_id, log.token, log.roots.options),
+        peek=peek,
     )
     check_cluster(journal.cluster_id, log.cluster_id, log.roots.store().url)
     if journal.newest.version < log.version:

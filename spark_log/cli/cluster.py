@@ -154,7 +154,7 @@ class Check(NamedTuple):
 @verb(cluster)
 @pass_session
 def health(session: CommandSession) -> None:
-    """Check the coordinators of the URL, the log, its coordinator, its storage, its checkpoints and its clock.
+    """Check the coordinators of the URL, the log, its coordinator, storage, brokers, checkpoints and clock.
 
     A coordinator checks its own storage. Without a coordinator, a small object is written and deleted.
 
@@ -171,6 +171,7 @@ def health(session: CommandSession) -> None:
             _log(log),
             *holder_checks(log, session.url or "", [check.check for check in checks]),
             *_storage(log),
+            *_brokers(log),
             _upkeep(log),
             _clock(log),
         ]
@@ -252,6 +253,12 @@ def _storage(log: Log) -> list[Check]:
             return [Check("storage", True, "not checked: this user may only read")]
         return [Check("storage", False, str(error))]
     return [Check("storage", True, "accepts writes")]
+
+
+def _brokers(log: Log) -> list[Check]:
+    from spark_log.node.broker_health import broker_findings
+
+    return [Check(*finding) for finding in broker_findings(log.journal.state)]
 
 
 def _clock(log: Log) -> Check:

@@ -27,7 +27,10 @@ EVERYWHERE: Mapping[str, str] = {
     "--describe": "describing is a verb, as in `pylog topic describe TOPIC`",
     "--delete": "deleting is a verb, as in `pylog topic delete TOPIC`",
     "--alter": "altering is a verb, as in `pylog topic alter TOPIC`",
-    "--replication-factor": "leave it out: the storage keeps the copies",
+    "--replica-assignment": "give --assign 0:1,1:2 to `pylog topic create`",
+    "--under-replicated-partitions": "give --under-replicated to `pylog topic describe`",
+    "--under-min-isr-partitions": "give --under-min-isr to `pylog topic describe`",
+    "--unavailable-partitions": "give --unavailable to `pylog topic describe`",
     "--execute": "give --yes",
     "--timeout-ms": "leave it out: a command ends when there is nothing more to do",
 }

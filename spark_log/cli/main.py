@@ -6,6 +6,7 @@ import click
 
 from spark_log.cli.base import Root, Verb, common_options
 from spark_log.cli.bench import bench
+from spark_log.cli.brokers import broker, elect
 from spark_log.cli.cluster import cluster
 from spark_log.cli.consume import consume
 from spark_log.cli.erase import erase
@@ -13,6 +14,7 @@ from spark_log.cli.groups import group
 from spark_log.cli.inspect import config, metadata, plan, producer
 from spark_log.cli.mirror import mirror, recover
 from spark_log.cli.produce import produce
+from spark_log.cli.replicate import replicate
 from spark_log.cli.segments import segment
 from spark_log.cli.serve import serve
 from spark_log.cli.topics import topic
@@ -63,8 +65,8 @@ def completion(shell: str) -> None:
 
 SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
     ("Every day", (topic, produce, consume, group)),
-    ("Administration", (serve, cluster, config, producer, transaction)),
-    ("Upkeep", (maintain, merge, gc, checkpoint, verify, repair, mirror, recover)),
+    ("Administration", (serve, cluster, config, broker, elect, producer, transaction)),
+    ("Upkeep", (maintain, replicate, merge, gc, checkpoint, verify, repair, mirror, recover)),
     ("Inspection", (plan, segment, metadata)),
     ("Tools", (bench, completion)),
 )

@@ -19,6 +19,7 @@ from spark_log.positions import Position, format_timestamp_ms
 from spark_log.text import counted
 
 if TYPE_CHECKING:
+    from spark_log.client.administering.descriptions import PartitionDescription
     from spark_log.client.log import Log
     from spark_log.metadata.state import State
     from spark_log.model import TopicPartition
@@ -40,21 +41,58 @@ def topic() -> None:
 @click.option(
     "-p", "--partitions", type=int, metavar="N", default=1, show_default=True, help="The number of partitions."
 )
+@click.option(
+    "-r",
+    "--replication-factor",
+    "factor",
+    type=int,
+    metavar="N",
+    help="Copies of each record, on as many brokers; default: default.replication.factor of the log.",
+)
+@click.option(
+    "--assign",
+    "assignment",
+    metavar="0:1,1:2",
+    callback=lambda ctx, param, value: parse_assignment(value),
+    help="The brokers of each partition, the preferred leader first; instead of -p and -r.",
+)
 @config_option
 @pass_session
-def create(session: CommandSession, name: str, partitions: int, configs: dict[str, str]) -> None:
+def create(
+    session: CommandSession,
+    name: str,
+    partitions: int,
+    factor: int | None,
+    assignment: Mapping[int, Sequence[int]] | None,
+    configs: dict[str, str],
+) -> None:
     """Create a topic.  The log is created with it if the URL has none yet.
 
     \b
     Example:
       pylog topic create orders -p 3 -c retention.ms=604800000 -u file:///data/log
+      pylog topic create payments -p 6 -r 3 -c min.insync.replicas=2
     """
     from spark_log.model import NewTopic
 
+    count = partitions if assignment is None else len(assignment)
+    topic = NewTopic(name, count, configs, replication_factor=factor, replica_assignment=assignment)
     with notes_said():
-        ids = session.connect(create=True).admin.create_topics([NewTopic(name, partitions, configs)])
-    text = f"topic {name} created with {counted(partitions, 'partition')}"
-    emit_line(session, text, {"topic": name, "id": ids[name], "partitions": partitions})
+        ids = session.connect(create=True).admin.create_topics([topic])
+    text = f"topic {name} created with {counted(count, 'partition')}"
+    emit_line(session, text, {"topic": name, "id": ids[name], "partitions": count})
+
+
+def parse_assignment(text: str | None) -> dict[int, tuple[int, ...]] | None:
+    """Kafka's form: the brokers of a partition joined by ':', partitions by ','."""
+    if text is None:
+        return None
+    try:
+        return {number: tuple(int(one) for one in some.split(":")) for number, some in enumerate(text.split(","))}
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r}: expected the brokers of each partition, as in 0:1,1:2 for two partitions"
+        ) from None
 
 
 @contextmanager
@@ -119,26 +157,63 @@ all_configs_option = click.option(
 )
 
 
-@verb(topic)
-@existing_topic
-@all_configs_option
-@pass_session
-def describe(session: CommandSession, name: str, everything: bool) -> None:
-    """Show a topic's configs and where each is set, and the contents of its partitions.
+optional_topic = click.argument("name", metavar="[TOPIC]", required=False, shell_complete=complete_topics)
 
-    A config's source is topic if the topic sets it, else default.
+
+@verb(topic)
+@optional_topic
+@all_configs_option
+@click.option(
+    "--under-replicated", "which", flag_value="under_replicated", help="List partitions whose ISR lacks a replica."
+)
+@click.option(
+    "--under-min-isr", "which", flag_value="under_min_isr", help="List partitions that refuse writes for that."
+)
+@click.option("--unavailable", "which", flag_value="unavailable", help="List partitions without a leader.")
+@pass_session
+def describe(session: CommandSession, name: str | None, everything: bool, which: str | None) -> None:
+    """Show a topic's configs and where each is set, and the replicas and contents of its partitions.
+
+    A config's source is topic if the topic sets it, else default.  With one of the last three options, only such
+    partitions are listed, by default those of all topics.
 
     \b
     Example:
       pylog topic describe orders
+      pylog topic describe --under-replicated
     """
     log = session.connect()
+    if which is not None:
+        _list_partitions(session, log, name, which)
+        return
+    if name is None:
+        raise click.UsageError("give a topic, or --under-replicated, --under-min-isr or --unavailable")
     found = log.admin.describe_topics([name])[name]
     fields = {"topic": name, "id": found.topic_id, "created": format_timestamp_ms(found.created_ms)}
-    columns = ["partition", "start", "end", "records", "bytes", "objects"]
-    rows = [{**part._asdict(), "records": part.rows} for part in found.partitions]
+    columns = ["partition", *REPLICA_COLUMNS, "start", "end", "records", "bytes", "objects"]
+    rows = [{**_replicas_shown(part), "records": part.rows} for part in found.partitions]
     configs = config_table(log, name, everything=everything)
     emit_parts(session, fields, {"configs": configs, "partitions": Table(columns, rows)})
+
+
+REPLICA_COLUMNS = ("leader", "replicas", "isr")
+
+
+def _replicas_shown(part: PartitionDescription) -> dict[str, Any]:
+    """A row, with brokers as Kafka's tools print them."""
+    lists = {name: ",".join(map(str, getattr(part, name))) for name in ("replicas", "isr")}
+    return {**part._asdict(), **lists, "leader": "none" if part.leader < 0 else part.leader}
+
+
+def _list_partitions(session: CommandSession, log: Log, name: str | None, which: str) -> None:
+    found = log.admin.describe_topics(None if name is None else [name])
+    rows = [
+        {"topic": topic, **_replicas_shown(part)}
+        for topic, described in found.items()
+        for part in described.partitions
+        if getattr(part, which)
+    ]
+    emit_rows(session, ["topic", "partition", *REPLICA_COLUMNS], rows)
 
 
 def config_table(log: Log, name: str | None, *, everything: bool) -> Table:

@@ -38,7 +38,7 @@ def count_text(count: float) -> str:
 
 
 UNITS: dict[str, Callable[[Any], str]] = {
-    **dict.fromkeys(("bytes", "lag_bytes", "size", "length", "segment_bytes"), size_text),
+    **dict.fromkeys(("bytes", "lag_bytes", "lacking_bytes", "size", "length", "segment_bytes"), size_text),
     **dict.fromkeys(("lag_ms", "timeout_ms", "ahead_ms"), duration_text),
     **dict.fromkeys(
         (
@@ -47,6 +47,7 @@ UNITS: dict[str, Callable[[Any], str]] = {
             "lag",
             "trimmed",
             "objects",
+            "lacking_objects",
             "batches",
             "segments",
             "slices",
@@ -66,6 +67,8 @@ UNITS: dict[str, Callable[[Any], str]] = {
 
 TITLES = {
     "lag_bytes": "bytes",
+    "lacking_objects": "lacks objects",
+    "lacking_bytes": "lacks bytes",
     "lag_ms": "age",
     "timeout_ms": "timeout",
     "appended_per_second": "in/s",

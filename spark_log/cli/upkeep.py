@@ -99,6 +99,13 @@ def _say(session: CommandSession, report: MaintainReport) -> None:
         f"{counted(report.truncated, 'old record')}, "
         f"{counted(report.pins, 'pin')} and {counted(report.unfinished, 'unfinished file')} deleted"
     )
+    if report.copied or report.joined:
+        text += f"; {counted(report.copied, 'copy', 'copies')} made for brokers ({size_text(report.copied_bytes)})"
+        text += f", {counted(report.joined, 'replica')} joined"
+    for broker in report.returned_brokers:
+        text += f"; broker {broker} is back"
+    for fenced in report.fenced_brokers:
+        text += f"; fenced {fenced}"
     if report.waiting:
         text += f"; {counted(report.waiting, 'object')} can be deleted after {duration_text(report.fence_age_ms)} (gc.fence.age.ms)"
     if report.uncleaned:
@@ -173,6 +180,7 @@ def checkpoint(session: CommandSession) -> None:
 
 @click.command(cls=Verb)
 @click.option("--deep", is_flag=True, help="Read all records and check their checksums.")
+@click.option("--repair", is_flag=True, help="Replace missing and damaged copies by good ones of other brokers.")
 @click.option(
     "--repair-from",
     metavar="URL",
@@ -180,10 +188,16 @@ def checkpoint(session: CommandSession) -> None:
 )
 @storage_option("--repair-option", "that copy's storage")
 @pass_session
-def verify(session: CommandSession, deep: bool, repair_from: str | None, options: Mapping[str, str]) -> None:
+def verify(
+    session: CommandSession, deep: bool, repair: bool, repair_from: str | None, options: Mapping[str, str]
+) -> None:
     """Check that the storage holds what the metadata refers to.
 
     The exit status is 1 if it does not. Without --deep only missing objects, and those of another size, are found.
+    Every copy on the root of every active broker is checked.
+
+    With --repair, a copy that is missing or damaged is replaced by a good one of another broker. If that is not
+    possible, it is recorded as missing, and pylog replicate copies it later.
 
     With --repair-from, what is missing or damaged is replaced by the object of the same name in another copy of the
     log, if that can be read and its checksums are right. Clients can use the log meanwhile. A mirror is repaired from
@@ -192,16 +206,23 @@ def verify(session: CommandSession, deep: bool, repair_from: str | None, options
     \b
     Example:
       pylog verify --deep
+      pylog verify --deep --repair
       pylog verify --deep --repair-from s3://other-bucket/log
     """
+    from spark_log.node.copy_checks import repair_copies
     from spark_log.node.object_repair import repair_objects
     from spark_log.node.verify import verify as run
 
     if options and repair_from is None:
         raise click.UsageError("--repair-option is for the storage of --repair-from, which is missing")
+    if repair and repair_from is not None:
+        raise click.UsageError("--repair takes copies from the log's own brokers: leave out --repair-from")
     log, repaired = session.connect(), tuple[str, ...]()
     with progress_bars() as progress:
-        if repair_from is None:
+        if repair:
+            restored = repair_copies(log, deep, progress=progress)
+            repaired, problems = restored.repaired, run(log, deep, progress=progress)
+        elif repair_from is None:
             problems = run(log, deep, progress=progress)
         else:
             found = repair_objects(log, _copy(repair_from, options), deep, progress=progress)
@@ -212,7 +233,7 @@ def verify(session: CommandSession, deep: bool, repair_from: str | None, options
     ]
     rows += [{**asdict(problem), "repaired": False} for problem in problems]
     if rows or session.output not in ("table", "wide"):
-        emit_rows(session, ["what", "message", "repaired"] if repair_from else ["what", "message"], rows)
+        emit_rows(session, ["what", "message", "repaired"] if repair_from or repair else ["what", "message"], rows)
     else:
         click.echo("no problems found")
     if problems:
@@ -249,6 +270,7 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
       pylog repair --dry-run
       pylog repair --accept-loss
     """
+    from spark_log.journal.root_options import RootOptions
     from spark_log.net.client import health_of
     from spark_log.node.repair import repair as run
     from spark_log.store.open import open_store
@@ -259,8 +281,9 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
     def is_alive(holder: Leadership) -> bool:
         return bool(holder.address) and any(health_of(holder.address, tls=tls) is not None for tls in (False, True))
 
-    store = open_store(session.url, session.storage_options)
-    report = run(store, is_alive=is_alive, dry_run=True)
+    options = RootOptions.of(session.storage_options, "disk")
+    store = open_store(session.url, options.own())
+    report = run(store, is_alive=is_alive, dry_run=True, root_options=options)
     if not report.needed:
         text = (
             f"nothing to repair: {store.url} opens at version {report.version}, and no file of its metadata is damaged"
@@ -270,7 +293,7 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
     if not dry_run and (
         accept_loss or report.lost or confirmed("replace damaged files of the metadata", dry_run=False, yes=yes)
     ):
-        report = run(store, is_alive=is_alive, accept_loss=accept_loss)
+        report = run(store, is_alive=is_alive, accept_loss=accept_loss, root_options=options)
     emit_line(session, _repair_text(report, dry_run), asdict(report))
     if report.lost and dry_run and not accept_loss:
         raise Failed(

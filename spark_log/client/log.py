@@ -40,10 +40,10 @@ def connect(
 
     If a path or fsspec URL has no log yet, a new one is created, unless `create` is false.  A coordinator's address
     opens the log that the coordinator writes.  With a coordinator, the process keeps in memory only the metadata of the
-    topics that it uses.  It loads the metadata of all topics when that is needed, for example by `log.admin`.
+    topics that it uses.  It loads the metadata of all topics when a call, such as those of `log.admin`, needs it.
 
     storage_options:  passed to fsspec: credentials, endpoints.
-    token:            authenticates to a coordinator; default: the environment variable PYLOG_TOKEN.
+    token:            authenticates to a coordinator; default: the value of the environment variable PYLOG_TOKEN.
     durability:       on a disk, "disk" syncs files before a write is acknowledged, and "os" leaves that to the
                       operating system; a bucket ignores it.
     Raises NoLog, StoreNotExclusive (the storage has no put-if-absent), UnsupportedVersion, StorageError,
@@ -114,13 +114,15 @@ class Log:
         txn_app_id, txn_version:  both or neither.  With them, the log accepts one append per (application, version,
                topic).  If the version is at or below the last accepted one, the append is skipped with a warning, and
                the call returns the offsets of the original append of that version, or {} if the log does not know
-               them.  Raises SequenceConflict if the version equals the last accepted one, and `data` has more or fewer
-               rows than the original.
+               them.  The exception: if the version equals the last accepted one and `data` has a different number of
+               rows, the append raises SequenceConflict.
         partitioner:  "default" (murmur2 of the key, as in Kafka), "round-robin", "sticky", or a class "module:Class".
         compression:  "zstd", "lz4" or "none"; used if the topic's `compression.type` is `producer`, its default.
-        acks:  0, 1 or "all", accepted as in Kafka, without effect: every append waits until it is durable and visible.
+        acks:  0, 1 or "all".  All have the effect of "all": the append waits until the records are durable on
+               `min.insync.replicas` of the in-sync replicas, and visible.
         Raises InvalidRequest for an invalid argument, InvalidRecord and its subclasses for invalid `data`,
-        UnknownTopicOrPartition, CommitUnknown, SequenceConflict.
+        UnknownTopicOrPartition, CommitUnknown, SequenceConflict; NotEnoughReplicas or LeaderNotAvailable if too few
+        replicas answer for two minutes.
         """
         check_acks(acks)
         identity = txn_identity_if_given(txn_app_id, txn_version, topic)
@@ -174,12 +176,11 @@ class Log:
         columns: Sequence[str] | None = None,
         where: str | Condition | None = None,
     ) -> pa.Table:
-        """The latest record of each key as one table, as compaction would leave them, but without tombstones.
+        """The latest record of each key, as one table: the result of a complete compaction, without tombstones.
 
-        Columns as in `scan`: topic string, partition int32, offset int64, key binary, value binary, timestamp
-        timestamp[us, UTC], headers list<struct<key, value>>; sorted by partition and offset.  Deleted keys, whose
-        latest record has no value, and records without a key are left out.  A key that has records in several
-        partitions has one row for each of them.
+        The columns are those of `scan`; the rows are sorted by partition and offset.  Deleted keys, whose latest record
+        has no value, and records without a key are left out.  As in compaction, each partition is treated separately: a
+        key with records in several partitions can have one row per partition.
 
         at:     a position: the table as it was before the record at this position, e.g. "@2026-01-31T10:00Z".
         where:  a condition on the latest records, as in `scan`.

@@ -11,6 +11,7 @@ from typing import Any
 from spark_log.client.validate import url_text
 from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
+from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.net.address import Target, is_coordinator, parse_target
 from spark_log.net.client import HttpLink, check_cluster
 from spark_log.store.base import ObjectStore
@@ -40,21 +41,24 @@ def open_journal(
             "token: a log on storage is guarded by the storage's own permissions and takes no token; give the "
             "coordinator's address, pylog://host:9550, as the URL"
         )
-    store = open_store(url, storage_options, durability)
+    roots = RootOptions.of(storage_options, durability)
+    store = open_store(url, roots.own(), durability)
     link = HttpLink(Target(()), storage=store.url)
-    journal = Journal.open(store, create=create, link=link)
+    journal = Journal.open(store, create=create, link=link, root_options=roots)
     link.cluster_id = journal.cluster_id
     return journal
 
 
-def reopen_journal(url: str, store: ObjectStore, cluster_id: str, token: str | None = None) -> Journal:
+def reopen_journal(
+    url: str, store: ObjectStore, cluster_id: str, token: str | None = None, roots: RootOptions = DEFAULT_OPTIONS
+) -> Journal:
     """The journal of a known log with known storage: a coordinator is not asked for them again."""
     served = is_coordinator(url)
     if served:
         link = HttpLink(parse_target(url), _token(token), cluster_id)
     else:
         link = HttpLink(Target(()), cluster_id=cluster_id, storage=store.url)
-    return Journal.open(store, create=False, link=link, served=served)
+    return Journal.open(store, create=False, link=link, served=served, root_options=roots)
 
 
 @lru_cache(maxsize=64)
@@ -80,8 +84,9 @@ def _served(
     info = link.info()
     link.cluster_id = info.cluster_id
     try:
-        store = open_store(info.storage, storage_options, durability)
-        journal = Journal.open(store, create=False, link=link, served=True, partial=partial)
+        roots = RootOptions.of(storage_options, durability)
+        store = open_store(info.storage, roots.own(), durability)
+        journal = Journal.open(store, create=False, link=link, served=True, partial=partial, root_options=roots)
     except NoLog as error:
         raise NoLog(
             f"the coordinator at {url} has its log at {info.storage}, which this machine cannot read: clients read "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 
-from spark_log.errors import TopicAlreadyExists, UnknownTopicOrPartition
+from spark_log.errors import InvalidReplicaAssignment, TopicAlreadyExists, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.state import State
@@ -17,14 +17,32 @@ DEAD_LETTER_CONFIGS = {"max.message.bytes": str(2**31 - 1), "message.timestamp.a
 
 
 def create_topic(journal: Journal, topic: NewTopic, deadline_ms: int | None = None) -> str:
-    """Create a topic and return its id.  Gives a UserWarning for configs that are accepted but have no effect."""
+    """Create a topic and return its id.
+
+    Gives a UserWarning for configs that are accepted but have no effect.
+    """
     _, notes = validate_topic_configs(topic.configs)
     for note in notes:
         warnings.warn(note, stacklevel=3)
-    create = CreateTopic(
-        name=topic.name, partitions=topic.num_partitions, configs=dict(topic.configs), topic_id=new_topic_id(journal)
+    return journal.propose(create_command(topic, new_topic_id(journal)), deadline_ms)
+
+
+def create_command(topic: NewTopic, topic_id: str) -> CreateTopic:
+    """The command that creates a topic.  Raises InvalidReplicaAssignment unless an assignment names each partition."""
+    assigned = topic.replica_assignment
+    if assigned is not None and sorted(assigned) != list(range(topic.num_partitions)):
+        raise InvalidReplicaAssignment(
+            f"topic {topic.name!r}: the assignment has partitions {sorted(assigned)}, expected 0 to "
+            f"{topic.num_partitions - 1}"
+        )
+    return CreateTopic(
+        name=topic.name,
+        partitions=topic.num_partitions,
+        configs=dict(topic.configs),
+        topic_id=topic_id,
+        replication_factor=topic.replication_factor,
+        replicas=tuple(tuple(brokers) for _, brokers in sorted((assigned or {}).items())),
     )
-    return journal.propose(create, deadline_ms)
 
 
 def ensure_topic(

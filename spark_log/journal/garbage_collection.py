@@ -57,31 +57,31 @@ def _without(names: set[str], kept: Mapping[str, object]) -> set[str]:
 
 
 def collect(
-    state: State, context: Context, before: Collected | None = None
+    state: State, context: Context, before: Collected | None = None, root: int = OWN_ROOT
 ) -> Steps[tuple[list[str], Collected | None]]:
-    """Delete garbage; returns the names, and what the next collection of this process needs to know.
+    """Delete garbage in one root; returns the names, and what the next collection of this process there needs to know.
 
-    The state must be confirmed before the listing begins.
+    The state must be confirmed before the listing begins.  An old state is safe: garbage stays garbage.
     """
-    old = yield from garbage(state, (yield from _candidates(before, state)))
+    old = yield from garbage(state, (yield from _candidates(before, state, root)))
     if old is None:
         return [], before
     # In order: a list comes after the objects in it, because its upload epoch is higher than theirs.
     for at in range(0, len(old), context.limits.deletes_max):
-        yield Delete(old[at : at + context.limits.deletes_max], OWN_ROOT)
+        yield Delete(old[at : at + context.limits.deletes_max], root)
     return old, Collected(state.version, state.fence, state.dropped, frozenset(state.dropped_lists))
 
 
-def _candidates(before: Collected | None, state: State) -> Steps[Iterable[str]]:
+def _candidates(before: Collected | None, state: State, root: int) -> Steps[Iterable[str]]:
     """The objects that may have become garbage."""
     # Before a longer pause, objects may have been dropped that the fence has passed since.
     if before is None or not before.fence <= state.fence < before.version:
-        return (yield List(DATA, OWN_ROOT))
+        return (yield List(DATA, root))
     if state.fence == before.fence:
         return []
     names = {name for name, version in before.dropped.items() if version <= state.fence}
     if (yield from read_lists(before.dropped_lists.difference(state.dropped_lists), names.update)):
-        return (yield List(DATA, OWN_ROOT))  # another process has deleted a list that the fence has passed
-    for listed in (yield [List(prefix, OWN_ROOT) for prefix in epoch_prefixes(before.fence + 1, state.fence)]):
+        return (yield List(DATA, root))  # another process has deleted a list that the fence has passed
+    for listed in (yield [List(prefix, root) for prefix in epoch_prefixes(before.fence + 1, state.fence)]):
         names.update(listed)
     return names

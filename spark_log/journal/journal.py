@@ -27,9 +27,11 @@ from spark_log.errors import (
     StorageError,
     StorageUnavailable,
 )
+from spark_log.journal.broker_roots import ANY_ROOT, Roots
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.metadata_log import LogReader, MetadataLog, View, decided
 from spark_log.journal.proposal import Context, Proposal, is_led_elsewhere, unanswered
+from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.storage_log import open_storage_log
 from spark_log.journal.store_operations import (
     OWN_ROOT,
@@ -45,7 +47,9 @@ from spark_log.journal.upkeep_limits import LIMITS, StepLimits
 from spark_log.journal.upkeep_thread import UpkeepThread
 from spark_log.metadata.decide.coordinators import decide_release, decide_take_over
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.projection import holds, is_projected
+from spark_log.metadata.projection import holds, is_projected, object_row
+from spark_log.metadata.replica_state import Broker
+from spark_log.metadata.replicas import holders
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.settings import check_topic_name, cluster_config
 from spark_log.store.base import ObjectStore
@@ -69,17 +73,39 @@ class Journal:
     """The metadata of one log.  Thread-safe; concurrent proposals share one put."""
 
     def __init__(
-        self, metadata_log: MetadataLog[Any], stores: Stores, link: Link | None = None, *, partial: bool = False
+        self,
+        metadata_log: MetadataLog[Any],
+        stores: Stores,
+        link: Link | None = None,
+        *,
+        partial: bool = False,
+        root_options: RootOptions = DEFAULT_OPTIONS,
+        one_root: bool = False,
     ) -> None:
+        """
+        one_root:  all objects are in one root, whatever the state says: this is a mirror.
+        """
+        self._one_root = one_root
         self.metadata_log = metadata_log
+        own = stores.objects[OWN_ROOT]
+        roots = Roots(own, metadata_log.cluster_id, self._brokers, self._holders, root_options, self.context.clock)
+        self.stores = Stores(stores.metadata, roots)
         self._log: LogReader[Any] = TopicFeed(metadata_log) if partial else metadata_log
         """Where the view comes from: the log, or a coordinator that sends the changes of some topics."""
-        self.stores = stores
         self.link = link
         self.cluster_id = metadata_log.cluster_id
         self.after_fork()
         renew_after_fork(self)
         self._view: View = self._opened()
+
+    def _brokers(self) -> Mapping[int, Broker]:
+        return {} if self._one_root else self.newest.brokers
+
+    def _holders(self, name: str) -> Sequence[int]:
+        """A row may be absent because a later version has dropped the object, or because only some topics are held."""
+        state = self.newest
+        row = state.objects.get(name)
+        return (OWN_ROOT, *sorted(self._brokers())) if row is None else holders(state, row)
 
     def _opened(self) -> View:
         try:
@@ -117,6 +143,7 @@ class Journal:
         partial: bool = False,
         limits: StepLimits = LIMITS,
         threads: Threads = SYSTEM_THREADS,
+        root_options: RootOptions = DEFAULT_OPTIONS,
     ) -> Journal:
         """Open the log whose metadata is in `metadata`, or create one there if `create`.
 
@@ -125,6 +152,7 @@ class Journal:
         served:  all changes go through a coordinator.
         partial: of a served log, hold the topics that `require` names, as long as nothing needs the whole state.
         limits:  bounds of the log's upkeep.
+        root_options: how the roots of brokers are opened.
         Raises NoLog if there is none and `create` is False, UnsupportedVersion for a newer format, another kind of
         file or a lost `meta/format`, StoreNotExclusive if the storage cannot hold a log.
         """
@@ -138,7 +166,8 @@ class Journal:
         log = open_storage_log(stores, context, create=create)
         if log.form.mirrors:
             link, partial = None, False  # its state names the coordinator of the log that it mirrors
-        return cls(log, stores, link, partial=partial)
+        one_root = bool(log.form.mirrors)
+        return cls(log, stores, link, partial=partial, root_options=root_options, one_root=one_root)
 
     @property
     def context(self) -> Context:
@@ -152,8 +181,14 @@ class Journal:
 
     @property
     def objects(self) -> ObjectStore:
-        """The store of the records: the log's own root."""
-        return self.stores.objects[OWN_ROOT]
+        """The store of the records.  Reads go to any root that has an object, all else to the log's own root."""
+        return self.stores.at(ANY_ROOT)
+
+    @property
+    def roots(self) -> Roots:
+        """The roots of the log's objects."""
+        assert isinstance(self.stores.objects, Roots), "a journal has them from the start"
+        return self.stores.objects
 
     def run(self, steps: Steps[Result]) -> Result:
         """Carry out steps of the protocol on this log's stores."""
@@ -287,7 +322,7 @@ class Journal:
             except UNANSWERED:
                 self._require_all()
                 return None
-            rows |= {name: ObjectRow(*row, live=0) for name, row in found.items()}
+            rows |= {name: object_row(row) for name, row in found.items()}
         return rows if len(rows) == len(wanted) else None
 
     def recent(self, deadline_ms: int | None = None) -> State:

@@ -9,11 +9,8 @@ import msgspec
 from crc32c import crc32c
 
 from spark_log.errors import StorageUnavailable, UnsupportedVersion
-from spark_log.journal.object_names import CHECKPOINTS, LOG
+from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, LOG
 from spark_log.journal.store_operations import Get, List, PutAnswer, PutNew, Steps
-
-FORMAT_KEY = "meta/format"
-
 
 FORMAT_VERSION = 1
 MIRROR_VERSION = 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 META = "meta/"
+FORMAT_KEY = "meta/format"
+"""Of the root of a log or a mirror (`log_format.py`)."""
 
 
 LOG = "meta/log/"

@@ -18,7 +18,7 @@ from spark_log.metadata.commands import Swap
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, Topic, TopicKey
 from spark_log.metadata.swaps import Rewrite, build_swap, prune_range, resolve, seal_range
-from spark_log.model import DataObject, Slice
+from spark_log.model import DataObject, Placed, Slice
 
 SWAP_TRIES = 6
 Entries = tuple[Slice | Piece, ...]
@@ -141,10 +141,15 @@ def swap_in(
     objects: Sequence[DataObject] = (),
     uncounted: Mapping[str, int] = MappingProxyType({}),
     thinned: bool = False,
+    placed: Sequence[Placed] = (),
 ) -> Steps[tuple[State, bool]]:
-    """Upload the index of `rewrites`, if they need one, and decide on their swap.  False: the swap was void."""
+    """Upload the index of `rewrites`, if they need one, and decide on their swap.  False: the swap was void, or a
+    replica lacks one of the objects.
+
+    placed:  as for `build_swap`.
+    """
     name = data_key(epoch, f"{context.unique()}.idx")
-    swap, data = build_swap(epoch, rewrites, name, objects, uncounted, thinned)
+    swap, data = build_swap(epoch, rewrites, name, objects, uncounted, thinned, placed)
     if data:
         yield Put(name, (data,), OWN_ROOT)
     command = Proposal(Swap(swap=swap))

@@ -21,8 +21,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from spark_log.clock import Clock
 from spark_log.errors import NotCoordinator, ObjectNotFound, StorageUnavailable
+from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, WrongRoot
+from spark_log.journal.replica_puts import copy_missing, put_replicas
 from spark_log.metadata.projection import Delta, Holdings
+from spark_log.metadata.replicas import Targets
 from spark_log.metadata.state import Leadership, State
+from spark_log.model import Placed
 from spark_log.store.base import Chunks, ObjectStore
 
 logger = logging.getLogger("spark_log")
@@ -36,7 +40,7 @@ PARALLEL = 48
 METADATA = -1
 """The root of operations on `meta/…`."""
 OWN_ROOT = 0
-"""The root of objects, `data/…`, of the log itself.  Roots of objects are broker ids."""
+"""The root of objects, `data/…`, of the log itself.  Roots of objects are broker ids, or `ANY_ROOT`."""
 
 
 class PutAnswer(Enum):
@@ -54,6 +58,9 @@ class Get(NamedTuple):
     start: int = 0
     end: int | None = None
     root: int = METADATA
+    check: Callable[[bytes], object] | None = None
+    """Raises CorruptObject for damaged bytes: then they are read from another root that has the object, if there is
+    one.  A log without brokers does not check them here."""
 
 
 class PutNew(NamedTuple):
@@ -71,6 +78,28 @@ class Put(NamedTuple):
     chunks: Sequence[bytes] | Callable[[], Iterable[bytes]]
     """Or a function that generates them for each attempt."""
     root: int = METADATA
+
+
+class PutReplicas(NamedTuple):
+    """Put under a unique name to all replicas of a placement group.  Answer: a `Placed`."""
+
+    key: str
+    chunks: Sequence[bytes] | Callable[[], Iterable[bytes]]
+    """As in `Put`."""
+    targets: Targets
+    root: int = OWN_ROOT
+
+
+class CopyReplicas(NamedTuple):
+    """Copy an object to replicas that lack it.  Answer: a `Placed`, with those that have it now."""
+
+    key: str
+    size: int
+    placed: Placed
+    """Where it is."""
+    lacking: Sequence[tuple[int, int]]
+    """(broker, epoch)."""
+    root: int = OWN_ROOT
 
 
 class List(NamedTuple):
@@ -218,14 +247,17 @@ class Link(Protocol):
         Raises CoordinatorNotAvailable.
         """
 
-    def objects(self, holder: Leadership, names: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-        """Size and index position of objects; those that are gone are left out.  Raises CoordinatorNotAvailable."""
+    def objects(self, holder: Leadership, names: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
+        """Size, index position and key of the copies of objects; those that are gone are left out.
+
+        Raises CoordinatorNotAvailable.
+        """
 
     def close(self) -> None:
         """Close unused connections."""
 
 
-StoreOp: TypeAlias = Get | PutNew | Put | List | Delete | Sweep | StoreTime
+StoreOp: TypeAlias = Get | PutNew | Put | PutReplicas | CopyReplicas | List | Delete | Sweep | StoreTime
 Op: TypeAlias = StoreOp | Sleep | Ask | AskTopics | Decide | Refresh
 Steps: TypeAlias = Generator[Op | list[Op], Any, Result]
 
@@ -311,11 +343,18 @@ class Stores(NamedTuple):
     @property
     def local(self) -> bool:
         """Whether running operations in parallel has no benefit."""
-        return self.metadata.local and all(store.local for store in self.objects.values())
+        return self.metadata.local and self.objects[OWN_ROOT].local
 
     def at(self, root: int) -> ObjectStore:
-        """The store of a root."""
-        return self.metadata if root == METADATA else self.objects[root]
+        """The store of a root.  Raises WrongRoot for a broker that is not registered any more."""
+        if root == METADATA:
+            return self.metadata
+        if root == ANY_ROOT and root not in self.objects:
+            return self.objects[OWN_ROOT]
+        try:
+            return self.objects[root]
+        except KeyError:
+            raise WrongRoot(f"broker {root} is not registered") from None
 
 
 def run(steps: Steps[Result], stores: Stores, clock: Clock, link: Link | None = None) -> Result:
@@ -373,6 +412,10 @@ def _one(op: Op, stores: Stores, clock: Clock) -> Any:
     if isinstance(op, Sleep):
         return clock.sleep_ms(op.milliseconds)
     assert not isinstance(op, Ask | AskTopics | Decide | Refresh), f"{type(op).__name__} is not for a store"
+    if isinstance(op, PutReplicas):
+        return put_replicas(stores.objects, op.targets, op.key, op.chunks, clock)
+    if isinstance(op, CopyReplicas):
+        return copy_missing(stores.objects, op.key, op.size, op.placed, op.lacking, clock)
     store = stores.at(op.root)
     if isinstance(op, PutNew):
         try:
@@ -383,6 +426,8 @@ def _one(op: Op, stores: Stores, clock: Clock) -> Any:
     match op:
         case Get():
             try:
+                if op.check is not None and isinstance(store, ReplicatedStore):
+                    return store.get_intact(op.key, op.start, op.end, op.check)
                 return store.get(op.key, op.start, op.end)
             except ObjectNotFound:
                 return None

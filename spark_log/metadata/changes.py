@@ -25,6 +25,7 @@ _QUIET = (
     r.ExpireProducersRecord,
     r.FenceRecord,
     r.GroupGenerationRecord,
+    r.HeldRecord,
     r.InitProducerRecord,
     r.ListDroppedRecord,
     r.SwapRecord,

@@ -29,6 +29,7 @@ from spark_log.metadata.frames import Frame, encode_end, encode_frames, read_fra
 from spark_log.metadata.last_commit import shared
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece, check_format
+from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup
 from spark_log.metadata.state import (
     CleanedPart,
     DroppedList,
@@ -73,6 +74,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     progressed: int = 0
     generations: int = 0
     features: list[tuple[str, int]] = []
+    copies_made: int = 0
 
 
 class _Levels(msgspec.Struct, frozen=True):
@@ -130,6 +132,12 @@ def _partitions(state: State) -> Iterator[tuple[TopicKey, PartitionRow]]:
     return ((key, _partition_row(part)) for key, part in _sorted(state.partitions))
 
 
+def _objects(state: State) -> Iterator[tuple[str, Any]]:
+    """Without copies for those in the log's own root, as older pylogs read them."""
+    for name, row in _sorted(state.objects):
+        yield name, row if row.copies else (row.size, row.index_position, row.live)
+
+
 def _sharing(known: ProducerState) -> ProducerState:
     last = known.last_commit
     return known if last is None else known._replace(last_commit=last._replace(topics=shared(last.topics)))
@@ -146,7 +154,7 @@ def _positions(state: State) -> Iterator[tuple[str, TopicKey, Position]]:
 KINDS = {
     "topics": _Kind(lambda state: _sorted(state.topics), tuple[str, Topic]),
     "partitions": _Kind(_partitions, tuple[TopicKey, PartitionRow]),
-    "objects": _Kind(lambda state: _sorted(state.objects), tuple[str, ObjectRow]),
+    "objects": _Kind(_objects, tuple[str, ObjectRow]),
     "dropped": _Kind(lambda state: _sorted(state.dropped), tuple[str, int]),
     "dropped_lists": _Kind(lambda state: _sorted(state.dropped_lists), tuple[str, DroppedList]),
     "cleaned_partitions": _Kind(lambda state: _sorted(state.cleaned), tuple[TopicKey, CleanedPart]),
@@ -154,6 +162,10 @@ KINDS = {
     "positions": _Kind(_positions, tuple[str, TopicKey, Position]),
     "groups": _Kind(_groups, tuple[str, GroupRow]),
     "forgotten": _Kind(lambda state: _sorted(state.forgotten), tuple[tuple[str, str, int], Forgotten]),
+    "brokers": _Kind(lambda state: _sorted(state.brokers), tuple[int, Broker]),
+    "placement_groups": _Kind(lambda state: _sorted(state.placement_groups), tuple[int, PlacementGroup]),
+    "assignments": _Kind(lambda state: _sorted(state.assignments), tuple[str, tuple[int, ...]]),
+    "copies": _Kind(lambda state: _sorted(state.copies), tuple[int, Copies]),
 }
 """Kinds by name, in the order of the file: positions come before their groups."""
 REMOVED_KINDS = {
@@ -261,6 +273,7 @@ def _header(state: State) -> Header:
         progressed=state.progressed,
         generations=state.generations,
         features=sorted(state.features.items()),
+        copies_made=state.copies_made,
     )
 
 
@@ -330,9 +343,10 @@ def _read_rows(frame: Frame, name: str) -> list[Any]:
 
 
 def _read_block(frame: Frame, name: str) -> Block[Any, Any]:
-    batch, kind = frame.columns(name), COLUMNS[frame.kind]
-    if batch.schema != kind.SCHEMA:
-        raise _unsupported(frame, name, ", ".join(f"{field.name} {field.type}" for field in batch.schema))
+    found, kind = frame.columns(name), COLUMNS[frame.kind]
+    batch = kind.maybe_read(found)
+    if batch is None:
+        raise _unsupported(frame, name, ", ".join(f"{field.name} {field.type}" for field in found.schema))
     return kind(batch, frame.encoded)
 
 
@@ -403,4 +417,9 @@ class _Maps:
             progressed=header.progressed,
             generations=header.generations,
             features=Map(header.features),
+            brokers=self._maps["brokers"].finish(),
+            placement_groups=self._maps["placement_groups"].finish(),
+            assignments=self._maps["assignments"].finish(),
+            copies=self._maps["copies"].finish(),
+            copies_made=header.copies_made,
         )

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from immutables import Map
 
+from spark_log.metadata.replica_state import PlacementGroup
 from spark_log.metadata.state import CleanedPart, GroupState, State
 
 Key = TypeVar("Key")
@@ -33,6 +34,8 @@ def reset_clock(state: State, time: int) -> State | None:
         coordinator=state.coordinator._replace(since=min(state.coordinator.since, time)),
         cleaned=_clamped(state.cleaned, lambda part: _cleaned_by(part, time)),
         forgotten=_clamped(state.forgotten, lambda when: when._replace(time=min(when.time, time))),
+        brokers=_clamped(state.brokers, lambda broker: broker._replace(since=min(broker.since, time))),
+        placement_groups=_clamped(state.placement_groups, lambda group: _replicas_by(group, time)),
     )
 
 
@@ -46,6 +49,11 @@ def _group_by(group: GroupState, time: int) -> GroupState:
     roster = group.roster and group.roster._replace(state_ms=min(group.roster.state_ms, time))
     offsets = _clamped(group.offsets, lambda position: position._replace(time=min(position.time, time)))
     return group._replace(seen=min(group.seen, time), session=session, roster=roster, offsets=offsets)
+
+
+def _replicas_by(group: PlacementGroup, time: int) -> PlacementGroup:
+    """A placement group without missed writes after a time."""
+    return group._replace(members=tuple(one._replace(missed=min(one.missed, time)) for one in group.members))
 
 
 def _cleaned_by(part: CleanedPart, time: int) -> CleanedPart:

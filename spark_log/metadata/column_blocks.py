@@ -5,6 +5,7 @@ is asked for.
 
 objects:     epoch: uint64, id: string       of the name `data/<epoch>/<id>`
              size, index_position, live: int64
+             copies: int64; in a checkpoint it is left out if all are 0
 partitions:  topic_id: string, partition, start, end, edition: int64
              entries: list of      start, end: int64; object: string; position, length, crc, count, bytes, min_us,
                                    max_us, time_kind: int64; sealed: int8, 1 for a piece
@@ -12,12 +13,13 @@ partitions:  topic_id: string, partition, start, end, edition: int64
 
 from __future__ import annotations
 
+import heapq
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from itertools import accumulate, chain, pairwise, repeat
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
@@ -25,6 +27,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import astuple
 
 from spark_log.metadata.frames import encode_columns
@@ -76,8 +79,18 @@ class Block(ABC, Generic[Key, Value]):
     def frame(self) -> memoryview:
         """Its bytes in a checkpoint.  They are kept: the next checkpoint has the same, unless its rows change."""
         if self._frame is None:
-            self._frame = memoryview(encode_columns(self.KIND, self.batch))
+            self._frame = memoryview(encode_columns(self.KIND, self.stored(self.batch)))
         return self._frame
+
+    @classmethod
+    def stored(cls, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that a checkpoint has."""
+        return batch
+
+    @classmethod
+    def maybe_read(cls, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """The inverse of `stored`; None for other columns."""
+        return batch if batch.schema == cls.SCHEMA else None
 
     @staticmethod
     def fits(key: Any) -> bool:
@@ -106,13 +119,19 @@ class Block(ABC, Generic[Key, Value]):
         """Number of the first row that is not before the key; of any row if the key does not fit."""
 
 
+@lru_cache(maxsize=8)
+def _zeros(rows: int) -> pa.Array:
+    """The same for all blocks of as many rows.  `pa.array` would import pandas for an array of numpy."""
+    return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(bytes(8 * rows))])
+
+
 class ObjectBlock(Block[str, ObjectRow]):
     KIND = "object_columns"
     SCHEMA = pa.schema(
         [
             ("epoch", pa.uint64()),
             ("id", pa.string()),
-            *((name, pa.int64()) for name in ("size", "index_position", "live")),
+            *((name, pa.int64()) for name in ("size", "index_position", "live", "copies")),
         ]
     )
 
@@ -120,6 +139,17 @@ class ObjectBlock(Block[str, ObjectRow]):
         super().__init__(batch, frame)
         epochs, ids, *numbers = batch.columns
         self._epochs, self._ids, self._numbers = _numbers(epochs), _Texts(ids), tuple(map(_numbers, numbers))
+
+    @classmethod
+    def stored(cls, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Without copies in a log without brokers, so that an older pylog can read it."""
+        return batch if pc.max(batch.column("copies")).as_py() else batch.select(cls.SCHEMA.names[:-1])
+
+    @classmethod
+    def maybe_read(cls, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        if batch.schema.names == cls.SCHEMA.names[:-1]:
+            batch = batch.append_column(cls.SCHEMA.field("copies"), _zeros(batch.num_rows))
+        return batch if batch.schema == cls.SCHEMA else None
 
     @staticmethod
     def fits(key: str) -> bool:
@@ -138,8 +168,8 @@ class ObjectBlock(Block[str, ObjectRow]):
         return f"data/{self._epochs[at]:016x}/{self._ids[at]}"
 
     def value(self, at: int) -> ObjectRow:
-        sizes, positions, live = self._numbers
-        return ObjectRow(sizes[at], positions[at], live[at])
+        sizes, positions, live, copies = self._numbers
+        return ObjectRow(sizes[at], positions[at], live[at], copies[at])
 
     def keys(self) -> Iterable[str]:
         return [f"data/{epoch:016x}/{text}" for epoch, text in zip(self._epochs.tolist(), self._ids, strict=True)]
@@ -150,6 +180,11 @@ class ObjectBlock(Block[str, ObjectRow]):
     @cached_property
     def size(self) -> int:
         return sum(self._numbers[0])
+
+    def with_copies(self, keys: Collection[int]) -> Iterator[tuple[str, ObjectRow]]:
+        """The rows whose `copies` is one of `keys`, in order; no others are made."""
+        found = np.flatnonzero(np.isin(np.asarray(self._numbers[3]), list(keys)))
+        return ((self.key(at), self.value(at)) for at in found.tolist())
 
     def place(self, key: str) -> int:
         try:
@@ -418,6 +453,18 @@ def stored_bytes(objects: LayeredMap[str, ObjectRow]) -> int:
         total -= base[name].size if name in base else 0
         total += 0 if isinstance(row, Removal) else row.size
     return total
+
+
+def rows_with_copies(objects: LayeredMap[str, ObjectRow], keys: Collection[int]) -> Iterator[tuple[str, ObjectRow]]:
+    """The objects whose `copies` is one of `keys`, in order of their names, so those with the oldest upload first.
+
+    Looks at a block when its rows are asked for, and makes no other rows.
+    """
+    base: Any = objects.base
+    changed = sorted((name, row) for name, row in objects.changed() if row.copies in keys)
+    blocks = (block.with_copies(keys) for block in base.blocks) if base else ()
+    stored = (row for row in chain.from_iterable(blocks) if row[0] not in objects.changes)
+    return heapq.merge(stored, changed, key=itemgetter(0))
 
 
 def fold(

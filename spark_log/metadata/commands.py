@@ -8,16 +8,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from spark_log.errors import ConcurrentChange, GroupIdNotFound, InvalidRequest
 from spark_log.groups.group import Roster
 from spark_log.metadata import records as r
+from spark_log.metadata.command import Command
 from spark_log.metadata.decide import commits, groups, topics, transactions, upkeep
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.replay import replay_records
+from spark_log.metadata.replica_commands import (
+    AddCopies,
+    ElectLeader,
+    FenceBroker,
+    JoinIsr,
+    RegisterBroker,
+    RemoveBroker,
+    RemoveCopies,
+    ResetReplicas,
+    ReturnBroker,
+)
 from spark_log.metadata.shared_groups import check_deletable, check_not_shared
 from spark_log.metadata.state import GroupState, State, TopicKey
 
@@ -27,37 +39,6 @@ UNFENCED = -1
 """Generation of a commit by a client that is not a member: rejected while the group is in use."""
 WHOLE = -1
 """Used instead of an offset: all records that exist when the command is decided."""
-
-
-class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
-    """Base of all commands."""
-
-    role: ClassVar[str] = "admin"
-    """The required role: read, write or admin, each including the ones before it."""
-
-    def __call__(self, state: State, now_ms: int) -> Decision[Any]:
-        """Decide the command."""
-        raise NotImplementedError
-
-    def topics(self, state: State) -> Sequence[str]:
-        """Names of the topics that the command uses."""
-        return ()
-
-    def groups(self) -> Sequence[str]:
-        """Groups whose members or positions the command uses."""
-        return ()
-
-    def producers(self) -> Sequence[str]:
-        """Producer identities that the command commits under, takes over or ends."""
-        return ()
-
-    def pack(self, reply: Any) -> Any:
-        """The reply as a JSON value."""
-        return reply
-
-    def unpack(self, packed: Any) -> Any:
-        """The inverse of `pack`."""
-        return packed
 
 
 def _names(state: State, ids: Sequence[str]) -> list[str]:
@@ -71,11 +52,22 @@ class CreateTopic(Command, frozen=True, kw_only=True, tag="create_topic"):
     role = "write"
     name: str
     partitions: int
-    configs: dict[str, str] = {}
+    configs: dict[str, str] = msgspec.field(default_factory=dict)
     topic_id: str
+    replication_factor: int | None = None
+    replicas: tuple[tuple[int, ...], ...] = ()
+    """The brokers of each partition, instead of `replication_factor`."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[str]:
-        return topics.decide_create_topic(state, self.name, self.partitions, self.configs, self.topic_id)
+        return topics.decide_create_topic(
+            state,
+            self.name,
+            self.partitions,
+            self.configs,
+            self.topic_id,
+            replication_factor=self.replication_factor,
+            replicas=self.replicas,
+        )
 
     def topics(self, state: State) -> Sequence[str]:
         return (self.name,)
@@ -569,5 +561,14 @@ Single: TypeAlias = (
     | Swap
     | ListDropped
     | MarkCleaned
+    | RegisterBroker
+    | FenceBroker
+    | ReturnBroker
+    | RemoveBroker
+    | AddCopies
+    | RemoveCopies
+    | JoinIsr
+    | ElectLeader
+    | ResetReplicas
 )
 AnyCommand: TypeAlias = Single | SeveralCommands

@@ -15,12 +15,14 @@ from spark_log.errors import UnsupportedVersion
 
 METADATA_VERSION = "metadata.version"
 
-SUPPORTED: Mapping[str, int] = {METADATA_VERSION: 3}
+SUPPORTED: Mapping[str, int] = {METADATA_VERSION: 4}
 """The highest supported level of each feature."""
 DROPPED_LISTS = 2
 """From this level of `metadata.version` on, names of dropped objects may be in list objects."""
 HOLES = 3
 """From this level of `metadata.version` on, compaction may leave offsets without a record."""
+REPLICAS = 4
+"""From this level of `metadata.version` on, the log may have brokers, and objects with several copies."""
 
 
 def check_level(name: str, level: int, where: str) -> None:

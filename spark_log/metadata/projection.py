@@ -25,6 +25,7 @@ from msgspec import Struct, structs
 
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
+from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup
 from spark_log.metadata.state import GroupState, Leadership, ObjectRow, Partition, Position, State, Topic, TopicKey
 from spark_log.model import Slice
 
@@ -148,12 +149,17 @@ class Delta(Struct, frozen=True, array_like=True):
     configs: dict[str, str]
     topics: dict[str, TopicDelta]
     groups: dict[str, GroupRow]
-    objects: dict[str, tuple[int, int]]
-    """Size and index position of the objects of the slices in it."""
+    objects: dict[str, tuple[int, int, int]]
+    """Size, index position and key of the copies of the objects of the slices in it."""
     whole: bool = False
     """It has everything: what the client has is of another history, or that is not known."""
     restored: bool = False
     """The client's version is another one in this history: an older copy of the log was restored."""
+    brokers: dict[int, Broker] = {}
+    placement_groups: dict[int, PlacementGroup] = {}
+    assignments: dict[str, tuple[int, ...]] = {}
+    """Of the topics in it."""
+    copies: dict[int, Copies] = {}
 
 
 def nothing_held(topics: Iterable[str] = (), groups: Iterable[str] = ()) -> State:
@@ -219,13 +225,17 @@ def delta(state: State, head: str, held: Holdings, known: str) -> Delta:
         objects=object_rows(state, sorted(new)),
         whole=whole,
         restored=restored,
+        brokers=dict(state.brokers),
+        placement_groups=dict(state.placement_groups),
+        assignments={one: numbers for one in ids if (numbers := state.assignments.get(one)) is not None},
+        copies=dict(state.copies),
     )
 
 
-def object_rows(state: State, names: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Size and index position of the objects that are in a state."""
+def object_rows(state: State, names: Iterable[str]) -> dict[str, tuple[int, int, int]]:
+    """Size, index position and key of the copies of the objects that are in a state."""
     rows = state.objects
-    return {name: (row.size, row.index_position) for name in names if (row := rows.get(name)) is not None}
+    return {name: (row.size, row.index_position, row.copies) for name in names if (row := rows.get(name)) is not None}
 
 
 def _topic_delta(state: State, topic_id: str, held: HeldTopic) -> TopicDelta:
@@ -273,7 +283,7 @@ def apply(state: State, changes: Delta) -> State:
             for name, topic in changes.topics.items()
         }
     )
-    objects = state.objects.update({name: ObjectRow(*row, live=0) for name, row in changes.objects.items()})
+    objects = state.objects.update({name: object_row(row) for name, row in changes.objects.items()})
     base = State(
         version=changes.version,
         time=changes.time,
@@ -283,10 +293,20 @@ def apply(state: State, changes: Delta) -> State:
         topics=state.topics if topics == state.topics else topics,
         partitions=partitions,
         objects=_in_use(objects, partitions) if replaced else objects,
+        brokers=Map(changes.brokers),
+        placement_groups=Map(changes.placement_groups),
+        assignments=Map(changes.assignments),
+        copies=Map(changes.copies),
     )
     names = {name: topic.topic_id for name, topic in changes.topics.items()}
     groups = {name: _group(row) for name, row in changes.groups.items()}
     return _projected(base, _held(state.names).keys_held, names, _held(state.groups).keys_held, groups)
+
+
+def object_row(row: tuple[int, int, int]) -> ObjectRow:
+    """A row that a coordinator has sent; its number of slices is unknown."""
+    size, index_position, copies = row
+    return ObjectRow(size, index_position, 0, copies)
 
 
 def _is_same(state: State, changes: Delta) -> bool:

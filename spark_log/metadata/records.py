@@ -21,7 +21,7 @@ from crc32c import crc32c
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.groups.group import Roster
 from spark_log.metadata.features import check_level
-from spark_log.model import DataObject, Run, Slice
+from spark_log.model import DataObject, Placed, Run, Slice
 
 BATCH_MAGIC = b"pylog-batch"
 BATCH_VERSION = 1
@@ -76,11 +76,15 @@ class CreateTopicRecord(Record, frozen=True, kw_only=True, tag="create_topic"):
     name: str
     partitions: int
     configs: dict[str, str] = {}
+    replicas: tuple[tuple[int, ...], ...] = ()
+    """The brokers of each partition; empty: all are in the log's own root.  Written at level 4, as `placed`."""
 
 
 class AddPartitionsRecord(Record, frozen=True, kw_only=True, tag="add_partitions"):
     topic_id: str
     total: int
+    replicas: tuple[tuple[int, ...], ...] = ()
+    """The brokers of each new partition."""
 
 
 class SetConfigsRecord(Record, frozen=True, kw_only=True, tag="set_configs"):
@@ -141,6 +145,8 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     groups: tuple[GroupCommit, ...] = ()
     source: str = ""
     """For a streaming batch: a fingerprint of the source offsets that it has read; empty if unknown to the sink."""
+    placed: tuple[Placed, ...] = ()
+    """Where each of `objects` is; empty: all are in the log's own root."""
 
 
 class CommitOffsetsRecord(Record, frozen=True, kw_only=True, tag="commit_offsets"):
@@ -205,6 +211,8 @@ class SwapRecord(Record, frozen=True, kw_only=True, tag="swap"):
     removed: dict[str, int] = {}
     thinned: bool = False
     """The new slices have fewer records than the old ones: compaction.  Written at level 3 of `metadata.version`."""
+    placed: tuple[Placed, ...] = ()
+    """Where each of `objects` is; empty: all are in the log's own root."""
 
 
 class ListDroppedRecord(Record, frozen=True, kw_only=True, tag="list_dropped"):
@@ -274,6 +282,80 @@ class ExpireProducersRecord(Record, frozen=True, kw_only=True, tag="expire_produ
     producers: tuple[str, ...]
 
 
+class RegisterBrokerRecord(Record, frozen=True, kw_only=True, tag="register_broker"):
+    """A broker with an empty directory: a new one, or one that replaces the directory that it had.  Level 4, as all
+    records of brokers."""
+
+    broker: int
+    directory: str
+    url: str
+    rack: str = ""
+    options: dict[str, str] = {}
+    is_async: bool = False
+
+
+class FenceBrokerRecord(Record, frozen=True, kw_only=True, tag="fence_broker"):
+    """A broker does not answer, or is to stop: it leaves ISRs and leads nothing.  Void if it has another epoch."""
+
+    broker: int
+    epoch: int
+    reason: str = ""
+
+
+class ReturnBrokerRecord(Record, frozen=True, kw_only=True, tag="return_broker"):
+    """A fenced broker is back, under a new epoch.  Void if it has another epoch."""
+
+    broker: int
+    epoch: int
+    missing: tuple[str, ...] = ()
+    """Objects that the log expects there, and that it does not have."""
+
+
+class RemoveBrokerRecord(Record, frozen=True, kw_only=True, tag="remove_broker"):
+    """A broker without replicas is not registered any more."""
+
+    broker: int
+
+
+class Copy(NamedTuple):
+    """A copy of an object."""
+
+    object: str
+    broker: int
+    epoch: int
+    """The broker's epoch when the copy was put, or when it was read."""
+
+
+class HeldRecord(Record, frozen=True, kw_only=True, tag="held"):
+    """Copies that were made.  Each is void alone: if its object is gone, or its broker has another epoch."""
+
+    copies: tuple[Copy, ...]
+
+
+class MissingRecord(Record, frozen=True, kw_only=True, tag="missing"):
+    """Copies that were found damaged, or absent.  Each is void alone."""
+
+    copies: tuple[Copy, ...]
+
+
+class JoinIsrRecord(Record, frozen=True, kw_only=True, tag="join_isr"):
+    """Replicas that have caught up, or nearly: writers put to them, and they enter the ISR when they lack nothing."""
+
+    members: tuple[tuple[int, int], ...]
+    """(group, broker)."""
+
+
+class ElectLeaderRecord(Record, frozen=True, kw_only=True, tag="elect_leader"):
+    """A leader by hand: the preferred one, or one that is not in the ISR (unclean), which then is the whole ISR."""
+
+    group: int
+    leader: int
+
+
+class ResetReplicasRecord(Record, frozen=True, kw_only=True, tag="reset_replicas"):
+    """The log has no brokers, and all objects are in its own root: it was recovered from a mirror."""
+
+
 AnyRecord: TypeAlias = (
     CreateTopicRecord
     | AddPartitionsRecord
@@ -295,6 +377,15 @@ AnyRecord: TypeAlias = (
     | ResetClockRecord
     | FeatureLevelRecord
     | ExpireProducersRecord
+    | RegisterBrokerRecord
+    | FenceBrokerRecord
+    | ReturnBrokerRecord
+    | RemoveBrokerRecord
+    | HeldRecord
+    | MissingRecord
+    | JoinIsrRecord
+    | ElectLeaderRecord
+    | ResetReplicasRecord
 )
 
 

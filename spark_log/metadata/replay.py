@@ -21,6 +21,15 @@ from spark_log.metadata.cleaner_point import moved_point
 from spark_log.metadata.clock_reset import reset_clock
 from spark_log.metadata.last_commit import last_commit
 from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.replay_replicas import (
+    REPLAY_REPLICAS,
+    lacking_isr,
+    placed_rows,
+    swapped_copies,
+    with_missed,
+    with_replicas,
+)
+from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.state import (
     CleanedPart,
     DroppedList,
@@ -129,13 +138,16 @@ def index_of(part: Partition, start: int, end: int) -> tuple[int, int] | None:
 def _create_topic(state: State, record: r.CreateTopicRecord) -> State | None:
     if record.name in state.names or record.topic_id in state.topics:
         return None
+    if len(record.replicas) not in (0, record.partitions):
+        return None
     topic = Topic(record.name, record.partitions, Map(record.configs), state.time)
-    return replace(
+    state = replace(
         state,
         names=state.names.set(record.name, record.topic_id),
         topics=state.topics.set(record.topic_id, topic),
         partitions=_new_partitions(state, record.topic_id, 0, record.partitions),
     )
+    return with_replicas(state, record.topic_id, record.replicas) if record.replicas else state
 
 
 def _new_partitions(state: State, topic_id: str, first: int, total: int) -> LayeredMap[tuple[str, int], Partition]:
@@ -146,11 +158,17 @@ def _add_partitions(state: State, record: r.AddPartitionsRecord) -> State | None
     topic = _live(state, record.topic_id)
     if topic is None or record.total <= topic.partitions:
         return None
-    return replace(
+    added = record.total - topic.partitions
+    if len(record.replicas) not in (0, added):
+        return None
+    state = replace(
         state,
         topics=state.topics.set(record.topic_id, topic._replace(partitions=record.total)),
         partitions=_new_partitions(state, record.topic_id, topic.partitions, record.total),
     )
+    if not record.replicas and record.topic_id not in state.assignments:
+        return state
+    return with_replicas(state, record.topic_id, record.replicas or ((OWN_BROKER,),) * added)
 
 
 def _set_configs(state: State, record: r.SetConfigsRecord) -> State | None:
@@ -197,7 +215,7 @@ def _drop_partition(state: State, key: tuple[str, int]) -> State:
     topic_id = key[0]
     if any((topic_id, number) in state.partitions for number in range(state.topics[topic_id].partitions)):
         return state
-    return replace(state, topics=state.topics.delete(topic_id))
+    return replace(state, topics=state.topics.delete(topic_id), assignments=_without(state.assignments, [topic_id]))
 
 
 def _trim(state: State, record: r.TrimRecord) -> State | None:
@@ -235,13 +253,17 @@ def _commit(state: State, record: r.CommitRecord) -> State | None:
     if known_objects(state, record.objects):
         return None
     appended = _appended(state, record)
-    if appended is None:
+    placed = placed_rows(state, record.objects, record.placed, _counts(record))
+    if appended is None or placed is None:
         return None
     partitions, ranges = appended
+    after, rows = with_missed(placed[0], record.placed, record.upload_epoch), placed[1]
+    if after is None:
+        return None
     return replace(
-        _with_positions(state, record.groups),
+        _with_positions(after, record.groups),
         partitions=partitions,
-        objects=_with_objects(state.objects, record.objects, _counts(record)),
+        objects=state.objects.update(rows),
         producers=state.producers.set(record.producer, _produced(state, record, ranges)),
     )
 
@@ -293,13 +315,6 @@ def _counts(record: r.CommitRecord) -> tuple[int, ...]:
         return record.counts
     named = Counter(number for number, _ in record.slices)
     return tuple(named[number] for number in range(len(record.objects)))
-
-
-def _with_objects(
-    objects: LayeredMap[str, ObjectRow], new: Iterable[DataObject], counts: Iterable[int]
-) -> LayeredMap[str, ObjectRow]:
-    rows = {o.name: ObjectRow(o.size, o.index_position, count) for o, count in zip(new, counts, strict=True) if count}
-    return objects.update(rows)
 
 
 def _produced(state: State, record: r.CommitRecord, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> ProducerState:
@@ -411,7 +426,7 @@ def _delete_offsets(state: State, record: r.DeleteOffsetsRecord) -> State | None
 
 
 def _swap(state: State, record: r.SwapRecord) -> State | None:
-    if record.upload_epoch <= state.fence or known_objects(state, record.objects):
+    if record.upload_epoch <= state.fence or known_objects(state, record.objects) or lacking_isr(state, record.placed):
         return None
     for change in record.changes:
         swapped = _swapped(state, change)
@@ -451,23 +466,33 @@ def _covers(entries: Sequence[Slice | r.Piece], start: int, end: int) -> bool:
     return at == end
 
 
-def _counted(state: State, record: r.SwapRecord) -> State:
-    fresh = {o.name: ObjectRow(o.size, o.index_position, 0) for o in record.objects}
-    rows, dropped = dict[str, ObjectRow](), list[str]()
-    for name in {*record.added, *record.removed}:
-        row = state.objects.get(name) or fresh.get(name)
+def _counted(state: State, record: r.SwapRecord) -> State | None:
+    """The state with other numbers of entries in its objects."""
+    live = [record.added.get(made.name, 0) - record.removed.get(made.name, 0) for made in record.objects]
+    placed = placed_rows(state, record.objects, record.placed, [max(0, count) for count in live])
+    if placed is None:
+        return None
+    (state, rows), known, gone = placed, state.objects, list[ObjectRow]()
+    changed = {*record.added, *record.removed}
+    dropped = [
+        made.name for made, count in zip(record.objects, live, strict=True) if count <= 0 and made.name in changed
+    ]
+    for name in changed.difference(made.name for made in record.objects):
+        row = known.get(name)
         if row is None:
             continue
-        live = row.live + record.added.get(name, 0) - record.removed.get(name, 0)
-        if live > 0:
-            rows[name] = ObjectRow(row.size, row.index_position, live)
+        count = row.live + record.added.get(name, 0) - record.removed.get(name, 0)
+        if count > 0:
+            rows[name] = moved(row, live=count)
         else:
             dropped.append(name)
-    return replace(
+            gone.append(row)
+    state = replace(
         state,
         objects=state.objects.without(dropped).update(rows),
         dropped=state.dropped.update(dict.fromkeys(dropped, state.version)),
     )
+    return swapped_copies(state, gone, record.placed) if state.copies or record.placed else state
 
 
 def _list_dropped(state: State, record: r.ListDroppedRecord) -> State | None:
@@ -577,4 +602,5 @@ _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.ResetClockRecord: lambda state, record: reset_clock(state, record.time),
     r.FeatureLevelRecord: _feature_level,
     r.ExpireProducersRecord: _expire_producers,
+    **REPLAY_REPLICAS,
 }

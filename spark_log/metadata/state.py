@@ -20,6 +20,7 @@ from spark_log.metadata.features import SUPPORTED
 from spark_log.metadata.last_commit import LastCommit
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
+from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup
 from spark_log.model import Slice
 
 TopicKey = tuple[str, int]
@@ -58,6 +59,8 @@ class ObjectRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     index_position: int
     live: int
     """Number of its slices in the state and in indexes; for an index object, of its pieces in the state."""
+    copies: int = 0
+    """Key in `State.copies`; 0, or one that is not there: it is in the log's own root."""
 
 
 class DroppedList(NamedTuple):
@@ -191,6 +194,16 @@ class State:
     """The last version that set or removed a position."""
     generations: int = 0
     """The highest generation of a group that was deleted or expired."""
+    brokers: Map[int, Broker] = field(default_factory=Map)
+    """Registered brokers by id.  Broker 0 exists without a row."""
+    placement_groups: Map[int, PlacementGroup] = field(default_factory=Map)
+    """By number.  Group 0, the log's own root alone, has no row."""
+    assignments: Map[str, tuple[int, ...]] = field(default_factory=Map)
+    """By topic id, the group of each partition; topics that are in group 0 only have no row."""
+    copies: Map[int, Copies] = field(default_factory=Map)
+    """Which brokers have copies of objects.  Objects of a group with the same holders share a row."""
+    copies_made: int = 0
+    """The highest key that `copies` has had: a key is never used again."""
     features: Map[str, int] = field(default_factory=Map)
     """Raised levels; see `features.py`."""
     recent: tuple[Changes, ...] = field(default=(), compare=False, repr=False)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from spark_log.metadata.records import Change, Piece, SwapRecord
+from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.slice_index import IndexPart, encode_index
 from spark_log.metadata.state import Partition, TopicKey
-from spark_log.model import DataObject, Slice
+from spark_log.model import DataObject, Placed, Slice
 
 FOLD = 2
 """A piece is folded into the next one if it has at most this many times its slices, so that few remain (log n)."""
@@ -42,12 +43,14 @@ def build_swap(
     objects: Sequence[DataObject] = (),
     uncounted: Mapping[str, int] = MappingProxyType({}),
     thinned: bool = False,
+    placed: Sequence[Placed] = (),
 ) -> tuple[SwapRecord, bytes]:
     """The swap for `rewrites`, and the bytes of its index object (empty if it needs none).
 
     thinned:    the new slices have fewer records than the old ones.
     uncounted:  slices of each object that are removed with the old entries but not in `old_slices`: their index is
                 lost.
+    placed:     where each of `objects` is; empty: in the log's own root, as the index.
     """
     parts = [IndexPart(*rw.key, rw.new_slices) for rw in rewrites if rw.sealed and rw.new_slices]
     data, made = encode_index(index_name, parts) if parts else (b"", [])
@@ -65,6 +68,7 @@ def build_swap(
         added=dict(sorted((after - before).items())),
         removed=dict(sorted((before - after).items())),
         thinned=thinned,
+        placed=(*placed, *(Placed(OWN_GROUP) for _ in index)) if placed else (),
     )
     return swap, data
 

@@ -25,7 +25,7 @@ from spark_log.errors import (
 from spark_log.groups.messages import Request, Response
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.store_operations import Answered, Changes
-from spark_log.metadata.commands import Command
+from spark_log.metadata.command import Command
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.state import Leadership
 from spark_log.net.address import Target, is_loopback, this_host
@@ -243,7 +243,7 @@ class HttpLink:
         found: Delta = decode(self._any(holder, "/v1/topics", asked, wait_ms), Delta, "the coordinator's reply")
         return found
 
-    def objects(self, holder: Leadership, names: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+    def objects(self, holder: Leadership, names: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
         asked = ObjectsRequest(cluster_id=self.cluster_id, names=tuple(names))
         reply: ObjectsReply = decode(self._any(holder, "/v1/objects", asked), ObjectsReply, "the coordinator's reply")
         return reply.rows

@@ -37,11 +37,23 @@ from spark_log.groups.messages import (
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.projection import Delta, Holdings
 
-PROTOCOL = 3
+PROTOCOL = 4
 """2: requests for changes have a body.  3: appends name the topics of records without a key."""
 WAIT_MS_MAX = 60_000
 """Longest wait of a request for changes."""
-_FIELDS = ("start", "end", "current", "owner", "key", "address", "epoch", "last", "version", "retry_after_ms")
+_FIELDS = (
+    "start",
+    "end",
+    "current",
+    "owner",
+    "key",
+    "address",
+    "epoch",
+    "last",
+    "version",
+    "retry_after_ms",
+    "lacking",
+)
 """Attributes of errors that error handlers need."""
 
 
@@ -167,8 +179,8 @@ class ObjectsRequest(Message, frozen=True, kw_only=True):
 
 
 class ObjectsReply(Message, frozen=True, kw_only=True):
-    rows: dict[str, tuple[int, int]]
-    """Size and index position; objects that are gone are left out."""
+    rows: dict[str, tuple[int, int, int]]
+    """Size, index position and key of the copies; objects that are gone are left out."""
 
 
 MemberRequest: TypeAlias = JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest

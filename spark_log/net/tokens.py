@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from spark_log.errors import AuthenticationFailed, AuthorizationFailed, InvalidRequest
-from spark_log.metadata.commands import Command, SeveralCommands
+from spark_log.metadata.command import Command
+from spark_log.metadata.commands import SeveralCommands
 from spark_log.metadata.state import State
 
 TOKEN_MIN = 16

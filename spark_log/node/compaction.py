@@ -11,6 +11,7 @@ in steps.  A process that runs several rounds continues its pass in the next rou
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ from spark_log.segment.key_hashes import KeyHasher
 from spark_log.segment.newest_offsets import NewestOffsets
 from spark_log.segment.reader import Decoded
 from spark_log.settings import has_cleanup_policy
+
+logger = logging.getLogger("spark_log")
 
 Result = TypeVar("Result")
 
@@ -247,11 +250,16 @@ def _rewrite(work: _Work, state: State, group: _Group, compared: Sequence[tuple[
         failures.append(error)
         work.failed(what, error)
 
+    def on_waiting(what: str, error: Exception) -> None:
+        failures.append(error)
+        logger.warning("%s: %s", what, error)
+
     how = Rewriting(
         name="compact",
         activity="compacting",
         open_spool=work.open_spool,
         on_failure=on_failure,
+        on_waiting=on_waiting,
         progress=work.progress,
         keep=keep,
     )

@@ -33,6 +33,7 @@ from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ClockSkewed, CoordinatorNotAvailable, NotCoordinator, SparkLogError, StorageError
 from spark_log.journal.journal import Journal
 from spark_log.journal.proposal import Proposal
+from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Changes
 from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
 from spark_log.metadata.projection import Delta, Holdings, delta, object_rows
@@ -41,6 +42,7 @@ from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import Health
 from spark_log.net.quotas import Usage
+from spark_log.node.broker_duties import keep_brokers
 from spark_log.node.change_feed import ChangeFeed
 from spark_log.node.maintain import Maintainer
 from spark_log.node.metrics import Metrics
@@ -104,12 +106,14 @@ class Coordinator:
         maintain_ms: int | None = None,
         storage_timeout_ms: int = 15_000,
         clock: Clock | None = None,
+        root_options: RootOptions = DEFAULT_OPTIONS,
     ) -> None:
         """
         host:                the machine's name.
         ask_leader:          asks the leader for its state.
         maintain_ms:         interval of `pylog maintain`; None: never.
         storage_timeout_ms:  step down if no write to the storage was completed for this long.
+        root_options:        how the roots of brokers are opened.
         Raises the errors of opening a log.
         """
         self.address = ""
@@ -123,7 +127,8 @@ class Coordinator:
         self.followed_s = -math.inf
         """When, on the monotonic clock, it last began to read the log up to its end, as a standby."""
         self.tail = RecordCache(store)
-        self.journal = Journal.open(self.tail, create=True, clock=clock or SystemClock())
+        self.journal = Journal.open(self.tail, create=True, clock=clock or SystemClock(), root_options=root_options)
+        self._root_options = root_options
         self.metrics = Metrics()
         self.change_feed = ChangeFeed()
         self.change_feed.note(self.state.version, None)  # all versions up to it may be new to a client
@@ -371,6 +376,7 @@ class Coordinator:
         """Serve until another coordinator leads, or `stop`."""
         stop = threading.Event()
         threading.Thread(target=self._keep, args=(stop,), name="pylog-upkeep", daemon=True).start()
+        threading.Thread(target=self._keep_brokers, args=(stop,), name="pylog-brokers", daemon=True).start()
         try:
             while self.leading and not self._stopping.is_set():
                 began = time.monotonic()
@@ -425,6 +431,7 @@ class Coordinator:
         self._published = self.journal.view
         self.change_feed.note(self.state.version, None if changes is None or changes.concerns_all else changes.appended)
         self.metrics.topics.note(self.state)
+        self.metrics.replicas.note(self.state)
         self.on_change()
 
     def _waiting(self) -> list[_Pending]:
@@ -472,6 +479,15 @@ class Coordinator:
 
     # ----------------------------------------------------------------------------------------------------------- upkeep
 
+    def _open_log(self) -> Log:
+        """The log for duties, like any other client: through this coordinator."""
+        link, store = LocalLink(self), self.tail.real
+        return Log(Journal.open(store, create=False, link=link, served=True, root_options=self._root_options))
+
+    def _keep_brokers(self, stop: threading.Event) -> None:
+        """Check the roots of brokers, and copy to them, while this coordinator leads."""
+        keep_brokers(self._open_log, lambda: bool(self.state.brokers), stop, self.metrics.replicas.note_report)
+
     def _keep(self, stop: threading.Event) -> None:
         """Run upkeep beside the commits, like any other client: through this coordinator."""
         store, clock = self.tail.real, self.journal.context.clock
@@ -480,8 +496,7 @@ class Coordinator:
         while not stop.wait(LOOK_S):
             try:
                 if maintainer is None:
-                    journal = Journal.open(store, create=False, link=LocalLink(self), served=True)
-                    maintainer = Maintainer(Log(journal))
+                    maintainer = Maintainer(self._open_log())
                 maintainer.log.journal.run_upkeep()
                 if due is not None and clock.monotonic_ms() >= due:
                     due = clock.monotonic_ms() + (self._maintain_ms or 0)
@@ -529,7 +544,7 @@ class LocalLink:
     def topics(self, holder: Holder, held: Holdings, **_: Any) -> Delta:
         return self._coordinator.delta(held)
 
-    def objects(self, holder: Holder, names: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+    def objects(self, holder: Holder, names: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
         return object_rows(self._coordinator.state, names)
 
     def close(self) -> None:

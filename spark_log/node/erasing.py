@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_log.errors import ConcurrentChange, ObjectNotFound, StorageUnavailable
+from spark_log.journal.broker_roots import ANY_ROOT
 from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import SWAP_TRIES, prune, prune_indexes
-from spark_log.journal.store_operations import OWN_ROOT, Get, Op, Refresh, Steps, together
+from spark_log.journal.store_operations import Get, Op, Refresh, Steps, together
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import CREATE_TIME, Slice
@@ -181,6 +182,7 @@ def erase(state: State, context: Context, wanted: Erasing, checked: Iterable[str
         activity="erasing from",
         open_spool=open_spool,
         on_failure=wanted.failures,
+        on_waiting=wanted.failures,
         progress=wanted.progress,
         keep=wanted.keep,
     )
@@ -202,7 +204,8 @@ def erase(state: State, context: Context, wanted: Erasing, checked: Iterable[str
         tries = 0 if done or trimmed else tries + 1
         if tries >= SWAP_TRIES:
             raise ConcurrentChange(
-                f"erasing from {wanted.topic}: other processes rewrite the same slices all the time; run it again"
+                f"erasing from {wanted.topic}: other processes rewrite the same slices all the time, or a broker does not "
+                "take the new objects, which is logged; run it again"
             )
         state = yield Refresh()
 
@@ -337,7 +340,14 @@ def _search_dead(state: State, wanted: Erasing, skipped: frozenset[str], found: 
         names = partly[first : first + READ_OPS]
         live = yield from _live_places(state, wanted, found.live, frozenset(names))
         reads: list[Op] = [
-            Get(name, state.objects[name].index_position, state.objects[name].size, OWN_ROOT) for name in names
+            Get(
+                name,
+                state.objects[name].index_position,
+                state.objects[name].size,
+                ANY_ROOT,
+                partial(parse_index, name=name, object_size=state.objects[name].size),
+            )
+            for name in names
         ]
         for name, blob in zip(names, (yield reads), strict=True):
             yield from _search_dead_in(state, wanted, name, blob, live[name], found)
@@ -371,7 +381,7 @@ def _search_dead_in(
         for run in _dead_runs(index, wanted.topic_id, live):
             place = Place(name, wanted.topic, wanted.topic_id, run.partition)
             start = run.refs[0].position
-            data = yield Get(name, start, run.refs[-1].position + run.refs[-1].length, OWN_ROOT)
+            data = yield Get(name, start, run.refs[-1].position + run.refs[-1].length, ANY_ROOT)
             view = memoryview(data or b"")
             for ref in run.refs:
                 at = ref.position - start

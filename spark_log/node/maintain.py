@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from spark_log.client.log import Log
@@ -26,6 +26,7 @@ from spark_log.metadata.decide.topics import decide_trim
 from spark_log.metadata.decide.upkeep import decide_fence
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
+from spark_log.node.broker_upkeep import BrokerUpkeep, BrokerUpkeepReport
 from spark_log.node.compaction import CompactionTally
 from spark_log.node.compaction import compact as compact_steps
 from spark_log.node.compaction_plan import group_parts
@@ -36,8 +37,12 @@ from spark_log.node.memory_file import load_memory, save_memory
 from spark_log.node.merge import Tally
 from spark_log.node.merge import merge as merge_steps
 from spark_log.node.merge_plan import plan_merge
+from spark_log.node.merge_shares import MergeShare
+from spark_log.node.merge_shares import merge_share as merge_share_steps
+from spark_log.node.merge_shares import plan_shares as plan_shares_steps
 from spark_log.node.retention import ExpiredTopic, expire_records, expired_topics, find_expired
 from spark_log.node.rewrite import Progress, open_spool
+from spark_log.node.root_collection import RootCollector
 from spark_log.node.round_memory import RoundMemory
 from spark_log.settings import cluster_config
 
@@ -90,6 +95,15 @@ class MaintainReport:
     the list with their names."""
     fence_age_ms: int = 0
     """`gc.fence.age.ms`: the fence advances after this time, in two steps if nobody writes meanwhile."""
+    fenced_brokers: tuple[str, ...] = ()
+    """Brokers whose roots failed, with the reasons."""
+    returned_brokers: tuple[int, ...] = ()
+    """Brokers that are back."""
+    copied: int = 0
+    """Copies of objects that were made, of those that brokers lacked."""
+    copied_bytes: int = 0
+    joined: int = 0
+    """Replicas that began to join their ISR."""
     problems: tuple[str, ...] = ()
     """Failed duties, with the errors; the other duties were completed."""
     no_space: bool = False
@@ -154,12 +168,15 @@ class Maintainer:
     changed since.  Not thread-safe.
     """
 
-    def __init__(self, log: Log, *, saves_memory: bool = False) -> None:
+    def __init__(self, log: Log, *, saves_memory: bool = False, checks_brokers: bool = False) -> None:
         """
-        saves_memory:  each round that had something to plan writes what the first round of another process needs, and
-                       ends its passes of compaction, which no other process can continue.
+        saves_memory:    each round that had something to plan writes what the first round of another process needs, and
+                         ends its passes of compaction, which no other process can continue.
+        checks_brokers:  each round begins with a check of all roots, and copies to those that lack something.
         """
         self.log = log
+        self._brokers = BrokerUpkeep(log) if checks_brokers else None
+        self._collector = RootCollector(log.journal)
         self._saves_memory = saves_memory
         self._memory: RoundMemory | None = None
         """None: of no round that this process has ended."""
@@ -180,7 +197,9 @@ class Maintainer:
         return report
 
     def _run(self, progress: Progress | None) -> tuple[MaintainReport, Failures]:
-        log, failed, known = self.log, Failures(self.log.url), self.log.journal.view
+        log, failed = self.log, Failures(self.log.url)
+        kept = self._brokers.round(failed) if self._brokers is not None else BrokerUpkeepReport()
+        known = log.journal.view
 
         def run() -> Steps[tuple[View, RoundMemory, MaintainReport]]:
             view, memory = yield from self._begin(known)
@@ -193,7 +212,29 @@ class Maintainer:
         log.journal.adopt(view, known)
         # After an exception the next round looks at the whole log again.
         self._memory = memory
+        if view.state.brokers:
+            report = self._with_roots(report, view.state, kept, failed)
         return report, failed
+
+    def _with_roots(
+        self, report: MaintainReport, state: State, kept: BrokerUpkeepReport, failed: Failures
+    ) -> MaintainReport:
+        """The report with what was done on the roots of brokers; collects garbage there."""
+        done = self._collector.round(state)
+        for broker, error in sorted(done.errors.items()):
+            failed(f"garbage collection on broker {broker}", error)
+        return replace(
+            report,
+            collected=report.collected + len(done.names),
+            unfinished=report.unfinished + done.unfinished,
+            fenced_brokers=kept.fenced,
+            returned_brokers=kept.returned,
+            copied=kept.copied,
+            copied_bytes=kept.copied_bytes,
+            joined=kept.joined,
+            problems=tuple(failed.problems),
+            no_space=report.no_space or any(isinstance(error, NoSpace) for error in failed.errors),
+        )
 
     def _begin(self, known: View) -> Steps[tuple[View, RoundMemory]]:
         """The end of the log, and the memory of the last round.
@@ -222,7 +263,7 @@ def maintain_once(log: Log, *, progress: Progress | None = None) -> MaintainRepo
 
     progress:  called with (name of the work, progress, total).
     """
-    return Maintainer(log, saves_memory=True).round_or_raise(progress=progress)
+    return Maintainer(log, saves_memory=True, checks_brokers=True).round_or_raise(progress=progress)
 
 
 def maintain_round(log: Log, *, progress: Progress | None = None) -> MaintainReport:
@@ -230,7 +271,7 @@ def maintain_round(log: Log, *, progress: Progress | None = None) -> MaintainRep
 
     Raises the errors of opening the log and of reaching its coordinator.
     """
-    return Maintainer(log, saves_memory=True).round(progress=progress)
+    return Maintainer(log, saves_memory=True, checks_brokers=True).round(progress=progress)
 
 
 def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = None) -> Iterator[MaintainReport]:
@@ -239,7 +280,7 @@ def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = No
     The first round raises as `maintain_round` does, so that the caller sees whether upkeep works.  Later failures
     are logged.
     """
-    clock, maintainer = log.journal.context.clock, Maintainer(log)
+    clock, maintainer = log.journal.context.clock, Maintainer(log, checks_brokers=True)
     began = clock.monotonic_ms()
     yield maintainer.round(progress=progress)
     while True:
@@ -368,6 +409,30 @@ def merge(log: Log, *, progress: Progress | None = None) -> Tally:
     return tally
 
 
+def plan_merge_shares(log: Log, failures: Failures) -> list[MergeShare]:
+    """The work of `merge`, in shares for processes that work at the same time; the largest comes first.
+
+    failures:  partitions that cannot be planned are added.
+    """
+
+    def duty(state: State, context: Context) -> Steps[list[MergeShare]]:
+        return (yield from plan_shares_steps(state, failures))
+
+    return _run_decided(log, duty)
+
+
+def merge_share(log: Log, share: MergeShare, failures: Failures) -> Tally:
+    """Merge the partitions of a share.
+
+    failures:  partitions that cannot be merged are added.
+    """
+
+    def duty(state: State, context: Context) -> Steps[Tally]:
+        return (yield from merge_share_steps(state, context, share, open_spool, failures))
+
+    return _run_decided(log, duty)
+
+
 def plan_compaction(log: Log, failures: Failures) -> list[list[TopicKey]]:
     """The partitions of compacted topics that are due, in groups that are compacted together: large partitions alone,
     those with the highest dirty ratio first, and then small ones.
@@ -421,7 +486,10 @@ def checkpoint(log: Log) -> int:
 
 
 def collect_garbage(log: Log) -> list[str]:
-    """Advance the fence, and delete unreferenced objects.  Returns their names."""
+    """Advance the fence, and delete unreferenced objects.  Returns their names.
+
+    Raises the first failure of a broker's root, after all roots were tried.
+    """
 
     def duty(state: State, context: Context) -> Steps[list[str]]:
         state = yield from prune(state, context)
@@ -431,7 +499,11 @@ def collect_garbage(log: Log) -> list[str]:
         yield from _sweep(state, context)
         return names
 
-    return _run_decided(log, duty)
+    names = _run_decided(log, duty)
+    on_brokers = RootCollector(log.journal).round(log.journal.refresh())
+    if on_brokers.errors:
+        raise next(iter(on_brokers.errors.values()))
+    return names + on_brokers.names
 
 
 def find_garbage(log: Log) -> list[str]:

@@ -11,6 +11,7 @@ from spark_log.net.connection_limits import Connections
 from spark_log.net.quotas import Usage
 from spark_log.node.log_metrics import TopicMetrics, line
 from spark_log.node.maintain import MaintainReport
+from spark_log.node.replica_metrics import ReplicaMetrics
 from spark_log.node.retention import ExpiredTopic
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -147,6 +148,7 @@ class Metrics:
         self.topics = TopicMetrics()
         self.retention = RetentionMetrics()
         self.compaction = CompactionMetrics()
+        self.replicas = ReplicaMetrics()
 
     def text(
         self,
@@ -178,6 +180,7 @@ class Metrics:
         lines += records
         lines += self.retention.lines(state)
         lines += self.compaction.lines(state)
+        lines += self.replicas.lines(state)
         for kind, text in PRINCIPALS.items():
             rows: dict[tuple[str, ...], float] = {(one.principal,): getattr(one, kind) for one in usage}
             counter = kind in COUNTED

@@ -32,21 +32,24 @@ from spark_log.errors import (
     SparkLogError,
     StorageError,
 )
+from spark_log.journal.broker_roots import sources_of
 from spark_log.journal.checkpointing import checkpoint, damaged_between, truncate
 from spark_log.journal.garbage_collection import Collected, collect
 from spark_log.journal.journal import Journal
-from spark_log.journal.log_format import FORMAT_KEY, Format, parse_format
-from spark_log.journal.object_names import CHECKPOINTS, DATA, META, log_key
+from spark_log.journal.log_format import Format, parse_format
+from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, META, log_key
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
 from spark_log.journal.proposal import Context
+from spark_log.journal.read_sources import from_sources
 from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, SwapRecord, decode_batch
 from spark_log.metadata.replay import replay
+from spark_log.metadata.replica_commands import ResetReplicas
 from spark_log.metadata.state import State
-from spark_log.node.object_copies import copy_object
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
+from spark_log.store.object_copies import copy_object
 from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
 from spark_log.text import counted
@@ -337,6 +340,21 @@ def _write_checkpoints(view: View, context: Context) -> Steps[None]:
     yield from truncate(view, context)
 
 
+def _copy(source: ObjectStore, target: ObjectStore, name: str, size: int | None) -> int | None:
+    """`copy_object` from any root that has the object with this size."""
+
+    def copied(root: ObjectStore) -> int:
+        found = copy_object(root, target, name, size)
+        if found is None:
+            raise ObjectNotFound(f"{root.url}/{name} is not there", key=name)
+        return found
+
+    try:
+        return from_sources(name, sources_of(source, name), copied)
+    except ObjectNotFound:
+        return None
+
+
 @dataclass(slots=True)
 class _Copier:
     """Copies objects from root to root, and counts them."""
@@ -354,7 +372,7 @@ class _Copier:
         """
         total, at = sum(size or 0 for size in wanted.values()), 0
         with ThreadPoolExecutor(PARALLEL_COPIES, thread_name_prefix="pylog-mirror") as pool:
-            copies = pool.map(partial(copy_object, self.source, self.target), wanted, wanted.values())
+            copies = pool.map(partial(_copy, self.source, self.target), wanted, wanted.values())
             for name, copied in zip(wanted, copies, strict=True):
                 if copied is None:
                     return name
@@ -433,17 +451,20 @@ def _check_objects(mirror: Journal) -> None:
 
 
 def _end_mirror(mirror: Journal, log: StorageLog) -> int:
-    """First two records that the lost log does not have: what still copies from there finds them, and stops.
+    """First records that the lost log does not have: what still copies from there finds them, and stops.
 
-    Returns the version before them.
+    All objects are in this root, so the brokers of the lost log are forgotten.  Returns the version before the records.
     """
     fingerprint = mirror.metadata.fingerprint()
     if fingerprint != log.form.probed:  # here, so that the records do not change `meta/format`
         probe(mirror.metadata, nonce=log.context.unique())
     form = msgspec.structs.replace(log.form.of_mirror(""), probed=fingerprint)
     journal = Journal(StorageLog(log.context, form, mirror.metadata), mirror.stores)
+    before = journal.state.version
     epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="")
+    if journal.state.brokers or journal.state.assignments:  # whose roots belong to the lost log
+        journal.propose(ResetReplicas(), upkeep=False)
     journal.release(epoch)
     mirror.metadata.put(FORMAT_KEY, (form.encode(),))
     journal.finish_upkeep()
-    return journal.state.version - 2
+    return before

@@ -13,12 +13,13 @@ from spark_log.client.log import Log
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.metadata.records import Piece
+from spark_log.metadata.replicas import copies_of, is_active
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
-from spark_log.node.object_copies import copy_object
 from spark_log.node.rewrite import Progress
 from spark_log.node.verify import Problem, is_whole, resolve, verify
 from spark_log.store.base import ObjectStore
+from spark_log.store.object_copies import copy_object
 
 Entries = dict[str, list[tuple[TopicKey, Slice | Piece]]]
 """By object, what the state refers to in it."""
@@ -61,9 +62,11 @@ def _replaced(journal: Journal, source: ObjectStore, names: Sequence[str], progr
     state = journal.refresh()
     entries = _entries(journal, state, names)
     for number, (name, found) in enumerate(sorted(entries.items())):
-        if not is_whole(journal.objects, state, name, found) and is_whole(source, state, name, found):
-            copy_object(source, journal.objects, name, state.objects[name].size)
-            _remove_if_dropped(journal, name)
+        damaged = [store for store in _stores(journal, state, name) if not is_whole(store, state, name, found)]
+        if damaged and is_whole(source, state, name, found):
+            for store in damaged:
+                copy_object(source, store, name, state.objects[name].size)
+                _remove_if_dropped(journal, store, name)
             yield name
         if progress is not None:
             progress("repair", number + 1, len(entries))
@@ -82,11 +85,23 @@ def _entries(journal: Journal, state: State, names: Sequence[str]) -> Entries:
     return entries
 
 
-def _remove_if_dropped(journal: Journal, name: str) -> None:
+def _stores(journal: Journal, state: State, name: str) -> list[ObjectStore]:
+    """Where an object has to be: the active brokers with a copy, or without any known copy, all its replicas.
+
+    The replicator then finds the copies that the log does not know.
+    """
+    copies = copies_of(state, state.objects[name])
+    if copies is None:
+        return [journal.objects]
+    brokers = copies.brokers or state.placement_groups[copies.group].replicas
+    return [journal.roots[broker] for broker in brokers if is_active(state, broker)]
+
+
+def _remove_if_dropped(journal: Journal, store: ObjectStore, name: str) -> None:
     """Garbage collection may have passed while this process was stopped: then nobody else would delete the object."""
     state = journal.refresh()
     if name not in state.objects and name not in state.dropped:
-        journal.objects.delete([name])
+        store.delete([name])
 
 
 def _with_reason(state: State, problem: Problem, source: ObjectStore) -> Problem:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from spark_log.journal.upkeep_limits import StepLimits
+from spark_log.metadata.replicas import group_number
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.merge_policy import window_ms
@@ -70,11 +71,13 @@ def packs(state: State, stretches: Iterable[Stretch], limits: StepLimits) -> Ite
 def _shared(state: State, stretches: Iterable[Stretch], limits: StepLimits) -> Iterator[list[Stretch]]:
     """Stretches of different partitions that share an object.
 
-    It has one codec and level, and one window length, so that its slices expire at about the same time.
+    It has one placement group, one codec and level, and one window length, so that its slices expire at about the same
+    time.
     """
 
-    def kind(stretch: Stretch) -> tuple[Compression, int]:
-        return compression_of(state, stretch.key), window_ms(state.topics[stretch.key[0]].configs)
+    def kind(stretch: Stretch) -> tuple[int, Compression, int]:
+        window = window_ms(state.topics[stretch.key[0]].configs)
+        return group_number(state, stretch.key), compression_of(state, stretch.key), window
 
     pack: list[Stretch] = []
     size = 0

@@ -17,16 +17,28 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import ConcurrentChange, CorruptObject, InvalidRequest, NoLog, SparkLogError
+from spark_log.errors import ConcurrentChange, CorruptObject, InvalidRequest, NoLog, SparkLogError, StorageError
+from spark_log.journal.broker_roots import Roots
 from spark_log.journal.checkpointing import checkpoint, damaged_between
-from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, parse_format, put_format
-from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META, checkpoint_version, log_key, log_version
+from spark_log.journal.log_format import FORMAT_VERSION, Format, parse_format, put_format
+from spark_log.journal.object_names import (
+    CHECKPOINTS,
+    DATA,
+    FORMAT_KEY,
+    LOG,
+    META,
+    checkpoint_version,
+    log_key,
+    log_version,
+)
 from spark_log.journal.opening import View, open_view, state_in
 from spark_log.journal.proposal import Context
+from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, Steps, Stores, run
 from spark_log.metadata.accepted_loss import renew, replay_after_loss, version_after_loss
 from spark_log.metadata.records import Batch, CommitRecord, TakeOverRecord, decode_batch
 from spark_log.metadata.replay import replay as replay_batch
+from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.state import Leadership, State, TopicKey
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import with_retries
@@ -89,11 +101,13 @@ def repair(
     accept_loss: bool = False,
     clock: Clock | None = None,
     seed: int | None = None,
+    root_options: RootOptions = DEFAULT_OPTIONS,
 ) -> RepairReport:
     """Repair a damaged log without losing acknowledged records; or, with `dry_run`, report the repair.
 
     is_alive:     whether a coordinator that has the log answers.
     accept_loss:  continue without versions that cannot be restored: every topic gets a new id.
+    root_options: how the roots of brokers are opened.
     Raises NoLog if there is none; InvalidRequest if a coordinator serves the log; CorruptObject, with the loss, if
     versions cannot be restored and `accept_loss` is false; UnsupportedVersion for files of a newer pylog or a damaged
     `meta/format`.
@@ -102,7 +116,9 @@ def repair(
     store = with_retries(store, clock)
     context = Context(clock, random.SystemRandom() if seed is None else random.Random(seed))
     run(_refuse_mirror(store.url), Stores.of(store), clock)
-    found = run(_find(store.url), Stores.of(store), clock)
+    brokers = dict[int, Broker]()
+    roots = Roots(store, "", lambda: brokers, lambda name: (OWN_ROOT,), root_options, clock)
+    found = run(_find(store.url, brokers), Stores(store, roots), clock)
     report = found.report
     if not report.needed:
         return report
@@ -140,13 +156,16 @@ def _not_accepted(url: str, report: RepairReport) -> CorruptObject:
     )
 
 
-def _find(url: str) -> Steps[_Found]:
+def _find(url: str, brokers: dict[int, Broker]) -> Steps[_Found]:
+    """
+    brokers:  gets those of which the roots are read.
+    """
     form, names, records = yield [Get(FORMAT_KEY), List(CHECKPOINTS), List(LOG)]
     if form is not None:
         parse_format(form, url)
     elif not names and not records:
         raise NoLog(f"there is no log at {url}: it has no {FORMAT_KEY}")
-    found = yield from _find_damage(names, records)
+    found = yield from _find_damage(names, records, brokers)
     if form is not None:
         return found
     cluster_id = yield from _recorded_id(records)
@@ -163,11 +182,12 @@ def _recorded_id(records: Sequence[str]) -> Steps[str]:
     return ""
 
 
-def _find_damage(names: Sequence[str], records: Sequence[str]) -> Steps[_Found]:
+def _find_damage(names: Sequence[str], records: Sequence[str], brokers: dict[int, Broker]) -> Steps[_Found]:
     states, damaged = yield from _read_checkpoints(names)
     base, state = yield from _furthest(states, frozenset(records))
     newest = max([*map(log_version, records), *map(checkpoint_version, names)], default=0)
     if state.version < newest:
+        brokers.update(state.brokers)
         return (
             yield from _find_loss(
                 RepairReport(version=state.version, base=base, damaged=damaged),
@@ -187,8 +207,8 @@ def _find_loss(
     report: RepairReport, known: State, newest: int, names: Sequence[str], files: Sequence[str]
 ) -> Steps[_Found]:
     """Also the state with which the log can continue without the lost versions."""
-    stored = frozenset((yield List(DATA, OWN_ROOT)))
-    state, lost, holders, last = known, list[str](), [known.coordinator], known.version
+    stored, lost = yield from _stored(known)
+    state, holders, last = known, [known.coordinator], known.version
     after = [name for name in names if log_version(name) > known.version]
     for key in after:
         version = log_version(key)
@@ -215,6 +235,21 @@ def _find_loss(
         missing=tuple(_missing_objects(state, stored)),
     )
     return _Found(report, renewed, tuple(files), tuple(holders))
+
+
+def _stored(known: State) -> Steps[tuple[frozenset[str], list[str]]]:
+    """The objects in all roots, and the roots of brokers that could not be read."""
+    stored, lost = set((yield List(DATA, OWN_ROOT))), list[str]()
+    for broker in sorted(known.brokers):
+        try:
+            found: list[str] = yield List(DATA, broker)
+        except StorageError as error:
+            lost.append(f"the root of broker {broker} cannot be read, so its objects are taken for lost: {error}")
+            continue
+        if not found:
+            lost.append(f"the root of broker {broker} has no objects (is its disk mounted?)")
+        stored.update(found)
+    return frozenset(stored), lost
 
 
 def _renewed_id(topic_id: str, version: int) -> str:

@@ -8,10 +8,11 @@ Several objects are written in the same rounds of requests.  Together they hold 
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import BinaryIO, cast
 
@@ -19,22 +20,28 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_log.errors import CorruptObject, NoSpace, ObjectNotFound, StorageUnavailable
+from spark_log.errors import CorruptObject, NoSpace, NotEnoughReplicas, ObjectNotFound, StorageUnavailable
 from spark_log.journal.object_names import data_key
 from spark_log.journal.proposal import Context
-from spark_log.journal.store_operations import OWN_ROOT, Put, Refresh, Steps, together
+from spark_log.journal.store_operations import OWN_ROOT, Put, PutReplicas, Refresh, Steps, together
+from spark_log.metadata.decide.replicas import swap_targets
+from spark_log.metadata.replica_state import OWN_GROUP
+from spark_log.metadata.replicas import Targets, group_number
 from spark_log.metadata.state import State, TopicKey
-from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, DataObject, Run, Slice
+from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, DataObject, Placed, Run, Slice
 from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure
+from spark_log.node.held_runs import HeldRuns
 from spark_log.node.merge_policy import SEGMENT_BYTES
 from spark_log.node.packs import Stretch, compression_of, packs, segment_limit, take_packs
-from spark_log.node.segment_swaps import Replacement, SwapBatch, swap_segments
-from spark_log.node.slice_reads import chunks, decode_into, read_chunk, read_runs, verified
+from spark_log.node.segment_swaps import Replacement, SwapBatch, old_objects, swap_segments
+from spark_log.node.slice_reads import chunks, decode_into, read_chunk, verified
 from spark_log.segment.offsets import as_array, shifted
 from spark_log.segment.reader import Decoded
 from spark_log.segment.schema import TIMESTAMP
-from spark_log.segment.writer import SegmentWriter
+from spark_log.segment.writer import SegmentWriter, WrittenSegment
 from spark_log.text import counted
+
+logger = logging.getLogger("spark_log")
 
 BUFFER_BYTES = 64 << 20
 """Memory of the writers of objects that are written together; more is in temporary files."""
@@ -55,6 +62,10 @@ def _always(slices: Sequence[Slice]) -> bool:
     return True
 
 
+def _log_waiting(what: str, error: Exception) -> None:
+    logger.warning("%s: %s", what, error)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
     """How slices are rewritten."""
@@ -66,6 +77,8 @@ class Rewriting:
     open_spool: OpenSpool
     on_failure: OnFailure = raise_failure
     """Called for stretches that cannot be read or written; if it returns, the others are rewritten."""
+    on_waiting: OnFailure = _log_waiting
+    """Called once if partitions are left for later, because a broker that must have their new objects is fenced."""
     progress: Progress | None = None
     keep: Keep | None = None
     """Removes records; None: all records stay."""
@@ -79,8 +92,11 @@ class _Work:
 
     state: State
     """When the rewriting began: it has the topics of all stretches."""
+    newest: State
+    """It says where new objects are put."""
     context: Context
     how: Rewriting
+    held: HeldRuns
     missing: list[tuple[TopicKey, ObjectNotFound]] = field(default_factory=list)
     """Partitions that were skipped because of missing objects."""
 
@@ -125,14 +141,18 @@ def rewrite(
 
     Stretches that others have changed meanwhile, and those that cannot be read or written, are skipped.
     """
-    work, swapped, is_thinned = _Work(state, context, how), list[Replacement](), how.keep is not None
+    swapped, is_thinned = list[Replacement](), how.keep is not None
     total, at = sum(stretch.bytes for stretch in stretches), 0
     there = [stretch for stretch in stretches if _is_there(state, stretch)]
+    _report_waiting(state, there, how)
     waiting, batch = deque(packs(state, there, context.limits)), SwapBatch(state.version)
+    work = _Work(state, state, context, how, HeldRuns(_slices(pack) for pack in waiting if len(pack) > 1))
     while waiting:
         if not batch.done:
             batch = SwapBatch(state.version)
         some = [_still_to_do(state, pack, how) for pack in take_packs(waiting)]
+        work = replace(work, newest=state)
+        yield from work.held.fetch(piece for pack in some for piece in _slices(pack))
         for pack, written in zip(some, (yield from _write_packs(work, batch.epoch, some)), strict=True):
             if batch.done and batch.is_full(context.limits, written):
                 state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned)
@@ -150,7 +170,32 @@ def rewrite(
 
 
 def _still_to_do(state: State, pack: Sequence[Stretch], how: Rewriting) -> list[Stretch]:
-    return [one for one in pack if one.slices and how.is_worth(one.slices) and _is_there(state, one)]
+    return [
+        one
+        for one in pack
+        if one.slices and how.is_worth(one.slices) and _is_there(state, one) and _targets(state, [one]) is not None
+    ]
+
+
+def _targets(state: State, pack: Sequence[Stretch]) -> Targets | None:
+    """Where the object of a pack is put; None if a replica that must have it is fenced."""
+    group = group_number(state, pack[0].key)
+    old = old_objects(state, (piece for one in pack for piece in one.slices)) if group != OWN_GROUP else ()
+    return swap_targets(state, group, old)
+
+
+def _report_waiting(state: State, stretches: Sequence[Stretch], how: Rewriting) -> None:
+    waiting = {one.key for one in stretches if _targets(state, [one]) is None}
+    if waiting:
+        error = NotEnoughReplicas(
+            "waiting for brokers that are fenced and have copies of the records: `pylog broker list` shows them",
+            lacking={},
+        )
+        how.on_waiting(f"{how.activity} {counted(len(waiting), 'partition')}", error)
+
+
+def _slices(pack: Sequence[Stretch]) -> list[Slice]:
+    return [piece for stretch in pack for piece in stretch.slices]
 
 
 def _is_there(state: State, stretch: Stretch) -> bool:
@@ -209,12 +254,21 @@ def _write_pack(work: _Work, epoch: int, pack: Sequence[Stretch], buffer_bytes: 
             return []
         written = writer.finish()
         name = data_key(epoch, _object_name(taken, work.context.unique()))
-        yield Put(name, written.chunks, OWN_ROOT)
+        placed = yield from _put(_targets(work.newest, pack), name, written)
     finally:
         writer.close()
     made = DataObject(name, written.size, written.index_position)
     runs = {(run.topic_id, run.partition): run for run in written.runs}
-    return [Replacement(one.key, tuple(one.slices), _slice_of(runs[one.key], one, name), made) for one in taken]
+    return [Replacement(one.key, tuple(one.slices), _slice_of(runs[one.key], one, name), made, placed) for one in taken]
+
+
+def _put(targets: Targets | None, name: str, written: WrittenSegment) -> Steps[Placed]:
+    assert targets is not None, "packs are not written if the replicas that must have them are fenced"
+    if targets.group == OWN_GROUP:
+        yield Put(name, written.chunks, OWN_ROOT)
+        return Placed(OWN_GROUP)
+    placed: Placed = yield PutReplicas(name, written.chunks, targets)
+    return placed
 
 
 def _report_missing(work: _Work) -> Steps[None]:
@@ -283,7 +337,7 @@ def _fill_shared(work: _Work, writer: SegmentWriter, pack: Sequence[Stretch]) ->
     100 times as much memory as their compressed slices.
     """
     state = work.state
-    blobs = yield from read_runs(piece for stretch in pack for piece in stretch.slices)
+    blobs = yield from work.held.read(_slices(pack))
     taken: list[_NewRun] = []
     for stretch in pack:
         try:

@@ -8,6 +8,7 @@ has records that an erasure has already removed, and the erasure could not find 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +17,17 @@ from typing import NamedTuple
 from spark_log.journal.index_reads import read_pieces
 from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import SWAP_TRIES, swap_in
-from spark_log.journal.store_operations import Refresh, Steps
+from spark_log.journal.store_operations import CopyReplicas, Refresh, Steps
 from spark_log.journal.upkeep_limits import StepLimits
+from spark_log.metadata.decide.replicas import lacking_for_swap
 from spark_log.metadata.records import Piece
-from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.replica_state import OWN_GROUP
+from spark_log.metadata.replicas import epoch_of
+from spark_log.metadata.state import ObjectRow, State, TopicKey
 from spark_log.metadata.swaps import Rewrite, resolve
-from spark_log.model import DataObject, Slice
+from spark_log.model import DataObject, Placed, Slice
+
+logger = logging.getLogger("spark_log")
 
 
 class Replacement(NamedTuple):
@@ -31,6 +37,8 @@ class Replacement(NamedTuple):
     old: tuple[Slice, ...]
     new: Slice
     object: DataObject
+    placed: Placed = Placed(OWN_GROUP)
+    """Where the object is."""
 
 
 @dataclass(slots=True)
@@ -60,6 +68,9 @@ def swap_segments(
     """Swap segments in.  Returns the state afterwards, and the segments that are in: not those of an object with one
     whose slices have changed, and none if the fence has passed their upload.
 
+    Objects that replicas lack which must have them are copied there.  Segments of an object that cannot be copied are
+    not swapped in: the next round rewrites their slices again.
+
     thinned: they have fewer records than the slices that they replace.
     """
     done: Sequence[Replacement] = batch.done
@@ -73,10 +84,55 @@ def swap_segments(
         rewrites, done = prepared
         if not done:
             break
-        state, fits = yield from swap_in(context, batch.epoch, rewrites, objects_of(done), thinned=thinned)
+        objects, placed = objects_of(done), places_of(done)
+        state, fits = yield from swap_in(context, batch.epoch, rewrites, objects, thinned=thinned, placed=placed)
         if fits:
             return state, done
+        if placed:
+            done = yield from _with_copies(state, done)
     return state, ()
+
+
+def _with_copies(state: State, done: Sequence[Replacement]) -> Steps[Sequence[Replacement]]:
+    """The segments, after their objects were copied to the replicas that must have them.  Those of an object that is
+    still not there are left out."""
+    where = {one.object.name: one.placed for one in done}
+    for made in objects_of(done):
+        old = _replaced_objects(state, [one for one in done if one.object == made])
+        lacking = _lacking(state, where[made.name], old)
+        if lacking:
+            where[made.name] = yield CopyReplicas(made.name, made.size, where[made.name], lacking)
+            lacking = _lacking(state, where[made.name], old)
+        if lacking:
+            logger.warning(
+                "%s is not on brokers %s, which must have it: its slices are rewritten again in a later round",
+                made.name,
+                ", ".join(str(broker) for broker, _ in lacking),
+            )
+            del where[made.name]
+    return [one._replace(placed=where[one.object.name]) for one in done if one.object.name in where]
+
+
+def _lacking(state: State, placed: Placed, old: Sequence[ObjectRow]) -> list[tuple[int, int]]:
+    """(broker, epoch) of the replicas that must have an object, and do not."""
+    brokers = lacking_for_swap(state, [placed], old).get(placed.group, ())
+    return [(broker, epoch) for broker in brokers if (epoch := epoch_of(state, broker)) is not None]
+
+
+def _replaced_objects(state: State, done: Iterable[Replacement]) -> list[ObjectRow]:
+    return old_objects(state, (piece for one in done for piece in one.old))
+
+
+def old_objects(state: State, slices: Iterable[Slice]) -> list[ObjectRow]:
+    """The objects of slices."""
+    names = sorted({piece.object for piece in slices})
+    return [row for name in names if (row := state.objects.get(name)) is not None]
+
+
+def places_of(done: Iterable[Replacement]) -> list[Placed]:
+    """Where each of `objects_of` is; empty: all are in the log's own root."""
+    places = list({one.object.name: one.placed for one in done}.values())
+    return places if any(place.group != OWN_GROUP for place in places) else []
 
 
 def prepare(

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.groups.group import GroupConfig
+from spark_log.journal.root_options import RootOptions
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import is_coordinator, is_loopback, parse_address, split_address, this_host
 from spark_log.net.audit import open_audit, reopen_audit
@@ -296,8 +297,9 @@ async def start(config: Config, store: ObjectStore | None = None) -> Running:
     """
     check_config(config)
     tls = tls_context(config.certificate, config.key) if config.certificate else None
+    roots = RootOptions.of(config.storage, config.durability)
     if store is None:
-        store = open_store(config.url, dict(config.storage), config.durability)
+        store = open_store(config.url, roots.own(), config.durability)
     coordinator = await asyncio.to_thread(
         Coordinator,
         store,
@@ -306,6 +308,7 @@ async def start(config: Config, store: ObjectStore | None = None) -> Running:
         takeover_ms=config.takeover_ms,
         maintain_ms=config.maintain_ms,
         storage_timeout_ms=config.storage_timeout_ms,
+        root_options=roots,
     )
     context = coordinator.journal.context
     await asyncio.to_thread(coordinator.storage_health.check_writable, context.unique())

@@ -7,10 +7,12 @@ read in groups of batches, which the index of its object names.  All bytes are v
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from spark_log.errors import CorruptObject
+from spark_log.journal.broker_roots import ANY_ROOT
 from spark_log.journal.missing_indexes import damaged_object, missing_object
-from spark_log.journal.store_operations import OWN_ROOT, Get, Op, Steps
+from spark_log.journal.store_operations import Get, Op, Steps
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
 from spark_log.segment.batch_index import Index
@@ -44,7 +46,14 @@ def read_runs(slices: Iterable[Slice]) -> Steps[Blobs]:
     found: Blobs = {}
     for some in _limited(_neighbours(slices)):
         reads: list[Op] = [
-            Get(group[0].object, group[0].position, group[-1].position + group[-1].length, OWN_ROOT) for group in some
+            Get(
+                group[0].object,
+                group[0].position,
+                group[-1].position + group[-1].length,
+                ANY_ROOT,
+                partial(_check_group, group),
+            )
+            for group in some
         ]
         for group, blob in zip(some, (yield reads), strict=True):
             for piece in group if blob is not None else ():
@@ -129,8 +138,12 @@ def read_chunk(state: State, chunk: Sequence[Slice]) -> Steps[list[bytes | None]
     """The bytes from which `decode_into` decodes each slice: its run, or if it is large, the index of its object."""
     if len(chunk) == 1 and _is_large(piece := chunk[0]):
         row = state.objects[piece.object]
-        return [(yield Get(piece.object, row.index_position, row.size, OWN_ROOT))]
-    reads: list[Op] = [Get(piece.object, piece.position, piece.position + piece.length, OWN_ROOT) for piece in chunk]
+        check = partial(parse_index, name=piece.object, object_size=row.size)
+        return [(yield Get(piece.object, row.index_position, row.size, ANY_ROOT, check))]
+    reads: list[Op] = [
+        Get(piece.object, piece.position, piece.position + piece.length, ANY_ROOT, partial(_check_group, [piece]))
+        for piece in chunk
+    ]
     blobs: list[bytes | None] = yield reads
     return blobs
 
@@ -158,8 +171,24 @@ def _decode_into(state: State, key: TopicKey, piece: Slice, blob: bytes, take: T
     index = parse_index(blob, name=piece.object, object_size=state.objects[piece.object].size)
     for group in _groups(find_batches(index, piece, place=place)):
         start = group[0].position
-        data = yield Get(piece.object, start, group[-1].position + group[-1].length, OWN_ROOT)
+        check = partial(_check_batches, start=start, group=group, index=index, columns=columns, place=place)
+        data = yield Get(piece.object, start, group[-1].position + group[-1].length, ANY_ROOT, check)
         take(_decode(_found(data, state, key, piece), start, group, index, columns, place))
+
+
+def _check_group(group: Sequence[Slice], data: bytes) -> None:
+    """Raises CorruptObject unless the bytes of slices that were read together have their checksums."""
+    for piece in group:
+        at = piece.position - group[0].position
+        decode_run(data[at : at + piece.length], piece, place=Place(piece.object, "", "", 0))
+
+
+def _check_batches(
+    data: bytes, start: int, group: Sequence[BatchRef], index: Index, columns: Columns, place: Place
+) -> None:
+    """Raises CorruptObject unless batches that were read together are whole."""
+    for _ in _decode(data, start, group, index, columns, place):
+        pass
 
 
 def _found(data: bytes | None, state: State, key: TopicKey, piece: Slice) -> bytes:

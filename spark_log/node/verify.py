@@ -2,7 +2,8 @@
 
 Checks of the metadata: the chain of records; the checkpoints and the records between them can be read; partitions
 have no gaps; slice indexes can be decoded and match their pieces; the count of live slices of each object is right;
-lists of dropped objects can be read.  Checks of the objects: each exists and has its size.  `deep` also reads every
+lists of dropped objects can be read.  Checks of the objects: each exists and has its size, every copy of those with
+replicas (`copy_checks.py`).  `deep` also reads every
 byte: checksums of runs and batches, indexes against runs, timestamps against their bounds.  Offsets that cannot be
 read are those at which a reader fails.
 """
@@ -32,9 +33,11 @@ from spark_log.journal.object_names import LOG
 from spark_log.journal.opening import View, check_chain, open_view
 from spark_log.journal.store_operations import OWN_ROOT, PARALLEL, Get, List, Op, Steps
 from spark_log.metadata.records import Piece
+from spark_log.metadata.replay_replicas import without_replicas
 from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import APPEND_TIME, Slice
+from spark_log.node.copy_checks import CheckedCopies, check_copies, is_replicated
 from spark_log.node.rewrite import Progress
 from spark_log.segment.reader import BatchRef, Place, decode_batch, find_batches
 from spark_log.store.base import ObjectStore
@@ -75,9 +78,12 @@ def verify(log: Log, deep: bool = False, *, progress: Progress | None = None) ->
     slices, found = journal.run(resolve(view.state))
     problems += found
     problems += _counts(view.state, slices)
-    problems += _objects(store, view.state, slices, progress)
+    state = view.state if journal.roots.brokers else without_replicas(view.state)  # a mirror has all in its one root
+    problems += _objects(store, state, slices, progress)
+    copies = check_copies(journal, state, deep, progress)
+    problems += _copies(state, slices, copies)
     if deep:
-        problems += _contents(store, view.state, slices, progress)
+        problems += _contents(journal, state, slices, copies, progress)
     return _still_named(journal, problems, view.state, slices) if problems else []
 
 
@@ -220,7 +226,7 @@ def _counts(state: State, slices: dict[TopicKey, list[Slice]]) -> Iterator[Probl
 def _objects(
     store: ObjectStore, state: State, slices: Mapping[TopicKey, Sequence[Slice]], progress: Progress | None
 ) -> Iterator[Problem]:
-    rows = sorted(state.objects.items())
+    rows = sorted((name, row) for name, row in state.objects.items() if not is_replicated(state, row))
     for number, ((name, row), size) in enumerate(zip(rows, _sizes(store, [name for name, _ in rows]), strict=True)):
         if size is None:
             yield Problem(
@@ -229,7 +235,7 @@ def _objects(
         elif size != row.size:
             yield Problem(name, f"the object has {size} bytes, not {row.size}")
         if progress is not None:
-            progress("objects", number + 1, len(state.objects))
+            progress("objects", number + 1, len(rows))
 
 
 def _sizes(store: ObjectStore, names: Sequence[str]) -> Iterator[int | None]:
@@ -273,16 +279,42 @@ def is_whole(store: ObjectStore, state: State, name: str, entries: Sequence[tupl
     )
 
 
+def _copies(state: State, slices: Mapping[TopicKey, Sequence[Slice]], copies: CheckedCopies) -> Iterator[Problem]:
+    for broker, why in copies.unreachable.items():
+        yield Problem(f"broker {broker}", f"its copies were not checked: {why}")
+    for bad in copies.bad:
+        others = copies.good(state, bad.object) if bad.object in state.objects else []
+        where = f"broker {', '.join(map(str, others))} has a good one" if others else "there is no good one"
+        yield Problem(bad.object, f"broker {bad.broker}: {bad.message}; {where}")
+    for name in sorted(copies.lost):
+        held = "; ".join(_held(state, name, slices)) or "no offsets are lost"
+        yield Problem(name, f"no active broker has a good copy: {held}")
+
+
 def _contents(
-    store: ObjectStore, state: State, slices: dict[TopicKey, list[Slice]], progress: Progress | None
+    journal: Journal,
+    state: State,
+    slices: dict[TopicKey, list[Slice]],
+    copies: CheckedCopies,
+    progress: Progress | None,
 ) -> Iterator[Problem]:
     total, at = sum(piece.length for rows in slices.values() for piece in rows), 0
     for key, rows in slices.items():
         for piece in rows:
-            yield from _content(store, state, key, piece)
+            store = _good_store(journal, state, piece.object, copies)
+            yield from _content(store, state, key, piece) if store is not None else ()
             at += piece.length
             if progress is not None:
                 progress("bytes", at, total)
+
+
+def _good_store(journal: Journal, state: State, name: str, copies: CheckedCopies) -> ObjectStore | None:
+    """Where an object is read, to compare it with its slices; None: it was reported that it cannot be read."""
+    row = state.objects.get(name)
+    if row is None or not is_replicated(state, row):
+        return journal.objects
+    good = copies.good(state, name)
+    return journal.roots[good[0]] if good else None
 
 
 def _content(store: ObjectStore, state: State, key: TopicKey, piece: Slice) -> Iterator[Problem]:

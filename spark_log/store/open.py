@@ -45,6 +45,11 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None, durab
     return FsspecStore(f"{scheme}:{rest}", storage_options or {})
 
 
+def is_local(url: str) -> bool:
+    """Whether a store's URL is of a folder, or of memory: its operations take microseconds."""
+    return url.startswith(("file:", "memory:"))
+
+
 def is_other_storage(url: str, other: str, *, same_machine: bool) -> bool:
     """Whether two URLs of stores certainly name two different storages.
 

@@ -17,10 +17,12 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
+from typing import NamedTuple
 
+from spark_log.testing.sim.constants import Mutation
 from spark_log.testing.sim.mutations import MUTATIONS
 from spark_log.testing.sim.run import Result, simulate
 
@@ -30,24 +32,44 @@ SAID_EVERY = 1000
 """Number of seeds between two progress lines of a long run."""
 
 
+class Subject(NamedTuple):
+    """The subject of a simulation."""
+
+    module: str
+    """The module that is run."""
+    about: str
+    simulate: Callable[..., Result]
+    """Runs a seed, without a rule if `mutation` names one."""
+    mutations: Mapping[str, Mutation]
+
+
+PROTOCOL = Subject("spark_log.testing.simulation", __doc__ or "", simulate, MUTATIONS)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    args = _parser().parse_args(arguments)
+    return run_command(PROTOCOL, arguments)
+
+
+def run_command(subject: Subject, arguments: Sequence[str] | None = None) -> int:
+    """Run the command line of a simulation; return the exit code."""
+    args = _parser(subject).parse_args(arguments)
     with ProcessPoolExecutor(args.jobs, initializer=_quiet) as pool:
         if args.mutations:
-            return max(_hunt(pool, name, args.first, args.jobs) for name in MUTATIONS)
+            return max(_hunt(pool, subject, name, args.first, args.jobs) for name in subject.mutations)
         seeds = range(args.first, args.first + args.seeds)
-        results = pool.map(partial(simulate, mutation=args.mutate), seeds, chunksize=max(1, min(16, len(seeds) // 8)))
-        return _report(results, args.mutate)
+        run = partial(subject.simulate, mutation=args.mutate)
+        results = pool.map(run, seeds, chunksize=max(1, min(16, len(seeds) // 8)))
+        return _report(results, subject, args.mutate)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(subject: Subject) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m spark_log.testing.simulation", description=(__doc__ or "").partition("\n")[0]
+        prog=f"python -m {subject.module}", description=" ".join(subject.about.partition("\n\n")[0].split())
     )
     parser.add_argument("--seeds", type=int, default=500, help="how many (default 500)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
-    parser.add_argument("--mutate", default="", choices=["", *MUTATIONS], help="a rule to take away")
+    parser.add_argument("--mutate", default="", choices=["", *subject.mutations], help="a rule to take away")
     parser.add_argument("--mutations", action="store_true", help="take each rule away in turn, until that is noticed")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     return parser
@@ -58,7 +80,7 @@ def _quiet() -> None:
     logging.getLogger("spark_log").setLevel(logging.CRITICAL)
 
 
-def _report(results: Iterable[Result], mutation: str) -> int:
+def _report(results: Iterable[Result], subject: Subject, mutation: str) -> int:
     started, total, broken, seeds = time.monotonic(), Counter[str](), 0, 0
     for result in results:
         seeds += 1
@@ -66,7 +88,7 @@ def _report(results: Iterable[Result], mutation: str) -> int:
         if result.violation:
             broken += 1
             print(
-                f"seed {result.seed}: {result.violation}\n    again: {replay_command(result.seed, mutation)}",
+                f"seed {result.seed}: {result.violation}\n    again: {replay_command(result.seed, mutation, subject.module)}",
                 flush=True,
             )
         if seeds % SAID_EVERY == 0:
@@ -76,20 +98,20 @@ def _report(results: Iterable[Result], mutation: str) -> int:
     return int(bool(broken) != bool(mutation))
 
 
-def _hunt(pool: ProcessPoolExecutor, mutation: str, first: int, jobs: int) -> int:
+def _hunt(pool: Executor, subject: Subject, mutation: str, first: int, jobs: int) -> int:
     """Run seeds with a mutation until one notices it; 1 if none does."""
     for start in range(first, first + TRIES, jobs):
-        for result in pool.map(partial(simulate, mutation=mutation), range(start, start + jobs)):
+        for result in pool.map(partial(subject.simulate, mutation=mutation), range(start, start + jobs)):
             if result.violation:
                 print(f"{mutation}: noticed in seed {result.seed}: {result.violation}", flush=True)
                 return 0
-    print(f"{mutation}: NOT noticed in {TRIES} seeds: {MUTATIONS[mutation].rule}", flush=True)
+    print(f"{mutation}: NOT noticed in {TRIES} seeds: {subject.mutations[mutation].rule}", flush=True)
     return 1
 
 
-def replay_command(seed: int, mutation: str = "") -> str:
+def replay_command(seed: int, mutation: str = "", module: str = PROTOCOL.module) -> str:
     """The command that repeats a seed."""
-    command = f"python -m spark_log.testing.simulation --seeds 1 --first {seed}"
+    command = f"python -m {module} --seeds 1 --first {seed}"
     return f"{command} --mutate {mutation}" if mutation else command
 
 

@@ -31,6 +31,8 @@ TINY = {
     "object_store": "--quick",
     "plan": "--rows 300 --rounds 1",
     "producers": "--rows 2000",
+    "replica_state": "--rows 4000",
+    "replicas": f"--rows 100 {ONCE}",
     "spark_read": f"--rows 80000 {ONCE}",
     "spark_round_trips": "--rounds 1",
     "spark_tune": f"--rows 5000 {ONCE}",

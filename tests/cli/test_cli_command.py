@@ -58,6 +58,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
     assert [path.removeprefix("pylog ") for path, _ in verbs()] == [
         "bench consume",
         "bench produce",
+        *(f"broker {name}" for name in ("add", "describe", "fence", "list", "remove", "replace", "unfence")),
         "checkpoint",
         "cluster health",
         "cluster info",
@@ -68,6 +69,8 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "config alter",
         "config describe",
         "consume",
+        "elect preferred",
+        "elect unclean",
         "gc",
         "group delete",
         "group describe",
@@ -86,6 +89,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "producer list",
         "recover",
         "repair",
+        "replicate",
         "segment dump",
         "serve",
         "topic alter",
@@ -108,6 +112,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
     [
         *("service.md", "clients.md", "spark.md", "storage.md", "from-kafka.md", "troubleshooting.md", "faq.md"),
         *("performance.md", "command-line.md", "tasks/replay.md", "tasks/backfill.md", "tasks/dead-letters.md"),
+        "replicas.md",
     ],
 )
 def test_commands_on_the_pages_are_there(page: str) -> None:

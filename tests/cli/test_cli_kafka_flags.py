@@ -27,7 +27,7 @@ from tests.cli.commands import Pylog
         ("consume orders --property print.key=true", "give -f FORMAT"),
         ("produce orders --property parse.key=true", "give --key-delimiter TEXT"),
         ("topic --create --topic orders", "as in `pylog topic create TOPIC`."),
-        ("topic create orders --replication-factor 3", "the storage keeps the copies."),
+        ("topic describe orders --under-replicated-partitions", "give --under-replicated to `pylog topic describe`"),
         ("topic create orders --config retention.ms=1", None),
         ("topic alter orders --delete-config retention.ms", "give --unset KEY."),
         ("group --reset-offsets --group g", "`pylog group seek` resets offsets."),

@@ -24,7 +24,7 @@ def test_create_warns_of_what_has_no_effect(pylog: Pylog) -> None:
     assert result.exit_code == 0
     assert "segment.jitter.ms is kept, and has no effect in pylog: Upkeep merges" in result.stderr
     assert (
-        "unclean.leader.election.enable is kept, and has no effect in pylog: Each record has one copy" in result.stderr
+        "unclean.leader.election.enable is kept, and has no effect in pylog: Such an election is made" in result.stderr
     )
 
 
@@ -33,7 +33,7 @@ def test_create_refuses(pylog: Pylog) -> None:
     assert "exists already" in pylog.refused("topic", "create", "orders")
     assert "../x" in pylog.refused("topic", "create", "../x")
     assert "did you mean retention.ms?" in pylog.refused("topic", "create", "b", "-c", "retention.msec=1")
-    assert "one copy of each record" in pylog.refused("topic", "create", "b", "-c", "min.insync.replicas=2")
+    assert "no write would succeed" in pylog.refused("topic", "create", "b", "-c", "min.insync.replicas=2")
     assert "0 partitions" in pylog.refused("topic", "create", "b", "-p", "0")
     assert "KEY=VALUE" in pylog.wrong("topic", "create", "b", "-c", "retention")
 

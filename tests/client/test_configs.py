@@ -82,7 +82,8 @@ def test_topics_stay_where_deleting_is_switched_off(tmp_path: Path) -> None:
 
 
 def test_a_value_that_an_earlier_pylog_accepted_is_shown_and_does_no_harm(tmp_path: Path) -> None:
-    """It is in the log, and this version refuses to set it: the topic is written and altered, and it can be unset."""
+    """It is in the log, and this version refuses to set it on a topic with one replica: the topic is written and
+    altered, and it can be unset."""
     log = new_log(tmp_path, t=1)
     state = log.journal.refresh()
     record = SetConfigsRecord(topic_id=state.names["t"], configs={"min.insync.replicas": "2"})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_log import connect
-from spark_log.journal.log_format import FORMAT_KEY
+from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.model import NewTopic
 from spark_log.node.maintain import checkpoint, maintain_once
 from spark_log.node.repair import repair

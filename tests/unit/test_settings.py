@@ -65,6 +65,9 @@ def test_defaults_of_a_log() -> None:
     """Kafka brokers' defaults, and pylog's own."""
     assert {name: cluster_config({}, name) for name in CLUSTER_CONFIGS} == {
         "auto.create.topics.enable": True,
+        "broker.heartbeat.interval.ms": 2000,
+        "broker.session.timeout.ms": 9000,
+        "default.replication.factor": 1,
         "delete.topic.enable": True,
         "gc.fence.age.ms": 24 * 3600 * 1000,
         "log.clock.skew.max.ms": 10 * 60 * 1000,
@@ -72,6 +75,7 @@ def test_defaults_of_a_log() -> None:
         "num.partitions": 1,
         "offsets.retention.minutes": 10080,
         "producer.id.expiration.ms": 86400000,
+        "replica.lag.time.max.ms": 30000,
         "streaming.identity.retention.ms": 90 * 24 * 3600 * 1000,
         "transaction.max.timeout.ms": 15 * 60 * 1000,
     }
@@ -189,7 +193,6 @@ def test_a_config_without_a_meaning_is_kept_with_a_warning_that_says_why() -> No
     ("name", "value", "cure"),
     [
         ("compression.gzip.level", "6", "use `compression.zstd.level`"),
-        ("min.insync.replicas", "2", "A log keeps one copy of each record; leave it at 1"),
         ("remote.storage.enable", "true", "Topics have one storage, the one of the log"),
     ],
 )

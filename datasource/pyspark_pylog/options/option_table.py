@@ -63,6 +63,13 @@ READING = (
         "end means the end",
     ),
     Option(
+        "client.rack",
+        "BS",
+        "",
+        "the rack, zone or region in which the tasks run: of the brokers that have a copy of an object, tasks read from "
+        "one in this rack first",
+    ),
+    Option(
         "startingTimestamp",
         "BS",
         "",
@@ -205,7 +212,10 @@ WRITING = (
         "`zstd`, `lz4` or `none`; used only for topics whose `compression.type` is `producer`, the default",
     ),
     Option(
-        "acks", "WT", "`all`", "`0`, `1` and `all` have the same effect: success is reported when the data is durable"
+        "acks",
+        "WT",
+        "`all`",
+        "`0`, `1` and `all` have the same effect: success is reported when the data is durable on `min.insync.replicas` of the in-sync replicas",
     ),
     Option(
         "durability",
@@ -282,7 +292,13 @@ SHARED = (
         "value of `PYLOG_TOKEN`",
         "the token for a coordinator that requires one",
     ),
-    Option("storage.*", "BSWT", "", "passed to fsspec: `storage.key`, `storage.secret`, `storage.endpoint_url`, …"),
+    Option(
+        "storage.*",
+        "BSWT",
+        "",
+        "passed to fsspec: `storage.key`, `storage.secret`, `storage.endpoint_url`, …; `storage.1.key` is for the root of "
+        "broker 1",
+    ),
     Option(
         "kafka.isolation.level",
         "BS",

@@ -66,6 +66,8 @@ class Location:
     durability: str = "disk"
     token: str | None = field(default=None, repr=False)
     """The token for a coordinator."""
+    rack: str = ""
+    """Brokers in this rack are read from first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -449,7 +451,8 @@ def _location(options: Options) -> Location:
         url = f"pylog://{url}"
     storage = {name.removeprefix("storage."): options[name] for name in options if name.startswith("storage.")}
     durability = one_of(options, "durability", "disk", "os")
-    return Location(url=url.strip(), storage=storage, durability=durability, token=options.get("token"))
+    rack = options.get("client.rack", "")
+    return Location(url=url.strip(), storage=storage, durability=durability, token=options.get("token"), rack=rack)
 
 
 _INSTEAD = {

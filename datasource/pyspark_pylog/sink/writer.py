@@ -42,7 +42,9 @@ from spark_log.client.topics import DEAD_LETTER_CONFIGS, ensure_topic
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest
 from spark_log.journal.object_names import upload_epoch
+from spark_log.journal.replica_puts import ReplicaPuts
 from spark_log.metadata.decide.commits import Committed
+from spark_log.metadata.replicas import Targets, targets_of
 from spark_log.text import counted
 
 logger = logging.getLogger("spark_log")
@@ -74,6 +76,8 @@ class Begun:
     log: PlannedLog
     """Its version is the upload epoch."""
     specs: Mapping[str, TopicSpec]
+    targets: Mapping[int, Targets]
+    """By placement group, the replicas that get its objects."""
 
 
 def batch_writer(options: Options, schema: StructType, overwrite: bool) -> LogWriter:
@@ -108,10 +112,11 @@ def _begin(options: WriteOptions, schema: StructType) -> Begun:
         ensure_topic(journal, options.dead_letters, DEAD_LETTER_CONFIGS)
     state = journal.newest
     log = planned_log(options.location, journal, state.version)
+    targets = {group: targets_of(state, group) for group in state.placement_groups}
     if options.topic is None:
-        return Begun(options, columns, log, specs_of(state))
+        return Begun(options, columns, log, specs_of(state), targets)
     known = [name for name in (options.topic, options.dead_letters) if name is not None]
-    return Begun(options, columns, log, {name: topic_spec(state, name) for name in known})
+    return Begun(options, columns, log, {name: topic_spec(state, name) for name in known}, targets)
 
 
 def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
@@ -119,12 +124,14 @@ def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
     options = begun.options
     with plain_errors():
         prepare_process()
+        roots = begun.log.broker_roots()
         uploader = Uploader(
-            begun.log.roots.store(),
+            roots.own,
             begun.log.version,
             random.Random(),
             partitioner=options.partitioner,
             compression=options.compression,
+            replicas=ReplicaPuts(roots, begun.targets.__getitem__, SystemClock()),
         )
         try:
             bad, reason = _append(begun, batches, uploader)

@@ -42,6 +42,7 @@ class LatestTask(ReadTask):
         count: int = 0,
     ) -> None:
         super().__init__(number, log, reads)
+        self.log = log.of_reads(*reads, *view)
         self.view = tuple(view)
         """All reads of the partitions of `reads`, from the first of these to the end of the view."""
         self.ranges = tuple(ranges)
@@ -90,7 +91,7 @@ def from_first(view: Sequence[SliceRead], reads: Sequence[SliceRead]) -> list[Sl
 
 def read_latest(task: LatestTask, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The matching records of a task, as Spark's batches."""
-    store = task.log.roots.store()
+    store = task.log.objects()
 
     def fetch(reads: Sequence[SliceRead], columns: Sequence[str], where: Condition) -> Iterator[Fetched]:
         of_view = replace(options, where=where, latest=True)

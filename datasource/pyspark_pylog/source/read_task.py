@@ -41,6 +41,7 @@ from spark_log.errors import (
     StorageError,
     StorageUnavailable,
 )
+from spark_log.journal.broker_roots import ReplicatedStore
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
@@ -53,7 +54,7 @@ class ReadTask(InputPartition):
     def __init__(self, number: int, log: PlannedLog, reads: Sequence[SliceRead], basis: bytes | None = None) -> None:
         super().__init__(number)
         self.number = number
-        self.log = log
+        self.log = log.of_reads(*reads)
         self.reads = tuple(reads)
         self._basis = basis
 
@@ -158,7 +159,7 @@ def read_pinned(
     task: ReadTask, query: PinnedQuery, schema: pa.Schema, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     """Run a task of a batch read: ask for its first objects, and agree on a version meanwhile."""
-    begun = begin(task.log.roots.store(), task.reads)
+    begun = begin(task.log.objects(), task.reads)
     return read_batches(task.log, query.reads(), schema, options, begun)
 
 
@@ -169,7 +170,7 @@ def read_batches(
 
     begun:  requests that were sent before.
     """
-    store = log.roots.store()
+    store = log.objects()
     columns = columns_to_read(stored_columns(schema), options.where)
     for read, coming in asked_ahead(store, reads, begun or {}):
         for part in fetched(log, store, read, columns, options, coming):
@@ -218,10 +219,18 @@ def _again(
     if first > read.start:
         report([Loss(tp, read.start, min(first, read.end), TRIMMED)], fail)
     rest = OffsetRange(read.topic, read.topic_id, read.partition, max(first, read.start), read.end)
+    newest = journal.objects
     for new in plan_matching(journal, [rest], options.where):
-        if new.slice.object != read.slice.object:
-            yield from fetched(log, store, new, columns, options)
+        if new.slice.object != read.slice.object or _knows_more(newest, store):
+            yield from fetched(log, newest, new, columns, options)
         elif fail:
             raise error
         else:
             report([Loss(tp, new.start, new.end, f"{store.url}/{new.slice.object} is not there")], fail)
+
+
+def _knows_more(newest: ObjectStore, store: ObjectStore) -> bool:
+    """Whether the newest state may know copies of an object that the plan does not know."""
+    if not isinstance(newest, ReplicatedStore):
+        return False
+    return not (isinstance(store, ReplicatedStore) and store.roots is newest.roots)

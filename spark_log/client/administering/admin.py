@@ -9,10 +9,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from spark_log.client.administering import broker_views, brokers
+from spark_log.client.administering.broker_views import LogDir, ReplicaDescription, describe_brokers, describe_replicas
+from spark_log.client.administering.descriptions import (
+    ClusterDescription,
+    ConfigEntry,
+    GroupListing,
+    PartitionDescription,
+    ProducerDescription,
+    TopicDescription,
+)
 from spark_log.client.administering.erasure import ErasureReport, Progress, erase_records
 from spark_log.client.administering.group_listing import GroupDescription, describe_groups
 from spark_log.client.administering.keyless import keyless_warnings
@@ -23,7 +33,7 @@ from spark_log.client.administering.transactional_ids import (
     list_transactions,
 )
 from spark_log.client.reading.resolve import offsets_for_times, partition_of, resolve
-from spark_log.client.topics import new_topic_id
+from spark_log.client.topics import create_command, new_topic_id
 from spark_log.client.validate import new_topics, partition_count, partition_keys, several, times_ms
 from spark_log.errors import InvalidRequest
 from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
@@ -36,7 +46,6 @@ from spark_log.metadata.commands import (
     AbortTransaction,
     AddPartitions,
     CommitOffsets,
-    CreateTopic,
     DeleteOffsets,
     DeleteTopic,
     InitProducer,
@@ -69,104 +78,11 @@ from spark_log.settings import (
 Reply = TypeVar("Reply")
 
 
-class PartitionDescription(NamedTuple):
-    """A partition, its offsets and its size."""
-
-    partition: int
-    start: int
-    end: int
-    bytes: int
-    """Size of the segments that hold its records."""
-    objects: int
-    """Number of files that hold its records."""
-
-    @property
-    def rows(self) -> int:
-        return self.end - self.start
-
-
-class TopicDescription(NamedTuple):
-    """A topic and its partitions."""
-
-    name: str
-    topic_id: str
-    created_ms: int
-    partitions: list[PartitionDescription]
-    configs: dict[str, str]
-    """The configs that were set on the topic, without defaults."""
-
-    @property
-    def rows(self) -> int:
-        return sum(part.rows for part in self.partitions)
-
-    @property
-    def bytes(self) -> int:
-        return sum(part.bytes for part in self.partitions)
-
-    @property
-    def objects(self) -> int:
-        """The sum over the partitions.  A file with several partitions counts once for each."""
-        return sum(part.objects for part in self.partitions)
-
-
-class ConfigEntry(NamedTuple):
-    """The effective value of a config."""
-
-    value: str
-    default: str
-    source: str
-    """Where the value comes from: "topic" or "log" if it was set there, else "default", which is pylog's."""
-    in_force: bool
-    """False: the value is stored and has no effect, or no effect yet."""
-    doc: str
-
-    @property
-    def is_default(self) -> bool:
-        """Whether it was not set."""
-        return self.source == "default"
-
-
-class GroupListing(NamedTuple):
-    """A consumer group and its state."""
-
-    group_id: str
-    state: str
-    """The same states as in GroupDescription."""
-
-
-class ProducerDescription(NamedTuple):
-    """A producer that recently wrote to a partition."""
-
-    producer_id: str
-    producer_epoch: int
-    last_sequence: int
-    """Incremented with each commit."""
-    last_timestamp: int
-    """Time of its last commit, in milliseconds."""
-    last_offset: int
-    """Offset of its last record in the partition."""
-
-
-class ClusterDescription(NamedTuple):
-    """A log, and the coordinator that writes it."""
-
-    cluster_id: str
-    url: str
-    version: int
-    """Version of the metadata log."""
-    mode: str = "embedded"
-    """"embedded" if clients write the log themselves, "coordinator" if a coordinator does."""
-    coordinator: str = ""
-    """Address of the coordinator; empty if there is none."""
-    controller: int | None = None
-    nodes: tuple[int, ...] = ()
-
-
 class Admin:
     """Kafka's Admin operations on one log: topics, configs, offsets, groups, producers and transactions.
 
-    Each call changes everything that it names, or nothing.  It returns when the operation is done, and raises an error
-    if it fails.
+    Each call except `erase_records` changes everything that it names, or nothing.  It returns when the operation is
+    done, and raises an error if it fails.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -175,18 +91,19 @@ class Admin:
     # ---------------------------------------------------------------------------------------------------------- topics
 
     def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> dict[str, str]:
-        """Create topics.  Returns their ids by name.  Gives a UserWarning for configs that are accepted but have no
-        effect."""
+        """Create topics, and return their ids by name.
+
+        Gives a UserWarning for configs that are accepted but have no effect.
+
+        validate_only:  check the topics without creating them; the ids that are returned are then not used.
+        Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidReplicationFactor,
+        InvalidReplicaAssignment; InvalidRequest if a topic is named twice.
+        """
         wanted = [(topic, new_topic_id(self._journal)) for topic in new_topics("create_topics", topics)]
         for topic, _ in wanted:
             self._warn(validate_topic_configs(topic.configs)[1])
 
-        commands = {
-            topic.name: CreateTopic(
-                name=topic.name, partitions=topic.num_partitions, configs=dict(topic.configs), topic_id=topic_id
-            )
-            for topic, topic_id in wanted
-        }
+        commands = {topic.name: create_command(topic, topic_id) for topic, topic_id in wanted}
         if len(commands) < len(wanted):
             raise InvalidRequest("create_topics: a topic is named twice")
         if validate_only:
@@ -212,10 +129,13 @@ class Admin:
 
     def _describe(self, state: State, name: str) -> TopicDescription:
         topic_id, topic = topic_named(state, name)
-        parts = [self._describe_partition(number, part) for number, part in state.topic_partitions(topic_id)]
+        parts = [
+            self._describe_partition(number, part, describe_replicas(state, (topic_id, number)))
+            for number, part in state.topic_partitions(topic_id)
+        ]
         return TopicDescription(name, topic_id, topic.created_ms, parts, dict(sorted(topic.configs.items())))
 
-    def _describe_partition(self, number: int, part: Partition) -> PartitionDescription:
+    def _describe_partition(self, number: int, part: Partition, replicas: ReplicaDescription) -> PartitionDescription:
         """If the index object of a piece is missing, `objects` does not count its files.  `bytes` is still exact."""
         found = self._journal.run(read_found(part.entries))
         missing = [entry for entry in part.entries if isinstance(entry, Piece) and entry not in found]
@@ -224,7 +144,8 @@ class Admin:
         ]
         live = [piece for piece in slices if piece.end > part.start]
         size = sum(piece.length for piece in live) + sum(piece.bytes for piece in missing)
-        return PartitionDescription(number, part.start, part.readable_end, size, len({piece.object for piece in live}))
+        objects = len({piece.object for piece in live})
+        return PartitionDescription(number, part.start, part.readable_end, size, objects, *replicas)
 
     def create_partitions(self, totals: Mapping[str, int]) -> None:
         """Increase the partition counts of topics to new totals."""
@@ -301,18 +222,21 @@ class Admin:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ErasureReport:
-        """Remove every record of some keys, tombstones included, from a topic, compacted or not.
+        """Remove all records of the given keys, tombstones included, from a topic, whether it is compacted or not.
 
-        This process reads the keys of the whole topic, and rewrites the objects that have such records.  Offsets do
-        not change.  Reads that are planned after it has returned do not see the records; upkeep deletes the old objects
-        later.  If the call is interrupted, repeat it: it does the rest.
+        The calling process does the work: it reads the keys of the whole topic, and rewrites the objects that contain
+        records to be erased.  Offsets do not change.  Reads that are planned after the call has returned do not see the
+        records; upkeep deletes the old objects later.  If the call is interrupted, repeat it: the next one does the
+        rest.
 
-        keys:      bytes, or text as UTF-8; a list, or an Arrow array.
-        before:    a position; the records from it on stay.  The default is each partition's end when the call begins.
-        dry_run:   only count.
+        keys:      bytes, or str (as UTF-8); a list, or an Arrow array.
+        before:    a position; records at or after it are kept.  The default is each partition's end when the call
+                   begins.
+        dry_run:   only count the records; nothing is changed.
         progress:  called with (name of the step, amount done, total).
-        Raises UnknownTopicOrPartition; InvalidRequest for no keys, a null, or, unless `dry_run`, a log below level 3
-        of `metadata.version`; ConcurrentChange if others rewrite the same records all the time.
+        Raises UnknownTopicOrPartition; OffsetOutOfRange if `before` is an offset outside a partition; InvalidRequest if
+        `keys` is empty or contains a null, or, except for a dry run, if the log's level (`metadata.version`) is below
+        3; ConcurrentChange if other processes keep rewriting the same records.
         """
         return erase_records(self._journal, topic, keys, before, dry_run=dry_run, progress=progress)
 
@@ -394,11 +318,87 @@ class Admin:
     # ----------------------------------------------------------------------------------------------- cluster, producers
 
     def describe_cluster(self) -> ClusterDescription:
-        """Id, mode and address of this log."""
+        """Id, mode and address of this log, and its brokers."""
         state = self._journal.refresh()
         address = state.coordinator.address
         mode = "coordinator" if address else "embedded"
-        return ClusterDescription(self._journal.cluster_id, self._journal.metadata.url, state.version, mode, address)
+        url = self._journal.metadata.url
+        described = tuple(describe_brokers(state, url))
+        return ClusterDescription(self._journal.cluster_id, url, state.version, mode, address, brokers=described)
+
+    # --------------------------------------------------------------------------------------------------------- brokers
+
+    def add_broker(
+        self,
+        broker: int,
+        root: str,
+        rack: str = "",
+        storage_options: Mapping[str, Any] | None = None,
+        is_async: bool = False,
+    ) -> None:
+        """Register a broker: an empty folder or prefix in which topics can have replicas.
+
+        All clients must reach `root` under this URL.
+
+        rack:             replicas of a partition are on different racks, as far as possible.
+        storage_options:  options of the root without secrets, which are kept in the log.  Secrets are given to each
+                          client, as storage options `<broker>.<option>`.
+        is_async:         no write waits for the broker: it gets its copies later.
+        Gives a UserWarning if the root is on one disk with another.
+        Raises InvalidRequest for a root that cannot be the broker's; StorageError if it cannot be written.
+        """
+        brokers.add_broker(self._journal, broker, root, rack, storage_options, is_async)
+
+    def replace_broker(
+        self,
+        broker: int,
+        root: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        lose_data: bool = False,
+    ) -> None:
+        """Give a broker an empty root, after its disk was lost.  The replicator copies what it should have.
+
+        root:       another URL; None: the same one, which was emptied.
+        lose_data:  even if the old root has the only copies of records.
+        Raises as `add_broker`; BrokerNotAvailable.
+        """
+        brokers.replace_broker(self._journal, broker, root, storage_options, lose_data=lose_data)
+
+    def remove_broker(self, broker: int) -> None:
+        """Remove a broker that has no replicas.  Raises InvalidRequest if it has some; BrokerNotAvailable."""
+        brokers.remove_broker(self._journal, broker)
+
+    def fence_broker(self, broker: int, reason: str = "") -> bool:
+        """Take a broker out of all ISRs, until it is unfenced.  False if it was fenced.  Raises BrokerNotAvailable."""
+        return brokers.fence_broker(self._journal, broker, reason)
+
+    def unfence_broker(self, broker: int, *, deep: bool = False) -> bool:
+        """Take a fenced broker back, with the copies that its root has.  False if it was not fenced.
+
+        deep:  compare the sizes of its copies, too.
+        Raises BrokerNotAvailable; StorageError if the root is not the broker's, or cannot be read.
+        """
+        return brokers.return_broker(self._journal, broker, deep=deep)
+
+    def describe_log_dirs(self) -> dict[int, LogDir]:
+        """The bytes that each broker has and lacks, and its partitions, by broker id."""
+        return broker_views.describe_log_dirs(self._journal.refresh(), self._journal.metadata.url)
+
+    def elect_leaders(
+        self, election: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, int]:
+        """Choose leaders by hand.  Returns the new leader of each partition whose leader has changed.
+
+        All partitions with the same replicas have one leader, so others may change with them.
+
+        election:    "preferred": the first replica of each partition, where it is in sync; "unclean": of partitions
+                     without a leader, the active replica that lacks least.  Acknowledged records that no active broker
+                     has cannot be read then, until one that has them is back.
+        partitions:  None: all.
+        Raises InvalidRequest, UnknownTopicOrPartition.
+        """
+        return broker_views.elect_leaders(self._journal, election, partitions)
 
     def reset_clock(self, *, force: bool = False) -> int:
         """Set the log's time back to the present, after a clock that was ahead has advanced it.  Returns by how many

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -12,7 +13,9 @@ from spark_log.client.producing.upload import Uploaded, Uploader
 from spark_log.client.topics import ensure_topic
 from spark_log.errors import InvalidRequest, SequenceConflict
 from spark_log.journal.journal import Journal
+from spark_log.journal.replica_puts import ReplicaPuts
 from spark_log.metadata.decide.commits import Committed
+from spark_log.metadata.replicas import targets_of
 from spark_log.model import TopicPartition
 from spark_log.segment.compression import DEFAULT_COMPRESSION
 from spark_log.segment.conform import conform
@@ -81,7 +84,12 @@ def upload_rows(
     clock = journal.context.clock
     spec = topic_spec(journal.state, topic)
     uploader = Uploader(
-        journal.objects, epoch, journal.context.random(), partitioner=partitioner, compression=compression
+        journal.roots.own,
+        epoch,
+        journal.context.random(),
+        partitioner=partitioner,
+        compression=compression,
+        replicas=replica_puts(journal),
     )
     try:
         count = 0
@@ -91,6 +99,14 @@ def upload_rows(
         return uploader.finish()
     finally:
         uploader.close()
+
+
+def replica_puts(journal: Journal, until_ms: float = math.inf) -> ReplicaPuts:
+    """Puts to the replicas that are in sync or joining when a put begins.
+
+    until_ms:  deadline on the monotonic clock.
+    """
+    return ReplicaPuts(journal.roots, lambda group: targets_of(journal.newest, group), journal.context.clock, until_ms)
 
 
 def check_acks(acks: str | int) -> None:

@@ -7,12 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from spark_log.client.producing.lacking_replicas import copied
 from spark_log.client.producing.upload import Uploaded, join_uploads
 from spark_log.errors import (
     CommitUnknown,
     ConcurrentChange,
     CoordinatorNotAvailable,
+    LeaderNotAvailable,
     NotCoordinator,
+    NotEnoughReplicas,
     SparkLogError,
     StorageUnavailable,
 )
@@ -24,9 +29,10 @@ from spark_log.metadata.commands import Append, Committer
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.projection import is_projected
 from spark_log.metadata.records import CommitRecord, GroupCommit
+from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.slice_index import IndexPart, encode_index
 from spark_log.metadata.state import State, TopicKey
-from spark_log.model import DataObject, Run, Slice, TopicPartition
+from spark_log.model import DataObject, Placed, Run, Slice, TopicPartition
 from spark_log.positions import format_timestamp_ms
 from spark_log.settings import has_cleanup_policy, topic_config
 
@@ -34,6 +40,9 @@ logger = logging.getLogger("spark_log")
 
 STORAGE_MS_MAX = 60_000
 """How long a commit with an unknown outcome is retried; one storage request may take as long as that."""
+REPLICAS_MS_MAX = 120_000
+"""How long a commit without a deadline waits for enough replicas: Kafka's `delivery.timeout.ms`."""
+REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_MS_MAX = 100, 2000
 SECONDS_MIN, SECONDS_MAX = 1_000_000_000, 4_102_444_800
 """2001-09-09 and 2100-01-01, in seconds."""
 SLICES_INLINE_MAX = 1000
@@ -86,7 +95,8 @@ def commit_uploads(
     upkeep:  as for `propose`.
 
     Raises CommitUnknown if the storage failed repeatedly, so the commit may have been applied.  A retry with the same
-    identity applies it once.
+    identity applies it once.  Raises NotEnoughReplicas and LeaderNotAvailable after the deadline, or after
+    `REPLICAS_MS_MAX` without one: until then, objects are copied to the replicas that lack them.
     """
     upload = join_uploads(uploads)
     commit = CommitRecord(
@@ -101,11 +111,12 @@ def commit_uploads(
         slices=upload.slices,
         groups=tuple(groups),
         source=identity.source,
+        placed=upload.placed,
     )
     if len(upload.slices) > SLICES_INLINE_MAX:
         commit = _with_pieces(journal, commit)
     append = Append(commit=commit, by=tuple(by), skip_older=identity.skip_older, keyless=upload.keyless)
-    committed = _persist(journal, append, retry, upkeep)
+    committed = _persist_on_replicas(journal, append, retry, upkeep)
     _warn_of_times(journal, upload.slices)
     return committed
 
@@ -162,6 +173,27 @@ def _expired(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str:
     )
 
 
+def _persist_on_replicas(journal: Journal, append: Append, retry: RetryPolicy, upkeep: bool) -> Committed:
+    """As `_persist`, until enough in-sync replicas have the objects and their groups have leaders."""
+    clock, wait = journal.context.clock, max(retry.backoff_ms, REPLICAS_BACKOFF_MS)
+    until_ms = clock.monotonic_ms() + REPLICAS_MS_MAX if retry.deadline_ms is None else retry.deadline_ms
+    while True:
+        try:
+            return _persist(journal, append, retry, upkeep)
+        except (NotEnoughReplicas, LeaderNotAvailable) as error:
+            left_ms = until_ms - clock.monotonic_ms() - REPLICAS_BACKOFF_MS
+            if left_ms <= 0:
+                raise
+            if isinstance(error, NotEnoughReplicas) and error.lacking:
+                commit = copied(journal, append.commit, error, until_ms)
+                if commit != append.commit:
+                    append, wait = replace(append, commit=commit), max(retry.backoff_ms, REPLICAS_BACKOFF_MS)
+                    continue
+            logger.info("the commit is tried again: %s", error)
+        clock.sleep_ms(min(wait, left_ms))
+        wait = min(2 * wait, REPLICAS_BACKOFF_MS_MAX)
+
+
 def _persist(journal: Journal, append: Append, retry: RetryPolicy, upkeep: bool) -> Committed:
     """Propose until the commit is applied or rejected.  A rejection after an attempt with an unknown outcome mentions
     that attempt.
@@ -191,7 +223,7 @@ def _persist(journal: Journal, append: Append, retry: RetryPolicy, upkeep: bool)
 
 
 def _with_pieces(journal: Journal, commit: CommitRecord) -> CommitRecord:
-    """The same commit, with its slices in an index object."""
+    """The same commit, with its slices in an index object, which is in the log's own root."""
     name = data_key(commit.upload_epoch, f"{journal.context.unique()}.idx")
     data, pieces = encode_index(name, parts := index_parts(commit.objects, commit.slices))
     journal.run(_put(name, data))
@@ -202,11 +234,12 @@ def _with_pieces(journal: Journal, commit: CommitRecord) -> CommitRecord:
         **{field: getattr(commit, field) for field in commit.__struct_fields__ if field not in _REPLACED},
         objects=(*commit.objects, DataObject(name, len(data), 0)),
         counts=(*counts, len(pieces)),
+        placed=(*commit.placed, Placed(OWN_GROUP)) if commit.placed else (),
         pieces=tuple((part.topic_id, part.partition, piece) for part, piece in zip(parts, pieces, strict=True)),
     )
 
 
-_REPLACED = ("objects", "slices", "counts", "pieces")
+_REPLACED = ("objects", "slices", "counts", "pieces", "placed")
 
 
 def _put(name: str, data: bytes) -> Steps[None]:

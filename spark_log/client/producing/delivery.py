@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from spark_log.client.producing.append import replica_puts
 from spark_log.client.producing.commit import PlainProducer, RetryPolicy
 from spark_log.client.producing.futures import Columns, Headers, Ints, SentBatch
 from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, faults_of, topic_spec
@@ -21,6 +22,7 @@ from spark_log.client.topics import ensure_topic
 from spark_log.errors import (
     CoordinatorNotAvailable,
     InvalidRecord,
+    LeaderNotAvailable,
     RequestTimedOut,
     SparkLogError,
     StorageUnavailable,
@@ -91,16 +93,18 @@ class Delivery:
                 return
             except (
                 UploadFenced,
+                LeaderNotAvailable,
                 UnknownTopicOrPartition,
                 InvalidRecord,
                 StorageUnavailable,
                 CoordinatorNotAvailable,
             ) as error:
-                if error.maybe_applied:
+                late = self._clock.monotonic_ms() + wait >= deadline
+                if error.maybe_applied or (isinstance(error, LeaderNotAvailable) and late):
                     raise
                 # Nothing was committed: the upload failed, or the commit was rejected.  InvalidRecord: a topic's
                 # configs changed since the records were encoded, and the next attempt refuses those that are invalid.
-                if self._clock.monotonic_ms() + wait >= deadline:
+                if late:
                     raise RequestTimedOut(f"not written within delivery_timeout_ms: {error}") from error
                 begun = None
                 self._clock.sleep_ms(wait)
@@ -112,8 +116,9 @@ class Delivery:
 
     def _begin(self, batches: Sequence[SentBatch], deadline: int) -> Attempt:
         epoch = self._journal.recent(deadline).version
-        store = with_retries_for(self._journal.objects, self._clock, deadline - self._clock.monotonic_ms())
-        uploader = Uploader(store, epoch, self._rng, compression=self._settings["compression_type"])
+        store = with_retries_for(self._journal.roots.own, self._clock, deadline - self._clock.monotonic_ms())
+        compression, replicas = self._settings["compression_type"], replica_puts(self._journal, deadline)
+        uploader = Uploader(store, epoch, self._rng, compression=compression, replicas=replicas)
         attempt = Attempt(epoch, uploader, [], [])
         try:
             for batch in batches:

@@ -120,11 +120,13 @@ class Producer:
         A topic that does not exist is created, if `auto.create.topics.enable` allows it.
 
         value, key:    bytes, str (as UTF-8) or None; with a serializer set, the values that it accepts.
-        partition:     None: the `partitioner` chooses it.
+        partition:     its number; None: the `partitioner` chooses it.
         timestamp_ms:  milliseconds since 1970; None: the current time.
-        Raises InvalidRecord for an argument of a wrong type or content, MessageTooLarge, UnknownTopicOrPartition, and
-        InvalidRequest after `close`; RequestTimedOut if `max_block_ms` pass while the buffer is full, or before the
-        topic is found or created.  Other errors, such as a timestamp outside of the topic's range, fail the future.
+        Raises MessageTooLarge; UnknownTopicOrPartition; InvalidTopic if the topic would be created and its name is
+        invalid; InvalidRecord if another argument has the wrong type or an invalid value; InvalidRequest after `close`;
+        RequestTimedOut if `max_block_ms` elapses while the buffer is full, or before the topic is found or created.
+        Errors that are found later, such as a timestamp outside the topic's range (InvalidTimestamp), are set on the
+        future.
         """
         if self._encodes:
             key, value = self._encoded(key, value)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from spark_log.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, SparkLogError
 from spark_log.metadata.decide.topics import topic_named
+from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.state import State
 from spark_log.segment.compression import TopicCompression, topic_compression
 from spark_log.segment.conform import Rows, micros
@@ -44,6 +45,14 @@ class TopicSpec(NamedTuple):
     after_max_ms: int
     compacted: bool
     """Records must have keys."""
+    groups: tuple[int, ...] = ()
+    """The placement group of each partition; empty: all are in the log's own root."""
+    min_insync: int = 1
+    """`min.insync.replicas`."""
+
+    def group(self, partition: int) -> int:
+        """The placement group of a partition."""
+        return self.groups[partition] if self.groups else OWN_GROUP
 
 
 def topic_spec(state: State, name: str) -> TopicSpec:
@@ -59,6 +68,8 @@ def topic_spec(state: State, name: str) -> TopicSpec:
         topic_config(topic.configs, "message.timestamp.before.max.ms"),
         topic_config(topic.configs, "message.timestamp.after.max.ms"),
         has_cleanup_policy(topic.configs, "compact"),
+        state.assignments.get(topic_id, ()),
+        topic_config(topic.configs, "min.insync.replicas"),
     )
 
 

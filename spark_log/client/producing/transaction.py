@@ -16,6 +16,7 @@ import numpy as np
 from spark_log.client.client_settings import TRANSACTION, coder, resolve_settings
 from spark_log.client.consuming.consumer import Consumer
 from spark_log.client.consuming.membership import Membership, as_offsets
+from spark_log.client.producing.append import replica_puts
 from spark_log.client.producing.commit import Identity, commit_uploads, offsets_by_name
 from spark_log.client.producing.delivery import to_rows
 from spark_log.client.producing.futures import Columns, Headers
@@ -52,11 +53,15 @@ ROWS_MAX = 10_000
 class Transaction:
     """One transaction: a context manager, entered once.
 
-    Entering takes over the id: the previous owner can no longer commit.  Leaving raises ProducerFenced if a newer
-    transaction has taken over the id or the transaction was aborted; TransactionTimedOut after
-    `transaction_timeout_ms`; IllegalGeneration if a consumer is no longer a member of its group; UploadFenced
-    (retriable: nothing was written) if the transaction took longer than `gc.fence.age.ms`; CommitUnknown if the storage
-    failed, so that the commit may have been applied.
+    Entering takes over the id: the previous owner can no longer commit.
+
+    Leaving raises ProducerFenced if a newer transaction or `Admin.fence_producers` has taken over the id, or
+    `Admin.abort_transaction` has aborted this transaction; TransactionTimedOut after `transaction_timeout_ms`;
+    IllegalGeneration if a consumer given to `commit_offsets` is no longer a member of its group, and
+    RebalanceInProgress while that group rebalances; GroupInUse if a group given by name is held by a stream or shared
+    by consumers; UploadFenced (retriable: nothing was written) if the transaction took longer than `gc.fence.age.ms`;
+    NotEnoughReplicas or LeaderNotAvailable if too few replicas answer for two minutes (nothing was written);
+    CommitUnknown if the storage failed and the commit may nevertheless have been applied.
     """
 
     def __init__(self, journal: Journal, transactional_id: str, **settings: Any) -> None:
@@ -87,11 +92,12 @@ class Transaction:
         self.epoch = self._journal.propose(InitProducer(producer=self._producer, timeout_ms=self._timeout_ms))
         self._upload_epoch = self._journal.recent().version
         self._uploader = Uploader(
-            self._journal.objects,
+            self._journal.roots.own,
             self._upload_epoch,
             self._journal.context.random(),
             partitioner=self._settings["partitioner"],
             compression=self._settings["compression_type"],
+            replicas=replica_puts(self._journal),
         )
         return self
 

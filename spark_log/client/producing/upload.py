@@ -26,11 +26,13 @@ from spark_log.client.producing.topic_rules import (
 )
 from spark_log.errors import InvalidRecord
 from spark_log.journal.object_names import data_key
-from spark_log.model import DataObject, Run
+from spark_log.journal.replica_puts import ReplicaPut, ReplicaPuts
+from spark_log.metadata.replica_state import OWN_GROUP
+from spark_log.model import DataObject, Placed, Run
 from spark_log.segment.compression import COMPRESSIONS, DEFAULT_COMPRESSION, Compression
 from spark_log.segment.conform import Rows
 from spark_log.segment.row_sorter import RowSorter
-from spark_log.segment.writer import BATCH_BYTES, BATCH_ROWS, SegmentWriter
+from spark_log.segment.writer import BATCH_BYTES, BATCH_ROWS, SegmentWriter, WrittenSegment
 from spark_log.store.base import Chunks, ObjectStore
 
 BUFFER_BYTES = 64 << 20
@@ -45,13 +47,12 @@ class Uploaded(NamedTuple):
     """(index of the object, run)."""
     keyless: tuple[str, ...] = ()
     """Ids of the topics of which some records have no key, sorted."""
+    placed: tuple[Placed, ...] = ()
+    """Where each object is; empty: all are in the log's own root."""
 
     @property
     def rows(self) -> int:
         return sum(run.rows for _, run in self.slices)
-
-
-NOTHING = Uploaded((), ())
 
 
 def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
@@ -59,19 +60,25 @@ def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
     objects: list[DataObject] = []
     slices: list[tuple[int, Run]] = []
     keyless: set[str] = set()
+    placed: list[Placed] = []
     for upload in uploads:
         slices += [(number + len(objects), run) for number, run in upload.slices]
         objects += upload.objects
         keyless.update(upload.keyless)
-    return Uploaded(tuple(objects), tuple(slices), tuple(sorted(keyless)))
+        placed += upload.placed or [Placed(OWN_GROUP)] * len(upload.objects)
+    somewhere = placed if any(where.group != OWN_GROUP for where in placed) else ()
+    return Uploaded(tuple(objects), tuple(slices), tuple(sorted(keyless)), tuple(somewhere))
 
 
 class Uploader:
-    """Writes rows to one object (one per codec and level, if the topics use several).
+    """Writes rows to one object: one for each placement group of their partitions, and for each codec and level that
+    the topics use.
 
+    store:        the log's own root.
     epoch:        upload epoch: a state version that the writer had read before.
     partitioner:  a name for `make_partitioner`; each topic gets a separate instance.
     compression:  a codec, for topics whose `compression.type` is `producer`.
+    replicas:     puts objects of groups with brokers; None: the log has no such groups.
     """
 
     def __init__(
@@ -82,6 +89,7 @@ class Uploader:
         *,
         partitioner: str = "default",
         compression: str = DEFAULT_COMPRESSION,
+        replicas: ReplicaPuts | None = None,
     ) -> None:
         if compression not in COMPRESSIONS:
             raise InvalidRecord(f"compression {compression!r} is not one of {', '.join(COMPRESSIONS)}")
@@ -93,7 +101,11 @@ class Uploader:
         self._partitioners = TopicPartitioners(partitioner, rng)
         self._destinations = _Destinations()
         self._sorter = RowSorter(BATCH_ROWS, BATCH_BYTES)
-        self._writers: dict[Compression, SegmentWriter] = {}
+        self._replicas = replicas
+        self._writers: dict[tuple[Compression, int], SegmentWriter] = {}
+        """By compression and placement group."""
+        self._least: dict[int, int] = {}
+        """By group, the highest `min.insync.replicas` of the topics."""
         self._keyless: set[str] = set()
         """Ids of topics with records without a key."""
 
@@ -127,38 +139,52 @@ class Uploader:
             writer.reserve(self._sorter.bytes * 3 // 2)
         for destination, rows in take():
             spec, partition = self._destinations[destination]
-            self._writer(spec).append(spec.topic_id, partition, rows, close_batch=True)
+            self._writer(spec, spec.group(partition)).append(spec.topic_id, partition, rows, close_batch=True)
         for writer in self._writers.values():
             writer.reserve(self._sorter.bytes)
 
-    def _writer(self, spec: TopicSpec) -> SegmentWriter:
+    def _writer(self, spec: TopicSpec, group: int) -> SegmentWriter:
+        self._least[group] = max(spec.min_insync, self._least.get(group, 1))
         compression = spec.compression.of_writer(self._compression)
-        if compression not in self._writers:
-            self._writers[compression] = SegmentWriter(
+        if (compression, group) not in self._writers:
+            self._writers[compression, group] = SegmentWriter(
                 compression=compression,
                 buffer_bytes=BUFFER_BYTES,
                 open_spool=_open_spool,
             )
-        return self._writers[compression]
+        return self._writers[compression, group]
 
     def finish(self) -> Uploaded:
         """Write the objects durably, and return their contents."""
         try:
             self._encode(self._sorter.take_all)
-            uploaded = join_uploads(self._put(writer) for _, writer in sorted(self._writers.items()))
+            written = [(group, writer.finish()) for (_, group), writer in sorted(self._writers.items())]
+            named = [
+                (group, data_key(self._epoch, f"{self._rng.getrandbits(64):016x}.seg"), segment)
+                for group, segment in written
+                if segment.runs
+            ]
+            placed = self._put(named)
+            uploaded = join_uploads(_uploaded(*one, placed[one[1]]) for one in named)
             return uploaded._replace(keyless=tuple(sorted(self._keyless)))
         finally:
             self.close()
 
-    def _put(self, writer: SegmentWriter) -> Uploaded:
-        written = writer.finish()
-        if not written.runs:
-            return NOTHING
-        name = data_key(self._epoch, f"{self._rng.getrandbits(64):016x}.seg")
-        self._store.put(name, Chunks(written.chunks))
-        return Uploaded(
-            (DataObject(name, written.size, written.index_position),), tuple((0, run) for run in written.runs)
-        )
+    def _put(self, named: Iterable[tuple[int, str, WrittenSegment]]) -> dict[str, Placed]:
+        """Put objects: those of all placement groups together."""
+        begun: dict[str, ReplicaPut] = {}
+        own: dict[str, WrittenSegment] = {}
+        for group, name, segment in named:
+            if group == OWN_GROUP:
+                own[name] = segment
+            else:
+                assert self._replicas is not None, f"placement group {group} has brokers"
+                begun[name] = self._replicas.begin(group, self._least[group], name, segment.chunks)
+        for name, segment in own.items():
+            self._store.put(name, Chunks(segment.chunks))
+        outcomes = [(put, put.outcome()) for put in begun.values()]
+        placed = {put.name: put.retry_missed(outcome) for put, outcome in outcomes}
+        return placed | dict.fromkeys(own, Placed(OWN_GROUP))
 
     def close(self) -> None:
         """Discard data that was not written."""
@@ -166,6 +192,11 @@ class Uploader:
             writer.close()
         self._writers = {}
         self._sorter = RowSorter(BATCH_ROWS, BATCH_BYTES)
+
+
+def _uploaded(group: int, name: str, segment: WrittenSegment, placed: Placed) -> Uploaded:
+    made = DataObject(name, segment.size, segment.index_position)
+    return Uploaded((made,), tuple((0, run) for run in segment.runs), placed=(placed,))
 
 
 class _Destinations:

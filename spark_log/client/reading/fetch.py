@@ -21,10 +21,13 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import structs
 
 from spark_log.client.reading.plan import SliceRead, Window
 from spark_log.errors import CorruptObject, ObjectNotFound
+from spark_log.journal.broker_roots import ReplicatedStore, sources_of
 from spark_log.journal.missing_indexes import damaged_object, missing_object
+from spark_log.journal.read_sources import from_sources, read_on
 from spark_log.model import APPEND_TIME, Slice
 from spark_log.segment.offsets import Offsets, as_array, shifted
 from spark_log.segment.reader import (
@@ -100,6 +103,31 @@ def fetch(
     coming:   the bytes of the slice or of its object's index, whichever is read first, if they were requested before.
     Raises ObjectNotFound if the object is gone (plan again by offset), CorruptObject for damaged bytes.
     """
+    if isinstance(store, ReplicatedStore):
+        yield from _fetch_from_any(store, read, columns, window, coming)
+    else:
+        yield from _fetch(store, read, columns, window, coming)
+
+
+def _fetch_from_any(
+    store: ReplicatedStore, read: SliceRead, columns: Sequence[str] | None, window: Window | None, coming: Coming | None
+) -> Iterator[Fetched]:
+    """`fetch` that continues from another root, at the same offset, where one fails or has damaged bytes."""
+    name, asked = read.slice.object, [coming]
+
+    def of(source: ObjectStore, start: int) -> Iterator[tuple[int, Fetched]]:
+        rest = read if start == read.start else structs.replace(read, start=start)
+        for part in _fetch(source, rest, columns, window, asked.pop() if asked else None):
+            yield part.end, part._replace(read=read)
+
+    sources = store.sources(name)
+    # Bytes that were requested before may be from any of the roots: if it is damaged, all of them are asked again.
+    yield from read_on(name, sources if coming is None else [sources[0], *sources], of, read.start)
+
+
+def _fetch(
+    store: ObjectStore, read: SliceRead, columns: Sequence[str] | None, window: Window | None, coming: Coming | None
+) -> Iterator[Fetched]:
     piece = read.slice
     place = Place(piece.object, read.topic, read.topic_id, read.partition)
     if _in_one_go(piece):
@@ -359,7 +387,8 @@ def _pool(pid: int) -> ThreadPoolExecutor:
 
 def load_index(store: ObjectStore, read: SliceRead) -> Index:
     """The index of a read's object."""
-    return _parsed(_get_index(store, read), read)
+    name = read.slice.object
+    return from_sources(name, sources_of(store, name), lambda source: _parsed(_get_index(source, read), read))
 
 
 def _get_index(store: ObjectStore, read: SliceRead) -> bytes:
@@ -387,6 +416,9 @@ def _cut(read: SliceRead, found: Decoded) -> Fetched | None:
 
 def first_offset_at(store: ObjectStore, read: SliceRead, time_us: int) -> int | None:
     """Offset of the first record of a slice, from the read's start on, with a timestamp at or after `time_us`."""
+    if isinstance(store, ReplicatedStore):
+        name = read.slice.object
+        return from_sources(name, store.sources(name), lambda source: first_offset_at(source, read, time_us))
     piece = read.slice
     if piece.time_kind == APPEND_TIME:
         return read.start if piece.min_us >= time_us else None

@@ -19,6 +19,7 @@ from spark_log.errors import (
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.groups import check_generation, check_positions
+from spark_log.metadata.decide.replicas import check_replicas, without_places
 from spark_log.metadata.decide.transactions import is_timed_out
 from spark_log.metadata.replay import admits, known_objects
 from spark_log.metadata.state import ProducerState, State, TopicKey
@@ -49,8 +50,10 @@ def decide_commit(
     skip_older:  a sequence below the last one succeeds without effect, whatever its content: a version of an
                  application.
     keyless:     ids of the topics of which the commit has records without a key.
-    Raises SequenceConflict for a sequence below a stream's last one, and for the last one with other content.
+    Raises SequenceConflict for a sequence below a stream's last one, and for the last one with other content;
+    NotEnoughReplicas and LeaderNotAvailable as `check_replicas` does.
     """
+    commit = without_places(commit)
     known = state.producers.get(commit.producer)
     if known is not None and commit.epoch == known.epoch and commit.holder == known.holder:
         if not commit.dense and not (skip_older and commit.sequence < known.last):
@@ -71,6 +74,7 @@ def decide_commit(
     _check_objects(state, commit)
     _check_topics(state, commit)
     _check_keys(state, keyless)
+    check_replicas(state, commit)
     for group in commit.groups:
         check_generation(state, group)
         check_positions(state, group)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 from spark_log.errors import (
@@ -15,7 +15,9 @@ from spark_log.errors import (
 )
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.replicas import check_min_insync, decide_replicas
 from spark_log.metadata.projection import Projected
+from spark_log.metadata.replicas import group_at, group_number
 from spark_log.metadata.state import State, Topic, TopicKey
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.settings import (
@@ -24,6 +26,7 @@ from spark_log.settings import (
     check_topic_name,
     cluster_config,
     collision_key,
+    topic_config,
     validate_cluster_configs,
     validate_topic_configs,
 )
@@ -56,9 +59,19 @@ def _nearest(name: str, names: Mapping[str, str]) -> str:
 
 
 def decide_create_topic(
-    state: State, name: str, partitions: int, configs: Mapping[str, str], topic_id: str
+    state: State,
+    name: str,
+    partitions: int,
+    configs: Mapping[str, str],
+    topic_id: str,
+    *,
+    replication_factor: int | None = None,
+    replicas: Sequence[tuple[int, ...]] = (),
 ) -> Decision[str]:
-    """Create a topic with the caller's id.  The reply is the id."""
+    """Create a topic with the caller's id.  The reply is the id.
+
+    replicas:  the brokers of each partition, instead of `replication_factor`.
+    """
     check_topic_name(name)
     refuse_progress_topic(name)
     values, _ = validate_topic_configs(configs)
@@ -81,9 +94,10 @@ def decide_create_topic(
         raise InvalidPartitions(
             f"topic {name!r}: {partitions} partitions; expected a number from 1 to {PARTITIONS_MAX}"
         )
-    return Decision(
-        (r.CreateTopicRecord(topic_id=topic_id, name=name, partitions=partitions, configs=values),), topic_id
-    )
+    lists = decide_replicas(state, name, topic_id, 0, partitions, replication_factor, replicas)
+    check_min_insync(name, int(topic_config(values, "min.insync.replicas")), len(lists[0]) if lists else 1)
+    created = r.CreateTopicRecord(topic_id=topic_id, name=name, partitions=partitions, configs=values, replicas=lists)
+    return Decision((created,), topic_id)
 
 
 def decide_add_partitions(state: State, name: str, total: int) -> Decision[None]:
@@ -96,7 +110,9 @@ def decide_add_partitions(state: State, name: str, total: int) -> Decision[None]
         )
     if total > PARTITIONS_MAX:
         raise InvalidPartitions(f"topic {name!r}: {total} partitions; expected at most {PARTITIONS_MAX}")
-    return Decision((r.AddPartitionsRecord(topic_id=topic_id, total=total),), None)
+    factor = len(group_at(state, group_number(state, (topic_id, 0))).replicas)
+    lists = decide_replicas(state, name, topic_id, topic.partitions, total, factor, ())
+    return Decision((r.AddPartitionsRecord(topic_id=topic_id, total=total, replicas=lists),), None)
 
 
 def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str | None]) -> Decision[None]:
@@ -115,7 +131,11 @@ def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str
     if all(current.get(key) == value for key, value in new.items()):
         return Decision((), None)
     if name is not None:
-        check_together({key: value for key, value in {**current, **new}.items() if value is not None})
+        result = {key: value for key, value in {**current, **new}.items() if value is not None}
+        check_together(result)
+        if "min.insync.replicas" in values:  # an earlier pylog may have stored any
+            replicas = len(group_at(state, group_number(state, (topic_id, 0))).replicas)
+            check_min_insync(name, int(topic_config(result, "min.insync.replicas")), replicas)
     return Decision((r.SetConfigsRecord(topic_id=topic_id, configs=new),), None)
 
 

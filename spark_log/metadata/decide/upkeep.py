@@ -13,6 +13,7 @@ from spark_log.errors import (
 )
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.replicas import has_copies, without_places
 from spark_log.metadata.features import DROPPED_LISTS, HOLES, METADATA_VERSION, SUPPORTED
 from spark_log.metadata.replay import known_objects, replay_records
 from spark_log.metadata.shared_groups import expired_positions, members_in_force
@@ -130,15 +131,20 @@ def may_have_holes(state: State) -> bool:
 
 
 def decide_swap(state: State, swap: r.SwapRecord) -> Decision[bool]:
-    """Write a prepared swap.  The reply is False, and nothing is written, if it would be void, or removes records from
-    a log that older pylogs read."""
-    fits = swap.upload_epoch > state.fence and not known_objects(state, swap.objects)
+    """Write a prepared swap.  The reply is False, and nothing is written, if it would be void, removes records from a
+    log that older pylogs read, or leaves fewer copies than there were.
+
+    Raises InvalidRequest if a new object is not where the replicas of its partitions are.
+    """
+    fits = bool(swap.changes) and swap.upload_epoch > state.fence and not known_objects(state, swap.objects)
     fits = fits and (not swap.thinned or may_have_holes(state))
     fits = fits and all(
         (part := state.partitions.get((c.topic_id, c.partition))) is not None and part.edition == c.edition
         for c in swap.changes
     )
-    return Decision((swap,), True) if fits and swap.changes else Decision((), False)
+    swap = without_places(swap)
+    fits = fits and has_copies(state, swap)
+    return Decision((swap,), True) if fits else Decision((), False)
 
 
 def may_list_dropped(state: State) -> bool:

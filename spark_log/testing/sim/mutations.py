@@ -274,8 +274,9 @@ def _last_commit_without_ranges(*args: Any) -> LastCommit:
     return _last_commit(*args).without_ranges()
 
 
-def _counted_and_forgotten(state: State, record: r.SwapRecord) -> State:
-    return with_fields(_counted(state, record), dropped=state.dropped)
+def _counted_and_forgotten(state: State, record: r.SwapRecord) -> State | None:
+    after = _counted(state, record)
+    return None if after is None else with_fields(after, dropped=state.dropped)
 
 
 def _build_uncounted(epoch: int, rewrites: Sequence[swaps.Rewrite], name: str, *more: Any) -> Any:

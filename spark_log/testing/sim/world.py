@@ -25,6 +25,7 @@ from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META
 from spark_log.journal.store_operations import (
     Answered,
     Ask,
+    CopyReplicas,
     Delete,
     Get,
     List,
@@ -32,12 +33,15 @@ from spark_log.journal.store_operations import (
     Put,
     PutAnswer,
     PutNew,
+    PutReplicas,
     Sleep,
     Steps,
     StoreOp,
     StoreTime,
 )
+from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.state import State
+from spark_log.model import Placed
 
 START_MS = 1_700_000_000_000
 WRONG_CLOCK_MS = 10 * 365 * 86_400_000
@@ -139,11 +143,15 @@ class Store:
                 return PutAnswer.CREATED
             case StoreTime():
                 return now
-            case Put():
+            case CopyReplicas():
+                return Placed(op.placed.group, tuple(sorted({*op.placed.held, *op.lacking})))
+            case Put() | PutReplicas():
                 self.writes += 1
                 content = _content(op)
                 self.folder(op.key)[op.key] = content
                 self._watcher.written(op.key, content, None, now)
+                if isinstance(op, PutReplicas):
+                    return Placed(op.targets.group, op.targets.all if op.targets.group != OWN_GROUP else ())
         return None
 
     def _listing(self, prefix: str, now: int) -> list[str]:
@@ -154,7 +162,7 @@ class Store:
         return sorted(names)
 
 
-def _content(op: Put) -> Any:
+def _content(op: Put | PutReplicas) -> Any:
     """The bytes of a put; unencoded rows are one chunk, a tuple."""
     chunks = list(op.chunks() if callable(op.chunks) else op.chunks)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -464,7 +472,7 @@ class World:
 
 def _parts(op: Op) -> Sequence[Op]:
     """A delete of many names is many operations."""
-    return [Delete([key]) for key in op.keys] if isinstance(op, Delete) else [op]
+    return [op._replace(keys=[key]) for key in op.keys] if isinstance(op, Delete) else [op]
 
 
 def _step(actor: Actor, answers: list[Any] | None) -> Op | list[Op]:

@@ -15,8 +15,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.checkpointing import checkpoint, truncate
 from spark_log.journal.journal import Journal
-from spark_log.journal.log_format import FORMAT_KEY
-from spark_log.journal.object_names import CHECKPOINTS, LOG, log_key
+from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, LOG, log_key
 from spark_log.journal.opening import check_chain, open_view
 from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.store.base import Bytes, ObjectStore

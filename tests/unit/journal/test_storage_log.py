@@ -12,7 +12,8 @@ from msgspec import structs
 
 from spark_log.clock import SystemClock
 from spark_log.errors import NoLog
-from spark_log.journal.log_format import FORMAT_KEY, Format, parse_format
+from spark_log.journal.log_format import Format, parse_format
+from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.storage_log import open_storage_log
 from spark_log.journal.store_operations import Stores, run

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,16 +34,21 @@ from spark_log.metadata.frames import FRAME_BYTES, encode_columns, encode_end, e
 from spark_log.metadata.last_commit import LastCommit, last_commit
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
+from spark_log.metadata.replica_state import Broker, Copies, Member, PlacementGroup
 from spark_log.metadata.state import State
 from spark_log.model import Slice
 from tests.unit.metadata.checkpoints import FIRST_LINE, checkpoint_of, checkpoint_of_frames, frames_of
 
-GOLDEN = Path(__file__).parent / "checkpoint-4-level-3"
+GOLDEN = Path(__file__).parent / "checkpoint-4-level-4"
 """The checkpoint of `full_state()`, as it was first written in this format and at this level."""
+GOLDEN_3 = Path(__file__).parent / "checkpoint-4-level-3"
+"""The checkpoint of `state_of_level_3()`."""
 GOLDEN_2 = Path(__file__).parent / "checkpoint-4-level-2"
 """The checkpoint of `state_of_level_2()`."""
 GOLDEN_1 = Path(__file__).parent / "checkpoint-4"
 """The checkpoint of `state_of_level_1()`."""
+OF_BROKERS = {"brokers", "placement_groups", "assignments", "copies"}
+"""Kinds of rows of level 4."""
 
 text = st.text(max_size=8)
 number = st.integers(-1, 2**53)
@@ -60,6 +67,11 @@ member = st.builds(RosterMember, text, st.none() | text, text, text, number, num
 roster = st.none() | st.builds(Roster, number, members=st.lists(member, max_size=2).map(tuple))
 offsets = st.dictionaries(key, st.builds(s.Position, number, text, number, number), max_size=3).map(Map)
 group = st.builds(s.GroupState, number, text, offsets, number, session, roster)
+ids = st.lists(number, max_size=3).map(tuple)
+options = st.lists(st.tuples(text, text), max_size=2).map(tuple)
+broker = st.builds(Broker, text, text, text, options, st.booleans(), number, st.booleans(), text, number)
+replica = st.builds(Member, number, st.sampled_from(["isr", "joining", "out"]), number, number, number)
+placement_group = st.builds(PlacementGroup, st.lists(replica, max_size=3).map(tuple), number, number)
 
 
 def map_of(
@@ -84,7 +96,7 @@ states = st.builds(
     configs=names,
     topics=st.dictionaries(text, topic, max_size=1).map(Map),
     partitions=map_of(key, st.builds(s.Partition, number, number, number, entries), LayeredMap),
-    objects=map_of(text, st.builds(s.ObjectRow, number, number, number), LayeredMap),
+    objects=map_of(text, st.builds(s.ObjectRow, number, number, number, st.just(0) | number), LayeredMap),
     dropped=map_of(text, number),
     dropped_lists=map_of(text, st.builds(s.DroppedList, number, number)),
     cleaned=map_of(key, st.builds(s.CleanedPart, number, st.lists(st.tuples(number, number), max_size=2).map(tuple))),
@@ -94,6 +106,11 @@ states = st.builds(
     forgotten=map_of(st.tuples(text, text, number), st.builds(s.Forgotten, number, number)),
     progressed=number,
     generations=number,
+    brokers=map_of(number, broker),
+    placement_groups=map_of(number, placement_group),
+    assignments=map_of(text, ids),
+    copies=map_of(number, st.builds(Copies, number, ids, number, number)),
+    copies_made=number,
     features=st.sampled_from([Map(), Map({"metadata.version": 1})]),
 ).map(with_names)
 
@@ -113,8 +130,36 @@ def test_a_state_survives_its_bytes(state: State) -> None:
 
 
 def full_state() -> State:
-    """Rows of every kind: those of `plain_state` in columns, before one of each large map was added and one removed."""
-    state = plain_state()
+    """Rows of every kind: those of `state_of_level_3`, with brokers."""
+    return replace(
+        in_columns(plain_state(copies=3)),
+        brokers=Map(
+            {
+                0: Broker("", "", "a"),
+                1: Broker("/disks/1", "5f2c9a1b3d4e6f70", "b", (("endpoint", "e"),), epoch=4, since=1_699_999_999_000),
+                2: Broker("s3://bucket/log", "6e1f9a1b3d4e6f71", is_async=True, epoch=5),
+                3: Broker("/disks/3", "7d0e9a1b3d4e6f72", epoch=6, fenced=True, reason="it failed", since=9),
+            }
+        ),
+        placement_groups=Map(
+            {
+                1: PlacementGroup((Member(1, "isr", 4), Member(0, "isr", 4), Member(3, "out", 8, 1_700, 2)), 1, 3),
+                2: PlacementGroup((Member(3, "joining", 8), Member(2, "out", 5))),
+            }
+        ),
+        assignments=Map({"id-0": (2,), "id-1": (1,)}),
+        copies=Map({3: Copies(1, (0, 1), 1, 1000), 5: Copies(2, (), 1, 700)}),
+        copies_made=7,
+        features=Map({"metadata.version": 4}),
+    )
+
+
+def state_of_level_3() -> State:
+    return in_columns(plain_state())
+
+
+def in_columns(state: State) -> State:
+    """The rows of a state in columns, before one of each large map was added and one removed."""
     partitions = state.partitions.delete(("id-0", 0)).set(("id-2", 0), s.Partition(end=3, edition=1))
     objects = state.objects.delete("data/0000000000000002/b.idx")
     objects = objects.set("data/0000000000000001/d.seg", s.ObjectRow(700, 600, 1))
@@ -128,7 +173,8 @@ def full_state() -> State:
     )
 
 
-def plain_state() -> State:
+def plain_state(copies: int = 0) -> State:
+    """copies: key of the copies of one object."""
     a_run = (100, 7, 1, 10, 20)
     return State(
         version=9,
@@ -160,7 +206,7 @@ def plain_state() -> State:
         ),
         objects=LayeredMap(
             {
-                "data/0000000000000001/a.seg": s.ObjectRow(1000, 900, 3),
+                "data/0000000000000001/a.seg": s.ObjectRow(1000, 900, 3, copies),
                 "data/0000000000000002/b.idx": s.ObjectRow(600, 0, 1),
             }
         ),
@@ -189,7 +235,7 @@ def plain_state() -> State:
 
 
 def state_of_level_2() -> State:
-    return replace(full_state(), cleaned=Map(), features=Map({"metadata.version": 2}))
+    return replace(state_of_level_3(), cleaned=Map(), features=Map({"metadata.version": 2}))
 
 
 def state_of_level_1() -> State:
@@ -200,6 +246,7 @@ def test_a_checkpoint_that_was_written_when_the_format_was_new_is_read() -> None
     data = GOLDEN.read_bytes()
     assert decode_checkpoint(data, "x") == full_state()
     assert {kind for kind, _, _ in frames_of(data)} == {"header", *COLUMNS, *KINDS, *REMOVED_KINDS}
+    assert decode_checkpoint(GOLDEN_3.read_bytes(), "x") == state_of_level_3()
     assert decode_checkpoint(GOLDEN_2.read_bytes(), "x") == state_of_level_2()
     assert decode_checkpoint(GOLDEN_1.read_bytes(), "x") == state_of_level_1()
 
@@ -207,8 +254,43 @@ def test_a_checkpoint_that_was_written_when_the_format_was_new_is_read() -> None
 def test_rows_are_written_byte_for_byte_as_when_the_format_was_new() -> None:
     """Before compression, whose bytes depend on the library's version."""
     assert frames_of(encode_checkpoint(full_state())) == frames_of(GOLDEN.read_bytes())
+    assert frames_of(encode_checkpoint(state_of_level_3())) == frames_of(GOLDEN_3.read_bytes())
     assert frames_of(encode_checkpoint(state_of_level_2())) == frames_of(GOLDEN_2.read_bytes())
     assert frames_of(encode_checkpoint(state_of_level_1())) == frames_of(GOLDEN_1.read_bytes())
+
+
+def test_a_log_without_brokers_is_written_as_before_level_4() -> None:
+    """But for the level itself, so that a log that never has a broker pays nothing for them."""
+    at_4 = replace(state_of_level_3(), features=Map({"metadata.version": 4}))
+    header, *rest = frames_of(encode_checkpoint(at_4))
+    (kind, rows, line), *before = frames_of(GOLDEN_3.read_bytes())
+    assert rest == before and not OF_BROKERS & {kind for kind, _, _ in rest}
+    assert header == (kind, rows, line.replace(b'["metadata.version",3]', b'["metadata.version",4]'))
+    assert b"metadata.version" in line and b"copies" not in header[2]
+
+
+def test_reading_a_checkpoint_of_a_log_without_brokers_imports_no_pandas() -> None:
+    """20 MB and half a second for each process that opens a log."""
+    script = (
+        "import sys; from spark_log.metadata.checkpoint_format import decode_checkpoint as read;"
+        "state = read(open(sys.argv[1], 'rb').read(), 'x'); list(state.objects.items()); print('pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(GOLDEN_3)], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_objects_with_copies_are_read_beside_blocks_without() -> None:
+    """Whether a block has the column is decided for it alone."""
+    plain = {f"data/{n:016x}/x.seg": s.ObjectRow(n, n, 1) for n in range(20_000)}
+    copied = {f"data/{n:016x}/x.seg": s.ObjectRow(n, n, 1, 5) for n in range(20_000, 40_000)}
+    state = folded(State(objects=LayeredMap({**plain, **copied})))
+    frames = [
+        frame.columns("x").schema.names
+        for frame in read_frames(encode_checkpoint(state), len(FIRST_LINE), "x")
+        if frame.kind == "object_columns"
+    ]
+    assert "copies" not in frames[0] and "copies" in frames[-1]
+    assert decode_checkpoint(encode_checkpoint(state), "x") == state
 
 
 def test_a_damaged_byte_anywhere_is_an_error_that_names_file_and_frame() -> None:

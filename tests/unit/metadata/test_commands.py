@@ -9,7 +9,7 @@ import pytest
 
 from spark_log.errors import UnknownTopicOrPartition
 from spark_log.metadata import commands as c
-from spark_log.metadata.records import CommitRecord, GroupCommit, OffsetEntry
+from spark_log.metadata.records import CommitRecord, Copy, GroupCommit, OffsetEntry
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run
@@ -55,6 +55,20 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.ResetClock(),
     c.Expire(held=(("g", "id", 1),)),
     c.DeleteTopic(name="t"),
+    c.UpdateFeature(name="metadata.version", level=4),
+    c.RegisterBroker(broker=1, directory="d", url="/b1", rack="r", options={"endpoint": "e"}),
+    c.RegisterBroker(broker=1, directory="e", url="/b1", replaces=True, lose_data=True),
+    c.FenceBroker(broker=1, reason="it does not answer"),
+    c.ReturnBroker(broker=1, epoch=1, missing=("data/0000000000000001/x",)),
+    c.CreateTopic(name="u", partitions=1, topic_id="u", replicas=((1, 0),)),
+    c.AddCopies(copies=(Copy("data/0000000000000001/x", 1, 1),)),
+    c.RemoveCopies(copies=(Copy("data/0000000000000001/x", 1, 1),)),
+    c.JoinIsr(members=((1, 1),)),
+    c.ElectLeader(group=1, leader=0),
+    c.ResetReplicas(),
+    c.RegisterBroker(broker=2, directory="f", url="/b2", is_async=True),
+    c.RemoveBroker(broker=2),
+    c.DeleteTopic(name="u"),
 )
 
 

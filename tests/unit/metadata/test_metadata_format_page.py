@@ -11,9 +11,19 @@ from msgspec import inspect, structs
 
 from spark_log.metadata import slice_index
 from spark_log.metadata.checkpoint_format import COLUMNS, KINDS, REMOVED_KINDS, state_json
-from spark_log.metadata.records import AnyRecord, Batch, Change, CreateTopicRecord, GroupCommit, Piece, encode_batch
+from spark_log.metadata.records import (
+    AnyRecord,
+    Batch,
+    Change,
+    Copy,
+    CreateTopicRecord,
+    GroupCommit,
+    Piece,
+    encode_batch,
+)
+from spark_log.metadata.replica_state import Member
 from spark_log.metadata.state import State
-from spark_log.model import DataObject, Run, Slice
+from spark_log.model import DataObject, Placed, Run, Slice
 from spark_log.node import memory_file
 
 PAGE = (Path(__file__).parents[3] / "docs" / "format" / "metadata.md").read_text(encoding="utf-8")
@@ -50,6 +60,8 @@ def test_every_record_is_on_the_page_with_its_fields(kind: Any) -> None:
         ("piece", Piece),
         ("change", Change),
         ("group's commit", GroupCommit),
+        ("place", Placed),
+        ("copy", Copy),
     ],
 )
 def test_lists_without_names_are_on_the_page_in_their_order(name: str, kind: Any) -> None:
@@ -59,11 +71,11 @@ def test_lists_without_names_are_on_the_page_in_their_order(name: str, kind: Any
 
 @pytest.mark.parametrize(("kind", "row_type"), [(name, kind.row) for name, kind in KINDS.items()])
 def test_every_kind_of_rows_is_on_the_page_with_its_fields(kind: str, row_type: Any) -> None:
-    """In the order of the lists; `dropped` has a number for a value."""
+    """In the order of the lists; `dropped` has a number for a value, `assignments` a list of numbers."""
     value = get_args(row_type)[-1]
     fields = getattr(value, "__match_args__", None) or getattr(value, "_fields", ())
     assert ", ".join(f"`{field}`" for field in fields) in row(f"`{kind}`")
-    assert value is int or fields
+    assert value in (int, tuple[int, ...]) or fields
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
@@ -71,6 +83,10 @@ def test_every_kind_of_columns_is_on_the_page(kind: str) -> None:
     """With all columns, and those of a list that it has."""
     names = [field.name for field in COLUMNS[kind].SCHEMA]
     assert [name for name in names if f"`{name}`" not in row(f"`{kind}`")] == []
+
+
+def test_the_members_of_a_placement_group_are_on_the_page() -> None:
+    assert ", ".join(f"`{field}`" for field in Member._fields) in row("`placement_groups`")
 
 
 def test_the_columns_of_entries_are_on_the_page() -> None:

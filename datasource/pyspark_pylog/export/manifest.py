@@ -1,0 +1,167 @@
+"""The files that describe an export, in the folder `_pylog` of its table.
+
+    export.json                   the settings, which are the same for all runs
+    runs/00000001.plan.json       which records each task of a run exports, to one file in each folder of the table
+    runs/00000001.done.json       the result: all files of the run are written
+
+A plan is put if it is absent, before any file of its run is written, and only after the run before it is done.  Runs
+are numbered from 1 without gaps.  So only the last run can be unfinished, and every job that finishes it writes the
+same files under the same names.  docs/decisions/0068-export.md has the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from spark_log.errors import InvalidRequest
+from spark_log.store.open import open_store
+from spark_log.store.retry import with_retries
+
+FOLDER = "_pylog"
+"""Readers of tables skip folders whose names begin with `_`."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The properties of an export, for all of its runs: the first run writes it, and later runs must agree."""
+
+    name: str
+    log: str
+    """The log's id."""
+    topic: str
+    topic_id: str
+    format: str
+    partition_by: str
+    key_as: str
+    value_as: str
+    keep_offsets: bool
+    start: str
+
+
+class Part(NamedTuple):
+    """Records [start, end) of a partition."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A run, as it was planned before any of its files was written.  A repetition writes the same files again."""
+
+    tasks: list[list[Part]]
+    """The records of each task, and so of each file."""
+    ends: dict[int, int]
+    """By partition, where the next run begins."""
+    lost: int = 0
+    """Records that were removed before the run was planned."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The work of a run, or of one of its tasks."""
+
+    records: int = 0
+    bytes: int = 0
+    lost: int = 0
+    """Records that were removed before they could be exported."""
+    files: list[str] = []
+
+
+def combined(results: Sequence[Result]) -> Result:
+    """The result of a run, from those of its tasks."""
+    return Result(
+        records=sum(result.records for result in results),
+        bytes=sum(result.bytes for result in results),
+        lost=sum(result.lost for result in results),
+        files=sorted(file for result in results for file in result.files),
+    )
+
+
+class Manifest:
+    """The files that describe an export, in the folder `_pylog` of its table: settings, plans and results of runs."""
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        self.store = with_retries(open_store(url.rstrip("/"), options))
+        self._parent, _, self._folder = self.store.url.rpartition("/")
+        if not self._parent.partition("://")[2]:
+            raise InvalidRequest(f"--to {url}: give a folder, as in s3://bucket/table")
+        self._options = options
+
+    def settings(self) -> Settings | None:
+        """None before the first run.  Raises InvalidRequest if the folder has files of anything else."""
+        key = f"{FOLDER}/export.json"
+        if self.store.size(key) is not None:
+            return msgspec.json.decode(self.store.get(key), type=Settings)
+        other = open_store(self._parent, self._options).list(f"{self._folder}/")
+        if other and self.store.size(key) is None:
+            raise InvalidRequest(
+                f"--to {self.store.url} has files that no export has written, such as {other[0]}: give an empty folder, "
+                "or one that does not exist"
+            )
+        return None
+
+    def begin(self, settings: Settings) -> None:
+        """Write the settings, or check that they are those of the earlier runs.  Raises InvalidRequest."""
+        known = self.settings()
+        if known is None:
+            if self.store.put_new(f"{FOLDER}/export.json", msgspec.json.encode(settings)):
+                return
+            known = self.settings()
+        check_same(known, settings, self.store.url)
+
+    def run(self, number: int) -> Run | None:
+        key = _run_key(number)
+        return None if self.store.size(key) is None else msgspec.json.decode(self.store.get(key), type=Run)
+
+    def plan(self, number: int, run: Run) -> None:
+        """Write the plan of a run, unless another process has written one: that one is in force."""
+        self.store.put_new(_run_key(number), msgspec.json.encode(run))
+
+    def is_done(self, number: int) -> bool:
+        return self.store.size(_result_key(number)) is not None
+
+    def finish(self, number: int, result: Result) -> None:
+        """Say that all files of a run are written.  Another process may have said so before."""
+        self.store.put_new(_result_key(number), msgspec.json.encode(result))
+
+    def last(self) -> int:
+        """Number of the last run that was planned, 0 without one.  Runs are numbered from 1 without gaps."""
+        low, high = 0, 1
+        while self.store.size(_run_key(high)) is not None:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.store.size(_run_key(middle)) is not None else (low, middle)
+        return low
+
+
+def _run_key(number: int) -> str:
+    return f"{FOLDER}/runs/{number:08}.plan.json"
+
+
+def _result_key(number: int) -> str:
+    return f"{FOLDER}/runs/{number:08}.done.json"
+
+
+def check_same(known: Settings | None, now: Settings, url: str) -> None:
+    """Raises InvalidRequest if the folder belongs to another export, or to the same one with other settings."""
+    assert known is not None, f"the settings in {url} were written before"
+    if (known.log, known.topic) != (now.log, now.topic):
+        raise InvalidRequest(
+            f"--to {url} has the export {known.name!r} of topic {known.topic!r} of the log {known.log}: give another "
+            "folder"
+        )
+    if known.topic_id != now.topic_id:
+        raise InvalidRequest(
+            f"topic {now.topic!r} was deleted and created again since it was exported to {url}: export the new topic "
+            "to another folder"
+        )
+    for option in ("name", "format", "partition_by", "key_as", "value_as", "keep_offsets", "start"):
+        before, given = getattr(known, option), getattr(now, option)
+        if before != given:
+            raise InvalidRequest(
+                f"--{option.replace('_', '-')} was {before!r} when the export to {url} began, and is {given!r} now: "
+                f"give {before!r}, or another folder"
+            )

@@ -1,0 +1,131 @@
+"""Planning an export in the driver: where a run begins and ends, and which records each of its tasks exports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from pyspark_pylog.export.manifest import Manifest, Part, Run, Settings
+from spark_log.client.reading.plan import Chunk, chunks
+from spark_log.client.reading.resolve import partitions_of, resolve, resolve_starts
+from spark_log.errors import DataLoss, InvalidRequest
+from spark_log.journal.journal import Journal
+from spark_log.metadata.state import Partition
+from spark_log.model import TopicPartition
+from spark_log.positions import Position, parse_position
+from spark_log.text import counted
+
+RUN_TASKS = 256
+"""Maximum number of tasks of a run.  A job that was killed repeats its last run at most."""
+TASK_BYTES_MIN = 16 << 20
+"""A small run makes fewer files than the cluster has cores."""
+
+
+class Planner:
+    """Plans the runs of an export, from the newest state of the log."""
+
+    def __init__(self, journal: Journal, manifest: Manifest, settings: Settings, end: Position) -> None:
+        self._journal = journal
+        self._manifest = manifest
+        self._settings = settings
+        self._end = end
+
+    def next_starts(self, last: int) -> dict[int, int]:
+        """Where the run after `last` begins.  Partitions that were added since begin with their first record.
+
+        Raises OffsetOutOfRange, InvalidRequest for an invalid start of the first run.
+        """
+        run = self._manifest.run(last) if last else None
+        if run is None:
+            start = parse_position(self._settings.start, "--start")
+            return _by_partition(resolve_starts(self._journal, dict.fromkeys(self._partitions(), start)))
+        state, topic_id = self._journal.state, self._settings.topic_id
+        return {number: part.start for number, part in state.topic_partitions(topic_id)} | run.ends
+
+    def ends(self) -> dict[int, int]:
+        """Where this job ends, in the newest state.  Raises OffsetOutOfRange, InvalidRequest."""
+        self._journal.refresh()
+        return _by_partition(resolve(self._journal, dict.fromkeys(self._partitions(), self._end)))
+
+    def _partitions(self) -> list[TopicPartition]:
+        state, topic = self._journal.state, self._settings.topic
+        found = partitions_of(state, topic)
+        if state.names[topic] != self._settings.topic_id:
+            raise InvalidRequest(f"topic {topic!r} was deleted and created again during the export")
+        return found
+
+    def parts(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> list[Part]:
+        """The records between two positions, without partitions that have none."""
+        return [Part(n, start, ends[n]) for n, start in sorted(starts.items()) if start < ends[n]]
+
+    def chunks(self, parts: Iterable[Part]) -> Iterator[tuple[int, Chunk]]:
+        """(partition, chunk) of the records in some parts, without offsets whose records were removed."""
+        for part in parts:
+            for chunk in chunks(self._state_of(part), part.start, part.end):
+                yield part.partition, chunk
+
+    def _state_of(self, part: Part) -> Partition:
+        return self._journal.state.partitions[self._settings.topic_id, part.partition]
+
+    def plan(
+        self, last: int, ends: Mapping[int, int], task_bytes: int, parallel: int, *, skip_lost: bool
+    ) -> Run | None:
+        """The run after `last`; None if that has reached the ends.
+
+        task_bytes:  maximum of stored bytes in a task, about.
+        parallel:    the number of tasks that run at the same time.
+        skip_lost:   leave out records that were removed before they were exported.  Otherwise, raises DataLoss.
+        """
+        starts = self.next_starts(last)
+        parts = self.parts(starts, ends)
+        if not parts:
+            return None
+        kept = [part._replace(start=min(part.end, max(part.start, self._state_of(part).start))) for part in parts]
+        lost = sum(after.start - before.start for before, after in zip(parts, kept, strict=True))
+        if lost and not skip_lost:
+            raise DataLoss(
+                f"{counted(lost, 'record')} of topic {self._settings.topic!r} were removed before they were exported: "
+                "run with --skip-lost to export the others"
+            )
+        total = sum(chunk.bytes for _, chunk in self.chunks(kept))
+        tasks = divide(self.chunks(kept), min(task_bytes, max(TASK_BYTES_MIN, total // parallel)), RUN_TASKS)
+        return Run(tasks, {**starts, **_reached(tasks, parts)}, lost)
+
+
+def _by_partition(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:
+    return {tp.partition: offset for tp, offset in offsets.items()}
+
+
+def _reached(tasks: Sequence[Sequence[Part]], parts: Sequence[Part]) -> dict[int, int]:
+    """By partition, the end of a run with these tasks: the end of each part, unless the run is full before."""
+    if len(tasks) < RUN_TASKS:
+        return {part.partition: part.end for part in parts}
+    last = tasks[-1][-1]
+    whole = {part.partition: part.end for part in parts if part.partition < last.partition}
+    return whole | {last.partition: last.end}
+
+
+def divide(chunks: Iterable[tuple[int, Chunk]], task_bytes: int, tasks_max: int) -> list[list[Part]]:
+    """Chunks of partitions in tasks of about `task_bytes`, in order, until there are `tasks_max` tasks."""
+    tasks: list[list[Part]] = [[]]
+    room = task_bytes
+    for partition, (start, end, size) in chunks:
+        while start < end:
+            if room <= 0:
+                if len(tasks) == tasks_max:
+                    return tasks
+                tasks.append([])
+                room = task_bytes
+            rows = end - start if size <= room else max(1, (end - start) * room // size)
+            taken = size * rows // (end - start)
+            _extend(tasks[-1], Part(partition, start, start + rows))
+            # max: even if the records are less than one byte, in a chunk of many small ones.
+            start, size, room = start + rows, size - taken, room - max(1, taken)
+    return tasks if tasks[-1] else []
+
+
+def _extend(task: list[Part], part: Part) -> None:
+    """Append a part, or lengthen the last one if they are neighbours."""
+    if task and (task[-1].partition, task[-1].end) == (part.partition, part.start):
+        task[-1] = task[-1]._replace(end=part.end)
+    else:
+        task.append(part)

@@ -1,0 +1,128 @@
+"""Shared by the programs in `jobs/`: arguments, work split among tasks, progress, and how a job ends.
+
+A job prints its progress and errors on standard error, and one line of JSON, its summary, as the last line of standard
+output.  spark-submit passes on both streams as its standard output.  Exit status: 0 done, 1 refused or failed, 2 wrong
+usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pyspark_pylog.options.parse import Location
+from pyspark_pylog.options.values import UNITS
+from pyspark_pylog.plain_errors import plain_errors
+from spark_log.cli.base import parse_duration
+from spark_log.client.open_journal import TOKEN_VARIABLE
+from spark_log.debug import shows_tracebacks
+from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.net.address import is_coordinator
+
+Share = TypeVar("Share")
+Result = TypeVar("Result")
+
+EXIT_FAILED = 1
+
+
+def job_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the arguments that name the log."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", required=True, help="the log: file:///…, s3://… or pylog://…")
+    parser.add_argument(
+        "--storage-option",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="KEY=VALUE",
+        help="for the log's storage, as in connect(storage_options=…); may be repeated",
+    )
+    return parser
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """The type of an argument KEY=VALUE."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
+    return name, value
+
+
+def duration_ms(text: str) -> int:
+    """The type of an argument such as 10m, in milliseconds."""
+    try:
+        return parse_duration(text)
+    except InvalidRequest as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def size_bytes(text: str) -> int:
+    """The type of an argument such as 64m, in bytes."""
+    found = re.fullmatch(r"(\d+)([a-z]*)", text.strip().lower())
+    if not found or found[2] not in UNITS or int(found[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; give bytes, or a number with k, m or g, as in 64m")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def location_of(args: argparse.Namespace) -> Location:
+    """The log that the arguments name; the token of a coordinator comes from the environment."""
+    token = os.environ.get(TOKEN_VARIABLE) if is_coordinator(args.url) else None
+    return Location(url=args.url, storage=dict(args.storage_option), token=token)
+
+
+def in_tasks(spark: SparkSession, shares: Sequence[Share], work: Callable[[Share], Result]) -> list[Result]:
+    """The results of `work` for each share, in a task for each one.  Spark starts them in the order of the shares."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            with plain_errors():
+                results = [pickle.dumps(work(shares[number])) for number in batch.column(0).to_pylist()]
+            yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], ["result"])
+
+    if not shares:
+        return []
+    numbers = spark.range(0, len(shares), 1, len(shares))
+    return [pickle.loads(row.result) for row in numbers.mapInArrow(run, "result binary").collect()]
+
+
+def progress(text: str) -> None:
+    """A line on standard error."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def run_job(name: str, work: Callable[[SparkSession], tuple[Mapping[str, Any], int]]) -> None:
+    """Run `work` with a session, print its summary, and end the process with its exit status.
+
+    An error of pylog or Spark is one sentence and status 1; PYLOG_DEBUG=1 shows the traceback.
+    """
+    spark = SparkSession.builder.appName(f"pylog {name}").getOrCreate()
+    try:
+        summary, status = work(spark)
+    except (SparkLogError, PySparkException) as error:
+        if shows_tracebacks():
+            raise
+        progress(f"{name}: {sentence(error)}")
+        sys.exit(EXIT_FAILED)
+    finally:
+        spark.stop()
+    sys.stdout.write(f"{json.dumps(summary)}\n")
+    sys.stdout.flush()
+    sys.exit(status)
+
+
+def sentence(error: Exception) -> str:
+    """The message; of an error in a task, the last line of what the Python worker reported."""
+    text = str(error)
+    found = re.findall(r"^(?:\w+\.)*errors\.\w+: (.+)$", text, re.MULTILINE)
+    return str(found[-1]) if found else text

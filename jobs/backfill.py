@@ -1,0 +1,262 @@
+"""Writes the rows of a table into a topic, with their keys and times.
+
+    spark-submit jobs/backfill.py --url s3://bucket/log --topic orders-history --from s3://lake/orders \\
+        --format parquet --key customer --value json --timestamp ordered_at
+
+The rows are written in chunks, in the order of their times.  Each chunk is one commit, and the log remembers the time
+up to which it has the rows: a job that is killed and run again continues there, and writes no row twice.
+
+The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, 2 wrong usage.
+See docs/tasks/backfill.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, IntegralType, MapType, StringType, StructType
+from pyspark_pylog.job_support import job_parser, key_value, location_of, progress, run_job
+from pyspark_pylog.open_log import journal_of
+
+import spark_log  # before Spark starts: it tells Spark which Python has pylog
+from spark_log import Log
+from spark_log.client.producing.append import txn_identity
+from spark_log.errors import InvalidRequest, UnknownTopicOrPartition
+from spark_log.positions import format_timestamp_ms
+from spark_log.settings import has_cleanup_policy, topic_config
+from spark_log.text import counted
+
+TABLE = "table"
+"""The format of a table of the catalog."""
+JSON = "json"
+HOUR_MS = 3_600_000
+YEAR_1_MS = 62_135_596_800_000
+"""From the year 1 to 1970: versions of a commit are 0 or more, also for times before 1970."""
+
+
+class Chunk(NamedTuple):
+    """Rows of the hours [start, end), counted since 1970."""
+
+    start: int
+    end: int
+    rows: int
+
+    @property
+    def version(self) -> int:
+        """The `txnVersion` of its commit: the time up to which the log then has the rows."""
+        return self.end * HOUR_MS + YEAR_1_MS
+
+
+def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = job_parser(__doc__)
+    parser.add_argument("--topic", required=True, help="it must exist; create it with retention.ms=-1")
+    parser.add_argument("--from", dest="source", required=True, metavar="PATH_OR_TABLE")
+    parser.add_argument("--format", default="parquet", help="any format of spark.read, or `table` (%(default)s)")
+    parser.add_argument(
+        "--option", action="append", default=[], type=key_value, metavar="KEY=VALUE", help="of spark.read; repeatable"
+    )
+    parser.add_argument("--where", metavar="CONDITION", help="SQL: write only these rows")
+    parser.add_argument("--key", metavar="COLUMN", help="default: no key")
+    parser.add_argument("--value", required=True, metavar="COLUMN|json", help="a column, or json: the row as an object")
+    parser.add_argument("--timestamp", required=True, metavar="COLUMN", help="a time, or milliseconds since 1970")
+    parser.add_argument("--partition", metavar="COLUMN", help="numbers of partitions (default: by the key)")
+    parser.add_argument(
+        "--order",
+        choices=("time", "none"),
+        default="time",
+        help="of the rows of a chunk within a partition (%(default)s)",
+    )
+    parser.add_argument(
+        "--chunk-rows",
+        type=int,
+        default=5_000_000,
+        metavar="ROWS",
+        help="least rows of a commit, if the table has them (%(default)s); a commit has whole hours",
+    )
+    parser.add_argument("--name", help="under which the log remembers how far it is (backfill-PATH_OR_TABLE)")
+    parser.add_argument("--dry-run", action="store_true", help="count the rows and chunks, and write nothing")
+    found = parser.parse_args(args)
+    if found.chunk_rows < 1:
+        parser.error("--chunk-rows: give 1 or more")
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ the table
+
+
+def read_table(spark: SparkSession, args: argparse.Namespace) -> DataFrame:
+    """The rows as records: columns of a write, of their types.  Raises InvalidRequest for an unknown column."""
+    if args.format == TABLE:
+        found = spark.read.options(**dict(args.option)).table(args.source)
+    else:
+        found = spark.read.format(args.format).options(**dict(args.option)).load(args.source)
+    if args.where:
+        found = found.where(args.where)
+    columns = {"value": row_as_json(found) if args.value == JSON else as_bytes(found, "--value", args.value)}
+    if args.key:
+        columns["key"] = as_bytes(found, "--key", args.key)
+    if args.partition:
+        columns["partition"] = column_of(found, "--partition", args.partition).cast("int")
+    return found.select(as_time(found, args.timestamp).alias("timestamp"), *(c.alias(n) for n, c in columns.items()))
+
+
+def column_of(frame: DataFrame, option: str, name: str) -> Column:
+    if name not in frame.columns:
+        raise InvalidRequest(f"{option}: there is no column {name!r}; the table has {', '.join(frame.columns)}")
+    return F.col(f"`{name}`")
+
+
+def row_as_json(frame: DataFrame) -> Column:
+    return F.to_json(F.struct(*(F.col(f"`{name}`") for name in frame.columns)))
+
+
+def as_bytes(frame: DataFrame, option: str, name: str) -> Column:
+    """A key or value: text and bytes as they are, nested columns as JSON, others as text."""
+    found = column_of(frame, option, name)
+    match frame.schema[name].dataType:
+        case StringType() | BinaryType():
+            return found
+        case StructType() | ArrayType() | MapType():
+            return F.to_json(found)
+        case _:
+            return found.cast("string")
+
+
+def as_time(frame: DataFrame, name: str) -> Column:
+    found = column_of(frame, "--timestamp", name)
+    if isinstance(frame.schema[name].dataType, IntegralType):
+        return F.timestamp_millis(found)
+    return found.cast("timestamp")
+
+
+# ------------------------------------------------------------------------------------------------------------- planning
+
+
+def rows_by_hour(records: DataFrame) -> list[tuple[int, int]]:
+    """(hour, rows), sorted.  Raises InvalidRequest for rows without a time."""
+    hour = F.floor(F.unix_micros("timestamp") / (1000 * HOUR_MS))
+    found = {
+        row.hour: row.rows for row in records.groupBy(hour.alias("hour")).agg(F.count("*").alias("rows")).collect()
+    }
+    if without := found.pop(None, 0):
+        raise InvalidRequest(f"{counted(without, 'row')} without a time: leave them out with --where")
+    return sorted(found.items())
+
+
+def chunks_of(hours: Iterable[tuple[int, int]], rows_min: int) -> Iterator[Chunk]:
+    """Chunks of whole hours with at least `rows_min` rows, but for the last one."""
+    start, rows = None, 0
+    for hour, count in hours:
+        start, end, rows = hour if start is None else start, hour + 1, rows + count
+        if rows >= rows_min:
+            yield Chunk(start, end, rows)
+            start, rows = None, 0
+    if start is not None:
+        yield Chunk(start, end, rows)
+
+
+class Target:
+    """The topic, and what it already has."""
+
+    def __init__(self, log: Log, topic: str, name: str) -> None:
+        if topic not in log.admin.list_topics():
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} does not exist: create it with `pylog topic create {topic} -p 3 -c retention.ms=-1`"
+            )
+        self.configs = log.admin.describe_topics([topic])[topic].configs
+        known = log.journal.state.producers.get(txn_identity(name, 0, topic).producer)
+        self.done_hour = None if known is None else (known.last - YEAR_1_MS) // HOUR_MS
+        """The log has all rows before this hour; None: this backfill has not begun."""
+
+    def expired(self, hours: Iterable[tuple[int, int]], now_ms: int) -> int:
+        """Rows that the next upkeep would remove, about."""
+        retention_ms = topic_config(self.configs, "retention.ms")
+        if retention_ms < 0 or not has_cleanup_policy(self.configs, "delete"):
+            return 0
+        return sum(rows for hour, rows in hours if (hour + 1) * HOUR_MS <= now_ms - retention_ms)
+
+
+# -------------------------------------------------------------------------------------------------------------- running
+
+
+def backfill(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
+    """Write all rows that the log does not have yet; the summary and the exit status."""
+    spark_log.register(spark)
+    name = args.name or f"backfill-{args.source}"
+    with Log(journal_of(location_of(args))) as log:
+        target = Target(log, args.topic, name)
+    records = read_table(spark, args)
+    hours = rows_by_hour(records)
+    left = [(hour, rows) for hour, rows in hours if target.done_hour is None or hour >= target.done_hour]
+    chunks = list(chunks_of(left, args.chunk_rows))
+    expired = target.expired(left, int(time.time() * 1000))
+    warn(args.topic, target, expired)
+    if not args.dry_run:
+        for number, chunk in enumerate(chunks, 1):
+            write_chunk(records, args, name, chunk)
+            progress(f"chunk {number} of {len(chunks)}: {counted(chunk.rows, 'row')} before {time_of(chunk.end)}")
+    summary = {
+        "name": name,
+        "topic": args.topic,
+        "from": args.source,
+        "dry_run": args.dry_run,
+        "rows": sum(rows for _, rows in left),
+        "chunks": len(chunks),
+        "written_before": sum(rows for _, rows in hours) - sum(rows for _, rows in left),
+        "older_than_retention": expired,
+        "up_to": time_of(chunks[-1].end) if chunks else None,
+    }
+    return summary, 0
+
+
+def warn(topic: str, target: Target, expired: int) -> None:
+    """Say what the topic's configs would do to the records."""
+    if expired:
+        progress(
+            f"warning: {counted(expired, 'row')} are older than the topic's retention.ms: the next `pylog maintain` "
+            f"removes them; run `pylog topic alter {topic} -c retention.ms=-1` first"
+        )
+    if topic_config(target.configs, "message.timestamp.type") == "LogAppendTime":
+        progress(f"warning: the times of the rows are lost: topic {topic!r} has message.timestamp.type=LogAppendTime")
+
+
+def write_chunk(records: DataFrame, args: argparse.Namespace, name: str, chunk: Chunk) -> None:
+    """Write the rows of a chunk in one commit, unless the log has it."""
+    rows = records.where(F.col("timestamp") >= instant(chunk.start)).where(F.col("timestamp") < instant(chunk.end))
+    if args.order == "time":
+        rows = rows.orderBy("timestamp")
+    location = location_of(args)
+    token = {} if location.token is None else {"token": location.token}
+    (
+        rows.write.format("pylog")
+        .mode("append")
+        .option("topic", args.topic)
+        .option("txnAppId", name)
+        .option("txnVersion", chunk.version)
+        .options(**token, **{f"storage.{key}": value for key, value in location.storage.items()})
+        .save(args.url)
+    )
+
+
+def instant(hour: int) -> Column:
+    """The beginning of an hour, as a constant that Spark can compare with the statistics of files."""
+    return F.expr(f"timestamp_millis({hour * HOUR_MS}L)")
+
+
+def time_of(hour: int) -> str:
+    return format_timestamp_ms(hour * HOUR_MS)
+
+
+def main() -> None:
+    args = parse_args()
+    run_job("backfill", partial(backfill, args=args))
+
+
+if __name__ == "__main__":
+    main()

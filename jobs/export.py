@@ -1,0 +1,240 @@
+"""Exports a range of a topic as the Parquet files of a table, partitioned by the time of the records.
+
+    spark-submit jobs/export.py --url s3://bucket/log --topic orders --to s3://lake/orders --partition-by day
+
+Each run continues where the last one ended, and each record is exported once, also if the job is killed and run again,
+or if two run at the same time.  --continuous repeats this for ever.  The table has the columns key, value, topic,
+partition, offset, timestamp and headers, and its folders are named for Spark, DuckDB and others: date=2026-01-31.
+
+The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, 2 wrong usage.
+See docs/tasks/export.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark_pylog.export.manifest import Manifest, Result, Settings, check_same, combined
+from pyspark_pylog.export.planning import Planner
+from pyspark_pylog.export.task import write_files
+from pyspark_pylog.job_support import (
+    duration_ms,
+    in_tasks,
+    job_parser,
+    key_value,
+    location_of,
+    progress,
+    run_job,
+    size_bytes,
+)
+from pyspark_pylog.open_log import journal_of, planned_log
+
+from spark_log import Log, OffsetAndMetadata, TopicPartition
+from spark_log.errors import GroupIdNotFound, InvalidRequest
+from spark_log.positions import parse_position
+from spark_log.text import counted
+
+FORMATS = ("parquet",)
+
+
+def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = job_parser(__doc__)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--to", required=True, metavar="PATH", help="the folder of the table: a path, s3://…, gs://…")
+    parser.add_argument(
+        "--to-option",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="KEY=VALUE",
+        help="for the table's storage (default: those of --storage-option, if both URLs are of one kind)",
+    )
+    parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="default: %(default)s")
+    parser.add_argument(
+        "--start",
+        default="earliest",
+        metavar="POSITION",
+        help="where the first run begins (%(default)s); later runs continue",
+    )
+    parser.add_argument("--end", default="latest", metavar="POSITION", help="where this job ends (%(default)s)")
+    parser.add_argument("--name", help="of the export, and of the group that shows its progress (export-TOPIC)")
+    parser.add_argument(
+        "--partition-by",
+        choices=("day", "hour", "none"),
+        default="day",
+        help="folders by the records' timestamps in UTC (%(default)s)",
+    )
+    parser.add_argument("--value-as", choices=("binary", "text"), default="binary", help="default: %(default)s")
+    parser.add_argument("--key-as", choices=("binary", "text"), default="binary", help="default: %(default)s")
+    parser.add_argument(
+        "--keep-offsets",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the columns topic, partition and offset",
+    )
+    parser.add_argument(
+        "--task-bytes",
+        type=size_bytes,
+        default=64 << 20,
+        metavar="SIZE",
+        help="stored bytes that become one file at most (64m)",
+    )
+    parser.add_argument(
+        "--skip-lost", action="store_true", help="continue after records that were removed before they were exported"
+    )
+    parser.add_argument("--continuous", action="store_true", help="repeat for ever")
+    parser.add_argument(
+        "--every",
+        type=duration_ms,
+        default=60_000,
+        metavar="DURATION",
+        help="with --continuous, the time between two runs (1m)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be exported, and write nothing")
+    found = parser.parse_args(args)
+    if found.continuous and (found.end != "latest" or found.dry_run):
+        parser.error("--continuous has no end: leave out --end and --dry-run")
+    return found
+
+
+def export(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
+    """The runs of a job; its summary and exit status."""
+    with Log(journal_of(location_of(args))) as log:
+        manifest = Manifest(args.to, table_options(args))
+        job = Export(spark, args, log, manifest)
+        job.check()
+        if args.dry_run:
+            return job.dry_run(), 0
+        manifest.begin(job.settings)
+        while True:
+            summary = job.export_to_end()
+            if not args.continuous:
+                return summary, 0
+            time.sleep(args.every / 1000)
+
+
+def table_options(args: argparse.Namespace) -> dict[str, str]:
+    """Options of the table's storage: by default those of the log's, if both are of one kind."""
+    same = args.to.partition("://")[0] == args.url.partition("://")[0]
+    return dict(args.to_option or (args.storage_option if same else ()))
+
+
+class Export:
+    """An export in the driver."""
+
+    def __init__(self, spark: SparkSession, args: argparse.Namespace, log: Log, manifest: Manifest) -> None:
+        self._spark, self._args, self._log, self._manifest = spark, args, log, manifest
+        topic = log.admin.describe_topics([args.topic])[args.topic]
+        self.settings = Settings(
+            name=args.name or f"export-{args.topic}",
+            log=log.cluster_id,
+            topic=args.topic,
+            topic_id=topic.topic_id,
+            format=args.format,
+            partition_by=args.partition_by,
+            key_as=args.key_as,
+            value_as=args.value_as,
+            keep_offsets=args.keep_offsets,
+            start=args.start,
+        )
+        self._planner = Planner(log.journal, manifest, self.settings, parse_position(args.end, "--end"))
+
+    def check(self) -> None:
+        """Refuse everything that is wrong before anything is written."""
+        known = self._manifest.settings()
+        if known is not None:
+            check_same(known, self.settings, self._manifest.store.url)
+        self._check_group()
+        self._planner.ends()
+        self._planner.next_starts(self._manifest.last())
+
+    def _check_group(self) -> None:
+        """Raises InvalidRequest if anybody else uses the group that shows the progress."""
+        group = self.settings.name
+        try:
+            found = self._log.admin.list_consumer_group_offsets(group)
+        except GroupIdNotFound:
+            return
+        if others := sorted({at.metadata for at in found.values()} - {self._manifest.store.url}):
+            user = f"the export to {others[0]}" if others[0] else "consumers"
+            raise InvalidRequest(f"the group {group!r} is used by {user}: give this export another --name")
+
+    def export_to_end(self) -> dict[str, Any]:
+        """Finish the run that a killed job has left, and run until the end is reached.  Returns the summary."""
+        last = self._manifest.last()
+        results = []
+        if last and not self._manifest.is_done(last):
+            progress(f"run {last} was planned and is not done: its files are written again")
+            results.append(self._carry_out(last))
+        ends, parallel = self._planner.ends(), self._spark.sparkContext.defaultParallelism
+        while run := self._planner.plan(last, ends, self._args.task_bytes, parallel, skip_lost=self._args.skip_lost):
+            last += 1
+            self._manifest.plan(last, run)
+            if not self._manifest.is_done(last):  # unless another job has done it
+                results.append(self._carry_out(last))
+        return {
+            **self._names(),
+            "runs": len(results),
+            "records": sum(result.records for result in results),
+            "files": sum(len(result.files) for result in results),
+            "bytes": sum(result.bytes for result in results),
+            "lost": sum(result.lost for result in results),
+            "ends": by_partition(self._planner.next_starts(last)),
+        }
+
+    def _carry_out(self, number: int) -> Result:
+        """Write the files of a run, which any job may have planned, and record that it is done."""
+        began, run = time.monotonic(), self._manifest.run(number)
+        assert run is not None, f"run {number} was planned"
+        planned = planned_log(location_of(self._args), self._log.journal)
+        work = partial(write_files, planned, self._manifest.store, self.settings, number, self._args.skip_lost)
+        results = in_tasks(self._spark, list(enumerate(run.tasks)), work)
+        result = combined([Result(lost=run.lost), *results])
+        self._manifest.finish(number, result)
+        self._publish(run.ends)
+        what = f"{counted(result.records, 'record')} in {counted(len(result.files), 'file')}"
+        progress(f"run {number}: {what}, {result.bytes / 1e6:,.1f} MB, {time.monotonic() - began:.1f} s")
+        return result
+
+    def _publish(self, ends: Mapping[int, int]) -> None:
+        """Show the progress as the positions of a group.  Its metadata names the table."""
+        topic, note = self._args.topic, self._manifest.store.url
+        offsets = {TopicPartition(topic, number): OffsetAndMetadata(end, note) for number, end in ends.items()}
+        self._log.admin.alter_consumer_group_offsets(self.settings.name, offsets)
+
+    def dry_run(self) -> dict[str, Any]:
+        """The records that the job would export."""
+        last, ends = self._manifest.last(), self._planner.ends()
+        parts = self._planner.parts(self._planner.next_starts(last), ends)
+        chunks = [chunk for _, chunk in self._planner.chunks(parts)]
+        return {
+            **self._names(),
+            "dry_run": True,
+            "unfinished_run": bool(last) and not self._manifest.is_done(last),
+            "records": sum(chunk.end - chunk.start for chunk in chunks),
+            "stored_bytes": sum(chunk.bytes for chunk in chunks),
+            "starts": by_partition({part.partition: part.start for part in parts}),
+            "ends": by_partition({part.partition: part.end for part in parts}),
+        }
+
+    def _names(self) -> dict[str, Any]:
+        return {"name": self.settings.name, "topic": self._args.topic, "to": self._manifest.store.url}
+
+
+def by_partition(offsets: Mapping[int, int]) -> dict[str, int]:
+    """For JSON."""
+    return {str(number): offset for number, offset in sorted(offsets.items())}
+
+
+def main() -> None:
+    args = parse_args()
+    run_job("export", partial(export, args=args))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""`pylog broker …` and `pylog elect`: the roots that hold copies, and who leads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_log.cli.base import Failed, Noun, confirmed, guarded, pass_session, storage_option, verb
+from spark_log.cli.completion import complete_topics
+from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
+from spark_log.cli.session import CommandSession
+from spark_log.cli.topics import notes_said, partitions_named
+from spark_log.positions import format_timestamp_ms
+from spark_log.text import counted
+
+if TYPE_CHECKING:
+    from spark_log.client.log import Log
+    from spark_log.model import TopicPartition
+
+broker_id = click.argument("broker", metavar="ID", type=int)
+root_options = storage_option("--root-option", "the broker's root, without secrets, which is kept in the log")
+
+
+@click.group(cls=Noun)
+def broker() -> None:
+    """Add, list, fence, replace and remove brokers."""
+
+
+@verb(broker)
+@broker_id
+@click.option("--root", metavar="URL", required=True, help="An empty folder, or an empty prefix of a bucket.")
+@click.option("--rack", metavar="NAME", help="Replicas of a partition are on different racks, if possible.")
+@click.option("--async", "is_async", is_flag=True, help="No write waits for it: it gets its copies later.")
+@root_options
+@pass_session
+def add(
+    session: CommandSession, broker: int, root: str, rack: str | None, is_async: bool, options: Mapping[str, str]
+) -> None:
+    """Register a broker, in which topics can have replicas.
+
+    All clients reach its root under this URL.  Give secrets of its storage to each client, as storage options ID.KEY,
+    for example 1.secret.
+
+    \b
+    Example:
+      pylog broker add 1 --root /mnt/disk1/log
+      pylog broker add 2 --root s3://bucket-b/log --rack b
+    """
+    with notes_said():
+        session.connect().admin.add_broker(broker, root, rack=rack or "", storage_options=options, is_async=is_async)
+    emit_line(session, f"broker {broker} added at {root}", {"broker": broker, "root": root, "rack": rack or ""})
+
+
+@verb(broker, "list")
+@pass_session
+def list_brokers(session: CommandSession) -> None:
+    """List brokers: where they are, whether they are active, what they have and what they lack.
+
+    \b
+    Example:
+      pylog broker list
+    """
+    rows = [one._asdict() for one in session.connect().admin.describe_cluster().brokers]
+    columns = [
+        "broker",
+        "state",
+        "rack",
+        "leads",
+        "replicas",
+        "objects",
+        "bytes",
+        "lacking_objects",
+        "lacking_bytes",
+        "root",
+    ]
+    emit_rows(session, columns, rows, wide=["epoch", "directory", "reason"])
+
+
+@verb(broker)
+@broker_id
+@pass_session
+def describe(session: CommandSession, broker: int) -> None:
+    """Show a broker, and the partitions that have a replica on it.
+
+    \b
+    Example:
+      pylog broker describe 1
+    """
+    admin = session.connect().admin
+    found = next((one for one in admin.describe_cluster().brokers if one.broker == broker), None)
+    if found is None:
+        raise Failed(f"broker {broker} is not registered: `pylog broker list` shows those that are")
+    since = format_timestamp_ms(found.since) if found.since else None
+    sizes = admin.describe_log_dirs()[broker].partitions
+    rows = [{"topic": tp.topic, "partition": tp.partition, "bytes": size} for tp, size in sorted(sizes.items())]
+    fields = {**found._asdict(), "since": since}
+    emit_parts(session, fields, {"partitions": Table(["topic", "partition", "bytes"], rows)})
+
+
+@verb(broker)
+@broker_id
+@click.option("--root", metavar="URL", help="Another root; by default, the same one, which was emptied.")
+@click.option("--lose-data", is_flag=True, help="Even if the old root has the only copies of records: they are lost.")
+@root_options
+@guarded
+@pass_session
+def replace(
+    session: CommandSession,
+    broker: int,
+    root: str | None,
+    lose_data: bool,
+    options: Mapping[str, str],
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Give a broker an empty root, after its disk was lost or replaced.
+
+    `pylog replicate` then copies what it should have.
+
+    \b
+    Example:
+      pylog broker replace 1 --yes
+    """
+    what = f"forget all copies of broker {broker}, and begin in {root or 'its root'}, which must be empty"
+    if confirmed(what, dry_run=dry_run, yes=yes):
+        with notes_said():
+            session.connect().admin.replace_broker(broker, root, storage_options=options or None, lose_data=lose_data)
+        emit_line(session, f"broker {broker} has an empty root: run `pylog replicate`", {"broker": broker})
+
+
+@verb(broker)
+@broker_id
+@guarded
+@pass_session
+def remove(session: CommandSession, broker: int, dry_run: bool, yes: bool) -> None:
+    """Remove a broker that has no replicas.
+
+    \b
+    Example:
+      pylog broker remove 1 --yes
+    """
+    if confirmed(f"remove broker {broker}", dry_run=dry_run, yes=yes):
+        session.connect().admin.remove_broker(broker)
+        emit_line(session, f"broker {broker} removed", {"broker": broker})
+
+
+@verb(broker)
+@broker_id
+@click.option("--reason", metavar="TEXT", help="Shown while it is fenced.")
+@pass_session
+def fence(session: CommandSession, broker: int, reason: str | None) -> None:
+    """Take a broker out of all ISRs, before its disk is taken away.
+
+    It stays fenced until you unfence it.
+
+    \b
+    Example:
+      pylog broker fence 1 --reason "new disk at 10:00"
+    """
+    done = session.connect().admin.fence_broker(broker, reason or "")
+    text = f"broker {broker} {'fenced' if done else 'was fenced already'}"
+    emit_line(session, text, {"broker": broker, "fenced": done})
+
+
+@verb(broker)
+@broker_id
+@click.option("--deep", is_flag=True, help="Compare the sizes of its copies, too.")
+@pass_session
+def unfence(session: CommandSession, broker: int, deep: bool) -> None:
+    """Take a fenced broker back, with the copies that its root has.
+
+    \b
+    Example:
+      pylog broker unfence 1
+    """
+    done = session.connect().admin.unfence_broker(broker, deep=deep)
+    text = f"broker {broker} {'is active' if done else 'was active already'}"
+    emit_line(session, text, {"broker": broker, "unfenced": done})
+
+
+@click.group(cls=Noun)
+def elect() -> None:
+    """Choose leaders by hand."""
+
+
+of_topic = click.argument("topic", metavar="[TOPIC[:PARTITION]]", required=False, shell_complete=complete_topics)
+
+
+@verb(elect)
+@of_topic
+@pass_session
+def preferred(session: CommandSession, topic: str | None) -> None:
+    """Make the first replica of each partition its leader, where it is in sync.
+
+    Without TOPIC, of all topics.  All partitions with the same replicas have one leader.
+
+    \b
+    Example:
+      pylog elect preferred orders
+    """
+    _elect(session, "preferred", topic)
+
+
+@verb(elect)
+@of_topic
+@guarded
+@pass_session
+def unclean(session: CommandSession, topic: str | None, dry_run: bool, yes: bool) -> None:
+    """Choose a leader for partitions without one, although it may lack records that were acknowledged.
+
+    Without TOPIC, for all partitions without a leader.
+
+    \b
+    Example:
+      pylog elect unclean orders:3 --yes
+    """
+    if confirmed("choose leaders that may lack acknowledged records", dry_run=dry_run, yes=yes):
+        _elect(session, "unclean", topic)
+
+
+def _elect(session: CommandSession, kind: str, topic: str | None) -> None:
+    log = session.connect()
+    done = log.admin.elect_leaders(kind, _partitions(log, topic))
+    rows = [{"topic": tp.topic, "partition": tp.partition, "leader": leader} for tp, leader in sorted(done.items())]
+    if rows or session.structured:
+        emit_rows(session, ["topic", "partition", "leader"], rows)
+    else:
+        click.echo(f"nothing to change: {counted(0, 'leader')} elected")
+
+
+def _partitions(log: Log, text: str | None) -> list[TopicPartition] | None:
+    """The partitions of a topic, or one of them; None: all."""
+    if text is None:
+        return None
+    name, colon, number = text.rpartition(":")
+    if colon and not number.isdecimal():
+        raise click.UsageError(f"{text!r}: expected TOPIC or TOPIC:PARTITION, such as orders:3")
+    return partitions_named(log, name if colon else text, int(number) if colon else None)

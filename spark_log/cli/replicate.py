@@ -1,0 +1,109 @@
+"""`pylog replicate`."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_log.cli.base import DURATION, Failed, Verb, pass_session
+from spark_log.cli.output import emit_line, progress_bars
+from spark_log.cli.session import CommandSession
+from spark_log.cli.units import duration_text, size_text
+from spark_log.text import counted
+
+if TYPE_CHECKING:
+    from spark_log.node.replicator import ReplicationReport
+
+FACTORS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+
+
+class RateType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
+    """Bytes per second."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"([0-9]{1,12})([kmg]i?)?b?(?:/s)?", str(value).strip().lower())
+        if found is None or not int(found[1]):
+            self.fail(f"{value!r} is not a number of bytes per second, as 50MB", param, ctx)
+        return int(found[1]) * FACTORS[found[2] or ""]
+
+
+@click.command(cls=Verb)
+@click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Repeat it this often, until interrupted.")
+@click.option("--throttle", type=RateType(), metavar="RATE", help="Copy at most so many bytes per second, as 50MB.")
+@click.option(
+    "--broker", "brokers", type=int, multiple=True, metavar="ID", help="Copy to this broker only; repeatable."
+)
+@pass_session
+def replicate(session: CommandSession, every_ms: int | None, throttle: int | None, brokers: tuple[int, ...]) -> None:
+    """Check the roots of brokers, and copy to each what it lacks.
+
+    A broker whose root fails all checks for broker.session.timeout.ms is fenced, and taken back when its root answers
+    again. Each copy is checked byte by byte before it counts. Replicas that have caught up join their ISR. Several
+    processes may run it, and each may be killed at any time. A coordinator does the same automatically, and pylog
+    maintain at the start of each run.
+
+    Without --every, the exit status is 1 if something could not be copied.
+
+    \b
+    Example:
+      pylog replicate --every 1s --throttle 50MB
+    """
+    from spark_log.node.broker_duties import replicate_every, replicate_once
+
+    log, only = session.connect(), brokers or None
+    if every_ms is None:
+        with progress_bars() as progress:
+            report = replicate_once(log, bytes_per_s=throttle, brokers=only, progress=progress)
+        _say(session, report)
+        if report.problems or report.unrecoverable:
+            raise Failed(f"{counted(len(report.problems) + len(report.unrecoverable), 'problem')}, named above")
+        return
+    with _ended_by_sigterm():
+        for report in replicate_every(log, every_ms, bytes_per_s=throttle, brokers=only):
+            if report.objects or report.joined or report.removed or report.found:
+                _say(session, report)
+
+
+def _say(session: CommandSession, report: ReplicationReport) -> None:
+    text = f"version {report.version}: {counted(report.objects, 'object')} ({size_text(report.bytes)}) copied"
+    if report.joined:
+        text += f"; {counted(len(report.joined), 'replica')} joined"
+    if report.removed:
+        text += f"; bad copies: {', '.join(report.removed)}"
+    if report.found:
+        text += f"; {counted(report.found, 'lost copy', 'lost copies')} found"
+    if report.unrecoverable:
+        text += f"; no good copy of {', '.join(report.unrecoverable)}"
+    for broker, lag in report.lag.items():
+        if lag.objects:
+            since = duration_text(int(lag.seconds * 1000))
+            text += f"; broker {broker} lacks {counted(lag.objects, 'object')} ({size_text(lag.bytes)}) since {since}"
+    for problem in report.problems:
+        text += f"; {problem}"
+    emit_line(session, text, asdict(report))
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM and Ctrl-C end the body.  A copy that is under way is begun again by the next run."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except KeyboardInterrupt:
+        return
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,216 @@
+"""Brokers and replicas as an administrator sees them, and elections."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from spark_log.client.reading.plan import chunks
+from spark_log.client.reading.resolve import partition_of, partitions_of
+from spark_log.errors import InvalidRequest
+from spark_log.journal.journal import Journal
+from spark_log.metadata.replica_commands import ElectLeader
+from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, Broker
+from spark_log.metadata.replicas import (
+    Deficit,
+    can_lead,
+    deficit,
+    group_at,
+    group_number,
+    is_active,
+    min_insync,
+)
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import TopicPartition
+
+ELECTIONS = ("preferred", "unclean")
+
+
+class BrokerDescription(NamedTuple):
+    """A broker: a root in which objects have copies.  Broker 0 is the log's own root."""
+
+    broker: int
+    root: str
+    """URL of its root."""
+    rack: str
+    state: str
+    """"active" or "fenced"."""
+    reason: str
+    """Why it is fenced."""
+    is_async: bool
+    """No write waits for it."""
+    leads: int
+    """Number of partitions that it leads."""
+    replicas: int
+    """Number of partitions that have a replica on it."""
+    objects: int
+    """Number of objects of which it has a copy; for broker 0, with those that have their only copy there."""
+    bytes: int
+    """Their size."""
+    lacking_objects: int
+    """Number of objects that it should have and lacks."""
+    lacking_bytes: int
+    """Their size."""
+    epoch: int
+    """Version of the log with its registration, or its last return."""
+    directory: str
+    """Name of the folder on its root that has the copies."""
+    since: int
+    """The log's time when it was registered, fenced or returned, in milliseconds; 0 for broker 0."""
+
+
+class ReplicaDescription(NamedTuple):
+    """The replicas of a partition."""
+
+    leader: int
+    """Broker id; -1: no in-sync replica is active, so nothing can be appended."""
+    leader_epoch: int
+    """Grows with each change of the leader."""
+    replicas: tuple[int, ...]
+    """Broker ids; the first is the preferred leader."""
+    isr: tuple[int, ...]
+    """Those that have all records."""
+    under_replicated: bool
+    """A replica that writers wait for is not in sync."""
+    under_min_isr: bool
+    """The ISR has fewer members than `min.insync.replicas`: writes are refused."""
+
+    @property
+    def unavailable(self) -> bool:
+        """Nothing can be appended."""
+        return self.leader == NO_LEADER
+
+
+class LogDir(NamedTuple):
+    """The contents of a broker."""
+
+    root: str
+    bytes: int
+    """Size of its copies."""
+    lacking_bytes: int
+    """Size of the copies that it lacks."""
+    partitions: dict[TopicPartition, int]
+    """Size of the records of each partition that has a replica on it."""
+
+
+def describe_replicas(state: State, key: TopicKey) -> ReplicaDescription:
+    """The replicas of a partition."""
+    group = group_at(state, group_number(state, key))
+    waited_for = [broker for broker in group.replicas if broker == OWN_BROKER or not state.brokers[broker].is_async]
+    return ReplicaDescription(
+        group.leader,
+        group.leader_epoch,
+        group.replicas,
+        group.isr,
+        under_replicated=len(group.isr) < len(waited_for),
+        under_min_isr=len(group.isr) < min_insync(state, key[0]),
+    )
+
+
+def describe_brokers(state: State, own_url: str) -> list[BrokerDescription]:
+    """All brokers, by id."""
+    leads, replicas = Counter[int](), Counter[int]()
+    for number, partitions in _partitions_by_group(state).items():
+        group = group_at(state, number)
+        leads[group.leader] += partitions
+        replicas.update(dict.fromkeys(group.replicas, partitions))
+    found = []
+    for broker in sorted({OWN_BROKER, *state.brokers}):
+        known = state.brokers.get(broker) or Broker(own_url, "")
+        has, lacks = _held(state, broker), _lacked(state, broker)
+        found.append(
+            BrokerDescription(
+                broker=broker,
+                root=known.url or own_url,
+                rack=known.rack,
+                state="active" if is_active(state, broker) else "fenced",
+                reason=known.reason,
+                is_async=known.is_async,
+                leads=leads[broker],
+                replicas=replicas[broker],
+                objects=has.objects,
+                bytes=has.bytes,
+                lacking_objects=lacks.objects,
+                lacking_bytes=lacks.bytes,
+                epoch=known.epoch,
+                directory=known.directory,
+                since=known.since,
+            )
+        )
+    return found
+
+
+def _partitions_by_group(state: State) -> Counter[int]:
+    """Number of partitions of each group, of the topics that exist."""
+    found = Counter[int]()
+    for topic_id, topic in state.topics.items():
+        if not topic.deleted:
+            found.update(state.assignments.get(topic_id) or {0: topic.partitions})
+    return found
+
+
+def _held(state: State, broker: int) -> Deficit:
+    some = [copies for copies in state.copies.values() if broker in copies.brokers]
+    objects, size = sum(copies.objects for copies in some), sum(copies.bytes for copies in some)
+    if broker == OWN_BROKER:
+        alone = [row for row in state.objects.values() if row.copies not in state.copies]
+        objects, size = objects + len(alone), size + sum(row.size for row in alone)
+    return Deficit(objects, size)
+
+
+def _lacked(state: State, broker: int) -> Deficit:
+    groups = [number for number, group in state.placement_groups.items() if broker in group.replicas]
+    found = [deficit(state, number, broker) for number in groups]
+    return Deficit(sum(one.objects for one in found), sum(one.bytes for one in found))
+
+
+def describe_log_dirs(state: State, own_url: str) -> dict[int, LogDir]:
+    """The contents of each broker, by id."""
+    sizes: dict[int, dict[TopicPartition, int]] = {}
+    for name, topic_id in sorted(state.names.items()):
+        for number, part in state.topic_partitions(topic_id):
+            size = sum(chunk.bytes for chunk in chunks(part, part.start, part.end))
+            for broker in group_at(state, group_number(state, (topic_id, number))).replicas:
+                sizes.setdefault(broker, {})[TopicPartition(name, number)] = size
+    return {
+        one.broker: LogDir(one.root, one.bytes, one.lacking_bytes, sizes.get(one.broker, {}))
+        for one in describe_brokers(state, own_url)
+    }
+
+
+def elect_leaders(
+    journal: Journal, election: str, partitions: Iterable[TopicPartition] | None
+) -> dict[TopicPartition, int]:
+    """Choose leaders.  Returns the new leader of each partition whose leader has changed."""
+    if election not in ELECTIONS:
+        raise InvalidRequest(f"election {election!r}: expected one of {', '.join(ELECTIONS)}")
+    state = journal.refresh()
+    before = _leaders(state, partitions)
+    numbers = {group_number(state, partition_of(state, tp)[0]) for tp in before}
+    for number in sorted(numbers & set(state.placement_groups)):
+        leader = _candidate(state, number, election)
+        if leader is not None:
+            journal.propose(ElectLeader(group=number, leader=leader, unclean=election == "unclean"))
+    after = _leaders(journal.refresh(), list(before))
+    return {tp: leader for tp, leader in after.items() if leader != before[tp]}
+
+
+def _leaders(state: State, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, int]:
+    if partitions is None:
+        partitions = [tp for name in sorted(state.names) for tp in partitions_of(state, name)]
+    return {tp: group_at(state, group_number(state, partition_of(state, tp)[0])).leader for tp in partitions}
+
+
+def _candidate(state: State, number: int, election: str) -> int | None:
+    """The broker to elect; None if the leader stays.
+
+    Preferred: the first replica, if it is in sync.  Unclean: of a group without a leader, the active replica that lacks
+    the fewest bytes.
+    """
+    group = state.placement_groups[number]
+    if election == "preferred":
+        first = group.replicas[0]
+        return first if first in group.isr and can_lead(state, first) else None
+    fit = [broker for broker in group.replicas if can_lead(state, broker)]
+    return None if group.leader != NO_LEADER or not fit else min(fit, key=lambda one: deficit(state, number, one).bytes)

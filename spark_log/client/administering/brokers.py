@@ -1,0 +1,294 @@
+"""Adding, returning and removing brokers: the roots in which objects can have copies.
+
+Each function first writes the root, then the state, and can be repeated after it was killed in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from spark_log.client.administering.root_places import check_place, warn_of_shared_disk
+from spark_log.errors import BrokerNotAvailable, InvalidRequest, SparkLogError, StorageError, StorageUnavailable
+from spark_log.journal.broker_roots import (
+    BROKER_KEY,
+    BrokerFile,
+    check_root,
+    encode_broker_file,
+    read_broker_file,
+)
+from spark_log.journal.journal import Journal
+from spark_log.journal.object_names import DATA, FORMAT_KEY, META
+from spark_log.journal.root_options import registered_options
+from spark_log.metadata.records import Copy
+from spark_log.metadata.replica_commands import FenceBroker, RegisterBroker, RemoveBroker, RemoveCopies, ReturnBroker
+from spark_log.metadata.replica_state import OWN_BROKER, Broker
+from spark_log.metadata.state import State
+from spark_log.store.base import ObjectStore
+
+MISSING_MAX = 10_000
+"""Copies that one command reports as missing."""
+OF_A_DISK = ("lost+found",)
+"""Names that an empty disk may have."""
+
+logger = logging.getLogger("spark_log")
+
+
+# ---------------------------------------------------------------------------------------------------------- add, replace
+
+
+def add_broker(
+    journal: Journal,
+    broker: int,
+    url: str,
+    rack: str = "",
+    storage_options: Mapping[str, Any] | None = None,
+    is_async: bool = False,
+) -> Broker:
+    """Make an empty folder or prefix the root of a new broker.
+
+    storage_options:  are registered in the log, so that all processes can open the root.  Secrets, which every client
+                      could read there, are given to each process instead, as storage options `<broker>.<option>`.
+    is_async:         copies are made later, and no write ever waits for the broker.
+    Gives a UserWarning if the root is on the same disk as another one.
+    Raises InvalidRequest for a root that cannot be the broker's, with the reason; StorageError if it cannot be written
+    to.  If the broker has this root already, nothing is changed.
+    """
+    state = journal.require(None)
+    state = journal.refresh()
+    options = registered_options(broker, storage_options or {})
+    store = journal.roots.open(broker, url, options)
+    wanted = RegisterBroker(broker=broker, directory="", url=store.url, rack=rack, options=options, is_async=is_async)
+    if (known := state.brokers.get(broker)) is not None and _is_registered(journal, known, wanted, store):
+        return known
+    return _register(journal, state, wanted, store)
+
+
+def replace_broker(
+    journal: Journal,
+    broker: int,
+    url: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    lose_data: bool = False,
+) -> Broker:
+    """Give a broker an empty root, after its disk was replaced or emptied.  The replicator then copies to it.
+
+    url:              of another root; None: the same one.
+    storage_options:  as in `add_broker`; None: those that are registered.
+    lose_data:        even if objects have their only copies in its old root: their records are lost.
+    Raises as `add_broker`; BrokerNotAvailable for an unknown broker.
+    """
+    journal.require(None)
+    state = journal.refresh()
+    known = _known(state, broker)
+    options = dict(known.options) if storage_options is None else registered_options(broker, storage_options)
+    store = journal.roots.open(broker, url or known.url, options)
+    wanted = RegisterBroker(
+        broker=broker,
+        directory="",
+        url=store.url,
+        rack=known.rack,
+        options=options,
+        is_async=known.is_async,
+        replaces=True,
+        lose_data=lose_data,
+    )
+    return _register(journal, state, wanted, store)
+
+
+def _is_registered(journal: Journal, known: Broker, wanted: RegisterBroker, store: ObjectStore) -> bool:
+    """Whether an earlier call has registered the same."""
+    found = read_broker_file(store) if known.url == wanted.url else None
+    same = (known.rack, known.is_async, dict(known.options)) == (wanted.rack, wanted.is_async, wanted.options)
+    here = found is not None and (found.cluster_id, found.directory) == (journal.cluster_id, known.directory)
+    return same and here
+
+
+def _register(journal: Journal, state: State, wanted: RegisterBroker, store: ObjectStore) -> Broker:
+    new = BrokerFile(cluster_id=journal.cluster_id, broker=wanted.broker, directory=journal.context.unique())
+    now_ms = journal.context.clock.now_ms()
+    msgspec.structs.replace(wanted, directory=new.directory)(state, now_ms)  # raises what the log would refuse
+    check_place(journal, state, wanted.broker, store)
+    found = _check_empty(journal, state, wanted.broker, store)
+    _check_writable(store, journal.context.unique())
+    if found is None:
+        found = _described(store, new)
+    for text in warn_of_shared_disk(journal, state, wanted.broker, store):
+        warnings.warn(text, stacklevel=3)
+    journal.propose(msgspec.structs.replace(wanted, directory=found.directory))
+    return journal.state.brokers[wanted.broker]
+
+
+def _described(store: ObjectStore, new: BrokerFile) -> BrokerFile:
+    """The description of the root: this one, or that of another process which registers the same broker."""
+    with suppress(StorageUnavailable):
+        store.put_new(BROKER_KEY, encode_broker_file(new))
+    found = read_broker_file(store)
+    if found is None or (found.cluster_id, found.broker) != (new.cluster_id, new.broker):
+        raise StorageError(f"{store.url}/{BROKER_KEY} was written and is not there: {found}")
+    return found
+
+
+def _check_empty(journal: Journal, state: State, broker: int, store: ObjectStore) -> BrokerFile | None:
+    """The description that an earlier call has left in an empty root, None if there is none.
+
+    Raises InvalidRequest for a root that is not empty.
+    """
+    if store.size(FORMAT_KEY) is not None:
+        raise InvalidRequest(
+            f"{store.url} is the root of a log ({FORMAT_KEY} is there), or of a mirror: a broker begins in an empty folder"
+        )
+    found = read_broker_file(store)
+    if found is None:
+        others = [name for name in _contents(store) if not name.startswith(META)]
+        if others:
+            raise InvalidRequest(f"{store.url} has {others[0]}: a broker begins in an empty folder")
+        return None
+    if found.cluster_id != journal.cluster_id:
+        raise InvalidRequest(
+            f"{store.url} is the root of broker {found.broker} of another log, with the id {found.cluster_id}: choose "
+            "an empty folder"
+        )
+    if found.broker != broker:
+        raise InvalidRequest(f"{store.url} is the root of broker {found.broker} of this log: choose an empty folder")
+    known = state.brokers.get(broker)
+    if known is not None and known.directory == found.directory:
+        raise InvalidRequest(
+            f"{store.url} has the directory with which broker {broker} is registered: if the broker is fenced, `pylog "
+            f"broker unfence {broker}` takes it back with its copies; to begin without them, empty the folder first"
+        )
+    others = [name for name in _contents(store) if not name.startswith(META)]
+    if others:
+        raise InvalidRequest(
+            f"{store.url} has {others[0]}, which broker {broker} had under another registration: empty the folder first"
+        )
+    return found
+
+
+def _contents(store: ObjectStore) -> Iterator[str]:
+    """Names in a root, as far as they can be listed: of a bucket, those that a log or a broker would have."""
+    if store.url.startswith("file://"):
+        folder = unquote(store.url.removeprefix("file://"))
+        try:
+            entries = sorted(os.listdir(folder))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StorageError(f"{folder}: {error.strerror}") from error
+        yield from (f"{name}/" for name in entries if name not in OF_A_DISK and not name.startswith("."))
+        return
+    found = read_broker_file(store)
+    folders = [DATA, *([f"{found.directory}/"] if found is not None else [])]
+    yield from (name for folder in folders for name in store.list(folder))
+
+
+def _check_writable(store: ObjectStore, nonce: str) -> None:
+    """Raises StorageError unless objects can be put, read and deleted."""
+    key = f"{META}check-{nonce}"
+    try:
+        store.put(key, (b"1",))
+        if store.get(key) != b"1":
+            raise StorageError(f"{store.url}/{key} was written with other content than it has")
+        store.delete([key])
+    except StorageError as error:
+        raise type(error)(f"{store.url} cannot be the root of a broker: {error}") from error
+
+
+# ------------------------------------------------------------------------------------------------------- fence and return
+
+
+def fence_broker(journal: Journal, broker: int, reason: str = "") -> bool:
+    """Take a broker out of all ISRs.  False if it was fenced already.
+
+    It comes back by `return_broker`; a process that checks roots does that too, once the root answers again.
+    """
+    return journal.propose(FenceBroker(broker=broker, reason=reason or "fenced by an administrator"))
+
+
+def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
+    """Take a fenced broker back, without the copies that its root lacks.  False if it was not fenced.
+
+    deep:  also without those that have another size than in the state.
+    Raises WrongRoot if the root is not the broker's; StorageError if it cannot be read.  Then the broker stays fenced.
+    """
+    journal.require(None)
+    known = _known(journal.refresh(), broker)
+    if not known.fenced:
+        return False
+    journal.roots.check(broker, again=True)
+    store = journal.roots[broker]
+    found = set(store.list(DATA))
+    missing = _missing(journal.refresh(), broker, store, found, deep=deep)
+    epoch = known.epoch
+    while len(missing) > MISSING_MAX:
+        gone, missing = missing[:MISSING_MAX], missing[MISSING_MAX:]
+        journal.propose(RemoveCopies(copies=tuple(Copy(name, broker, epoch) for name in gone)))
+    if not journal.propose(ReturnBroker(broker=broker, epoch=epoch, missing=tuple(missing))):
+        return False
+    # A commit under the old epoch may have come between the listing and the return; none comes from now on.
+    state = journal.refresh()
+    now = state.brokers.get(broker)
+    if now is not None and now.directory == known.directory:
+        late = _missing(state, broker, store, found.union(missing), deep=False)
+        if late:
+            journal.propose(RemoveCopies(copies=tuple(Copy(name, broker, now.epoch) for name in late)))
+    return True
+
+
+def _missing(state: State, broker: int, store: ObjectStore, found: set[str], *, deep: bool) -> list[str]:
+    """Objects that the broker should have, and has not.
+
+    found:  names that were listed.  An object that was put since is looked for.
+    """
+    missing = []
+    for name, size in held_objects(state, broker):
+        if name not in found or deep:
+            there = store.size(name)
+            if there is None or (deep and there != size):
+                missing.append(name)
+    return missing
+
+
+def held_objects(state: State, broker: int) -> Iterator[tuple[str, int]]:
+    """Names and sizes of the objects of which a broker has a copy, by the state."""
+    held = {number for number, copies in state.copies.items() if broker in copies.brokers}
+    if held:
+        for name, row in state.objects.items():
+            if row.copies in held:
+                yield name, row.size
+
+
+# ------------------------------------------------------------------------------------------------------------------ remove
+
+
+def remove_broker(journal: Journal, broker: int) -> None:
+    """Remove a broker that has no replicas.  Its root is left without the file that describes it, if it can be reached.
+
+    Raises InvalidRequest if it has replicas; BrokerNotAvailable for an unknown broker.
+    """
+    journal.require(None)
+    known = _known(journal.refresh(), broker)
+    root = journal.roots.root(broker)
+    journal.propose(RemoveBroker(broker=broker))
+    try:
+        check_root(root, journal.cluster_id, broker, known.directory)
+        root.delete([BROKER_KEY])
+    except (SparkLogError, OSError) as error:
+        logger.warning("broker %d is removed, and its root is left as it is: %s", broker, error)
+
+
+def _known(state: State, broker: int) -> Broker:
+    known = state.brokers.get(broker)
+    if broker == OWN_BROKER:
+        raise InvalidRequest("broker 0 is the log's own root, which has the metadata: it is never fenced or replaced")
+    if known is None:
+        raise BrokerNotAvailable(f"broker {broker} is not registered: `pylog broker list` shows those that are")
+    return known

@@ -1,0 +1,119 @@
+"""Descriptions that `log.admin` returns: topics, configs, groups, producers and the log."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spark_log.client.administering.broker_views import BrokerDescription
+
+
+class PartitionDescription(NamedTuple):
+    """A partition, its offsets and its size."""
+
+    partition: int
+    start: int
+    end: int
+    bytes: int
+    """Size of the segments that hold its records."""
+    objects: int
+    """Number of files that hold its records."""
+    leader: int
+    """Broker id; -1: no in-sync replica is active, so nothing can be appended."""
+    leader_epoch: int
+    """Grows with each change of the leader."""
+    replicas: tuple[int, ...]
+    """Broker ids; the first is the preferred leader."""
+    isr: tuple[int, ...]
+    """Those that have all records."""
+    under_replicated: bool
+    """A replica that writers wait for is not in sync."""
+    under_min_isr: bool
+    """The ISR has fewer members than `min.insync.replicas`: writes are refused."""
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.start
+
+    @property
+    def unavailable(self) -> bool:
+        """Nothing can be appended: there is no leader."""
+        return self.leader < 0
+
+
+class TopicDescription(NamedTuple):
+    """A topic and its partitions."""
+
+    name: str
+    topic_id: str
+    created_ms: int
+    partitions: list[PartitionDescription]
+    configs: dict[str, str]
+    """The configs that were set on the topic, without defaults."""
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.partitions)
+
+    @property
+    def objects(self) -> int:
+        """The sum over the partitions.  A file with several partitions counts once for each."""
+        return sum(part.objects for part in self.partitions)
+
+
+class ConfigEntry(NamedTuple):
+    """The effective value of a config."""
+
+    value: str
+    default: str
+    source: str
+    """Where the value comes from: "topic" or "log" if it was set there, else "default", which is pylog's."""
+    in_force: bool
+    """False: the value is stored and has no effect, or no effect yet."""
+    doc: str
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it was not set."""
+        return self.source == "default"
+
+
+class GroupListing(NamedTuple):
+    """A consumer group and its state."""
+
+    group_id: str
+    state: str
+    """The same states as in GroupDescription."""
+
+
+class ProducerDescription(NamedTuple):
+    """A producer that recently wrote to a partition."""
+
+    producer_id: str
+    producer_epoch: int
+    last_sequence: int
+    """Incremented with each commit."""
+    last_timestamp: int
+    """Time of its last commit, in milliseconds."""
+    last_offset: int
+    """Offset of its last record in the partition."""
+
+
+class ClusterDescription(NamedTuple):
+    """A log, and the coordinator that writes it."""
+
+    cluster_id: str
+    url: str
+    version: int
+    """Version of the metadata log."""
+    mode: str = "embedded"
+    """"embedded" if clients write the log themselves, "coordinator" if a coordinator does."""
+    coordinator: str = ""
+    """Address of the coordinator; empty if there is none."""
+    controller: int | None = None
+    nodes: tuple[int, ...] = ()
+    brokers: tuple[BrokerDescription, ...] = ()
+    """The roots that have copies of objects; broker 0 is the log's own root."""

@@ -1,0 +1,90 @@
+"""Where roots are: whether two are one, within each other, or on one disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+from spark_log.errors import InvalidRequest
+from spark_log.journal.journal import Journal
+from spark_log.metadata.state import State
+from spark_log.store.base import ObjectStore
+
+FILE = "file://"
+
+
+def check_place(journal: Journal, state: State, broker: int, store: ObjectStore) -> None:
+    """Raises InvalidRequest for a root that is, or is within, or has within it, another root of the log.
+
+    A folder must be there, or the folder in which it is made: otherwise its disk may not be mounted.
+    """
+    if store.url.startswith(FILE):
+        path = _path(store.url)
+        if not os.path.isdir(path) and not os.path.isdir(os.path.dirname(path)):
+            raise InvalidRequest(f"{path}: {os.path.dirname(path)} is not there: is its disk mounted?")
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise InvalidRequest(f"{path} is a file: a broker's root is a folder")
+    for number, url in _others(journal, state, broker):
+        whose = "the log's own root" if number == 0 else f"the root of broker {number}"
+        if _is_same(store.url, url):
+            raise InvalidRequest(f"{store.url} is {whose}: each broker has a root to itself")
+        here, there = _place(store.url), _place(url)
+        if here.startswith(there) or there.startswith(here):
+            raise InvalidRequest(f"{store.url} and {whose}, {url}, are one within the other: choose another folder")
+
+
+def warn_of_shared_disk(journal: Journal, state: State, broker: int, store: ObjectStore) -> Iterator[str]:
+    """A text for each other root that is on the same disk."""
+    device = _device(store.url)
+    for number, url in _others(journal, state, broker):
+        if device is not None and _device(url) == device:
+            whose = "the log's own root" if number == 0 else f"broker {number}"
+            yield (
+                f"{store.url} is on the same disk as {whose}, {url}: if the disk is lost, both are; replicas protect "
+                "only if they are on different disks"
+            )
+
+
+def _others(journal: Journal, state: State, broker: int) -> Iterator[tuple[int, str]]:
+    yield 0, journal.roots.own.url
+    yield from (
+        (number, known.url) for number, known in sorted(state.brokers.items()) if number != broker and known.url
+    )
+
+
+def _path(url: str) -> str:
+    return unquote(url.removeprefix(FILE))
+
+
+def _place(url: str) -> str:
+    """A URL that is the same for all spellings of a root, with a '/' at its end."""
+    if url.startswith(FILE):
+        return f"{FILE}{os.path.realpath(_path(url)).rstrip('/')}/"
+    scheme, colon, rest = url.partition(":")
+    return f"{'s3' if scheme == 's3a' else scheme}{colon}{rest.rstrip('/')}/"
+
+
+def _is_same(url: str, other: str) -> bool:
+    if _place(url) == _place(other):
+        return True
+    if not (url.startswith(FILE) and other.startswith(FILE)):
+        return False
+    one, two = _stat(url), _stat(other)
+    return one is not None and two is not None and (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino)
+
+
+def _device(url: str) -> int | None:
+    """The disk of a folder of this machine, or of the folder in which it is made."""
+    if not url.startswith(FILE):
+        return None
+    found = _stat(url) or _stat(f"{FILE}{os.path.dirname(_path(url))}")
+    return None if found is None else found.st_dev
+
+
+def _stat(url: str) -> Any:
+    try:
+        return os.stat(_path(url))
+    except OSError:
+        return None

@@ -1,0 +1,299 @@
+"""The roots that have objects of a log: its own, and those of its brokers.
+
+On the root of a broker:
+
+    meta/broker.json            which broker this is: a root without it, or with another, is not that broker
+    <directory>/data/…          copies of objects, under the names that they have in the log's own root
+    <directory>/meta/probe-…    marks of the checks of the root
+
+The name of the directory is a random id from the broker's registration.  No put creates a root: before its first put a
+writer reads `meta/broker.json`, because an unmounted disk leaves an empty folder in which anybody can write.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from spark_log.clock import Clock, SystemClock
+from spark_log.errors import (
+    CorruptObject,
+    ObjectNotFound,
+    StorageError,
+    UnsupportedVersion,
+)
+from spark_log.journal.read_sources import BoundedStore, from_sources
+from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
+from spark_log.metadata.replica_state import OWN_BROKER, Broker
+from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.open import is_local, open_store
+from spark_log.store.retry import with_retries
+
+logger = logging.getLogger("spark_log")
+
+ANY_ROOT = -2
+"""The root of reads of data objects: any that has them."""
+BROKER_KEY = "meta/broker.json"
+OTHER_SOURCE_MS = 2_000
+"""How long a read waits for a root if there is another one to try."""
+LATE_MS = 30_000
+"""After such a wait, other roots are tried first for this long."""
+
+
+class BrokerFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `meta/broker.json`."""
+
+    format: int = 1
+    cluster_id: str
+    broker: int
+    directory: str
+
+
+class WrongRoot(StorageError):
+    """The root of a broker is not the broker's: not mounted, swapped, or of another log."""
+
+
+class Roots(Mapping[int, ObjectStore]):
+    """Stores of objects by broker id, opened when they are first used; under `ANY_ROOT`, one that reads from any.
+
+    Thread-safe.  Broker 0 is the log's own root.
+    """
+
+    def __init__(
+        self,
+        own: ObjectStore,
+        cluster_id: str,
+        brokers: Callable[[], Mapping[int, Broker]],
+        holders: Callable[[str], Sequence[int]],
+        options: RootOptions = DEFAULT_OPTIONS,
+        clock: Clock | None = None,
+    ) -> None:
+        """
+        brokers:  the registered ones.
+        holders:  brokers from which an object can be read, in the order in which they are tried.
+        """
+        self.own = own
+        self.cluster_id = cluster_id
+        self.clock = clock or SystemClock()
+        self._brokers, self._holders, self._options = brokers, holders, options
+        self.rack = options.rack
+        self._late: dict[int, int] = {}
+        """Until when other roots are tried before that of a broker, on the monotonic clock."""
+        self._opened: dict[tuple[int, str, str], ObjectStore] = {}
+        self._checked: set[tuple[int, str]] = set()
+        """(broker, directory) of the roots whose description was right when this process first used them."""
+
+    def __getitem__(self, broker: int) -> ObjectStore:
+        """Raises KeyError for a broker that is not registered."""
+        if broker == OWN_BROKER:
+            return self.own
+        if broker == ANY_ROOT:
+            return ReplicatedStore(self) if self._brokers() else self.own
+        known = self._brokers()[broker]
+        return self._open(broker, f"{known.url.rstrip('/')}/{known.directory}", known)
+
+    def __contains__(self, broker: object) -> bool:
+        return broker in (OWN_BROKER, ANY_ROOT) or broker in self._brokers()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted({OWN_BROKER, *self._brokers()}))
+
+    def __len__(self) -> int:
+        return len({OWN_BROKER, *self._brokers()})
+
+    def root(self, broker: int) -> ObjectStore:
+        """The whole root of a broker, with its description."""
+        known = self._brokers()[broker]
+        return self._open(broker, known.url, known)
+
+    def _open(self, broker: int, url: str, known: Broker) -> ObjectStore:
+        key = broker, url, known.directory
+        store = self._opened.get(key)
+        if store is None:
+            self._opened[key] = store = self.open(broker, url, dict(known.options))
+        return store
+
+    def open(self, broker: int, url: str, registered: Mapping[str, str]) -> ObjectStore:
+        """The store at a URL, with the options of the root of a broker, which need not be registered."""
+        given = self._options.of_broker(broker, url, self.own.url, registered)
+        return with_retries(open_store(url, given, self._options.durability), self.clock)
+
+    def sources(self, name: str, holders: Sequence[int] | None = None, rack: str = "") -> list[ObjectStore]:
+        """Stores from which an object can be read, in the order in which they are tried.
+
+        holders:  the brokers that have it, if the caller knows them.
+        rack:     of the reader; empty: that of the process.
+
+        Those in the reader's rack come first, and those that failed lately last.  If there are several, each of their
+        reads has a time limit.
+        """
+        brokers, known, rack = self._brokers(), self.brokers_of(name, holders), rack or self.rack
+        if len(known) == 1:
+            return [self[known[0]]]
+        now = self.clock.monotonic_ms()
+        known.sort(key=lambda broker: (self._late.get(broker, 0) > now, not _is_near(brokers.get(broker), rack)))
+        return [self._bounded(broker) for broker in known]
+
+    def brokers_of(self, name: str, holders: Sequence[int] | None = None) -> list[int]:
+        """Registered brokers from which an object can be read, wherever the reader is."""
+        brokers, some = self._brokers(), self._holders(name) if holders is None else holders
+        known = [broker for broker in some if broker == OWN_BROKER or broker in brokers]
+        return list(dict.fromkeys(known)) or [OWN_BROKER]
+
+    @property
+    def brokers(self) -> Mapping[int, Broker]:
+        """The registered brokers."""
+        return self._brokers()
+
+    def _bounded(self, broker: int) -> BoundedStore:
+        def is_late() -> None:
+            self._late[broker] = self.clock.monotonic_ms() + LATE_MS
+
+        return BoundedStore(self[broker], self.clock, OTHER_SOURCE_MS, is_late)
+
+    @property
+    def local(self) -> bool:
+        """Whether the reads of all roots take microseconds."""
+        return self.own.local and all(is_local(known.url) for known in self._brokers().values())
+
+    def check(self, broker: int, *, again: bool = False) -> None:
+        """Check that a root is that of its broker; once in a process, unless `again`.
+
+        Raises WrongRoot, StorageUnavailable.
+        """
+        if broker == OWN_BROKER:
+            return
+        known = self._brokers()[broker]
+        if again or (broker, known.directory) not in self._checked:
+            self._checked.discard((broker, known.directory))
+            check_root(self.root(broker), self.cluster_id, broker, known.directory)
+            self._checked.add((broker, known.directory))
+
+
+def _is_near(known: Broker | None, rack: str) -> bool:
+    """Whether a broker is active, and in the rack of a reader that has one."""
+    return bool(rack) and known is not None and known.rack == rack and not known.fenced
+
+
+def check_root(root: ObjectStore, cluster_id: str, broker: int, directory: str) -> None:
+    """Raises WrongRoot unless a root is that of a broker."""
+    found = read_broker_file(root)
+    if found is None:
+        raise WrongRoot(
+            f"{root.url} has no {BROKER_KEY}, so it is not the root of broker {broker}: is its disk mounted?"
+        )
+    if (found.cluster_id, found.broker, found.directory) != (cluster_id, broker, directory):
+        raise WrongRoot(
+            f"{root.url} is the root of broker {found.broker} of log {found.cluster_id}, directory {found.directory}; "
+            f"expected broker {broker} of log {cluster_id}, directory {directory}: another disk is in its place"
+        )
+
+
+def read_broker_file(root: ObjectStore) -> BrokerFile | None:
+    """The description of a root; None if it has none.  Raises CorruptObject, UnsupportedVersion."""
+    try:
+        data = root.get(BROKER_KEY)
+    except ObjectNotFound:
+        return None
+    try:
+        found = msgspec.json.decode(data, type=BrokerFile)
+    except msgspec.DecodeError as error:
+        raise CorruptObject(f"{root.url}/{BROKER_KEY} is damaged: {error}") from error
+    if found.format != 1:
+        raise UnsupportedVersion(f"{root.url}/{BROKER_KEY} has format {found.format}, this pylog reads 1: update pylog")
+    return found
+
+
+def write_broker_file(root: ObjectStore, file: BrokerFile) -> None:
+    """Describe a root, in place of the description that it has."""
+    root.put(BROKER_KEY, [encode_broker_file(file)])
+
+
+def encode_broker_file(file: BrokerFile) -> bytes:
+    """The content of `meta/broker.json`."""
+    return msgspec.json.encode(file) + b"\n"
+
+
+class ReplicatedStore:
+    """The objects of a log with brokers: reads go to any root that has the object, all else to the log's own root.
+
+    A root that fails, or does not have the object, is passed over; the last error is raised if none is left.  Damaged
+    bytes are noticed by who decodes them, and read again from the next of `sources`.
+    """
+
+    def __init__(self, roots: Roots, holders: Mapping[str, Sequence[int]] | None = None, rack: str = "") -> None:
+        """
+        holders:  by object, the brokers that have it, instead of what the roots know.
+        rack:     of the reader.
+        """
+        self.roots = roots
+        self._known, self._rack = holders or {}, rack
+
+    @property
+    def url(self) -> str:
+        return self.roots.own.url
+
+    @property
+    def local(self) -> bool:
+        return self.roots.local
+
+    def sources(self, key: str) -> list[ObjectStore]:
+        """As `Roots.sources`."""
+        return self.roots.sources(key, self._known.get(key), self._rack)
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        return from_sources(key, self.sources(key), lambda store: store.get(key, start, end))
+
+    def get_intact(self, key: str, start: int, end: int | None, check: Callable[[bytes], object]) -> bytes:
+        """`get` from the first root whose bytes pass a check, which raises CorruptObject; if all are damaged, those of
+        the first one, so that their reader says what is wrong with them."""
+
+        def checked(store: ObjectStore) -> bytes:
+            data = store.get(key, start, end)
+            check(data)
+            return data
+
+        try:
+            return from_sources(key, self.sources(key), checked)
+        except CorruptObject:
+            return self.get(key, start, end)
+
+    def size(self, key: str) -> int | None:
+        def known(store: ObjectStore) -> int:
+            size = store.size(key)
+            if size is None:
+                raise ObjectNotFound(f"{store.url}/{key} is not there", key=key)
+            return size
+
+        try:
+            return from_sources(key, self.sources(key), known)
+        except ObjectNotFound:
+            return None
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        self.roots.own.put(key, chunks)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        return self.roots.own.put_new(key, data)
+
+    def list(self, prefix: str) -> list[str]:
+        return self.roots.own.list(prefix)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self.roots.own.delete(keys)
+
+    def written_ms(self, key: str) -> int | None:
+        return self.roots.own.written_ms(key)
+
+    def sweep(self, prefix: str, before_ms: int) -> int:
+        return self.roots.own.sweep(prefix, before_ms)
+
+    def fingerprint(self) -> str:
+        return self.roots.own.fingerprint()
+
+
+def sources_of(store: ObjectStore, name: str) -> list[ObjectStore]:
+    """Stores from which an object can be read, in the order in which they are tried."""
+    return store.sources(name) if isinstance(store, ReplicatedStore) else [store]

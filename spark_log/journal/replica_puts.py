@@ -1,0 +1,346 @@
+"""Puts of one object to all replicas of its placement group, in parallel.
+
+A put that is not done one second after `min.insync.replicas` of the ISR are, or after half of the time that they took
+if that is more, counts as missed.  Each put runs in a daemon thread: a root that hangs delays neither the others nor
+the end of the process.  Before its first put to the root of a broker, a process checks that it is that broker's (on a
+disk, before each put).  After each put it checks that again, and the size of the object, because a mount may have come
+or gone in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from spark_log.clock import Clock
+from spark_log.errors import (
+    CorruptObject,
+    LeaderNotAvailable,
+    NoSpace,
+    ObjectNotFound,
+    StorageUnavailable,
+    UnsupportedVersion,
+)
+from spark_log.journal.broker_roots import Roots, WrongRoot
+from spark_log.metadata.replica_state import OWN_BROKER, OWN_GROUP
+from spark_log.metadata.replicas import Targets
+from spark_log.model import Placed
+from spark_log.store.base import Bytes, Chunks, ObjectStore
+from spark_log.store.object_copies import copy_object
+
+logger = logging.getLogger("spark_log")
+
+GRACE_MS = 1000
+"""A put may take this much longer than those of the first `min.insync.replicas`."""
+STUCK_MS = 60_000
+"""A put that sends nothing for this long is not waited for, although there are not enough others."""
+
+COPY_MS, BYTES_PER_MS = 10_000, 10_000
+"""A copy may take this long, and a millisecond more for so many bytes, before its root is passed over."""
+
+Data: TypeAlias = Sequence[Bytes] | Callable[[], Iterable[Bytes]]
+"""The bytes of an object, or a function that generates them for each attempt."""
+Replica: TypeAlias = tuple[int, int]
+"""(broker, epoch)."""
+
+
+ROOT_FAILURES = (StorageUnavailable, NoSpace, WrongRoot, CorruptObject, UnsupportedVersion)
+"""Errors of a root that is not well; others are the writer's: it has no right to write there."""
+
+
+class Outcome(NamedTuple):
+    """The outcome of puts of one object."""
+
+    held: tuple[Replica, ...]
+    """The replicas that have it, in the order of the targets."""
+    missed: Mapping[int, Exception | None]
+    """The others by broker, with their errors; None: the put had not ended."""
+    size: int
+    """Bytes of the object."""
+
+
+def put_replicas(roots: Mapping[int, ObjectStore], targets: Targets, name: str, chunks: Data, clock: Clock) -> Placed:
+    """Put an object to the replicas of its group, and return which of them have it.  They may be fewer than `least`.
+
+    roots:  those of a journal, unless the group is that of the log's own root.
+    Raises as `ReplicaPut` and its `outcome` do.
+    """
+    if targets.group == OWN_GROUP:
+        roots[OWN_BROKER].put(name, Chunks(chunks) if callable(chunks) else chunks)
+        return Placed(OWN_GROUP)
+    assert isinstance(roots, Roots), "a log with placement groups has brokers"
+    put = ReplicaPut(roots, targets, name, chunks, clock)
+    return put.retry_missed(put.outcome())
+
+
+class ReplicaPut:
+    """A put of one object to the replicas of a group with brokers; its threads begin immediately."""
+
+    def __init__(
+        self, roots: Roots, targets: Targets, name: str, chunks: Data, clock: Clock, until_ms: float = math.inf
+    ) -> None:
+        """
+        until_ms:  deadline on the monotonic clock.
+        Raises LeaderNotAvailable if no in-sync replica is active.
+        """
+        if not targets.isr:
+            raise LeaderNotAvailable(
+                f"no in-sync replica of placement group {targets.group} is active: `pylog broker list` shows why; "
+                "nothing was written"
+            )
+        self._roots, self._targets, self.name, self._clock, self._until_ms = roots, targets, name, clock, until_ms
+        self._data = _SharedData(chunks, clock)
+        jobs = {one: partial(_put, roots, one[0], name, self._data) for one in targets.all}
+        self._race = _Race(targets.all, jobs, clock, until_ms, among=targets.isr, least=targets.least)
+
+    def outcome(self) -> Outcome:
+        """Wait for the puts.
+
+        Raises the error of a replica that refuses the request, if fewer than `least` have the object; and the error of
+        a replica if none has it.
+        """
+        ended = self._race.wait(lambda: self._data.moved_ms)
+        outcome = _outcome(self._targets, ended, self._data.size)
+        for broker, error in sorted(outcome.missed.items()):
+            logger.warning("broker %d missed the put of %s: %s", broker, self.name, error or "it had not ended")
+        _check_held(self._targets, self.name, outcome)
+        return outcome
+
+    def retry_missed(self, outcome: Outcome) -> Placed:
+        """Try once more what failed, by copies from a replica that has the object.  Puts that have not ended
+        continue, and count as missed.
+        """
+        group, targets = self._targets.group, self._targets.all
+        failed = [one for one in targets if outcome.missed.get(one[0]) is not None]
+        held = {*outcome.held}
+        if failed:
+            origin, size = outcome.held[0][0], outcome.size
+            held.update(copy_to(self._roots, origin, failed, self.name, size, self._clock, self._until_ms))
+        return Placed(group, tuple(one for one in targets if one in held))
+
+
+def _outcome(targets: Targets, ended: Mapping[Replica, Exception | None], size: int) -> Outcome:
+    held = tuple(one for one in targets.all if one in ended and ended[one] is None)
+    return Outcome(held, {one[0]: ended.get(one) for one in targets.all if one not in held}, size)
+
+
+def _check_held(targets: Targets, name: str, outcome: Outcome) -> None:
+    """Raises if no replica has an object, or if too few have it and one refuses the writer."""
+    errors = [error for _, error in sorted(outcome.missed.items()) if error is not None]
+    refusals = [error for error in errors if not isinstance(error, ROOT_FAILURES)]
+    if refusals and sum(one in outcome.held for one in targets.isr) < targets.least:
+        raise refusals[0]
+    if not outcome.held:
+        brokers = ", ".join(str(one) for one, _ in targets.all)
+        raise errors[0] if errors else StorageUnavailable(f"{name}: no put to brokers {brokers} has ended")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPuts:
+    """How a writer puts objects of placement groups with brokers."""
+
+    roots: Roots
+    targets: Callable[[int], Targets]
+    """Where objects of a group are put."""
+    clock: Clock
+    until_ms: float = math.inf
+    """Deadline on the monotonic clock."""
+
+    def begin(self, group: int, least: int, name: str, chunks: Data) -> ReplicaPut:
+        """least:  the highest `min.insync.replicas` of the topics of the object.  Raises as `ReplicaPut` does."""
+        targets = self.targets(group)._replace(least=least)
+        return ReplicaPut(self.roots, targets, name, chunks, self.clock, self.until_ms)
+
+
+def copy_to(
+    roots: Roots,
+    source: int,
+    targets: Sequence[Replica],
+    name: str,
+    size: int,
+    clock: Clock,
+    until_ms: float = math.inf,
+    wait_ms: float = GRACE_MS,
+) -> list[Replica]:
+    """Copy an object from the root of a broker to those of others, together; returns those that have it then.
+
+    wait_ms:  how long they are waited for.
+    """
+    jobs = {one: partial(copy_replica, roots, source, one[0], name, size) for one in targets}
+    race = _Race(targets, jobs, clock, min(until_ms, clock.monotonic_ms() + wait_ms))
+    ended = race.wait(clock.monotonic_ms)
+    for (broker, _), error in sorted(ended.items()):
+        if error is not None:
+            logger.warning("%s was not copied to broker %d: %s", name, broker, error)
+    return [one for one in targets if one in ended and ended[one] is None]
+
+
+def copy_missing(
+    roots: Mapping[int, ObjectStore],
+    name: str,
+    size: int,
+    where: Placed,
+    lacking: Sequence[Replica],
+    clock: Clock,
+    until_ms: float = math.inf,
+) -> Placed:
+    """Copy an object from a replica that has it to those that lack it; returns where it is then."""
+    assert isinstance(roots, Roots), "a log with placement groups has brokers"
+    limit_ms = COPY_MS + size / BYTES_PER_MS
+    for source, _ in where.held:
+        targets = [one for one in lacking if one[0] != source]
+        if done := copy_to(roots, source, targets, name, size, clock, until_ms, limit_ms):
+            brokers = {broker for broker, _ in done}
+            # A copy under an older epoch of the same broker is replaced.
+            return Placed(where.group, (*(one for one in where.held if one[0] not in brokers), *done))
+    return where
+
+
+def copy_replica(roots: Roots, source: int, target: int, name: str, size: int) -> None:
+    """Copy an object from the root of a broker to that of another one.
+
+    Raises StorageError, WrongRoot; CorruptObject if the source has other bytes.
+    """
+    _check_before(roots, target)
+    origin = _root(roots, source)
+    if copy_object(origin, _root(roots, target), name, size) is None:
+        raise ObjectNotFound(f"{origin.url}/{name} is not there", key=name)
+    _check_put(roots, target, name, size)
+
+
+def _put(roots: Roots, broker: int, name: str, data: _SharedData) -> None:
+    sent = 0
+
+    def counted() -> Iterator[Bytes]:
+        nonlocal sent
+        sent = 0
+        for chunk in data.chunks():
+            sent += len(chunk)
+            yield chunk
+
+    _check_before(roots, broker)
+    _root(roots, broker).put(name, Chunks(counted))
+    _check_put(roots, broker, name, sent)
+    data.size = sent
+
+
+def _check_put(roots: Roots, broker: int, name: str, size: int) -> None:
+    """Check that what was put is on the root of the broker: a mount may have come or gone since it was checked."""
+    if broker == OWN_BROKER:
+        return
+    _check(roots, broker, again=True)
+    found = _root(roots, broker).size(name)
+    if found != size:
+        raise WrongRoot(
+            f"{_root(roots, broker).url}/{name} has {'no' if found is None else found} bytes after {size} were put: "
+            "was the disk mounted or unmounted meanwhile?"
+        )
+
+
+def _check_before(roots: Roots, broker: int) -> None:
+    """Check a root before a put: once in a process, and on disks, where that takes microseconds, each time.  A put
+    would create the folders of a disk that is not mounted any more."""
+    _check(roots, broker, again=_root(roots, broker).local)
+
+
+def _check(roots: Roots, broker: int, *, again: bool = False) -> None:
+    try:
+        roots.check(broker, again=again)
+    except KeyError:
+        raise WrongRoot(f"broker {broker} is not registered any more") from None
+
+
+def _root(roots: Roots, broker: int) -> ObjectStore:
+    try:
+        return roots[broker]
+    except KeyError:
+        raise WrongRoot(f"broker {broker} is not registered any more") from None
+
+
+class _SharedData:
+    """The bytes of an object for several threads: their source may be a file with one position."""
+
+    def __init__(self, chunks: Data, clock: Clock) -> None:
+        self._make: Callable[[], Iterable[Bytes]] = chunks if callable(chunks) else lambda: chunks
+        self._lock, self._clock = threading.Lock(), clock
+        self.moved_ms = clock.monotonic_ms()
+        """When a thread last took some of them."""
+        self.size = 0
+        """How many there are; set when one put has ended."""
+
+    def chunks(self) -> Iterator[Bytes]:
+        with self._lock:
+            data = iter(self._make())
+        while True:
+            with self._lock:
+                chunk = next(data, None)
+                self.moved_ms = self._clock.monotonic_ms()
+            if chunk is None:
+                return
+            yield chunk
+
+
+class _Race:
+    """Jobs, each in a daemon thread, and the rule that says how long they are waited for."""
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        jobs: Mapping[Replica, Callable[[], None]],
+        clock: Clock,
+        until_ms: float,
+        *,
+        among: Sequence[Replica] = (),
+        least: int = 1,
+    ) -> None:
+        """
+        among, least:  when this many of these have ended without an error, the others get a short time more.
+        """
+        self._count, self._clock, self._until_ms = len(replicas), clock, until_ms
+        self._among, self._least = frozenset(among), min(least, len(among)) or len(replicas)
+        self._change = threading.Condition()
+        self._ended: dict[Replica, Exception | None] = {}
+        """The jobs that have ended, with their errors."""
+        self._began = clock.monotonic_ms()
+        self._enough_ms: int | None = None
+        """When enough jobs were done."""
+        for replica in replicas:
+            run = partial(self._run, replica, jobs[replica])
+            threading.Thread(target=run, name=f"pylog-put-{replica[0]}", daemon=True).start()
+
+    def _run(self, replica: Replica, job: Callable[[], None]) -> None:
+        error: Exception | None = None
+        try:
+            job()
+        except Exception as raised:  # noqa: BLE001  judged by who waits
+            error = raised
+        with self._change:
+            self._ended[replica] = error
+            done = sum(one in self._among and error is None for one, error in self._ended.items())
+            if self._enough_ms is None and done >= self._least:
+                self._enough_ms = self._clock.monotonic_ms()
+            self._change.notify_all()
+
+    def wait(self, moved_ms: Callable[[], int]) -> dict[Replica, Exception | None]:
+        """The jobs that have ended when the rule says so, with their errors.
+
+        moved_ms:  when any of them last made progress.
+        """
+        with self._change:
+            while len(self._ended) < self._count:
+                now = self._clock.monotonic_ms()
+                limit = min(self._limit(moved_ms()), self._until_ms)
+                if now >= limit:
+                    break
+                self._change.wait((limit - now) / 1000)
+            return dict(self._ended)
+
+    def _limit(self, moved_ms: int) -> float:
+        if self._enough_ms is None:
+            return moved_ms + STUCK_MS
+        return self._enough_ms + max(GRACE_MS, (self._enough_ms - self._began) / 2)

@@ -1,0 +1,42 @@
+"""The base of commands: a decision as a value with all of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.state import State
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+    """Base of all commands."""
+
+    role: ClassVar[str] = "admin"
+    """The required role: read, write or admin, each including the ones before it."""
+
+    def __call__(self, state: State, now_ms: int) -> Decision[Any]:
+        """Decide the command."""
+        raise NotImplementedError
+
+    def topics(self, state: State) -> Sequence[str]:
+        """Names of the topics that the command uses."""
+        return ()
+
+    def groups(self) -> Sequence[str]:
+        """Groups whose members or positions the command uses."""
+        return ()
+
+    def producers(self) -> Sequence[str]:
+        """Producer identities that the command commits under, takes over or ends."""
+        return ()
+
+    def pack(self, reply: Any) -> Any:
+        """The reply as a JSON value."""
+        return reply
+
+    def unpack(self, packed: Any) -> Any:
+        """The inverse of `pack`."""
+        return packed

@@ -1,0 +1,416 @@
+"""Decisions: brokers, replicas, and where the objects of commits and swaps have to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import structs
+
+from spark_log import text
+from spark_log.errors import (
+    BrokerNotAvailable,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    LeaderNotAvailable,
+    NotEnoughReplicas,
+)
+from spark_log.metadata import records as r
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.features import METADATA_VERSION, REPLICAS
+from spark_log.metadata.replay import replay_records
+from spark_log.metadata.replay_replicas import counted, held_by_all, lacking_isr
+from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
+from spark_log.metadata.replicas import (
+    Targets,
+    can_lead,
+    copies_of,
+    epoch_of,
+    group_at,
+    group_number,
+    is_active,
+    last_copies,
+    min_insync,
+    place,
+    rack_ring,
+    targets_of,
+)
+from spark_log.metadata.state import ObjectRow, State
+from spark_log.model import Placed
+from spark_log.settings import cluster_config
+
+AnyPlaced = TypeVar("AnyPlaced", r.CommitRecord, r.SwapRecord)
+
+BROKERS_MAX = 1000
+WAITED_FOR_MS = 3_600_000
+"""A swap does not wait for a replica that has been fenced for this long."""
+
+
+# ----------------------------------------------------------------------------------------------------------------- topics
+
+
+def decide_replicas(
+    state: State,
+    name: str,
+    topic_id: str,
+    first: int,
+    total: int,
+    factor: int | None,
+    replicas: Sequence[tuple[int, ...]],
+) -> tuple[tuple[int, ...], ...]:
+    """The replica lists of partitions [first, total) of a topic; empty if all are in the log's own root.
+
+    factor:    the replication factor; None: `default.replication.factor` of the log.
+    replicas:  the lists, if the caller gives them.
+    Raises InvalidReplicationFactor, InvalidReplicaAssignment.
+    """
+    if replicas:
+        if factor is not None:
+            raise InvalidReplicaAssignment(f"topic {name!r}: give a replication factor or an assignment, not both")
+        _check_assignment(state, name, first, total, replicas)
+        lists = [tuple(one) for one in replicas]
+    else:
+        factor = int(cluster_config(state.configs, "default.replication.factor")) if factor is None else factor
+        _check_factor(state, name, factor)
+        lists = place(state, topic_id, first, total, factor)
+    if all(one == (OWN_BROKER,) for one in lists):
+        return ()
+    _check_level(state)
+    for one in lists:
+        if not any(can_lead(state, broker) for broker in one):
+            raise InvalidReplicaAssignment(
+                f"topic {name!r}: none of the brokers {_ids(one)} of a partition is active and synchronous"
+            )
+    return tuple(lists)
+
+
+def _check_factor(state: State, name: str, factor: int) -> None:
+    ring = rack_ring(state.brokers)
+    if factor < 1:
+        raise InvalidReplicationFactor(f"topic {name!r}: replication factor {factor}; expected 1 or more")
+    if factor > len(ring):
+        raise InvalidReplicationFactor(
+            f"topic {name!r}: replication factor {factor}, and {text.counted(len(ring), 'broker')} can hold replicas "
+            f"({_ids(ring)}): add brokers with `pylog broker add`, or choose at most {len(ring)}"
+        )
+
+
+def _check_assignment(state: State, name: str, first: int, total: int, replicas: Sequence[Sequence[int]]) -> None:
+    if len(replicas) != total - first:
+        raise InvalidReplicaAssignment(
+            f"topic {name!r}: the assignment has {text.counted(len(replicas), 'partition')}, expected {total - first}"
+        )
+    for number, one in enumerate(replicas, first):
+        unknown = [broker for broker in one if epoch_of(state, broker) is None]
+        if unknown:
+            raise InvalidReplicaAssignment(
+                f"topic {name!r}, partition {number}: unknown brokers {_ids(unknown)}: `pylog broker list` shows the "
+                "registered ones"
+            )
+        if not one or len(set(one)) < len(one):
+            raise InvalidReplicaAssignment(
+                f"topic {name!r}, partition {number}: brokers {_ids(one)}; expected one or more, each once"
+            )
+        if len(one) != len(replicas[0]):
+            raise InvalidReplicaAssignment(
+                f"topic {name!r}, partition {number}: {text.counted(len(one), 'replica')}; partition {first} has "
+                f"{len(replicas[0])}: all partitions of a topic have the same number"
+            )
+
+
+def check_min_insync(name: str, wanted: int, replicas: int) -> None:
+    """Raises InvalidRequest if a topic could never be written to."""
+    if wanted > replicas:
+        raise InvalidRequest(
+            f"topic {name!r}: min.insync.replicas={wanted}, and its partitions have {text.counted(replicas, 'replica')}: "
+            "no write would succeed; choose a lower number, or create the topic with a higher replication factor"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------- commits and swaps
+
+
+def check_replicas(state: State, commit: r.CommitRecord) -> None:
+    """Whether enough in-sync replicas have the objects of a commit.
+
+    Raises LeaderNotAvailable, NotEnoughReplicas; InvalidRequest for an object of another group than its records.
+    """
+    _check_places(state, commit)
+    least = _least(state, commit)
+    for number, held in sorted(held_by_all(state, commit.placed).items()):
+        _check_group(state, commit, number, held, least.get(number, 1))
+
+
+def without_places(record: AnyPlaced) -> AnyPlaced:
+    """The record as in a log without brokers, if all of its objects are in the log's own root."""
+    if all(where.group == OWN_GROUP for where in record.placed) and len(record.placed) == len(record.objects):
+        return structs.replace(record, placed=()) if record.placed else record
+    return record
+
+
+def _check_places(state: State, commit: r.CommitRecord) -> None:
+    """Raises InvalidRequest unless each object is in the group of its slices.  Those of pieces are in an index."""
+    where = [one.group for one in commit.placed] if commit.placed else [OWN_GROUP] * len(commit.objects)
+    _check_numbers(state, commit, where)
+    wrong = {
+        group
+        for number, run in commit.slices
+        if (group := group_number(state, (run.topic_id, run.partition))) != where[number]
+    }
+    wrong |= {group_number(state, (topic_id, number)) for topic_id, number, _ in commit.pieces}.difference(
+        where, {OWN_GROUP}
+    )
+    if wrong:
+        raise _misplaced("a commit", wrong)
+
+
+def _check_numbers(state: State, record: r.CommitRecord | r.SwapRecord, where: Sequence[int]) -> None:
+    if len(where) != len(record.objects):
+        raise InvalidRequest(
+            f"a commit names {text.counted(len(record.objects), 'object')} and {text.counted(len(where), 'place')}: "
+            "expected the same number"
+        )
+    if unknown := {one for one in where if one != OWN_GROUP and one not in state.placement_groups}:
+        raise InvalidRequest(f"placement groups {_ids(unknown)} do not exist (any more): upload the data again")
+
+
+def _misplaced(what: str, groups: set[int]) -> InvalidRequest:
+    return InvalidRequest(
+        f"the objects of {what} are not where the replicas of its partitions are (placement groups {_ids(groups)}): "
+        "upload the data again"
+    )
+
+
+def _least(state: State, commit: r.CommitRecord) -> dict[int, int]:
+    """By group of the commit's partitions: the highest `min.insync.replicas` of the topics in it."""
+    keys = {(run.topic_id, run.partition) for _, run in commit.slices} | {(t, p) for t, p, _ in commit.pieces}
+    found: dict[int, int] = {}
+    for key in keys:
+        number = group_number(state, key)
+        found[number] = max(found.get(number, 1), min_insync(state, key[0]))
+    return found
+
+
+def _check_group(state: State, commit: r.CommitRecord, number: int, held: frozenset[int], least: int) -> None:
+    group = group_at(state, number)
+    if group.leader == NO_LEADER:
+        raise LeaderNotAvailable(
+            f"no in-sync replica of brokers {_ids(group.replicas)} is active ({_whys(state, group.replicas)}): bring one "
+            "back, or choose another leader by `pylog elect unclean`, which may lose records"
+        )
+    have = [broker for broker in group.isr if broker in held]
+    if len(have) >= least:
+        return
+    absent = {
+        made.name: tuple(broker for broker in group.isr if broker not in (counted(state, where) or ()))
+        for made, where in zip(commit.objects, commit.placed, strict=True)
+        if where.group == number
+    }
+    lacking = {name: brokers for name, brokers in absent.items() if brokers}
+    raise NotEnoughReplicas(
+        f"{len(have)} of the in-sync replicas {_ids(group.isr)} have the records, and min.insync.replicas is {least} "
+        f"(replicas: {_ids(group.replicas)}; {_whys(state, group.replicas)})",
+        lacking=lacking,
+    )
+
+
+def has_copies(state: State, swap: r.SwapRecord) -> bool:
+    """Whether the new objects of a swap have the copies that they need.
+
+    Raises InvalidRequest for an object of another group than its partitions.
+    """
+    _check_swap_places(state, swap)
+    old = [row for name in swap.removed if (row := state.objects.get(name)) is not None]
+    placed = all(counted(state, where) is not None for where in swap.placed)
+    return placed and not lacking_for_swap(state, swap.placed, old)
+
+
+def _check_swap_places(state: State, swap: r.SwapRecord) -> None:
+    places = [one.group for one in swap.placed] if swap.placed else [OWN_GROUP] * len(swap.objects)
+    _check_numbers(state, swap, places)
+    where = {made.name: group for made, group in zip(swap.objects, places, strict=True)}
+    groups = {(one.topic_id, one.partition): group_number(state, (one.topic_id, one.partition)) for one in swap.changes}
+    indexes = {piece.object for change in swap.changes for piece in change.pieces}
+    wrong = {group for name, group in where.items() if name not in indexes}.difference(groups.values())
+    wrong |= {
+        groups[change.topic_id, change.partition]
+        for change in swap.changes
+        for entry in change.slices
+        if where.get(entry.object, groups[change.topic_id, change.partition])
+        != groups[change.topic_id, change.partition]
+    }
+    if wrong:
+        raise _misplaced("a swap", wrong)
+
+
+def lacking_for_swap(state: State, placed: Sequence[Placed], old: Sequence[ObjectRow]) -> dict[int, tuple[int, ...]]:
+    """By group, the replicas that must have the new objects of a swap, and do not.
+
+    All in-sync replicas; and those that have one of the old objects, so that the swap does not leave fewer copies than
+    there were, unless they have been fenced for an hour.
+    """
+    found = {number: set(brokers) for number, brokers in lacking_isr(state, placed).items()}
+    held = held_by_all(state, placed)
+    for row in old:
+        copies = state.copies.get(row.copies)
+        if copies is None or copies.group not in held:
+            continue
+        for broker in copies.brokers:
+            if broker not in held[copies.group] and _is_waited_for(state, broker):
+                found.setdefault(copies.group, set()).add(broker)
+    return {number: tuple(sorted(brokers)) for number, brokers in found.items()}
+
+
+def swap_targets(state: State, group: int, old: Sequence[ObjectRow]) -> Targets | None:
+    """Where the new objects of a swap are put, so that it fits; None if a replica that must have them is fenced.
+
+    old:  the objects that are replaced.
+    """
+    targets = targets_of(state, group)
+    if group == OWN_GROUP:
+        return targets
+    holders = {
+        broker for row in old if (c := copies_of(state, row)) is not None and c.group == group for broker in c.brokers
+    }
+    known = {broker for broker, _ in targets.all}
+    more = tuple(
+        (broker, epoch)
+        for broker in sorted(holders - known)
+        if is_active(state, broker) and (epoch := epoch_of(state, broker)) is not None
+    )
+    targets = targets._replace(joining=(*targets.joining, *more), least=len(targets.isr))
+    if not targets.isr or lacking_for_swap(state, [Placed(group, targets.all)], old):
+        return None
+    return targets
+
+
+def _is_waited_for(state: State, broker: int) -> bool:
+    known = state.brokers.get(broker)
+    if known is None:
+        return True
+    return not known.is_async and not (known.fenced and state.time - known.since > WAITED_FOR_MS)
+
+
+# ---------------------------------------------------------------------------------------------------------------- brokers
+
+
+def decide_register(state: State, record: r.RegisterBrokerRecord, *, replaces: bool, lose_data: bool) -> Decision[None]:
+    """Register a broker, or give one another directory.  A retry with the same directory changes nothing.
+
+    Raises InvalidRequest for an invalid id, a root that another broker has, or a directory with last copies.
+    """
+    _check_level(state)
+    known = state.brokers.get(record.broker)
+    if known is not None and known.directory == record.directory:
+        return Decision((), None)
+    if record.broker == OWN_BROKER or not 0 < record.broker < BROKERS_MAX:
+        raise InvalidRequest(
+            f"broker {record.broker}: expected an id from 1 to {BROKERS_MAX - 1}; 0 is the log's own root"
+        )
+    if (known is not None) != replaces:
+        raise (
+            BrokerNotAvailable(f"broker {record.broker} is not registered: `pylog broker add` registers it")
+            if replaces
+            else InvalidRequest(
+                f"broker {record.broker} is registered already, with {known.url if known else ''}: choose another id, or "
+                f"`pylog broker replace {record.broker}` if its disk was replaced"
+            )
+        )
+    twin = next((i for i, one in state.brokers.items() if one.url == record.url and i != record.broker), None)
+    if twin is not None:
+        raise InvalidRequest(f"{record.url} is the root of broker {twin}: each broker has a root to itself")
+    lost = last_copies(state, record.broker)
+    if lost.objects and not lose_data:
+        raise InvalidRequest(
+            f"broker {record.broker} has the last copies of {text.counted(lost.objects, 'object')}: bring its old "
+            "directory back, or lose them by --lose-data (lose_data=True)"
+        )
+    return Decision((record,), None)
+
+
+def decide_fence_broker(state: State, broker: int, epoch: int | None, reason: str) -> Decision[bool]:
+    """Fence a broker.  The reply is False if it was fenced already, or has another epoch."""
+    known = _registered(state, broker)
+    if epoch not in (None, known):
+        return Decision((), False)
+    return decide_if_changed(state, r.FenceBrokerRecord(broker=broker, epoch=known, reason=reason))
+
+
+def decide_return(state: State, broker: int, epoch: int, missing: Sequence[str]) -> Decision[bool]:
+    """Take a fenced broker back, without the objects that it lacks."""
+    _registered(state, broker)
+    record = r.ReturnBrokerRecord(broker=broker, epoch=epoch, missing=tuple(missing))
+    return decide_if_changed(state, record)
+
+
+def decide_remove(state: State, broker: int) -> Decision[None]:
+    """Remove a broker.  Raises InvalidRequest if it has replicas."""
+    _registered(state, broker)
+    changed = decide_if_changed(state, record := r.RemoveBrokerRecord(broker=broker))
+    if not changed.records:
+        named = sorted(
+            topic.name
+            for topic_id, numbers in state.assignments.items()
+            if (topic := state.topics.get(topic_id)) is not None
+            and any(broker in group_at(state, number).replicas for number in set(numbers))
+        )
+        raise InvalidRequest(
+            f"broker {broker} has replicas of {text.counted(len(named), 'topic')} ({', '.join(named[:3])}): delete the "
+            "topics, and wait until upkeep has removed the records of deleted ones"
+        )
+    return Decision((record,), None)
+
+
+def decide_elect(state: State, number: int, leader: int, *, unclean: bool) -> Decision[bool]:
+    """Make a replica the leader of a group.  Raises InvalidRequest if it may not lead."""
+    group = state.placement_groups.get(number)
+    if group is None or leader not in group.replicas:
+        raise InvalidRequest(f"broker {leader} is not a replica of placement group {number}")
+    if not can_lead(state, leader):
+        raise LeaderNotAvailable(f"broker {leader} cannot lead: {_whys(state, [leader])}")
+    if leader not in group.isr and not unclean:
+        raise InvalidRequest(
+            f"broker {leader} is not in sync ({_ids(group.isr)}): wait until it is, or elect it by `pylog elect "
+            "unclean`, which may lose records"
+        )
+    if leader not in group.isr and group.leader != NO_LEADER:
+        raise InvalidRequest(
+            f"placement group {number} has a leader, broker {group.leader}: an unclean election is for a group without one"
+        )
+    return decide_if_changed(state, r.ElectLeaderRecord(group=number, leader=leader))
+
+
+def decide_if_changed(state: State, record: r.AnyRecord) -> Decision[bool]:
+    """Write a record unless it is void.  The reply is whether it was written."""
+    _check_level(state)
+    return Decision((record,), True) if replay_records(state, [record]) is not state else Decision((), False)
+
+
+def _registered(state: State, broker: int) -> int:
+    """The epoch of a registered broker.  Raises BrokerNotAvailable; InvalidRequest for broker 0."""
+    known = state.brokers.get(broker)
+    if broker == OWN_BROKER:
+        raise InvalidRequest("broker 0 is the log's own root, which has the metadata: it is never fenced or removed")
+    if known is None:
+        raise BrokerNotAvailable(f"broker {broker} is not registered: `pylog broker list` shows those that are")
+    return known.epoch
+
+
+def _check_level(state: State) -> None:
+    level = state.levels[METADATA_VERSION]
+    if level < REPLICAS:
+        raise InvalidRequest(
+            f"the log is at level {level} of {METADATA_VERSION}, and brokers need level {REPLICAS}: when no older pylog "
+            "uses the log any more, run `pylog cluster upgrade`"
+        )
+
+
+def _ids(brokers: Sequence[int] | set[int] | Mapping[int, object]) -> str:
+    return ", ".join(map(str, brokers if isinstance(brokers, Sequence) else sorted(brokers))) or "(none)"
+
+
+def _whys(state: State, brokers: Sequence[int]) -> str:
+    """The brokers that are not active, with the reasons."""
+    fenced = [(one, known) for one in brokers if (known := state.brokers.get(one)) is not None and known.fenced]
+    return "; ".join(f"broker {one} is fenced: {known.reason}" for one, known in fenced) or "all are active"

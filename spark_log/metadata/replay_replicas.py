@@ -1,0 +1,420 @@
+"""Replay of brokers, replicas and copies: the part of `replay` that changes them.  Total and deterministic.
+
+A replica in the ISR is active and lacks no object of its group.  If there is no such replica, one stays that is fenced
+or lacks some.  `_settled` keeps this rule: it runs after every change of copies and brokers.  A commit needs no run:
+the replicas that did not get its objects have left.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from msgspec.structs import replace as moved
+
+from spark_log.metadata import records as r
+from spark_log.metadata.replica_state import (
+    NO_LEADER,
+    OWN_BROKER,
+    OWN_GROUP,
+    Broker,
+    Copies,
+    Member,
+    PlacementGroup,
+    Role,
+)
+from spark_log.metadata.replicas import can_lead, copies_of, deficits, is_active, is_current, next_leader
+from spark_log.metadata.state import ObjectRow, State
+from spark_log.model import DataObject, Placed
+
+MISSES_KEPT_MS = 3_600_000
+"""After an hour without a missed write, a replica has missed none."""
+
+
+# ----------------------------------------------------------------------------------------------------- topics and groups
+
+
+def with_replicas(state: State, topic_id: str, replicas: Sequence[tuple[int, ...]]) -> State:
+    """The partitions of a topic after those that have a group, in the groups of their replica lists.
+
+    Groups that do not exist yet are made.
+    """
+    known = state.assignments.get(topic_id)
+    before = (OWN_GROUP,) * (state.topics[topic_id].partitions - len(replicas)) if known is None else known
+    groups, numbers = state.placement_groups, {group.replicas: n for n, group in state.placement_groups.items()}
+    numbers[OWN_BROKER,] = OWN_GROUP
+    for one in dict.fromkeys(replicas):
+        if one not in numbers:
+            numbers[one] = max(groups, default=OWN_GROUP) + 1
+            groups = groups.set(numbers[one], _new_group(state, one))
+    assigned = (*before, *(numbers[one] for one in replicas))
+    if not any(assigned):
+        return state
+    return replace(state, placement_groups=groups, assignments=state.assignments.set(topic_id, assigned))
+
+
+def _new_group(state: State, replicas: Sequence[int]) -> PlacementGroup:
+    """All active replicas are in sync: there is nothing that they could lack."""
+    roles: list[Role] = ["isr" if can_lead(state, broker) else "out" for broker in replicas]
+    members = tuple(Member(broker, role, state.version) for broker, role in zip(replicas, roles, strict=True))
+    return _led(state, PlacementGroup(members))
+
+
+# ------------------------------------------------------------------------------------------------------- copies of objects
+
+
+@dataclass(slots=True)
+class _Recount:
+    """Changes of `State.copies` by one record."""
+
+    state: State
+    made: int = field(init=False)
+    _numbers: dict[tuple[int, tuple[int, ...]], int] = field(init=False, default_factory=dict)
+    _changes: dict[int, list[int]] = field(init=False, default_factory=lambda: defaultdict(lambda: [0, 0]))
+    new: dict[int, Copies] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.made = self.state.copies_made
+
+    def number(self, group: int, brokers: tuple[int, ...]) -> int:
+        """The key of these holders; 0 for group 0."""
+        if group == OWN_GROUP:
+            return 0
+        if not self._numbers:
+            rows = sorted(self.state.copies.items(), reverse=True)  # of equal ones, the first
+            self._numbers.update({(known.group, known.brokers): number for number, known in rows})
+        number = self._numbers.get((group, brokers))
+        if number is None:
+            self.made = number = self.made + 1
+            self._numbers[group, brokers] = number
+            self.new[number] = Copies(group, brokers, 0, 0)
+        return number
+
+    def add(self, number: int, size: int, sign: int = 1) -> None:
+        """Count an object, or one that is gone."""
+        change = self._changes[number]
+        change[0] += sign
+        change[1] += sign * size
+
+    def result(self) -> State:
+        """The state with the new counts.  Holders of no object have no row."""
+        copies = self.state.copies
+        for number, (objects, size) in sorted(self._changes.items()):
+            known = copies.get(number) or self.new.get(number)
+            if known is None:
+                continue  # of an object in the log's own root
+            left = known._replace(objects=known.objects + objects, bytes=known.bytes + size)
+            if left.objects:
+                copies = copies.set(number, left)
+            elif number in copies:
+                copies = copies.delete(number)
+        return replace(self.state, copies=copies, copies_made=self.made)
+
+
+def placed_rows(
+    state: State, objects: Sequence[DataObject], placed: Sequence[Placed], live: Sequence[int]
+) -> tuple[State, dict[str, ObjectRow]] | None:
+    """The rows of new objects, and the state with their copies counted.  Objects without entries get no row.
+
+    None if an object has no copy that counts, or if `placed` is not for these objects.
+    """
+    if placed and len(placed) != len(objects):
+        return None
+    counts, rows = _Recount(state), dict[str, ObjectRow]()
+    for number, (made, entries) in enumerate(zip(objects, live, strict=True)):
+        where = placed[number] if placed else Placed(OWN_GROUP)
+        brokers = counted(state, where)
+        if brokers is None:
+            return None
+        if entries:
+            key = counts.number(where.group, brokers)
+            rows[made.name] = ObjectRow(made.size, made.index_position, entries, key)
+            counts.add(key, made.size)
+    return (counts.result() if any(row.copies for row in rows.values()) else state), rows
+
+
+def counted(state: State, where: Placed) -> tuple[int, ...] | None:
+    """The replicas whose copy of an object counts, ascending; None if there are none.
+
+    A fenced broker's does not: its root may have been listed for its return already, and may have lost the copy before.
+    """
+    if where.group == OWN_GROUP:
+        return ()
+    group = state.placement_groups.get(where.group)
+    if group is None:
+        return None
+    found = {broker for broker, epoch in where.held if broker in group.replicas and _counts(state, broker, epoch)}
+    return tuple(sorted(found)) or None
+
+
+def _counts(state: State, broker: int, epoch: int) -> bool:
+    return is_current(state, broker, epoch) and is_active(state, broker)
+
+
+def held_by_all(state: State, placed: Iterable[Placed]) -> dict[int, frozenset[int]]:
+    """By group, the replicas that have all of some new objects."""
+    found: dict[int, frozenset[int]] = {}
+    for where in placed:
+        if where.group != OWN_GROUP:
+            brokers = frozenset(counted(state, where) or ())
+            found[where.group] = found.get(where.group, brokers) & brokers
+    return found
+
+
+def lacking_isr(state: State, placed: Iterable[Placed]) -> dict[int, tuple[int, ...]]:
+    """By group, the in-sync replicas that do not have all of some new objects, if there are any."""
+    found = {
+        number: tuple(broker for broker in state.placement_groups[number].isr if broker not in held)
+        for number, held in held_by_all(state, placed).items()
+        if number in state.placement_groups
+    }
+    return {number: lacking for number, lacking in found.items() if lacking}
+
+
+def with_missed(state: State, placed: Sequence[Placed], upload_epoch: int) -> State | None:
+    """Replicas that did not get all objects of a commit leave the ISR, or stop joining.
+
+    None if no replica of an ISR has them.
+    """
+    for number, held in held_by_all(state, placed).items():
+        group = state.placement_groups[number]
+        if not held.intersection(group.isr):
+            return None
+        members = tuple(
+            member if member.role == "out" or member.broker in held else _missed(state, member, upload_epoch)
+            for member in group.members
+        )
+        state = _with_group(state, number, members)
+    return state
+
+
+def _missed(state: State, member: Member, upload_epoch: int) -> Member:
+    if member.since > upload_epoch:  # the writer did not know that it had to put there
+        return member._replace(role="joining")
+    kept = member.misses if state.time - member.missed < MISSES_KEPT_MS else 0
+    return Member(member.broker, "out", state.version, state.time, kept + 1)
+
+
+def swapped_copies(state: State, dropped: Iterable[ObjectRow], placed: Sequence[Placed]) -> State:
+    """After a swap: objects that were dropped are not counted any more, and replicas may lack nothing now."""
+    counts, gone = _Recount(state), list(dropped)
+    for row in gone:
+        counts.add(row.copies, row.size, -1)
+    groups = {copies.group for row in gone if (copies := copies_of(state, row)) is not None}
+    if not groups and not placed:
+        return state
+    return _settled(counts.result(), groups | {where.group for where in placed} - {OWN_GROUP})
+
+
+def replay_held(state: State, record: r.HeldRecord) -> State | None:
+    return _recopied(state, record.copies, held=True)
+
+
+def replay_missing(state: State, record: r.MissingRecord) -> State | None:
+    return _recopied(state, record.copies, held=False)
+
+
+def _recopied(state: State, copies: Iterable[r.Copy], *, held: bool) -> State | None:
+    """Add copies of objects, or remove them.  Those that do not fit the state are left out."""
+    counts, rows, groups = _Recount(state), dict[str, ObjectRow](), set[int]()
+    for name, broker, epoch in copies:
+        row = rows.get(name) or state.objects.get(name)
+        known = None if row is None else _holders(state, counts, row)
+        if row is None or known is None or not (_counts if held else is_current)(state, broker, epoch):
+            continue
+        group, brokers = known
+        if broker not in state.placement_groups[group].replicas or (broker in brokers) == held:
+            continue
+        now = {*brokers, broker} if held else {*brokers} - {broker}
+        counts.add(row.copies, row.size, -1)
+        rows[name] = row = moved(row, copies=counts.number(group, tuple(sorted(now))))
+        counts.add(row.copies, row.size)
+        groups.add(group)
+    if not rows:
+        return None
+    return _settled(replace(counts.result(), objects=state.objects.update(rows)), groups)
+
+
+def _holders(state: State, counts: _Recount, row: ObjectRow) -> tuple[int, tuple[int, ...]] | None:
+    """Group and holders of an object; None if it is in the log's own root."""
+    known = state.copies.get(row.copies) or counts.new.get(row.copies)
+    return None if known is None else (known.group, known.brokers)
+
+
+# ---------------------------------------------------------------------------------------------------------------- brokers
+
+
+def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
+    """A broker with an empty directory: whatever it had under another one is gone."""
+    new = Broker(
+        record.url,
+        record.directory,
+        record.rack,
+        tuple(sorted(record.options.items())),
+        record.is_async,
+        epoch=state.version,
+        since=state.time,
+    )
+    copies = state.copies.update(
+        {
+            number: known._replace(brokers=tuple(one for one in known.brokers if one != record.broker))
+            for number, known in state.copies.items()
+            if record.broker in known.brokers
+        }
+    )
+    state = replace(state, brokers=state.brokers.set(record.broker, new), copies=copies)
+    for number in _groups_with(state, record.broker):
+        state = _with_roles(state, number, {record.broker: "out"})
+    return _entered(state, record.broker)
+
+
+def replay_fence(state: State, record: r.FenceBrokerRecord) -> State | None:
+    known = state.brokers.get(record.broker)
+    if known is None or known.fenced or known.epoch != record.epoch or not known.directory:
+        return None
+    known = known._replace(fenced=True, reason=record.reason, since=state.time)
+    state = replace(state, brokers=state.brokers.set(record.broker, known))
+    return _settled(state, _groups_with(state, record.broker))
+
+
+def replay_return(state: State, record: r.ReturnBrokerRecord) -> State | None:
+    known = state.brokers.get(record.broker)
+    if known is None or not known.fenced or known.epoch != record.epoch:
+        return None
+    gone = [r.Copy(name, record.broker, record.epoch) for name in record.missing]
+    state = replay_missing(state, r.MissingRecord(copies=tuple(gone))) or state
+    known = known._replace(fenced=False, reason="", epoch=state.version, since=state.time)
+    return _entered(replace(state, brokers=state.brokers.set(record.broker, known)), record.broker)
+
+
+def _entered(state: State, broker: int) -> State:
+    """A broker is active now: it is in sync where it lacks nothing."""
+    groups = _groups_with(state, broker)
+    for number in groups:
+        if can_lead(state, broker) and broker not in deficits(state, number):
+            state = _with_roles(state, number, {broker: "isr"})
+    return _settled(state, groups)
+
+
+def replay_remove(state: State, record: r.RemoveBrokerRecord) -> State | None:
+    """Groups with the broker, of which nothing is left, go with it.  Void if there are others."""
+    used = {number for numbers in state.assignments.values() for number in numbers}
+    used |= {copies.group for copies in state.copies.values()}
+    groups = _groups_with(state, record.broker)
+    if record.broker not in state.brokers or used.intersection(groups):
+        return None
+    left = state.placement_groups
+    for number in groups:
+        left = left.delete(number)
+    return replace(state, brokers=state.brokers.delete(record.broker), placement_groups=left)
+
+
+def replay_join(state: State, record: r.JoinIsrRecord) -> State:
+    for number, broker in record.members:
+        group = state.placement_groups.get(number)
+        if group is None or not can_lead(state, broker):
+            continue
+        if broker not in group.isr:
+            state = _settled(_with_roles(state, number, {broker: "joining"}), [number])
+    return state
+
+
+def replay_elect(state: State, record: r.ElectLeaderRecord) -> State | None:
+    group = state.placement_groups.get(record.group)
+    if group is None or record.leader not in group.replicas or not can_lead(state, record.leader):
+        return None
+    if group.leader == record.leader or (record.leader not in group.isr and group.leader != NO_LEADER):
+        return None
+    if record.leader not in group.isr:  # unclean: what it lacks was acknowledged, and may be lost
+        roles: dict[int, Role] = {**dict.fromkeys(group.isr, "out"), record.leader: "isr"}
+        group = _with_roles(state, record.group, roles).placement_groups[record.group]
+    led = PlacementGroup(group.members, record.leader, state.placement_groups[record.group].leader_epoch + 1)
+    return replace(state, placement_groups=state.placement_groups.set(record.group, led))
+
+
+def replay_reset(state: State, record: r.ResetReplicasRecord) -> State | None:
+    if not (state.brokers or state.placement_groups or state.assignments or state.copies):
+        return None
+    return without_replicas(state)
+
+
+def without_replicas(state: State) -> State:
+    """A state in which all objects are in the log's own root.
+
+    Keys of copies that objects still have are never used again, so they mean that root.
+    """
+    none = State()
+    return replace(
+        state,
+        brokers=none.brokers,
+        placement_groups=none.placement_groups,
+        assignments=none.assignments,
+        copies=none.copies,
+    )
+
+
+def _groups_with(state: State, broker: int) -> list[int]:
+    return sorted(number for number, group in state.placement_groups.items() if broker in group.replicas)
+
+
+def _settled(state: State, groups: Iterable[int]) -> State:
+    """Groups after a change of copies or brokers, in which the ISR is again as the rule says.
+
+    Joining replicas that lack nothing enter.  If no member is active without a deficit, each active replica without one
+    enters, joining or not.
+    """
+    for number in sorted(groups):
+        group, lacking = state.placement_groups[number], deficits(state, number)
+        active = {broker for broker in group.replicas if can_lead(state, broker)}
+        fit = active - lacking.keys()
+        entering = fit if fit.isdisjoint(group.isr) else fit.intersection(group.joining)
+        isr = fit.intersection(group.isr) | entering
+        if not isr and group.isr:
+            isr = {min(group.isr, key=lambda one: (one not in active, lacking.get(one, 0), one != group.leader))}
+        roles: dict[int, Role] = {
+            member.broker: "isr" if member.broker in isr else "joining"
+            for member in group.members
+            if member.broker in isr or (member.role == "joining" and member.broker in active)
+        }
+        state = _with_roles(state, number, {**dict.fromkeys(group.replicas, "out"), **roles})
+    return state
+
+
+def _with_roles(state: State, number: int, roles: Mapping[int, Role]) -> State:
+    """A group in which some replicas have other roles, with the leader that follows from them."""
+    before = state.placement_groups[number]
+    return _with_group(
+        state, number, tuple(_in_role(state, one, roles.get(one.broker, one.role)) for one in before.members)
+    )
+
+
+def _in_role(state: State, member: Member, role: Role) -> Member:
+    entered_or_left = (member.role == "out") != (role == "out")
+    return member._replace(role=role, since=state.version if entered_or_left else member.since)
+
+
+def _with_group(state: State, number: int, members: tuple[Member, ...]) -> State:
+    """A group with these members, and with the leader that follows from them."""
+    before = state.placement_groups[number]
+    group = _led(state, before._replace(members=members))
+    return state if group == before else replace(state, placement_groups=state.placement_groups.set(number, group))
+
+
+def _led(state: State, group: PlacementGroup) -> PlacementGroup:
+    leader = next_leader(state, group)
+    return group if leader == group.leader else group._replace(leader=leader, leader_epoch=group.leader_epoch + 1)
+
+
+REPLAY_REPLICAS: Mapping[type[r.Record], Callable[[State, Any], State | None]] = {
+    r.RegisterBrokerRecord: replay_register,
+    r.FenceBrokerRecord: replay_fence,
+    r.ReturnBrokerRecord: replay_return,
+    r.RemoveBrokerRecord: replay_remove,
+    r.HeldRecord: replay_held,
+    r.MissingRecord: replay_missing,
+    r.JoinIsrRecord: replay_join,
+    r.ElectLeaderRecord: replay_elect,
+    r.ResetReplicasRecord: replay_reset,
+}

@@ -1,0 +1,117 @@
+"""Commands of brokers and replicas."""
+
+from __future__ import annotations
+
+import msgspec
+
+from spark_log.metadata import records as r
+from spark_log.metadata.command import Command
+from spark_log.metadata.decide import replicas
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.state import State
+
+
+class RegisterBroker(Command, frozen=True, kw_only=True, tag="register_broker"):
+    """Register a broker whose root has a new, empty directory."""
+
+    broker: int
+    directory: str
+    url: str
+    rack: str = ""
+    options: dict[str, str] = msgspec.field(default_factory=dict)
+    is_async: bool = False
+    replaces: bool = False
+    """The broker exists: it gets this directory in place of the one that it had."""
+    lose_data: bool = False
+    """Even if the old directory has the last copies of objects."""
+
+    def __call__(self, state: State, now_ms: int) -> Decision[None]:
+        record = r.RegisterBrokerRecord(
+            broker=self.broker,
+            directory=self.directory,
+            url=self.url,
+            rack=self.rack,
+            options=self.options,
+            is_async=self.is_async,
+        )
+        return replicas.decide_register(state, record, replaces=self.replaces, lose_data=self.lose_data)
+
+
+class FenceBroker(Command, frozen=True, kw_only=True, tag="fence_broker"):
+    """Take a broker out of all ISRs.  The reply is False if it was fenced, or has another epoch."""
+
+    broker: int
+    epoch: int | None = None
+    """Its epoch when it did not answer; None: any."""
+    reason: str = ""
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return replicas.decide_fence_broker(state, self.broker, self.epoch, self.reason)
+
+
+class ReturnBroker(Command, frozen=True, kw_only=True, tag="return_broker"):
+    """A fenced broker is back.  The reply is False if it was not fenced, or has another epoch."""
+
+    broker: int
+    epoch: int
+    missing: tuple[str, ...] = ()
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return replicas.decide_return(state, self.broker, self.epoch, self.missing)
+
+
+class RemoveBroker(Command, frozen=True, kw_only=True, tag="remove_broker"):
+    """Remove a broker that has no replicas."""
+
+    broker: int
+
+    def __call__(self, state: State, now_ms: int) -> Decision[None]:
+        return replicas.decide_remove(state, self.broker)
+
+
+class AddCopies(Command, frozen=True, kw_only=True, tag="add_copies"):
+    """Record copies that were made."""
+
+    role = "write"
+    copies: tuple[r.Copy, ...]
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return replicas.decide_if_changed(state, r.HeldRecord(copies=self.copies))
+
+
+class RemoveCopies(Command, frozen=True, kw_only=True, tag="remove_copies"):
+    """Record copies that were found damaged or absent."""
+
+    copies: tuple[r.Copy, ...]
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return replicas.decide_if_changed(state, r.MissingRecord(copies=self.copies))
+
+
+class JoinIsr(Command, frozen=True, kw_only=True, tag="join_isr"):
+    """Let replicas join the ISR of their group."""
+
+    members: tuple[tuple[int, int], ...]
+    """(group, broker)."""
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return replicas.decide_if_changed(state, r.JoinIsrRecord(members=self.members))
+
+
+class ElectLeader(Command, frozen=True, kw_only=True, tag="elect_leader"):
+    """Make a replica the leader of a group.  The reply is False if it leads already."""
+
+    group: int
+    leader: int
+    unclean: bool = False
+    """Even if it is not in the ISR: acknowledged records that no active broker has are lost."""
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return replicas.decide_elect(state, self.group, self.leader, unclean=self.unclean)
+
+
+class ResetReplicas(Command, frozen=True, kw_only=True, tag="reset_replicas"):
+    """Forget all brokers: the log was recovered from a mirror, which has all objects in one root."""
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return replicas.decide_if_changed(state, r.ResetReplicasRecord())

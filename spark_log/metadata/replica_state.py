@@ -1,0 +1,94 @@
+"""The part of a state that knows brokers and replicas.  Plain values.
+
+A *broker* is a storage root in which objects can have copies.  Broker 0 is the log's own root: it exists without being
+registered, and is never fenced, because the metadata log is there.  A *placement group* is an ordered list of replicas
+with one leader and one ISR: what Kafka keeps for each partition is kept once for all partitions of a group, so fencing
+a broker of 100,000 partitions is a small change.  Group 0 has the single replica 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+OWN_BROKER = 0
+"""The log's own root."""
+OWN_GROUP = 0
+"""The group of partitions whose only replica is broker 0."""
+NO_LEADER = -1
+
+Role = Literal["isr", "joining", "out"]
+"""Of a replica in its group.  Writers wait for `isr` and `joining`; the replicator copies to all."""
+
+
+class Broker(NamedTuple):
+    """A registered broker."""
+
+    url: str
+    """URL of its root; empty for broker 0, which has a row only if it has a rack."""
+    directory: str
+    """Random id of the folder on that root with its copies: another disk in the same place does not have it."""
+    rack: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+    """Storage options without secrets, such as an endpoint."""
+    is_async: bool = False
+    """Copies go to it, and no writer ever waits for it; it is never in an ISR."""
+    epoch: int = 0
+    """Version of its registration or last return: copies that were put under an older one do not count."""
+    fenced: bool = False
+    reason: str = ""
+    """Why it is fenced."""
+    since: int = 0
+    """The log's time when it was registered, fenced or returned."""
+
+
+class Member(NamedTuple):
+    """A replica of a group."""
+
+    broker: int
+    role: Role
+    since: int = 0
+    """Version since which it is out, or since which writers wait for it."""
+    missed: int = 0
+    """The log's time when it last missed a write; 0: never."""
+    misses: int = 0
+    """How many times it left after a missed write, with less than `MISSES_KEPT_MS` between two of them."""
+
+
+class PlacementGroup(NamedTuple):
+    """Partitions with the same replicas."""
+
+    members: tuple[Member, ...]
+    """In replica order; the first is the preferred leader."""
+    leader: int = NO_LEADER
+    leader_epoch: int = 0
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Broker ids, in order."""
+        return tuple(member.broker for member in self.members)
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """Broker ids of the in-sync replicas, in replica order."""
+        return tuple(member.broker for member in self.members if member.role == "isr")
+
+    @property
+    def joining(self) -> tuple[int, ...]:
+        """Broker ids of the replicas that are about to enter the ISR."""
+        return tuple(member.broker for member in self.members if member.role == "joining")
+
+
+OWN = PlacementGroup((Member(OWN_BROKER, "isr"),), OWN_BROKER)
+"""Group 0."""
+
+
+class Copies(NamedTuple):
+    """Objects of one group that have copies on the same brokers."""
+
+    group: int
+    brokers: tuple[int, ...]
+    """Those that have the objects whole and durably, ascending; none: no good copy is known."""
+    objects: int
+    """How many live objects there are."""
+    bytes: int
+    """Their size."""

@@ -1,0 +1,213 @@
+"""Questions about brokers, replicas and copies of objects.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+from spark_log.metadata.replica_state import (
+    NO_LEADER,
+    OWN,
+    OWN_BROKER,
+    OWN_GROUP,
+    Broker,
+    Copies,
+    PlacementGroup,
+)
+from spark_log.metadata.state import ObjectRow, State, TopicKey
+from spark_log.settings import topic_config
+
+
+class Deficit(NamedTuple):
+    """The objects that a replica of a group lacks, although another broker has them."""
+
+    objects: int = 0
+    bytes: int = 0
+
+
+class Targets(NamedTuple):
+    """Where a writer puts the objects of a placement group.  Sent to tasks."""
+
+    group: int = OWN_GROUP
+    isr: tuple[tuple[int, int], ...] = ((OWN_BROKER, 0),)
+    """(broker, epoch) of the in-sync replicas."""
+    joining: tuple[tuple[int, int], ...] = ()
+    """The same for the replicas that are about to enter the ISR."""
+    least: int = 1
+    """`min.insync.replicas`: a writer does not wait long for others when this many in-sync replicas have an object."""
+
+    @property
+    def all(self) -> tuple[tuple[int, int], ...]:
+        """(broker, epoch) of all replicas that get the objects."""
+        return (*self.isr, *self.joining)
+
+
+def targets_of(state: State, group: int, least: int = 1) -> Targets:
+    """Where objects of a placement group are put: its active replicas that are in the ISR or joining it."""
+    if group == OWN_GROUP:
+        return Targets(least=least)
+    known = group_at(state, group)
+    return Targets(group, _with_epochs(state, known.isr), _with_epochs(state, known.joining), least)
+
+
+def _with_epochs(state: State, brokers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    return tuple(
+        (one, epoch) for one in brokers if is_active(state, one) and (epoch := epoch_of(state, one)) is not None
+    )
+
+
+def is_active(state: State, broker: int) -> bool:
+    """Whether a broker is registered and not fenced."""
+    known = state.brokers.get(broker)
+    return broker == OWN_BROKER or (known is not None and not known.fenced)
+
+
+def can_lead(state: State, broker: int) -> bool:
+    """Whether a broker may be in an ISR: it is active, and not asynchronous."""
+    return is_active(state, broker) and not _is_async(state, broker)
+
+
+def _is_async(state: State, broker: int) -> bool:
+    known = state.brokers.get(broker)
+    return known is not None and known.is_async
+
+
+def epoch_of(state: State, broker: int) -> int | None:
+    """The epoch of a registered broker; 0 for broker 0, None for an unknown one."""
+    known = state.brokers.get(broker)
+    if broker == OWN_BROKER:
+        return 0
+    return None if known is None else known.epoch
+
+
+def is_current(state: State, broker: int, epoch: int) -> bool:
+    """Whether a copy that was put under this epoch counts: the broker has neither returned nor been replaced since."""
+    return epoch_of(state, broker) == epoch
+
+
+def group_at(state: State, number: int) -> PlacementGroup:
+    """A placement group."""
+    return OWN if number == OWN_GROUP else state.placement_groups[number]
+
+
+def group_numbers(state: State, topic_id: str) -> tuple[int, ...]:
+    """The group of each partition of a topic."""
+    return state.assignments.get(topic_id) or (OWN_GROUP,) * state.topics[topic_id].partitions
+
+
+def group_number(state: State, key: TopicKey) -> int:
+    """The group of a partition."""
+    numbers = state.assignments.get(key[0])
+    return OWN_GROUP if numbers is None else numbers[key[1]]
+
+
+def copies_of(state: State, row: ObjectRow) -> Copies | None:
+    """Where an object has copies; None: in the log's own root, as all objects of group 0."""
+    return state.copies.get(row.copies) if row.copies else None
+
+
+def holders(state: State, row: ObjectRow) -> tuple[int, ...]:
+    """Brokers from which an object can be read, in the order in which a reader tries them.
+
+    First the leader of its group, then other active brokers with a copy, in replica order; then fenced ones.  Without
+    any known copy: all replicas of the group, because a copy that was found damaged may have been repaired.
+
+    Then the other replicas, which may have a good copy although the state knows of none: the row of a client that holds
+    some topics may be older than its state, and a copy that was reported as missing may have been repaired before.  The
+    last one is the first again: it is read if it has failed for a short time only.
+    """
+    found = copies_of(state, row)
+    if found is None:  # in the log's own root, unless the row is old
+        others = sorted(state.brokers, key=lambda broker: (not is_active(state, broker), broker)) if row.copies else ()
+        return tuple(dict.fromkeys((OWN_BROKER, *others)))
+    group = state.placement_groups[found.group]
+    order = {broker: number for number, broker in enumerate((group.leader, *group.replicas))}
+    some = found.brokers or group.replicas
+    known = sorted(some, key=lambda broker: (not is_active(state, broker), order.get(broker, len(order))))
+    others = [broker for broker in group.replicas if broker not in some]
+    return (*known, *others, *(known[:1] if others else ()))
+
+
+def deficit(state: State, number: int, broker: int) -> Deficit:
+    """The objects that a replica of a group lacks.  Those without any known good copy are left out."""
+    lacking = list(lacked(state, number, broker))
+    copies = [state.copies[one] for one in lacking]
+    return Deficit(sum(c.objects for c in copies), sum(c.bytes for c in copies))
+
+
+def deficits(state: State, number: int) -> dict[int, int]:
+    """The replicas of a group that lack objects, with the number of these."""
+    found: dict[int, int] = {}
+    replicas = group_at(state, number).replicas
+    for copies in state.copies.values():
+        if copies.group == number and copies.brokers:
+            for broker in replicas:
+                if broker not in copies.brokers:
+                    found[broker] = found.get(broker, 0) + copies.objects
+    return found
+
+
+def lacked(state: State, number: int, broker: int) -> Iterator[int]:
+    """Ids of the copies that a replica of a group has not, although another broker has them."""
+    for one, copies in state.copies.items():
+        if copies.group == number and copies.brokers and broker not in copies.brokers:
+            yield one
+
+
+def min_insync(state: State, topic_id: str) -> int:
+    """`min.insync.replicas` of a topic."""
+    configs = state.topics[topic_id].configs
+    return int(topic_config(configs, "min.insync.replicas"))
+
+
+def last_copies(state: State, broker: int) -> Deficit:
+    """Objects that only this broker has."""
+    some = [c for c in state.copies.values() if c.brokers == (broker,)]
+    return Deficit(sum(c.objects for c in some), sum(c.bytes for c in some))
+
+
+def rack_ring(brokers: Mapping[int, Broker]) -> list[int]:
+    """Brokers that can hold replicas, so that neighbours are in different racks as far as possible.
+
+    brokers: the registered ones; broker 0 is always one of them.
+    """
+    racks: dict[str, list[int]] = {}
+    for broker in sorted({OWN_BROKER, *brokers}):
+        known = brokers.get(broker)
+        if known is None or not (known.is_async or known.fenced):
+            racks.setdefault(known.rack if known is not None else "", []).append(broker)
+    turns = max(len(some) for some in racks.values())
+    return [some[turn] for turn in range(turns) for _, some in sorted(racks.items()) if turn < len(some)]
+
+
+def place(state: State, topic_id: str, first: int, total: int, factor: int) -> list[tuple[int, ...]]:
+    """Replica lists of partitions [first, total): neighbours on a ring of brokers, each rack once before any twice.
+
+    Each broker leads the same number of partitions, one more or less.  There are as many lists as brokers.
+    """
+    if factor == 1:
+        return [(OWN_BROKER,)] * (total - first)
+    ring = rack_ring(state.brokers)
+    shift = crc32(topic_id.encode())
+    return [_neighbours(state, ring, (shift + number) % len(ring), factor) for number in range(first, total)]
+
+
+def _neighbours(state: State, ring: Sequence[int], at: int, factor: int) -> tuple[int, ...]:
+    """A broker of the ring, and those after it: first one of each other rack, then the rest."""
+    order = [*ring[at:], *ring[:at]]
+    seen, near, far = set[str](), list[int](), list[int]()
+    for broker in order:
+        known = state.brokers.get(broker)
+        rack = known.rack if known is not None else ""
+        (far if rack and rack in seen else near).append(broker)
+        seen.add(rack)
+    return tuple([*near, *far][:factor])
+
+
+def next_leader(state: State, group: PlacementGroup) -> int:
+    """The leader stays while it is in the ISR and active; otherwise the first such replica in replica order."""
+    fit = [broker for broker in group.isr if can_lead(state, broker)]
+    if group.leader in fit:
+        return group.leader
+    return fit[0] if fit else NO_LEADER

@@ -1,0 +1,113 @@
+"""Where the prober and the replicator run for long: in a coordinator, and in `pylog replicate`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from spark_log.client.log import Log
+from spark_log.errors import SparkLogError
+from spark_log.node.prober import Prober, probe_every
+from spark_log.node.replicator import ReplicationReport, Replicator
+
+EVERY_MS = 1_000
+"""How often a coordinator looks for what brokers lack."""
+
+logger = logging.getLogger("spark_log")
+
+
+def replicate_once(
+    log: Log,
+    *,
+    bytes_per_s: int | None = None,
+    brokers: Iterable[int] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> ReplicationReport:
+    """Check the roots of brokers, and copy all that can be copied now.  The report sums up all rounds.
+
+    bytes_per_s:  limit of all copying; None: no limit.
+    brokers:      copy to these only; None: to all.
+    progress:     called with ("copy", bytes so far, bytes in all).
+    """
+    Prober(log).until_sure()
+    replicator, total = Replicator(log, bytes_per_s=bytes_per_s, brokers=brokers), ReplicationReport(version=0)
+    while True:
+        one = replicator.round()
+        total = replace(
+            one,
+            objects=total.objects + one.objects,
+            bytes=total.bytes + one.bytes,
+            joined=(*total.joined, *one.joined),
+            removed=(*total.removed, *one.removed),
+            found=total.found + one.found,
+        )
+        if progress is not None:
+            progress("copy", total.bytes, total.bytes + sum(lag.bytes for lag in one.lag.values()))
+        if not one.busy:
+            return total
+
+
+def replicate_every(
+    log: Log,
+    interval_ms: int,
+    *,
+    bytes_per_s: int | None = None,
+    brokers: Iterable[int] | None = None,
+    stop: threading.Event | None = None,
+    probes: bool = True,
+) -> Iterator[ReplicationReport]:
+    """Rounds of copying that start every `interval_ms`, or without a pause while there is more to copy.
+
+    Ends when `stop` is set.  Roots are checked meanwhile in another thread, unless `probes` is False.  The first round
+    raises its errors; those of later ones are logged.
+    """
+    stop, ended = stop or threading.Event(), threading.Event()
+    replicator, clock = Replicator(log, bytes_per_s=bytes_per_s, brokers=brokers), log.journal.context.clock
+    is_first = True
+    try:
+        if probes:
+            has_ended = lambda: ended.is_set() or stop.is_set()  # noqa: E731
+            threading.Thread(target=probe_every, args=(log, has_ended), name="pylog-prober", daemon=True).start()
+        while not stop.is_set():
+            began_ms = clock.monotonic_ms()
+            try:
+                report = replicator.round()
+            except SparkLogError as error:
+                if is_first:
+                    raise
+                logger.warning("replication of %s failed, retrying: %s", log.url, error)
+            else:
+                yield report
+                if report.busy:
+                    continue
+            is_first = False
+            stop.wait(max(0.0, began_ms + interval_ms - clock.monotonic_ms()) / 1000)
+    finally:
+        ended.set()
+
+
+def keep_brokers(
+    open_log: Callable[[], Log],
+    has_brokers: Callable[[], bool],
+    stop: threading.Event,
+    note: Callable[[ReplicationReport], None],
+) -> None:
+    """The duties of a coordinator, until `stop`: check roots and copy, in separate threads.
+
+    open_log:     opens the log; called if it has brokers.
+    has_brokers:  whether it has any now.
+    note:         called with each report.
+    """
+    while not stop.wait(EVERY_MS / 1000):
+        if not has_brokers():
+            continue
+        try:
+            for report in replicate_every(open_log(), EVERY_MS, stop=stop):
+                note(report)
+        except SparkLogError as error:
+            if not stop.is_set():
+                logger.warning("replication did not begin, retrying: %s", error)
+        except Exception:
+            logger.exception("replication failed, restarting it")

@@ -1,0 +1,80 @@
+"""Sentences for `pylog cluster health`: defects of brokers and replicas, each with its cure.  Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.replicas import is_active, last_copies
+from spark_log.metadata.state import State
+from spark_log.node.prober import SINCE_REASON
+from spark_log.node.replica_metrics import count_replicas
+from spark_log.node.replicator import lag_of
+from spark_log.text import counted
+
+
+class Finding(NamedTuple):
+    """One check."""
+
+    what: str
+    healthy: bool
+    says: str
+
+
+def broker_findings(state: State) -> list[Finding]:
+    """One for each broker, and one for the partitions; none for a log without brokers."""
+    if not state.brokers:
+        return []
+    brokers = [_broker(state, broker) for broker in sorted({OWN_BROKER, *state.brokers})]
+    return [*brokers, _partitions(state), *_objects(state)]
+
+
+def _broker(state: State, broker: int) -> Finding:
+    what, lag = f"broker {broker}", lag_of(state, broker)
+    known = state.brokers.get(broker)
+    if known is not None and known.fenced:
+        if known.reason.startswith(SINCE_REASON):
+            cure = (
+                "bring its disk or bucket back: a coordinator, `pylog replicate` or `pylog maintain` takes it back then. "
+                f"If it is lost, `pylog broker replace {broker}`"
+            )
+        else:
+            cure = f"`pylog broker unfence {broker}` takes it back"
+        only = last_copies(state, broker)
+        says = f"is fenced: {known.reason}; {cure}"
+        if only.objects:
+            says += f". Only it has {counted(only.objects, 'object')}, whose records cannot be read meanwhile"
+        return Finding(what, False, says)
+    if lag.objects:
+        cure = "a coordinator copies them by itself; without one, run `pylog replicate`"
+        return Finding(what, False, f"lacks {counted(lag.objects, 'object')} ({lag.bytes:,} bytes): {cure}")
+    return Finding(what, True, "has all objects of its partitions")
+
+
+def _partitions(state: State) -> Finding:
+    under, offline, short = count_replicas(state)
+    says = list[str]()
+    if offline:
+        says.append(
+            f"{counted(offline, 'partition')} without a leader: bring the brokers of their ISR back, or choose another "
+            "leader by `pylog elect unclean`, which may lose records"
+        )
+    if short > offline:
+        says.append(
+            f"{counted(short, 'partition')} with fewer in-sync replicas than min.insync.replicas: they accept no writes"
+        )
+    if under and not (offline or short):
+        says.append(f"{counted(under, 'partition')} with replicas that are not in sync: see the brokers")
+    return Finding("replicas", not says, "; ".join(says) or "all replicas are in sync")
+
+
+def _objects(state: State) -> list[Finding]:
+    lost = sum(copies.objects for copies in state.copies.values() if not copies.brokers)
+    if not lost:
+        return []
+    says = (
+        f"{counted(lost, 'object')} without any known good copy: `pylog replicate` looks for one on all replicas, and "
+        "`pylog verify` names the records"
+    )
+    active = all(is_active(state, broker) for broker in state.brokers)
+    return [Finding("objects", False, says if active else f"{says}. A fenced broker may have one")]

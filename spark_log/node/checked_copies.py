@@ -1,0 +1,185 @@
+"""Copies of segments from root to root, with all of their bytes checked on the way.
+
+A segment is checked by what it says about itself: the tail has the checksum of the index, and the index has that of
+each batch, and the schema messages and ends of streams between them.  So nobody has to look for the slices in it.  A
+copy whose bytes are wrong is never seen under its name, because a put shows all of an object or nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from spark_log.clock import Clock
+from spark_log.errors import CorruptObject, ObjectNotFound, SparkLogError
+from spark_log.metadata.state import ObjectRow
+from spark_log.segment import ipc
+from spark_log.segment.batch_index import Index, parse_index
+from spark_log.store.base import Chunks, ObjectStore
+from spark_log.store.object_copies import RANGE_BYTES
+
+PACE_BURST_S = 0.25
+"""A throttle lets the bytes of so many seconds pass without a wait."""
+
+
+class BadCopy(SparkLogError):
+    """A copy of an object is damaged, or is not there."""
+
+
+class SourceFailed(SparkLogError):
+    """The root of a copy could not be read: nothing is known about the copy.
+
+    It is not a StorageError, because the put that reads from it would be tried again.
+    """
+
+
+class Pace:
+    """A limit of bytes per second, shared by threads."""
+
+    def __init__(self, clock: Clock, bytes_per_s: int | None = None) -> None:
+        """bytes_per_s:  None: no limit."""
+        self._clock, self._rate = clock, bytes_per_s
+        self._free_ms = 0.0
+        """When all bytes that have passed are paid for, on the monotonic clock."""
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> None:
+        """Let so many bytes pass; waits until they may."""
+        if self._rate is None:
+            return
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            self._free_ms = max(self._free_ms, now_ms - PACE_BURST_S * 1000) + size * 1000 / self._rate
+            wait_ms = self._free_ms - now_ms
+        if wait_ms > 0:
+            self._clock.sleep_ms(wait_ms)
+
+
+def check_copy(store: ObjectStore, name: str, row: ObjectRow) -> None:
+    """Read a copy and check all of its bytes.  Raises BadCopy, SourceFailed."""
+    for _ in checked_ranges(store, name, row):
+        pass
+
+
+def is_good(store: ObjectStore, name: str, row: ObjectRow) -> bool:
+    """Whether a root has a good copy.  Raises SourceFailed if it cannot be read."""
+    try:
+        check_copy(store, name, row)
+    except BadCopy:
+        return False
+    return True
+
+
+def copy_checked(
+    source: ObjectStore,
+    target: ObjectStore,
+    name: str,
+    row: ObjectRow,
+    pace: Pace,
+    moved: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Write an object with the bytes of a good copy, whatever is there under its name.
+
+    moved:  called with what happens next: "read", "wait" for the throttle, or "write".
+    Raises BadCopy, and SourceFailed if the source cannot be read; the target's errors as they are.
+    """
+
+    def ranges() -> Iterator[bytes]:
+        moved("read")
+        for data in checked_ranges(source, name, row):
+            moved("wait")
+            pace.take(len(data))
+            moved("write")
+            yield data
+            moved("read")
+        moved("write")
+
+    target.put(name, Chunks(ranges))
+
+
+def checked_ranges(store: ObjectStore, name: str, row: ObjectRow) -> Iterator[bytes]:
+    """The bytes of an object, a range at a time.  Raises BadCopy, after the last range at the latest; SourceFailed."""
+    end, step = _read(store, name, row.index_position, row.size), RANGE_BYTES["local" if store.local else "remote"]
+    try:
+        index = parse_index(end, name=name, object_size=row.size)
+        if len(end) != row.size - row.index_position or index.index_position != row.index_position:
+            raise CorruptObject(f"object {name} ends at another place than the log says")
+    except SparkLogError as error:
+        raise BadCopy(f"{store.url}: {error}") from error
+    check = _Check(index)
+    for at in range(0, row.index_position, step):
+        data = _read(store, name, at, min(at + step, row.index_position))
+        check.feed(data)
+        yield data
+    if not check.is_whole():
+        raise BadCopy(f"{store.url}/{name} is damaged: bytes before its index are not those that were written")
+    yield end
+    if (size := _size(store, name)) != row.size:
+        raise BadCopy(f"{store.url}/{name} has {size} bytes, not {row.size}")
+
+
+def _read(store: ObjectStore, name: str, start: int, end: int) -> bytes:
+    try:
+        return store.get(name, start, end)
+    except ObjectNotFound as error:
+        raise BadCopy(f"{store.url}/{name} is not there") from error
+    except CorruptObject as error:
+        raise BadCopy(str(error)) from error
+    except (SparkLogError, OSError) as error:
+        raise SourceFailed(str(error)) from error
+
+
+def _size(store: ObjectStore, name: str) -> int | None:
+    try:
+        return store.size(name)
+    except (SparkLogError, OSError) as error:
+        raise SourceFailed(str(error)) from error
+
+
+@dataclass(slots=True)
+class _Check:
+    """Checks the bytes before an index, in order."""
+
+    index: Index
+    at: int = field(default=0, init=False)
+    good: bool = field(default=True, init=False)
+    _row: int = field(default=0, init=False)
+    _crc: int = field(default=0, init=False)
+    _between: bytearray = field(default_factory=bytearray, init=False)
+    """Bytes since the last batch."""
+
+    def feed(self, data: bytes) -> None:
+        numbers, view = self.index.numbers, memoryview(data)
+        while len(view) and self.good:
+            is_last = self._row == len(numbers["position"])
+            start = self.index.index_position if is_last else int(numbers["position"][self._row])
+            if self.at < start:
+                part = view[: start - self.at]
+                self._between += part
+            else:
+                end = start + int(numbers["length"][self._row])
+                part = view[: end - self.at]
+                self._end_gap()
+                self._crc = crc32c(part, self._crc)
+                if self.at + len(part) == end:
+                    self.good = self.good and self._crc == int(numbers["crc32c"][self._row])
+                    self._row, self._crc = self._row + 1, 0
+            self.at, view = self.at + len(part), view[len(part) :]
+
+    def is_whole(self) -> bool:
+        """Whether all bytes were there and right."""
+        self._end_gap()
+        done = self._row == len(self.index.numbers["position"]) and self.at == self.index.index_position
+        return self.good and done
+
+    def _end_gap(self) -> None:
+        """Check the bytes between two batches: ends of streams, and schema messages."""
+        rest, self._between = bytes(self._between), bytearray()
+        known = (ipc.END, *self.index.schemas.values())
+        while rest and self.good:
+            found = next((part for part in known if rest.startswith(part)), None)
+            self.good = found is not None
+            rest = rest[len(found or b"") :]

@@ -1,0 +1,184 @@
+"""`pylog verify` of a log with brokers: looks at every copy on every active root, and restores bad ones from good
+ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from spark_log.client.log import Log
+from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.journal.journal import Journal
+from spark_log.journal.store_operations import PARALLEL
+from spark_log.metadata.column_blocks import rows_with_copies
+from spark_log.metadata.records import Copy
+from spark_log.metadata.replica_commands import RemoveCopies
+from spark_log.metadata.replicas import copies_of, epoch_of, is_active
+from spark_log.metadata.state import ObjectRow, State
+from spark_log.node.checked_copies import BadCopy, Pace, SourceFailed, check_copy, copy_checked
+from spark_log.node.rewrite import Progress
+from spark_log.store.base import ObjectStore
+
+COPIES_AT_ONCE = 1_000
+"""Copies whose checks are queued together: an interrupt waits for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadCopyFound:
+    """A copy that a broker should have, and that is not there or is damaged."""
+
+    object: str
+    broker: int
+    epoch: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCopies:
+    """All copies of the objects of a log's brokers."""
+
+    bad: tuple[BadCopyFound, ...] = ()
+    unreachable: Mapping[int, str] = field(default_factory=dict)
+    """By broker, why its root cannot be read; its copies were not checked."""
+    lost: frozenset[str] = frozenset()
+    """Objects without a good copy on any root that can be read."""
+
+    def good(self, state: State, name: str) -> list[int]:
+        """Active brokers with a good copy of an object."""
+        copies = copies_of(state, state.objects[name])
+        bad = {one.broker for one in self.bad if one.object == name}
+        known = () if copies is None else copies.brokers
+        return [b for b in known if b not in bad and b not in self.unreachable and is_active(state, b)]
+
+
+def is_replicated(state: State, row: ObjectRow) -> bool:
+    """Whether an object belongs to a placement group, and not to the log's own root alone."""
+    return copies_of(state, row) is not None
+
+
+def check_copies(journal: Journal, state: State, deep: bool = False, progress: Progress | None = None) -> CheckedCopies:
+    """Look at every copy on every active root: that it is there with its size, and if `deep`, all of its bytes.
+
+    Copies of which the log knows by now that they are gone are left out.
+    """
+    found, unreachable = list[BadCopyFound](), dict[int, str]()
+    total = sum(copies.objects * len(copies.brokers) for copies in state.copies.values())
+    done = 0
+    for broker in sorted({broker for copies in state.copies.values() for broker in copies.brokers}):
+        if not is_active(state, broker):
+            continue
+        try:
+            journal.roots.check(broker, again=True)
+            for some, count in _bad_on(journal.roots[broker], state, broker, deep):
+                found += some
+                done += count
+                if progress is not None:
+                    progress("copies", done, total)
+        except (SparkLogError, OSError, KeyError) as error:
+            unreachable[broker] = str(error)
+    bad = tuple(_still_held(journal.refresh(), found)) if found else ()
+    checked = CheckedCopies(bad, unreachable)
+    return CheckedCopies(bad, unreachable, frozenset(_lost(state, checked)))
+
+
+def _lost(state: State, checked: CheckedCopies) -> Iterator[str]:
+    none = {number for number, copies in state.copies.items() if not copies.brokers}
+    if none:
+        yield from (name for name, _ in rows_with_copies(state.objects, none))
+    for name in {one.object for one in checked.bad}:
+        if not checked.good(state, name):
+            yield name
+
+
+def _bad_on(store: ObjectStore, state: State, broker: int, deep: bool) -> Iterator[tuple[list[BadCopyFound], int]]:
+    """The bad copies among some, and how many these were."""
+    held = {number for number, copies in state.copies.items() if broker in copies.brokers}
+    rows, epoch = list(rows_with_copies(state.objects, held)), epoch_of(state, broker) or 0
+
+    def check(row: tuple[str, ObjectRow]) -> BadCopyFound | None:
+        message = _problem(store, *row, deep)
+        return BadCopyFound(row[0], broker, epoch, message) if message else None
+
+    with ThreadPoolExecutor(1 if store.local else PARALLEL, thread_name_prefix="pylog-verify") as pool:
+        for at in range(0, len(rows), COPIES_AT_ONCE):
+            some = rows[at : at + COPIES_AT_ONCE]
+            yield [bad for bad in pool.map(check, some) if bad is not None], len(some)
+
+
+def _problem(store: ObjectStore, name: str, row: ObjectRow, deep: bool) -> str:
+    """The defect of a copy; empty if it has none."""
+    size = store.size(name)
+    if size is None:
+        return "the copy is not there"
+    if size != row.size:
+        return f"the copy has {size} bytes, not {row.size}"
+    if deep:
+        try:
+            check_copy(store, name, row)
+        except BadCopy as error:
+            return str(error)
+    return ""
+
+
+def _still_held(state: State, found: Sequence[BadCopyFound]) -> Iterator[BadCopyFound]:
+    for one in found:
+        row = state.objects.get(one.object)
+        copies = copies_of(state, row) if row is not None else None
+        if copies is not None and one.broker in copies.brokers and epoch_of(state, one.broker) == one.epoch:
+            yield one
+
+
+# ----------------------------------------------------------------------------------------------------------------- repair
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRepair:
+    """The result of a repair."""
+
+    repaired: tuple[str, ...] = ()
+    """The copies that were replaced by good ones, as `broker 2: data/…`."""
+    removed: tuple[str, ...] = ()
+    """Bad copies that could not be replaced: the log knows now that they are missing."""
+
+
+def repair_copies(log: Log, deep: bool = False, *, progress: Progress | None = None) -> CopyRepair:
+    """Replace bad copies by good ones of other brokers; those that cannot be replaced are recorded as missing.
+
+    Raises InvalidRequest for a log without brokers.
+    """
+    journal = log.journal
+    journal.require(None)
+    state = journal.refresh()
+    if not state.brokers:
+        raise InvalidRequest(
+            "the log has no brokers, so there are no other copies: give another copy of the log, such as a mirror, with "
+            "--repair-from"
+        )
+    checked = check_copies(journal, state, deep, progress)
+    repaired, removed = list[BadCopyFound](), list[BadCopyFound]()
+    for number, bad in enumerate(checked.bad):
+        (repaired if _replaced(journal, state, bad, checked) else removed).append(bad)
+        if progress is not None:
+            progress("repair", number + 1, len(checked.bad))
+    if removed:
+        copies = tuple(Copy(bad.object, bad.broker, bad.epoch) for bad in removed)
+        journal.propose(RemoveCopies(copies=copies))
+    return CopyRepair(*(tuple(f"broker {one.broker}: {one.object}" for one in some) for some in (repaired, removed)))
+
+
+def _replaced(journal: Journal, state: State, bad: BadCopyFound, checked: CheckedCopies) -> bool:
+    row, target = state.objects[bad.object], journal.roots[bad.broker]
+    for broker in checked.good(state, bad.object):
+        try:
+            journal.roots.check(bad.broker, again=True)
+            copy_checked(journal.roots[broker], target, bad.object, row, Pace(journal.context.clock))
+        except (BadCopy, SourceFailed):
+            continue
+        except SparkLogError:
+            return False
+        now = journal.refresh()
+        if bad.object not in now.objects and bad.object not in now.dropped:
+            target.delete([bad.object])  # garbage collection has passed meanwhile, and will not come again
+        return True
+    return False

@@ -1,0 +1,281 @@
+"""The prober: checks the roots of brokers, fences those that fail, and takes back those that it had fenced.
+
+A check puts a mark on the root, reads it, and looks for the mark of the last check.  If that one is gone, the root was
+rolled back to an older copy or swapped.  A root that is not that of its broker is fenced immediately; one that does not
+answer when it has failed all checks for `broker.session.timeout.ms`.  Time is measured by this process's own monotonic
+clock, and does not count while the process was stopped.
+
+Each root has a thread, so a hung one delays no other check.  Several processes may check the same roots.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spark_log.client.administering.brokers import return_broker
+from spark_log.client.log import Log
+from spark_log.errors import SparkLogError, StorageError
+from spark_log.journal.broker_roots import WrongRoot
+from spark_log.journal.journal import Journal
+from spark_log.metadata.replica_commands import FenceBroker
+from spark_log.metadata.replica_state import Broker
+from spark_log.node.daemon_tasks import Task
+from spark_log.settings import cluster_config
+from spark_log.store.base import ObjectStore
+from spark_log.store.retry import RetryingStore
+
+MARKS = "meta/probe-"
+"""In the directory of a broker."""
+MARK_MS_MAX = 600_000
+"""After a pause of this length the mark of the last check may have been deleted as that of a dead process."""
+SINCE_REASON = "its root "
+"""Begins the reason with which a prober fences.  A broker that is fenced for another reason was fenced by hand, and is
+taken back by hand."""
+TICK_MS = 100
+STOPPED_MS = 1_500
+"""This process was stopped, or got no processor, if it did not look at its clock for so long."""
+
+logger = logging.getLogger("spark_log")
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """The result of a round."""
+
+    failing: tuple[str, ...] = ()
+    """Roots that fail, and are not fenced yet: `broker 2: …`."""
+    fenced: tuple[str, ...] = ()
+    """The brokers that this round has fenced, with the reasons."""
+    returned: tuple[int, ...] = ()
+    """The brokers that it has taken back."""
+
+
+class _Mark(NamedTuple):
+    key: str
+    put_ms: int
+
+
+@dataclass(slots=True)
+class _Root:
+    """Results of the checks of one root, under one registration and epoch."""
+
+    broker: int
+    known: Broker
+    task: Task[None] | None = None
+    began_ms: int = 0
+    """When the check under way began."""
+    mark: _Mark | None = None
+    """The mark of the last check."""
+    failing_ms: int | None = None
+    """Since when all checks have failed."""
+    error: str = ""
+    wrong: bool = False
+    """The root is not that of its broker, so it need not be given time."""
+    rolled_back: str = ""
+    """The error if it lost a mark: later checks succeed, and it still has to be fenced."""
+    returning: Task[bool] | None = None
+
+
+class Prober:
+    """Rounds of checks of one log's brokers.  Not thread-safe."""
+
+    def __init__(self, log: Log) -> None:
+        self._journal: Journal = log.journal
+        self._clock = log.journal.context.clock
+        self._unique = log.journal.context.unique()
+        """Of this process: its marks are its own."""
+        self._count = 0
+        self._roots: dict[int, _Root] = {}
+        self._awake_ms = self._clock.monotonic_ms()
+        """When this process was last seen running."""
+
+    def round(self, wait_ms: int | None = None) -> ProbeReport:
+        """Check all roots once, and wait so long for their answers; None: `broker.heartbeat.interval.ms`.
+
+        Raises the errors of reading the log, and of changing it.
+        """
+        self._journal.require(None)
+        state = self._journal.refresh()
+        if not state.brokers:
+            return ProbeReport()
+        if wait_ms is None:
+            wait_ms = cluster_config(state.configs, "broker.heartbeat.interval.ms")
+        self._look_at_the_clock(2 * cluster_config(state.configs, "broker.heartbeat.interval.ms"))
+        self._update()
+        for root in self._roots.values():
+            self._begin(root)
+        self._wait(wait_ms)
+        return self._judge()
+
+    def until_sure(self) -> ProbeReport:
+        """Check until each root has answered, or has failed for long enough to be fenced."""
+        report = self.round()
+        fenced, returned = list(report.fenced), list(report.returned)
+        while report.failing:
+            self._clock.sleep_ms(TICK_MS)
+            report = self.round()
+            fenced += report.fenced
+            returned += report.returned
+        return ProbeReport((), tuple(fenced), tuple(returned))
+
+    def _update(self) -> None:
+        """Another registration, or a return, is another root: what was known about it does not count."""
+        brokers = self._journal.state.brokers
+        for broker, known in brokers.items():
+            before = self._roots.get(broker)
+            if known.url and (before is None or _identity(before.known) != _identity(known)):
+                self._roots[broker] = _Root(broker, known)
+            elif before is not None:
+                before.known = known
+        for broker in [one for one in self._roots if one not in brokers]:
+            del self._roots[broker]
+
+    def _begin(self, root: _Root) -> None:
+        if root.task is None:
+            self._count += 1
+            key, now_ms = f"{MARKS}{self._unique}-{self._count}", self._clock.monotonic_ms()
+            last = root.mark if root.mark is not None and now_ms - root.mark.put_ms < MARK_MS_MAX else None
+            root.began_ms = now_ms
+            root.task = Task(
+                lambda: self._check(root, key, last), f"pylog-probe-{root.broker}", self._journal.context.threads
+            )
+
+    def _check(self, root: _Root, key: str, last: _Mark | None) -> None:
+        """Raises if the root fails."""
+        roots = self._journal.roots
+        roots.check(root.broker, again=True)
+        store = _once(roots[root.broker])
+        content = key.encode()
+        store.put(key, (content,))
+        if store.get(key) != content:
+            raise StorageError(f"{store.url}/{key}: a read after a write returned different data")
+        gone = last is not None and store.size(last.key) is None
+        root.mark = _Mark(key, self._clock.monotonic_ms())
+        if last is not None:
+            with suppress(StorageError):  # collected later
+                store.delete([last.key])
+        if gone:
+            root.rolled_back = f"{store.url} does not have what was put there before: it was rolled back, or swapped"
+
+    def _wait(self, wait_ms: int) -> None:
+        """Wait for the checks under way."""
+        until_ms = self._clock.monotonic_ms() + wait_ms
+        while not self._look_at_the_clock() and self._clock.monotonic_ms() < until_ms:
+            task = next((root.task for root in self._roots.values() if root.task and not root.task.ended), None)
+            if task is None:
+                return
+            task.wait(TICK_MS / 1000)
+
+    def _look_at_the_clock(self, usual_ms: int = 0) -> bool:
+        """Whether this process was stopped since the last call, or its caller did nothing: then no root was silent.
+
+        usual_ms:  the time between two calls.
+        """
+        now_ms, before_ms = self._clock.monotonic_ms(), self._awake_ms
+        self._awake_ms = now_ms
+        if now_ms - before_ms <= max(usual_ms, STOPPED_MS):
+            return False
+        for root in self._roots.values():
+            root.began_ms = now_ms
+            if root.failing_ms is not None:
+                root.failing_ms = now_ms
+        return True
+
+    def _judge(self) -> ProbeReport:
+        timeout_ms = cluster_config(self._journal.state.configs, "broker.session.timeout.ms")
+        failing, fenced, returned = list[str](), list[str](), list[int]()
+        for root in list(self._roots.values()):
+            self._note(root)
+            if root.known.fenced:
+                returned += [root.broker] if self._take_back(root) else []
+            elif root.failing_ms is not None:
+                failed_ms = self._clock.monotonic_ms() - root.failing_ms
+                if (root.wrong or failed_ms >= timeout_ms) and not self._look_at_the_clock():
+                    fenced += self._fence(root, failed_ms)
+                else:
+                    failing.append(f"broker {root.broker}: {root.error}")
+        return ProbeReport(tuple(failing), tuple(fenced), tuple(returned))
+
+    def _note(self, root: _Root) -> None:
+        """Note the result of a check that has ended, or that it has not."""
+        task = root.task
+        if task is None:
+            return
+        if not task.ended:
+            root.error = f"no answer for {(self._clock.monotonic_ms() - root.began_ms) / 1000:.0f} s"
+            root.failing_ms = root.began_ms if root.failing_ms is None else root.failing_ms
+            return
+        root.task = None
+        try:
+            task.result()
+        except (SparkLogError, OSError, KeyError) as error:
+            root.error, root.wrong = str(error), isinstance(error, WrongRoot)
+            root.failing_ms = root.began_ms if root.failing_ms is None else root.failing_ms
+        else:
+            root.error, root.wrong, root.failing_ms = "", False, None
+        if root.known.fenced:
+            root.rolled_back = ""
+        elif root.rolled_back:
+            root.error, root.wrong, root.failing_ms = root.rolled_back, True, root.began_ms
+
+    def _fence(self, root: _Root, failed_ms: int) -> list[str]:
+        why = "is not usable" if root.wrong else f"has failed all checks for {failed_ms / 1000:.0f} s"
+        reason = f"{SINCE_REASON}{why}: {root.error}"
+        if not self._journal.propose(FenceBroker(broker=root.broker, epoch=root.known.epoch, reason=reason)):
+            return []
+        logger.warning("broker %d is fenced: %s", root.broker, reason)
+        root.mark = None
+        return [f"broker {root.broker}: {reason}"]
+
+    def _take_back(self, root: _Root) -> bool:
+        """Whether a fenced broker is back.  Its root is listed in a thread, over several rounds if that takes long."""
+        if root.returning is not None:
+            if not root.returning.ended:
+                return False
+            task, root.returning = root.returning, None
+            try:
+                is_back = task.result()
+            except (SparkLogError, OSError, KeyError) as error:
+                logger.warning("broker %d stays fenced: %s", root.broker, error)
+                return False
+            if is_back:
+                logger.warning("broker %d is back", root.broker)
+            return is_back
+        if root.task is None and root.failing_ms is None and root.known.reason.startswith(SINCE_REASON):
+            broker, journal = root.broker, self._journal
+            root.returning = Task(
+                lambda: return_broker(journal, broker), f"pylog-return-{broker}", self._journal.context.threads
+            )
+            root.returning.wait(1.0)
+            if root.returning.ended:
+                return self._take_back(root)
+        return False
+
+
+def probe_every(log: Log, has_ended: Callable[[], bool]) -> None:
+    """Check the roots every `broker.heartbeat.interval.ms`, until the caller says so.  Failures are logged."""
+    prober, clock = Prober(log), log.journal.context.clock
+    while not has_ended():
+        began_ms = clock.monotonic_ms()
+        try:
+            prober.round()
+        except SparkLogError as error:
+            logger.warning("the roots of %s were not checked: %s", log.url, error)
+        interval_ms = cluster_config(log.journal.state.configs, "broker.heartbeat.interval.ms")
+        left_ms = began_ms + interval_ms - clock.monotonic_ms()
+        while left_ms > 0 and not has_ended():
+            clock.sleep_ms(min(left_ms, TICK_MS))
+            left_ms = began_ms + interval_ms - clock.monotonic_ms()
+
+
+def _identity(known: Broker) -> tuple[str, str, int]:
+    return known.url, known.directory, known.epoch
+
+
+def _once(store: ObjectStore) -> ObjectStore:
+    """The store without retries: the next check is one."""
+    return store.inner if isinstance(store, RetryingStore) else store

@@ -1,0 +1,300 @@
+"""The replicator: copies to each broker what it lacks, and lets replicas that have caught up join their ISR.
+
+Any number of processes may run it, and each may be killed or stopped at any time: a copy counts when a record says so,
+and that record is void if the broker has another epoch than when the copy was put, or if the object is gone.
+
+Roots may hang.  So each broker has a thread, each copy another one, and a round does not wait for those that are late.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from spark_log.client.log import Log
+from spark_log.errors import SparkLogError
+from spark_log.journal.object_names import upload_epoch
+from spark_log.metadata.column_blocks import rows_with_copies
+from spark_log.metadata.records import Copy
+from spark_log.metadata.replica_commands import AddCopies, JoinIsr
+from spark_log.metadata.replica_state import Member
+from spark_log.metadata.replicas import Deficit, can_lead, copies_of, deficit, epoch_of, is_active, lacked
+from spark_log.metadata.state import ObjectRow, State
+from spark_log.node.broker_copies import BrokerCopies, Copied
+from spark_log.node.checked_copies import Pace, is_good
+from spark_log.node.daemon_tasks import Task
+from spark_log.settings import cluster_config
+
+logger = logging.getLogger("spark_log")
+
+ROUND_MS = 10_000
+"""How long a round copies; what is left is for the next one."""
+LATE_MS = 2_000
+"""How much longer a round waits for copies that are under way."""
+WAIT_MS_MAX = 3_600_000
+"""The longest wait of a replica that has missed a write."""
+SEARCH_AGAIN_MS = 60_000
+"""Objects without any known copy are looked for this often."""
+LOST_NAMES = 1_000
+"""The most objects without any known copy that a round looks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The objects that a broker lacks, although another one has them."""
+
+    objects: int
+    bytes: int
+    seconds: float
+    """Since when it has lacked something, as far as this process knows; 0 if it lacks nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationReport:
+    """The result of a round."""
+
+    version: int
+    """Version of the log at the end."""
+    objects: int = 0
+    """Copies that were made."""
+    bytes: int = 0
+    joined: tuple[tuple[int, int], ...] = ()
+    """(placement group, broker) of the replicas that began to join their ISR."""
+    removed: tuple[str, ...] = ()
+    """Damaged and missing copies that were found, as `broker 2: data/…`."""
+    found: int = 0
+    """Copies that were found of objects without any known one."""
+    unrecoverable: tuple[str, ...] = ()
+    """Objects without a good copy on any active root."""
+    lag: Mapping[int, Lag] = field(default_factory=dict)
+    """By broker."""
+    problems: tuple[str, ...] = ()
+    busy: bool = False
+    """There is more that could be copied now."""
+
+
+class Replicator:
+    """Rounds of copying for one log.  Not thread-safe."""
+
+    def __init__(self, log: Log, *, bytes_per_s: int | None = None, brokers: Iterable[int] | None = None) -> None:
+        """
+        bytes_per_s:  limit of all copying; None: no limit.
+        brokers:      copy to these only; None: to all.
+        """
+        self._journal = log.journal
+        self._clock = log.journal.context.clock
+        self._pace = Pace(self._clock, bytes_per_s)
+        self._only = None if brokers is None else frozenset(brokers)
+        self._tasks: dict[int, tuple[int, Task[Copied]]] = {}
+        """By broker: its epoch, and the copying that is under way."""
+        self._whole_ms: dict[tuple[int, int], int] = {}
+        """By group and broker: when the state was read of which the replica lacks nothing, on the monotonic clock."""
+        self._searched: dict[str, tuple[int, tuple[int | None, ...]]] = {}
+        """By object without any known copy: when it was looked for, and the epochs of the replicas."""
+
+    def round(self, limit_ms: int = ROUND_MS) -> ReplicationReport:
+        """Copy for about so long, and let replicas join.
+
+        Failures of roots are logged and listed in the report.  Raises the errors of reading the log, and of a
+        coordinator that cannot be reached.
+        """
+        journal = self._journal
+        began_ms = self._clock.monotonic_ms()
+        journal.require(None)
+        state = journal.refresh()
+        if not state.placement_groups:
+            return ReplicationReport(version=state.version)
+        done = self._copy(state, began_ms, limit_ms)
+        removed = [f"broker {bad.broker}: {bad.object}" for one in done.values() for bad in one.bad]
+        found = self._search(journal.state)
+        for broker, copied in done.items():
+            self._note_whole(state, broker, copied, began_ms)
+        state = journal.refresh()
+        joined = self._join(state)
+        state = journal.state
+        return ReplicationReport(
+            version=state.version,
+            objects=sum(one.objects for one in done.values()),
+            bytes=sum(one.bytes for one in done.values()),
+            joined=joined,
+            removed=tuple(removed),
+            found=found,
+            unrecoverable=tuple(self._lost(state)),
+            lag=self._lags(state),
+            problems=tuple(problem for one in done.values() for problem in one.problems),
+            busy=any(one.objects and (one.left or self._is_behind(state, b)) for b, one in done.items()),
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- copying
+
+    def _copy(self, state: State, began_ms: int, limit_ms: int) -> dict[int, Copied]:
+        """Copy to all brokers that lack something; what has ended, by broker."""
+        for broker in self._behind(state):
+            self._begin(state, broker, began_ms + limit_ms)
+        done = dict[int, Copied]()
+        until_ms = began_ms + limit_ms + LATE_MS
+        for broker, (_, task) in list(self._tasks.items()):
+            task.wait((until_ms - self._clock.monotonic_ms()) / 1000)
+            if not task.ended:
+                why = f"copying to broker {broker} is late: its root, or that of another copy, does not answer"
+                done[broker] = Copied(problems=[why], left=True)
+                continue
+            del self._tasks[broker]
+            try:
+                done[broker] = task.result()
+            except Exception as error:  # noqa: BLE001  of one broker; the others continue
+                done[broker] = Copied(problems=[f"copying to broker {broker} failed: {_text(error)}"], left=True)
+        for copied in done.values():
+            for problem in copied.problems:
+                logger.warning("%s: %s", self._journal.metadata.url, problem)
+        return done
+
+    def _begin(self, state: State, broker: int, until_ms: int) -> None:
+        epoch = epoch_of(state, broker) or 0
+        known = self._tasks.get(broker)
+        if known is not None and known[0] == epoch:
+            return  # still under way; under an older epoch it changes nothing any more
+        copies = BrokerCopies(self._journal, broker, epoch, self._pace, until_ms)
+        self._tasks[broker] = (
+            epoch,
+            Task(lambda: copies.run(state), f"pylog-copy-{broker}", self._journal.context.threads),
+        )
+
+    def _behind(self, state: State) -> list[int]:
+        """Active brokers that lack something."""
+        return [
+            broker
+            for broker in sorted({one for group in state.placement_groups.values() for one in group.replicas})
+            if is_active(state, broker)
+            and (self._only is None or broker in self._only)
+            and self._is_behind(state, broker)
+        ]
+
+    @staticmethod
+    def _is_behind(state: State, broker: int) -> bool:
+        return any(
+            broker in group.replicas and any(True for _ in lacked(state, number, broker))
+            for number, group in state.placement_groups.items()
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- joining
+
+    def _note_whole(self, state: State, broker: int, copied: Copied, read_ms: int) -> None:
+        if copied.left:
+            return
+        for number, group in state.placement_groups.items():
+            if broker in group.replicas and number not in copied.failed:
+                self._whole_ms[number, broker] = read_ms
+
+    def _join(self, state: State) -> tuple[tuple[int, int], ...]:
+        """Let replicas join whose backlog is younger than `replica.lag.time.max.ms`, and that long after a miss.
+
+        All that a replica lacks is younger than the last state that this process has read and copied for it completely.
+        So the age of no object has to be known.
+        """
+        lag_ms, now_ms = cluster_config(state.configs, "replica.lag.time.max.ms"), self._clock.monotonic_ms()
+        ready = []
+        for number, group in sorted(state.placement_groups.items()):
+            for member in group.members:
+                if member.role != "out" or not can_lead(state, member.broker):
+                    continue
+                is_near = now_ms - self._whole_ms.get((number, member.broker), -lag_ms - 1) <= lag_ms
+                if (is_near or not deficit(state, number, member.broker).objects) and self._has_waited(member, lag_ms):
+                    ready.append((number, member.broker))
+        if ready:
+            self._journal.propose(JoinIsr(members=tuple(ready)))
+        return tuple(ready)
+
+    def _has_waited(self, member: Member, lag_ms: int) -> bool:
+        """Whether its last miss is long enough ago: twice as long for each further one within an hour."""
+        wait_ms = min(WAIT_MS_MAX, lag_ms << min(max(member.misses - 1, 0), 24))
+        return not member.misses or self._clock.now_ms() - member.missed >= wait_ms
+
+    # -------------------------------------------------------------------------------------- objects without any known copy
+
+    @staticmethod
+    def _lost(state: State) -> Iterator[str]:
+        """Names of objects without any known copy."""
+        keys = {number for number, copies in state.copies.items() if not copies.brokers}
+        for name, _ in rows_with_copies(state.objects, keys) if keys else ():
+            yield name
+
+    def _search(self, state: State) -> int:
+        """Look on the replicas for objects without any known copy; how many copies were found."""
+        keys = {number for number, copies in state.copies.items() if not copies.brokers}
+        if not keys:
+            self._searched.clear()
+            return 0
+        task = Task(lambda: self._search_in(state, keys), "pylog-search", self._journal.context.threads)
+        task.wait(LATE_MS / 1000)
+        if not task.ended:
+            return 0  # it continues, and records what it finds
+        try:
+            return task.result()
+        except SparkLogError as error:
+            logger.warning("%s: objects without a known copy were not found: %s", self._journal.metadata.url, error)
+            return 0
+
+    def _search_in(self, state: State, keys: set[int]) -> int:
+        found, now_ms = list[Copy](), self._clock.monotonic_ms()
+        for number, (name, row) in enumerate(rows_with_copies(state.objects, keys)):
+            copies = copies_of(state, row)
+            if number >= LOST_NAMES or copies is None:
+                break
+            replicas = state.placement_groups[copies.group].replicas
+            epochs = tuple(epoch_of(state, broker) if is_active(state, broker) else None for broker in replicas)
+            last = self._searched.get(name)
+            if last is not None and last[1] == epochs and now_ms - last[0] < SEARCH_AGAIN_MS:
+                continue
+            self._searched[name] = now_ms, epochs
+            for broker, epoch in zip(replicas, epochs, strict=True):
+                if epoch is not None and self._has_good(broker, name, row):
+                    found.append(Copy(name, broker, epoch))
+        if found:
+            self._journal.propose(AddCopies(copies=tuple(found)))
+        return len(found)
+
+    def _has_good(self, broker: int, name: str, row: ObjectRow) -> bool:
+        try:
+            self._journal.roots.check(broker, again=True)
+            return is_good(self._journal.roots[broker], name, row)
+        except (SparkLogError, KeyError):
+            return False  # not readable now
+
+    # --------------------------------------------------------------------------------------------------------------- lag
+
+    def _lags(self, state: State) -> dict[int, Lag]:
+        brokers = sorted({one for group in state.placement_groups.values() for one in group.replicas})
+        return {broker: self._lag(state, broker) for broker in brokers}
+
+    def _lag(self, state: State, broker: int) -> Lag:
+        lacking = lag_of(state, broker)
+        if not lacking.objects:
+            return Lag(0, 0, 0.0)
+        groups = [number for number, group in state.placement_groups.items() if broker in group.replicas]
+        keys = {one for number in groups for one in lacked(state, number, broker)}
+        name, _ = next(rows_with_copies(state.objects, keys))
+        seconds = max(0, self._clock.now_ms() - time_of(state, upload_epoch(name))) / 1000
+        now_ms = self._clock.monotonic_ms()
+        for number in groups:
+            if (number, broker) in self._whole_ms:
+                seconds = min(seconds, (now_ms - self._whole_ms[number, broker]) / 1000)
+        return Lag(lacking.objects, lacking.bytes, seconds)
+
+
+def lag_of(state: State, broker: int) -> Deficit:
+    """The deficit of a broker in all of its groups."""
+    found = [deficit(state, n, broker) for n, group in state.placement_groups.items() if broker in group.replicas]
+    return Deficit(sum(one.objects for one in found), sum(one.bytes for one in found))
+
+
+def time_of(state: State, version: int) -> int:
+    """The log's time at a version, or somewhat before it, in ms."""
+    at = bisect_right(state.times, (version, 1 << 62))
+    return state.times[max(0, at - 1)][1]
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, SparkLogError | OSError) else repr(error)

@@ -1,0 +1,113 @@
+"""Garbage collection on the roots of brokers: what is deleted in the log's own root is deleted there, too.
+
+A directory of a broker has objects under their names, so the same rules hold: dropped objects and uploads that no
+commit has named are garbage once the fence has passed them.  Copies that no record says exist are kept while the object
+is live: they may be recorded later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_log.errors import SparkLogError, StorageUnavailable
+from spark_log.journal.garbage_collection import Collected, collect
+from spark_log.journal.journal import Journal
+from spark_log.journal.object_names import DATA, META
+from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.replicas import is_active
+from spark_log.metadata.state import State
+from spark_log.node.daemon_tasks import Task
+from spark_log.node.prober import MARK_MS_MAX, MARKS
+from spark_log.settings import cluster_config
+
+WAIT_S = 30.0
+"""How long a round waits for a root; a slower one continues, and the next round asks again."""
+PUT_MS_MAX = 3_600_000
+"""A temporary file without writes for this long belongs to a dead put."""
+
+
+@dataclass(slots=True)
+class CollectedRoots:
+    """The result of a round."""
+
+    names: list[str] = field(default_factory=list)
+    """Deleted copies, as `broker 2: data/…`."""
+    unfinished: int = 0
+    """Deleted files of dead writers, and marks of dead probers."""
+    errors: dict[int, Exception] = field(default_factory=dict)
+    """By broker; the other roots were collected."""
+
+
+@dataclass(slots=True)
+class _Root:
+    """The memory of the directory of one registration."""
+
+    directory: str
+    collected: Collected | None = None
+    swept_ms: int | None = None
+    task: Task[tuple[list[str], int]] | None = None
+
+
+class RootCollector:
+    """Collects garbage on all active brokers.  Not thread-safe; a root that hangs delays the others by `WAIT_S`."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._roots: dict[int, _Root] = {}
+
+    def round(self, state: State) -> CollectedRoots:
+        """state: confirmed."""
+        found = CollectedRoots()
+        begun = [broker for broker in sorted(state.brokers) if broker != OWN_BROKER and self._begin(broker, state)]
+        clock = self._journal.context.clock
+        until_ms = clock.monotonic_ms() + WAIT_S * 1000
+        for broker in begun:
+            root = self._roots[broker]
+            assert root.task is not None, "it has begun"
+            root.task.wait((until_ms - clock.monotonic_ms()) / 1000)
+            if not root.task.ended:
+                found.errors[broker] = StorageUnavailable(f"the root of broker {broker} does not answer")
+                continue
+            task, root.task = root.task, None
+            try:
+                names, unfinished = task.result()
+            except (SparkLogError, OSError, KeyError) as error:
+                found.errors[broker] = error
+            else:
+                found.names += [f"broker {broker}: {name}" for name in names]
+                found.unfinished += unfinished
+        return found
+
+    def _begin(self, broker: int, state: State) -> bool:
+        known = state.brokers[broker]
+        if not is_active(state, broker):
+            return False
+        root = self._roots.get(broker)
+        if root is None or root.directory != known.directory:
+            root = self._roots[broker] = _Root(known.directory)
+        if root.task is None:
+            kept = root
+            root.task = Task(
+                lambda: self._collect(broker, kept, state), f"pylog-gc-{broker}", self._journal.context.threads
+            )
+        return True
+
+    def _collect(self, broker: int, root: _Root, state: State) -> tuple[list[str], int]:
+        journal = self._journal
+        journal.roots.check(broker, again=True)
+        names, root.collected = journal.run(collect(state, journal.context, root.collected, broker))
+        return names, self._sweep(broker, root, state)
+
+    def _sweep(self, broker: int, root: _Root, state: State) -> int:
+        """As for the log's own root, once in `PUT_MS_MAX`."""
+        journal = self._journal
+        now_ms = journal.context.clock.now_ms()
+        if root.swept_ms is not None and 0 <= now_ms - root.swept_ms < PUT_MS_MAX:
+            return 0
+        store = journal.roots[broker]
+        before_ms = now_ms - max(cluster_config(state.configs, "gc.fence.age.ms"), PUT_MS_MAX)
+        marks = [name for name in store.list(META) if name.startswith(MARKS)]
+        old = [name for name in marks if now_ms - (store.written_ms(name) or now_ms) > PUT_MS_MAX + MARK_MS_MAX]
+        store.delete(old)
+        root.swept_ms = now_ms
+        return store.sweep(DATA, before_ms) + store.sweep(META, before_ms) + len(old)

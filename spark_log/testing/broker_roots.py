@@ -1,0 +1,65 @@
+"""Logs with brokers for tests and benchmarks: registration, and roots that follow orders in files."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from spark_log.client.log import Log
+from spark_log.journal.broker_roots import BrokerFile, Roots, write_broker_file
+from spark_log.metadata.replica_commands import RegisterBroker
+from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.replicas import holders
+from spark_log.store.base import ObjectStore
+from spark_log.store.open import open_store
+from spark_log.store.retry import with_retries
+from spark_log.testing.stores import ControlledStore
+
+
+def register_broker(log: Log, broker: int, url: str, *, replaces: bool = False) -> str:
+    """Register a root with a new, empty directory; returns the name of the directory."""
+    directory = f"{random.getrandbits(64):016x}"
+    write_broker_file(open_store(url), BrokerFile(cluster_id=log.cluster_id, broker=broker, directory=directory))
+    log.journal.propose(RegisterBroker(broker=broker, directory=directory, url=url, replaces=replaces))
+    return directory
+
+
+class ControlledRoots(Roots):
+    """The roots of a log; before each request to that of a broker, the order in the file `<folder>/<broker>` is obeyed.
+
+    The orders are those of `ControlledStore`.
+    """
+
+    folder: Path
+
+    @classmethod
+    def of(cls, log: Log, folder: Path) -> ControlledRoots:
+        """Let a log use its roots in this way."""
+        journal = log.journal
+
+        def held_by(name: str) -> Sequence[int]:
+            row = journal.newest.objects.get(name)
+            return (OWN_BROKER,) if row is None else holders(journal.newest, row)
+
+        clock = journal.context.clock
+        roots = cls(journal.roots.own, journal.cluster_id, lambda: journal.newest.brokers, held_by, clock=clock)
+        roots.folder = folder
+        journal.stores = journal.stores._replace(objects=roots)
+        return roots
+
+    def __getitem__(self, broker: int) -> ObjectStore:
+        return self._controlled(broker, super().__getitem__(broker))
+
+    def root(self, broker: int) -> ObjectStore:
+        return self._controlled(broker, super().root(broker))
+
+    def _controlled(self, broker: int, store: ObjectStore) -> ObjectStore:
+        if broker <= OWN_BROKER:
+            return store
+        inner = getattr(store, "inner", store)
+        return with_retries(ControlledStore(inner, self.folder / str(broker)), self.clock)
+
+    def order(self, broker: int, text: str) -> None:
+        """The behaviour of the root of a broker from now on; empty: as always."""
+        (self.folder / str(broker)).write_text(text)

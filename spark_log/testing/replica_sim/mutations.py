@@ -1,0 +1,217 @@
+"""The rules of replicas, each removed in turn: the simulation has to notice.
+
+Product code has no switches for this.  A mutation replaces functions of the product, or of the steps with which the
+actors of the simulation do what the product's threads do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from spark_log.journal import garbage_collection
+from spark_log.journal.store_operations import Steps
+from spark_log.metadata import records as r
+from spark_log.metadata import replay, replay_replicas
+from spark_log.metadata.decide import replicas as decide
+from spark_log.metadata.decide import upkeep as decide_upkeep
+from spark_log.metadata.replica_state import Member, PlacementGroup
+from spark_log.metadata.replicas import can_lead, epoch_of, is_active, is_current, next_leader
+from spark_log.metadata.state import State
+from spark_log.testing.replica_sim import copying, upkeep
+from spark_log.testing.sim.constants import Mutation, Patch, patched
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """Run without one rule; the empty name runs with all rules."""
+    with patched(MUTATIONS[name].patches if name else ()):
+        yield
+
+
+def _replaying(kind: type[r.Record], function: Callable[[State, Any], State | None]) -> Patch:
+    return Patch(replay._REPLAY, kind, function)
+
+
+def _nothing(*_: object) -> Steps[None]:
+    yield from ()
+
+
+def _true(*_: object) -> Steps[bool]:
+    yield from ()
+    return True
+
+
+def _false(*_: object) -> Steps[bool]:
+    yield from ()
+    return False
+
+
+# ------------------------------------------------------------------------------------------------------------- commits
+
+
+def _any_epoch(state: State, broker: int, epoch: int) -> bool:
+    return epoch_of(state, broker) is not None
+
+
+def _misses_ignored(state: State, placed: object, upload_epoch: int) -> State:
+    return state
+
+
+def _late_stays(state: State, member: Member, upload_epoch: int) -> Member:
+    return member if member.since > upload_epoch else _MISSED(state, member, upload_epoch)
+
+
+_MISSED = replay_replicas._missed
+
+
+# ---------------------------------------------------------------------------------------------------------- ISR, leaders
+
+
+def _joins_at_once(state: State, record: r.JoinIsrRecord) -> State:
+    for number, broker in record.members:
+        if number in state.placement_groups and can_lead(state, broker):
+            state = replay_replicas._with_roles(state, number, {broker: "isr"})
+    return state
+
+
+def _nobody_stays(state: State, groups: Iterable[int]) -> State:
+    some = sorted(groups)
+    state = _SETTLED(state, some)
+    for number in some:
+        gone = [one for one in state.placement_groups[number].isr if not is_active(state, one)]
+        state = replay_replicas._with_roles(state, number, dict.fromkeys(gone, "out"))
+    return state
+
+
+_SETTLED = replay_replicas._settled
+
+
+def _lacking_stay(state: State, groups: Iterable[int]) -> State:
+    """Fenced brokers leave, and replicas with a deficit do not."""
+    before = {number: state.placement_groups[number].isr for number in groups}
+    state = _SETTLED(state, before)
+    for number, isr in before.items():
+        still = [one for one in isr if is_active(state, one)]
+        state = replay_replicas._with_roles(state, number, dict.fromkeys(still, "isr"))
+    return state
+
+
+def _leader_stays(state: State, group: PlacementGroup) -> int:
+    return group.leader if group.leader in group.replicas else _NEXT_LEADER(state, group)
+
+
+_NEXT_LEADER = next_leader
+
+
+# ---------------------------------------------------------------------------------------------------------------- brokers
+
+
+def _keeps_copies(state: State, record: r.RegisterBrokerRecord) -> State:
+    return replace(replay_replicas.replay_register(state, record), copies=state.copies)
+
+
+def _not_fenced(state: State, record: r.FenceBrokerRecord) -> State | None:
+    """The broker is fenced, and stays in the ISRs."""
+    after = replay_replicas.replay_fence(state, record)
+    return None if after is None else replace(after, placement_groups=state.placement_groups)
+
+
+def _ignored(state: State, record: object) -> None:
+    return None
+
+
+# -------------------------------------------------------------------------------------------------------- reads, deletes
+
+
+def _any_garbage(state: State, names: Iterable[str]) -> Steps[list[str]]:
+    yield from ()
+    return sorted(set(names) - set(state.objects) - set(state.dropped))
+
+
+def _dropped_garbage(state: State, names: Iterable[str]) -> Steps[list[str] | None]:
+    return (yield from _GARBAGE(replace(state, dropped=State().dropped), names))
+
+
+_GARBAGE = garbage_collection.garbage
+
+
+MUTATIONS: Mapping[str, Mutation] = {
+    "any_broker_epoch": Mutation(
+        "a copy that was put before the last return of its broker does not count",
+        (Patch(replay_replicas, "is_current", _any_epoch),),
+    ),
+    "fenced_counts": Mutation(
+        "a copy on a fenced broker does not count", (Patch(replay_replicas, "_counts", is_current),)
+    ),
+    "below_min": Mutation(
+        "a commit needs `min.insync.replicas` members of the ISR",
+        (Patch(decide, "min_insync", lambda state, topic_id: 1),),
+    ),
+    "misses_ignored": Mutation(
+        "a replica that did not get a commit leaves the ISR", (Patch(replay, "with_missed", _misses_ignored),)
+    ),
+    "late_stays": Mutation(
+        "a replica that entered after the upload began leaves the ISR as well",
+        (Patch(replay_replicas, "_missed", _late_stays),),
+    ),
+    "joins_with_deficit": Mutation(
+        "a joining replica enters the ISR when it lacks nothing", (_replaying(r.JoinIsrRecord, _joins_at_once),)
+    ),
+    "lacking_stay": Mutation(
+        "a replica that lacks an object leaves the ISR", (Patch(replay_replicas, "_settled", _lacking_stay),)
+    ),
+    "nobody_stays": Mutation(
+        "the last member stays in the ISR when it is fenced", (Patch(replay_replicas, "_settled", _nobody_stays),)
+    ),
+    "fenced_in_isr": Mutation("a fenced broker leaves the ISRs", (_replaying(r.FenceBrokerRecord, _not_fenced),)),
+    "async_in_isr": Mutation("an asynchronous broker is in no ISR", (Patch(replay_replicas, "can_lead", is_active),)),
+    "leader_stays": Mutation(
+        "a leader that leaves the ISR leads no more", (Patch(replay_replicas, "next_leader", _leader_stays),)
+    ),
+    "swap_anywhere": Mutation(
+        "a swap waits until all in-sync replicas have the new objects",
+        (
+            Patch(decide_upkeep, "has_copies", lambda state, swap: True),
+            Patch(replay, "lacking_isr", lambda state, placed: {}),
+        ),
+    ),
+    "swap_forgets": Mutation(
+        "a swap waits for the replicas that have the old objects",
+        (Patch(decide, "_is_waited_for", lambda state, broker: False),),
+    ),
+    "returns_blindly": Mutation(
+        "a broker returns without the copies that its root lacks", (Patch(upkeep, "missing_in", lambda *_: []),)
+    ),
+    "keeps_copies": Mutation(
+        "a broker with a new directory has no copies", (_replaying(r.RegisterBrokerRecord, _keeps_copies),)
+    ),
+    "missing_ignored": Mutation(
+        "a copy that was found damaged or absent does not count", (_replaying(r.MissingRecord, _ignored),)
+    ),
+    "root_unchecked": Mutation(
+        "a writer reads `broker.json` before its puts and after them", (Patch(copying, "check_root", _nothing),)
+    ),
+    "root_not_checked_again": Mutation(
+        "a writer reads `broker.json` after its last put", (Patch(copying, "check_root_again", _nothing),)
+    ),
+    "sizes_unchecked": Mutation(
+        "a writer looks at the sizes of what it put, after its last put", (Patch(copying, "is_whole", _true),)
+    ),
+    "checksums_unchecked": Mutation(
+        "a reader checks what it reads, and goes on to the next copy",
+        (Patch(copying, "is_damaged", lambda content: False),),
+    ),
+    "unknown_stay": Mutation(
+        "a replicator looks for objects without a known copy", (Patch(upkeep, "has_unknown", _false),)
+    ),
+    "collects_above_fence": Mutation(
+        "a collector deletes no upload above the fence", (Patch(garbage_collection, "garbage", _any_garbage),)
+    ),
+    "collects_dropped": Mutation(
+        "a collector deletes no object that was dropped above the fence",
+        (Patch(garbage_collection, "garbage", _dropped_garbage),),
+    ),
+}

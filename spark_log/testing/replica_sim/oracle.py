@@ -1,0 +1,247 @@
+"""The promises about replicas, checked after every change of the log and of a root.
+
+claimed     the state names no copy that is not there whole, unless a fault took it and nobody has noticed yet
+in sync     a replica in an ISR lacks no object of its group, unless it is the last member; it is active and waited for
+led         the leader of a group is active and in its ISR
+enough      a commit rests on `min.insync.replicas` members of each ISR, and all members that stay have its objects
+kept        a record is found by its readers if one of the copies that ever counted is still there
+referenced  no live copy is deleted, and nothing that a reader may still need
+weaker      a swap leaves no fewer copies than there were
+
+All promises of `sim/oracle.py` hold as well: offsets, contents, repeats, states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from spark_log.journal.broker_roots import BROKER_KEY
+from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
+from spark_log.metadata import records as r
+from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER
+from spark_log.metadata.replicas import copies_of, deficit, group_number, holders, is_active, min_insync
+from spark_log.metadata.state import State
+from spark_log.testing.replica_sim.roots import Roots
+from spark_log.testing.sim.constants import Constants
+from spark_log.testing.sim.content import PlainCodec
+from spark_log.testing.sim.oracle import Oracle
+from spark_log.testing.sim.world import Violation
+
+OWN_DIRECTORY = ""
+Place = tuple[str, str]
+"""(directory, object)."""
+
+
+def directory_of(state: State, broker: int) -> str:
+    """The directory of a broker's copies."""
+    return OWN_DIRECTORY if broker == OWN_BROKER else state.brokers[broker].directory
+
+
+def key_in(directory: str, name: str) -> str:
+    """Where a directory has an object."""
+    return f"{directory}/{name}" if directory else name
+
+
+def _place(key: str) -> Place:
+    directory, _, name = key.partition(f"/{DATA}")
+    return directory, DATA + name
+
+
+class ReplicaOracle(Oracle):
+    """Knows each disk, and what each object should have."""
+
+    def __init__(self, grace: int, constants: Constants, waited_ms: int) -> None:
+        """
+        waited_ms:  how long a swap waits for a fenced replica.
+        """
+        super().__init__(PlainCodec(), grace, constants, 0)
+        self._waited_ms = waited_ms
+        self.contents: dict[str, Any] = {}
+        """By object, what was put first."""
+        self.spoiled: set[Place] = set()
+        """Copies that a fault took, and nobody has noticed."""
+        self.collected: set[Place] = set()
+        self._promised: dict[str, set[Place]] = {}
+        """By live object, all copies that have counted."""
+        self._looks: dict[tuple[int, int, tuple[str, ...]], set[Place]] = {}
+        self.roots: Roots
+
+    def watch(self, roots: Roots) -> None:
+        """Begin: these are the disks."""
+        self.roots = roots
+        self.files = {CHECKPOINTS: roots.files[CHECKPOINTS], LOG: roots.files[LOG], DATA: self.contents}
+
+    # ---------------------------------------------------------------------------------------------- what the stores do
+
+    def written(self, key: str, content: Any, decided: State | None, now: int) -> None:
+        if key.startswith(DATA):
+            self.contents.setdefault(key, content)
+            return
+        before = self.state
+        super().written(key, content, decided, now)
+        if self.state is not before:
+            self._note_version(before)
+            self.check()
+
+    def copied(self, key: str, content: Any, files: Mapping[str, Any]) -> None:
+        """A copy was put on a disk with these files, perhaps not on the one that should be there."""
+        place = _place(key)
+        self.contents.setdefault(place[1], content)
+        if place[0].encode() in files.get(BROKER_KEY, b""):
+            self.spoiled.discard(place)
+            self.collected.discard(place)
+
+    def deleted(self, key: str, now: int) -> None:
+        if key.startswith(DATA):
+            self._check_removed((OWN_DIRECTORY, key))
+        else:
+            super().deleted(key, now)
+
+    def removed(self, key: str) -> None:
+        """A collector deleted a copy."""
+        if f"/{DATA}" in key:
+            self._check_removed(_place(key))
+
+    def _check_removed(self, place: Place) -> None:
+        row = self.state.objects.get(place[1])
+        self.collected.add(place)
+        self.seen["copies deleted"] += 1
+        if row is None:
+            return
+        known = copies_of(self.state, row)
+        brokers = (OWN_BROKER,) if known is None else self.state.placement_groups[known.group].replicas
+        if any(directory_of(self.state, broker) == place[0] for broker in brokers):
+            raise Violation(f"referenced: {place} is deleted, and version {self.state.version} has the object")
+
+    # -------------------------------------------------------------------------------------------------------- what faults do
+
+    def spoil(self, places: Iterable[Place]) -> None:
+        """A fault took these copies."""
+        self.spoiled.update(places)
+
+    def looked(self, broker: int, epoch: int, missing: tuple[str, ...], names: Iterable[str]) -> None:
+        """A root was listed for the return of its broker: what is not in the listing has no excuse after it."""
+        directory, there = directory_of(self.state, broker), set(names)
+        lost = {place for place in self.spoiled if place[0] == directory and place[1] not in there}
+        self._looks[broker, epoch, missing] = lost
+
+    def is_intact(self, directory: str, name: str) -> bool:
+        """Whether a disk has a good copy in a directory."""
+        key, content = key_in(directory, name), self.contents.get(name)
+        return content is not None and any(disk.files.get(key) == content for disk in self.roots.disks())
+
+    def has_copy(self, state: State, broker: int, name: str) -> bool:
+        """Whether the current directory of a broker has a good copy."""
+        return broker in (OWN_BROKER, *state.brokers) and self.is_intact(directory_of(state, broker), name)
+
+    # ------------------------------------------------------------------------------------------------------- what records do
+
+    def _note(self, record: r.AnyRecord, before: State, after: State) -> None:
+        super()._note(record, before, after)
+        match record:
+            case r.CommitRecord():
+                self._check_commit(record, before, after)
+            case r.SwapRecord():
+                self._check_swap(record, before, after)
+            case r.FenceBrokerRecord():
+                for number, group in after.placement_groups.items():
+                    if before.placement_groups[number].isr and not group.isr:
+                        raise Violation(f"in sync: fencing broker {record.broker} left nobody in the ISR of {number}")
+            case r.ReturnBrokerRecord():
+                self.spoiled -= self._looks.pop((record.broker, record.epoch, record.missing), set())
+
+    def _check_commit(self, commit: r.CommitRecord, before: State, after: State) -> None:
+        least: dict[int, int] = {}
+        for _, run in commit.slices:
+            number = group_number(before, (run.topic_id, run.partition))
+            least[number] = max(least.get(number, 1), min_insync(before, run.topic_id))
+        for made in commit.objects:
+            known = copies_of(after, after.objects[made.name])
+            if known is None:
+                continue
+            isr = after.placement_groups[known.group].isr
+            was = before.placement_groups[known.group].isr
+            if not set(isr) <= set(known.brokers):
+                raise Violation(f"enough: {made.name} is on {known.brokers}, and the ISR is {isr}")
+            if len(set(was) & set(known.brokers)) < least[known.group]:
+                raise Violation(f"enough: {made.name} is on {known.brokers} of the ISR {was}, {least} are needed")
+
+    def _check_swap(self, swap: r.SwapRecord, before: State, after: State) -> None:
+        new = {
+            known.group: set(known.brokers)
+            for made in swap.objects
+            if made.name in after.objects and (known := copies_of(after, after.objects[made.name])) is not None
+        }
+        for name in swap.removed:
+            known = copies_of(before, before.objects[name]) if name in before.objects else None
+            if known is None or known.group not in new:
+                continue
+            for broker in set(known.brokers) - new[known.group]:
+                row = before.brokers.get(broker)
+                late = row is not None and row.fenced and before.time - row.since > self._waited_ms
+                if not late and not (row is not None and row.is_async):
+                    raise Violation(f"weaker: {name} was on {known.brokers}, what replaces it on {new[known.group]}")
+
+    # ----------------------------------------------------------------------------------------------------------- checks
+
+    def _note_version(self, before: State) -> None:
+        state = self.state
+        for name, row in state.objects.items():
+            old = before.objects.get(name)
+            if old is not None and old.copies == row.copies and before.brokers is state.brokers:
+                continue
+            known = copies_of(state, row)
+            brokers = (OWN_BROKER,) if known is None else known.brokers
+            found = self._promised.setdefault(name, set())
+            found |= {(directory_of(state, broker), name) for broker in brokers}
+        for name in before.objects:
+            if name not in state.objects:
+                self._promised.pop(name, None)
+
+    def check(self) -> None:
+        """All promises about the newest version."""
+        state = self.state
+        for name, row in state.objects.items():
+            known = copies_of(state, row)
+            for broker in (OWN_BROKER,) if known is None else known.brokers:
+                place = (directory_of(state, broker), name)
+                if place not in self.spoiled and not self.is_intact(*place):
+                    raise Violation(f"claimed: version {state.version} has {name} on broker {broker}, which lacks it")
+            if not self.is_readable(state, name) and self.survivors(state, name):
+                raise Violation(f"kept: {name} is on {self.survivors(state, name)}, readers try {holders(state, row)}")
+        for number, group in state.placement_groups.items():
+            lacking = [broker for broker in group.isr if deficit(state, number, broker).objects]
+            idle = [broker for broker in group.isr if not is_active(state, broker) or self._is_async(state, broker)]
+            if len(group.isr) > 1 and (lacking or idle):
+                raise Violation(f"in sync: ISR {group.isr} of {number}; {lacking} lack objects, {idle} are not active")
+            if group.leader != NO_LEADER and (group.leader not in group.isr or not is_active(state, group.leader)):
+                raise Violation(f"led: {group.leader} leads group {number}, ISR {group.isr}")
+
+    @staticmethod
+    def _is_async(state: State, broker: int) -> bool:
+        known = state.brokers.get(broker)
+        return known is not None and known.is_async
+
+    def is_readable(self, state: State, name: str) -> bool:
+        """Whether one of the brokers that a reader tries has an object."""
+        return any(self.has_copy(state, broker, name) for broker in holders(state, state.objects[name]))
+
+    def unnoticed(self, state: State) -> list[str]:
+        """Copies that the state has and no disk."""
+        return [
+            f"{name} on broker {broker}"
+            for name, row in state.objects.items()
+            if (known := copies_of(state, row)) is not None
+            for broker in known.brokers
+            if not self.has_copy(state, broker, name)
+        ]
+
+    def survivors(self, state: State, name: str) -> list[str]:
+        """Current directories that have had an object, and still have it."""
+        current = {OWN_DIRECTORY, *(known.directory for known in state.brokers.values())}
+        return [
+            where
+            for where, _ in sorted(self._promised.get(name, ()))
+            if where in current and self.is_intact(where, name)
+        ]

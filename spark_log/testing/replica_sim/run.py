@@ -1,0 +1,95 @@
+"""Run one seed from its first step to the verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+from spark_log.errors import SparkLogError
+from spark_log.journal.store_operations import Sleep, Steps
+from spark_log.model import Slice
+from spark_log.testing.replica_sim import upkeep, writers
+from spark_log.testing.replica_sim.copying import read_slice
+from spark_log.testing.replica_sim.faults import end_faults, faults
+from spark_log.testing.replica_sim.mutations import mutated
+from spark_log.testing.replica_sim.setting import ReplicaSimulation
+from spark_log.testing.sim.constants import patched
+from spark_log.testing.sim.readers_and_upkeep import persistent
+from spark_log.testing.sim.run import Result
+from spark_log.testing.sim.world import Violation
+
+STEPS_MAX = 60_000
+"""Steps with faults."""
+HEALED_MS = 150_000
+"""Within this time after the faults, all replicas are in sync."""
+
+
+def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
+    """Run a seed, without one of the rules if a mutation is named."""
+    sim = ReplicaSimulation(seed, transcript=transcript)
+    with patched(sim.patches()), mutated(mutation):
+        violation = _verdict(sim)
+    counts = sim.oracle.seen + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
+    return Result(seed, violation, counts, sim.world.transcript())
+
+
+def _verdict(sim: ReplicaSimulation) -> str:
+    try:
+        _simulate(sim)
+    except Violation as broken:
+        return str(broken)
+    except (SparkLogError, KeyError, IndexError, AssertionError) as error:
+        return f"error: {type(error).__name__}: {error}"
+    finally:
+        sim.world.close()
+    return ""
+
+
+def _simulate(sim: ReplicaSimulation) -> None:
+    sim.world.alone(sim.begin())
+    _add_actors(sim)
+    sim.world.run(STEPS_MAX)
+    end_faults(sim)
+    sim.world.start("end", partial(_until_healed, sim), counts=True)
+    if not sim.world.run(HEALED_MS):
+        raise Violation(f"healed: after {HEALED_MS} ms, {sim.unhealed()}; garbage: {sim.garbage()[:3]}")
+    sim.world.alone(_read_all(sim))
+
+
+def _add_actors(sim: ReplicaSimulation) -> None:
+    rng, start = sim.rng, sim.world.start
+    for number in range(rng.choice((1, 2, 3))):
+        start(f"writer{number}", persistent(partial(writers.writer, sim)), counts=True)
+    for number in range(rng.choice((1, 2))):
+        start(f"replicator{number}", persistent(partial(upkeep.replicator, sim)), counts=False, leaves_zombies=True)
+        start(f"prober{number}", persistent(partial(upkeep.prober, sim)), counts=False, leaves_zombies=True)
+        start(f"merger{number}", persistent(partial(upkeep.merger, sim)), counts=False, leaves_zombies=True)
+        start(f"faults{number}", persistent(partial(faults, sim)), counts=False)
+    for broker in (0, *sim.roots.mounted):
+        actor = persistent(partial(upkeep.collector, sim, broker))
+        start(f"broker{broker} collector", actor, counts=False, leaves_zombies=True)
+    start("reader", persistent(partial(writers.reader, sim)), counts=False)
+    start("keeper", persistent(partial(upkeep.keeper, sim)), counts=False)
+    start("administrator", persistent(partial(upkeep.administrator, sim)), counts=False)
+    start("scrubber", persistent(partial(upkeep.scrubber, sim)), counts=False)
+
+
+def _until_healed(sim: ReplicaSimulation) -> Steps[None]:
+    while sim.unhealed() or sim.garbage():
+        sim.busy = bool(sim.unhealed()) and sim.busy
+        yield Sleep(100)
+
+
+def _read_all(sim: ReplicaSimulation) -> Steps[None]:
+    """Read all records of which a root still has a copy."""
+    state = sim.oracle.state
+    for key, part in sorted(state.partitions.items()):
+        for piece in part.entries:
+            assert isinstance(piece, Slice)
+            rows = yield from read_slice(sim, state, key, piece)
+            if rows is not None:
+                sim.oracle.check_read(key, piece.start, [row for _, row in rows])
+            elif sim.oracle.survivors(state, piece.object):
+                raise Violation(f"kept: {piece.object} cannot be read at the end")
+            else:
+                sim.oracle.seen["lost"] += 1

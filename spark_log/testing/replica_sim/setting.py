@@ -1,0 +1,175 @@
+"""One simulated log with brokers: its world, its oracle, its topics, and the times that the actors keep."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from spark_log.journal import commit_protocol, opening
+from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile
+from spark_log.journal.object_names import FORMAT_KEY, META, upload_epoch
+from spark_log.journal.proposal import Context, DecisionRule, Proposal
+from spark_log.journal.store_operations import Steps
+from spark_log.journal.upkeep_limits import LIMITS
+from spark_log.metadata import replay_replicas
+from spark_log.metadata.decide import replicas as decide_replicas
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
+from spark_log.metadata.replica_commands import RegisterBroker
+from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.replicas import can_lead, deficit
+from spark_log.metadata.state import State
+from spark_log.testing.replica_sim.oracle import ReplicaOracle, directory_of
+from spark_log.testing.replica_sim.roots import Disk, ReplicaWorld
+from spark_log.testing.sim.blocking import format_file
+from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants, Patch
+from spark_log.testing.sim.content import PlainCodec
+from spark_log.testing.sim.setting import COORDINATOR_WAIT_MS, Simulation
+from spark_log.testing.sim.world import FaultRates
+
+CLUSTER = "simulated"
+BY_HAND = "by hand"
+"""The reason of brokers that an administrator fenced: only an administrator returns them."""
+
+
+def broker_file(broker: int, directory: str) -> bytes:
+    """The content of `meta/broker.json`."""
+    return msgspec.json.encode(BrokerFile(cluster_id=CLUSTER, broker=broker, directory=directory))
+
+
+class ReplicaSimulation(Simulation):
+    """The state that actors share.  The seed decides every draw."""
+
+    oracle: ReplicaOracle
+    world: ReplicaWorld
+
+    def __init__(self, seed: int, *, transcript: bool = False) -> None:
+        self.rng = rng = random.Random(seed)
+        self.codec = PlainCodec()
+        self.together = self.peeks = self.compacts = self.erases = False
+        self.age = rng.choice((2500, 6000, 20_000))
+        self.pauses = rng.choice(((20, 300), (20, 3000)))
+        self.p_pause = rng.choice((0.3, 0.9))
+        self.truncations = 1
+        self.session_ms = rng.choice((100, 600))
+        """`broker.session.timeout.ms`."""
+        self.lag_ms = rng.choice((50, 500))
+        """`replica.lag.time.max.ms`."""
+        self.waited_ms = rng.choice((1000, 10_000))
+        self.harm = rng.choice((0.0, 0.3, 1.0))
+        """How often a fault of a root is one that takes copies."""
+        self.constants = replace(Constants.draw(rng), limits=LIMITS)
+        rates = replace(FaultRates.draw(rng, self.age), astray=0.0)
+        self.grace = self.age - 2 * rates.skew_ms
+        self.oracle = oracle = ReplicaOracle(self.grace, self.constants, self.waited_ms)
+        self.world = world = ReplicaWorld(rng, rates, oracle, transcript=transcript)
+        self.roots = world.store
+        oracle.watch(self.roots)
+        self.roots.files[META][FORMAT_KEY] = format_file()
+        self.context = Context(world, rng, coordinator_wait_ms=COORDINATOR_WAIT_MS)
+        self.progress = {}
+        self._names = 0
+        self.healing = False
+        """The faults are over."""
+        self.busy = True
+        """Mergers still merge."""
+        self.brokers = rng.choice((3, 3, 4))
+
+    def begin(self) -> Steps[None]:
+        """Create the log, its brokers and its topics."""
+        rng, brokers = self.rng, self.brokers
+        configs: dict[str, str | None] = {
+            "gc.fence.age.ms": str(self.age),
+            "metadata.checkpoint.interval": str(rng.choice((4, 12, 50))),
+            "producer.id.expiration.ms": str(self.age),
+            "log.clock.skew.max.ms": str(CLOCK_SKEW_MAX_MS),
+        }
+        view = yield from opening.open_view()
+        decisions: list[DecisionRule] = [lambda state, now: decide_set_configs(state, None, configs)]
+        decisions += [self._register(broker, brokers) for broker in range(1, brokers)]
+        decisions += [self._topic(name, brokers) for name in ("a", "b", "c")]
+        view = yield from commit_protocol.propose(view, [Proposal(decide) for decide in decisions], self.context)
+        for broker, known in view.state.brokers.items():
+            files = {BROKER_KEY: broker_file(broker, known.directory)}
+            self.roots.mounted[broker] = Disk(files)
+
+    def _register(self, broker: int, brokers: int) -> DecisionRule:
+        return RegisterBroker(
+            broker=broker,
+            directory=self.fresh("dir"),
+            url=f"simulated://broker{broker}",
+            rack=self.rng.choice(("", "x", "y")),
+            is_async=brokers == 4 and broker == 3 and self.rng.random() < 0.6,
+        )
+
+    def _topic(self, name: str, brokers: int) -> DecisionRule:
+        rng = self.rng
+        factor = rng.choice((1, 2, 2, 3))
+        least = min(factor, rng.choice((1, 2)))
+        partitions = rng.randint(1, 2)
+        lists = [tuple(rng.sample(range(brokers), factor)) for _ in range(partitions)]
+        configs = {"min.insync.replicas": str(least)}
+        by_hand = rng.random() < 0.5
+
+        def decide(state: State, now: int) -> Decision[str]:
+            given: Sequence[tuple[int, ...]] = lists if by_hand and self._valid(state, lists, least) else ()
+            number = None if given else min(factor, sum(can_lead(state, b) for b in range(brokers)))
+            return decide_create_topic(
+                state, name, partitions, configs, f"id-{name}", replication_factor=number, replicas=given
+            )
+
+        return decide
+
+    @staticmethod
+    def _valid(state: State, lists: Sequence[tuple[int, ...]], least: int) -> bool:
+        """Whether enough of each list can be in an ISR."""
+        return all(sum(can_lead(state, broker) for broker in one) >= least for one in lists)
+
+    def patches(self) -> tuple[Patch, ...]:
+        """The product's constants for this run."""
+        return (
+            *self.constants.patches(),
+            Patch(replay_replicas, "MISSES_KEPT_MS", 5000),
+            Patch(decide_replicas, "WAITED_FOR_MS", self.waited_ms),
+        )
+
+    # ------------------------------------------------------------------------------------------------------------ the end
+
+    def unhealed(self) -> str:
+        """The work that upkeep has left; empty: nothing."""
+        state = self.oracle.state
+        fenced = [broker for broker, known in state.brokers.items() if known.fenced]
+        if fenced:
+            return f"brokers {fenced} are fenced"
+        for number, group in state.placement_groups.items():
+            wanted = tuple(broker for broker in group.replicas if can_lead(state, broker))
+            if group.isr != wanted:
+                return f"the ISR of group {number} is {group.isr}, expected {wanted}"
+            for broker in group.replicas:
+                if deficit(state, number, broker).objects:
+                    return f"broker {broker} lacks objects of group {number}"
+        if unnoticed := self.oracle.unnoticed(state):
+            return f"{unnoticed[0]} is not there"
+        for name, row in state.objects.items():
+            known = state.copies.get(row.copies)
+            if known is not None and not known.brokers:
+                brokers = state.placement_groups[known.group].replicas
+                if found := [broker for broker in brokers if self.oracle.has_copy(state, broker, name)]:
+                    return f"{name} has no known copy, and brokers {found} have it"
+        return ""
+
+    def garbage(self) -> list[str]:
+        """Files on roots that the fence has passed and nothing refers to."""
+        state, found = self.oracle.state, list[str]()
+        for broker in (OWN_BROKER, *state.brokers):
+            disk = self.roots.own if broker == OWN_BROKER else self.roots.mounted[broker]
+            start = f"{directory_of(state, broker)}/data/".lstrip("/")
+            for key in disk.files:
+                name = key[len(start) - len("data/") :]
+                kept = name in state.objects or name in state.dropped
+                if key.startswith(start) and not kept and upload_epoch(name) <= state.fence:
+                    found.append(f"{broker}: {key}")
+        return found

@@ -1,0 +1,33 @@
+"""Deterministic simulation of brokers, replicas and the ISR: one seed decides everything.
+
+    python -m spark_log.testing.replica_simulation --seeds 2000 [--first 0] [--mutate NAME] [--jobs 2]
+    python -m spark_log.testing.replica_simulation --mutations     remove each rule, until the simulation notices
+    python -m spark_log.testing.replica_simulation --seeds 1 --first SEED     repeat one run
+
+The metadata log, its decisions and their replay are the product's, and so are the placement of objects, the order of
+copies for a reader, swaps, and the rule of garbage.  The product puts and copies in threads, because roots hang; here
+the actors do that in separate steps (`replica_sim/copying.py`, `replica_sim/upkeep.py`).
+
+`replica_sim/roots.py` has the roots, `faults.py` what happens to them, `oracle.py` the promises, `mutations.py` the
+rules.  Exits 1 if a promise was broken, or if a rule was removed and the simulation did not notice.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from spark_log.testing.replica_sim.mutations import MUTATIONS
+from spark_log.testing.replica_sim.run import simulate
+from spark_log.testing.simulation import Subject, run_command
+
+REPLICAS = Subject("spark_log.testing.replica_simulation", __doc__ or "", simulate, MUTATIONS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    return run_command(REPLICAS, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""`pylog broker`, `pylog elect`, and topics with replicas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Pylog
+
+
+@pytest.fixture
+def pylog(tmp_path: Path) -> Pylog:
+    """A log with two brokers."""
+    pylog = Pylog(tmp_path / "log")
+    pylog.ok("topic", "create", "first")
+    for number in (1, 2):
+        assert f"broker {number} added at" in pylog.ok("broker", "add", str(number), "--root", root(tmp_path, number))
+    return pylog
+
+
+def root(tmp_path: Path, number: int) -> str:
+    return str(tmp_path / f"disk{number}")
+
+
+def partitions(pylog: Pylog, topic: str) -> list[dict[str, object]]:
+    found = pylog.json("topic", "describe", topic)["partitions"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_a_topic_has_replicas(pylog: Pylog) -> None:
+    """They are listed as Kafka's tools print them, the leader first."""
+    pylog.ok("topic", "create", "orders", "-p", "3", "-r", "3", "-c", "min.insync.replicas=2")
+    rows = partitions(pylog, "orders")
+    assert sorted(str(row["replicas"]).split(",")[0] for row in rows) == ["0", "1", "2"]
+    for row in rows:
+        assert row["replicas"] == row["isr"] and str(row["leader"]) == str(row["replicas"])[0]
+    pylog.ok("produce", "orders", stdin="a\nb\n")
+    has = {row["broker"]: row["objects"] for row in pylog.json("broker", "list")}
+    assert has == {0: 1, 1: 1, 2: 1}
+    assert pylog.ok("consume", "orders").split() == ["a", "b"]
+
+
+def test_an_assignment_names_the_brokers_of_each_partition(pylog: Pylog) -> None:
+    """In Kafka's form."""
+    pylog.ok("topic", "create", "orders", "--assign", "1:0,2:1")
+    assert [row["replicas"] for row in partitions(pylog, "orders")] == ["1,0", "2,1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("-r 4", "replication factor 4, and 3 brokers can hold replicas (0, 1, 2)"),
+        ("-r 0", "replication factor 0; expected 1 or more"),
+        ("--assign 0:7", "unknown brokers 7"),
+        ("--assign 1:1", "each once"),
+        ("--assign 0:1,2", "all partitions of a topic have the same number"),
+        ("--assign 0:1 -r 2", "a replication factor or an assignment, not both"),
+        ("-r 2 -c min.insync.replicas=3", "its partitions have 2 replicas: no write would succeed"),
+    ],
+)
+def test_replicas_that_cannot_be_are_refused(pylog: Pylog, arguments: str, message: str) -> None:
+    """With what is wrong, and nothing is created."""
+    assert message in pylog.refused("topic", "create", "orders", *arguments.split())
+    assert "orders" not in pylog.ok("topic", "list")
+
+
+def test_an_assignment_that_is_not_one_is_wrong_usage(pylog: Pylog) -> None:
+    """The form is shown."""
+    done = pylog.run("topic", "create", "orders", "--assign", "0-1")
+    assert done.exit_code == 2 and "as in 0:1,1:2" in done.stderr
+
+
+def test_a_fenced_broker_leaves_the_isr_and_comes_back(pylog: Pylog) -> None:
+    """Its partitions are listed, and another broker leads them."""
+    pylog.ok("topic", "create", "orders", "--assign", "1:2")
+    assert pylog.json("topic", "describe", "--under-replicated") == []
+    assert pylog.ok("broker", "fence", "1", "--reason", "noises") == "broker 1 fenced\n"
+    assert "was fenced already" in pylog.ok("broker", "fence", "1")
+    (row,) = pylog.json("topic", "describe", "--under-replicated")
+    assert (row["topic"], row["leader"], row["replicas"], row["isr"]) == ("orders", 2, "1,2", "2")
+    fenced = {row["broker"]: row for row in pylog.json("broker", "list")}[1]
+    assert fenced["state"] == "fenced" and "noises" in fenced["reason"]
+    pylog.ok("broker", "unfence", "1")
+    assert pylog.json("topic", "describe", "--under-replicated") == []
+    (elected,) = pylog.json("elect", "preferred", "orders")
+    assert elected["leader"] == 1
+    assert "nothing to change" in pylog.ok("elect", "preferred", "orders:0")
+
+
+def test_a_partition_without_a_leader_is_unavailable(pylog: Pylog) -> None:
+    """Until an unclean election, which asks before."""
+    pylog.ok("topic", "create", "orders", "--assign", "1:2")
+    pylog.ok("broker", "fence", "2")
+    pylog.ok("produce", "orders", stdin="a\n")
+    pylog.ok("broker", "fence", "1")
+    (row,) = pylog.json("topic", "describe", "--unavailable")
+    assert row["leader"] == "none" and row["isr"] == "1"
+    assert pylog.ok("consume", "orders") == "a\n"
+    pylog.ok("broker", "unfence", "2")
+    assert "give --yes" in pylog.refused("elect", "unclean", "orders")
+    (elected,) = pylog.json("elect", "unclean", "orders", "--yes")
+    assert elected["leader"] == 2
+
+
+def test_a_lost_disk_is_replaced(pylog: Pylog, tmp_path: Path) -> None:
+    """By an empty folder; refused while it has the only copies."""
+    pylog.ok("topic", "create", "orders", "--assign", "1:2")
+    pylog.ok("topic", "create", "alone", "--assign", "1")
+    pylog.ok("produce", "alone", stdin="a\n")
+    new = str(tmp_path / "new")
+    assert "last copies of 1 object" in pylog.refused("broker", "replace", "1", "--root", new, "--yes")
+    assert "has an empty root" in pylog.ok("broker", "replace", "1", "--root", new, "--yes", "--lose-data")
+    assert pylog.json("broker", "describe", "1")["root"].endswith("/new")
+
+
+def test_a_broker_with_replicas_is_not_removed(pylog: Pylog) -> None:
+    """Its topics are named; without any, it goes."""
+    pylog.ok("topic", "create", "orders", "--assign", "1:2")
+    assert "has replicas of 1 topic (orders)" in pylog.refused("broker", "remove", "1", "--yes")
+    pylog.ok("topic", "delete", "orders", "--yes")
+    assert pylog.ok("broker", "remove", "1", "--yes") == "broker 1 removed\n"
+    assert [row["broker"] for row in pylog.json("broker", "list")] == [0, 2]
+
+
+def test_broker_0_and_unknown_ones_are_refused(pylog: Pylog) -> None:
+    """With the reason."""
+    assert "never fenced" in pylog.refused("broker", "fence", "0")
+    assert "is not registered" in pylog.refused("broker", "unfence", "7")
+    assert "is not registered" in pylog.refused("broker", "describe", "7")

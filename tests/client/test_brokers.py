@@ -1,0 +1,389 @@
+"""Adding brokers, and taking them back: which roots are refused, and what a returned root has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spark_log
+from spark_log.client.administering.brokers import (
+    add_broker,
+    fence_broker,
+    held_objects,
+    remove_broker,
+    replace_broker,
+    return_broker,
+)
+from spark_log.client.log import Log
+from spark_log.errors import BrokerNotAvailable, InvalidRequest, StorageError
+from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile, WrongRoot, read_broker_file, write_broker_file
+from spark_log.journal.journal import Journal
+from spark_log.metadata.records import Copy
+from spark_log.metadata.replica_commands import AddCopies, RegisterBroker
+from tests.client.replicated import commit_copies, with_copies
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return spark_log.connect(tmp_path / "log", create=True)
+
+
+def test_a_broker_is_registered_with_the_directory_in_its_root(log: Log, tmp_path: Path) -> None:
+    """The file on the root and the state name the same directory."""
+    known = add_broker(log.journal, 1, str(tmp_path / "disk1"), rack="a")
+    root = log.journal.roots.root(1)
+    found = read_broker_file(root)
+    assert found == BrokerFile(cluster_id=log.cluster_id, broker=1, directory=known.directory)
+    assert (known.url, known.rack, known.fenced) == ((tmp_path / "disk1").as_uri(), "a", False)
+    assert root.list("meta/") == [BROKER_KEY], "the check of the permissions leaves nothing behind"
+    log.journal.roots.check(1, again=True)
+
+
+def test_adding_again_changes_nothing(log: Log, tmp_path: Path) -> None:
+    first = add_broker(log.journal, 1, str(tmp_path / "disk1"))
+    version = log.journal.refresh().version
+    assert add_broker(log.journal, 1, f"{tmp_path}/disk1/") == first
+    assert log.journal.refresh().version == version
+
+
+def test_what_a_killed_call_has_left_is_used(log: Log, tmp_path: Path) -> None:
+    """The file was written, and the broker not registered."""
+    store = log.journal.roots.open(1, str(tmp_path / "disk1"), {})
+    write_broker_file(store, BrokerFile(cluster_id=log.cluster_id, broker=1, directory="left"))
+    assert add_broker(log.journal, 1, str(tmp_path / "disk1")).directory == "left"
+
+
+def _own(root: Path) -> Path:
+    return root / "log"
+
+
+def _inside(root: Path) -> Path:
+    return root / "log" / "copies"
+
+
+def _around(root: Path) -> Path:
+    return root
+
+
+def _link(root: Path) -> Path:
+    (root / "link").symlink_to(root / "log")
+    return root / "link"
+
+
+def _other_log(root: Path) -> Path:
+    spark_log.connect(root / "other", create=True).close()
+    return root / "other"
+
+
+def _full(root: Path) -> Path:
+    (root / "full" / "photos").mkdir(parents=True)
+    return root / "full"
+
+
+def _file(root: Path) -> Path:
+    (root / "file").write_text("x")
+    return root / "file"
+
+
+def _unmounted(root: Path) -> Path:
+    return root / "mnt" / "disk7" / "log"
+
+
+def _second(root: Path) -> Path:
+    (root / "again").symlink_to(root / "disk1")
+    return root / "again"
+
+
+def _in_second(root: Path) -> Path:
+    return root / "disk1" / "more"
+
+
+def _of_broker_3(root: Path) -> Path:
+    log = spark_log.connect(root / "log")
+    write_broker_file(
+        log.journal.roots.open(3, str(root / "disk3"), {}),
+        BrokerFile(cluster_id=log.cluster_id, broker=3, directory="d"),
+    )
+    return root / "disk3"
+
+
+def _of_another_log(root: Path) -> Path:
+    other = spark_log.connect(root / "other", create=True)
+    add_broker(other.journal, 2, str(root / "theirs"))
+    return root / "theirs"
+
+
+def _old_copies(root: Path) -> Path:
+    (root / "old" / "d" / "data").mkdir(parents=True)
+    log = spark_log.connect(root / "log")
+    store = log.journal.roots.open(2, str(root / "old"), {})
+    write_broker_file(store, BrokerFile(cluster_id=log.cluster_id, broker=2, directory="d"))
+    return root / "old"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (_own, "is the log's own root"),
+        (_inside, "one within the other"),
+        (_around, "one within the other"),
+        (_link, "is the log's own root"),
+        (_other_log, "root of a log"),
+        (_full, "has photos/: a broker begins in an empty folder"),
+        (_file, "is a file"),
+        (_unmounted, "is its disk mounted"),
+        (_second, "is the root of broker 1: each"),
+        (_in_second, "one within the other"),
+        (_of_broker_3, "root of broker 3 of this log"),
+        (_of_another_log, "of another log, with the id"),
+        (_old_copies, "under another registration"),
+    ],
+)
+def test_a_root_that_cannot_be_the_brokers_is_refused(
+    log: Log, tmp_path: Path, make: Callable[[Path], Path], message: str
+) -> None:
+    """And nothing is written to it, nor to the log."""
+    add_broker(log.journal, 1, str(tmp_path / "disk1"))
+    path = make(tmp_path)
+    before, version = _names(path), log.journal.refresh().version
+    with pytest.raises(InvalidRequest, match=message):
+        add_broker(log.journal, 2, str(path))
+    assert (_names(path), log.journal.refresh().version) == (before, version)
+
+
+def _names(path: Path) -> list[str]:
+    return sorted(str(one) for one in path.rglob("*")) if path.is_dir() else [str(path.exists())]
+
+
+def test_an_id_or_a_registration_that_is_taken(log: Log, tmp_path: Path) -> None:
+    add_broker(log.journal, 1, str(tmp_path / "disk1"))
+    with pytest.raises(InvalidRequest, match="is registered already"):
+        add_broker(log.journal, 1, str(tmp_path / "disk2"))
+    assert not (tmp_path / "disk2").exists()
+    with pytest.raises(InvalidRequest, match="from 1 to 999"):
+        add_broker(log.journal, 0, str(tmp_path / "disk2"))
+
+
+def test_the_own_bucket_in_another_spelling(tmp_path: Path, s3: Callable[[], Any]) -> None:
+    """s3a is s3, and a '/' at the end does not matter."""
+    bucket = s3()
+    log = spark_log.connect(f"{bucket.url}/log", bucket.options, create=True)
+    for url in (f"{bucket.url}/log/", f"s3a{bucket.url.removeprefix('s3')}/log"):
+        with pytest.raises(InvalidRequest, match="is the log's own root"):
+            add_broker(log.journal, 1, url)
+    known = add_broker(log.journal, 1, f"s3a{bucket.url.removeprefix('s3')}/copies")
+    assert known.url == f"{bucket.url}/copies"
+    log.journal.roots.check(1, again=True)
+    with pytest.raises(InvalidRequest, match="one within the other"):
+        add_broker(log.journal, 2, f"{bucket.url}/copies/more")
+
+
+def test_a_bucket_with_another_log_is_refused(log: Log, s3: Callable[[], Any]) -> None:
+    bucket = s3()
+    spark_log.connect(bucket.url, bucket.options, create=True).close()
+    mine = spark_log.connect(log.url, {f"1.{name}": value for name, value in bucket.options.items()})
+    with pytest.raises(InvalidRequest, match="root of a log"):
+        add_broker(mine.journal, 1, bucket.url)
+
+
+def test_a_root_without_write_access(log: Log, tmp_path: Path, s3: Callable[[], Any]) -> None:
+    """The error names the root and the cure."""
+    bucket = s3()
+    mine = spark_log.connect(log.url, {f"1.{name}": value for name, value in bucket.options.items()})
+    with pytest.raises(StorageError, match="no-such-bucket.*cannot be the root of a broker"):
+        add_broker(mine.journal, 1, "s3://no-such-bucket/log")
+    assert 1 not in log.journal.refresh().brokers
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"secret": "x"},
+        {"key": "x"},
+        {"account_key": "x"},
+        {"sas_token": "x"},
+        {"client_kwargs": '{"aws_secret_access_key": "x"}'},
+        {"client_kwargs": {"aws_session_token": "x"}},
+    ],
+)
+def test_secrets_are_not_registered(log: Log, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=r"may hold a secret.*storage\.1\."):
+        add_broker(log.journal, 1, "s3://bucket/log", storage_options=options)
+
+
+def test_options_of_a_broker_take_precedence(s3: Callable[[], Any], tmp_path: Path) -> None:
+    """The endpoint is registered, the keys are given to the process, and the own root's endpoint is another one."""
+    bucket = s3()
+    keys = {f"1.{name}": value for name, value in bucket.options.items() if name != "endpoint_url"}
+    log = spark_log.connect(tmp_path / "log", keys, create=True)
+    add_broker(log.journal, 1, f"{bucket.url}/log", storage_options={"endpoint_url": bucket.options["endpoint_url"]})
+    again = spark_log.connect(tmp_path / "log", keys)
+    again.journal.roots.check(1)
+
+
+def test_roots_on_one_disk_are_warned_of(log: Log, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="on the same disk as the log's own root"):
+        add_broker(log.journal, 1, str(tmp_path / "disk1"))
+
+
+def test_another_disk_is_not_warned_of(log: Log, mount: Callable[[str], Path]) -> None:
+    disk = mount("size=1m")
+    (disk / "lost+found").mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        add_broker(log.journal, 1, str(disk))
+
+
+def test_two_processes_add_one_broker(log: Log, tmp_path: Path) -> None:
+    """Both find the file of the first, and register the same directory."""
+    other = spark_log.connect(log.url)
+    first = add_broker(log.journal, 1, str(tmp_path / "disk1"))
+    other.journal.propose(RegisterBroker(broker=1, directory=first.directory, url=first.url))
+    assert other.journal.refresh().brokers[1] == first
+
+
+# ------------------------------------------------------------------------------------------------------- fence and return
+
+
+def test_a_return_leaves_out_what_the_root_lacks(log: Log, tmp_path: Path) -> None:
+    """A disk that was restored from a backup lacks newer objects; the state does not count them any more."""
+    roots = [tmp_path / "disk1", tmp_path / "disk2"]
+    journal = with_copies(log, roots)
+    old = commit_copies(log, "t", [b"a"])
+    shutil.copytree(roots[0], tmp_path / "backup")
+    new = commit_copies(log, "t", [b"b"])
+    fence_broker(journal, 1, "test")
+    shutil.rmtree(roots[0])
+    (tmp_path / "backup").rename(roots[0])
+    assert return_broker(journal, 1)
+    assert not return_broker(journal, 1), "it was not fenced"
+    assert {name for name, _ in held_objects(journal.state, 1)} == {old}
+    assert {name for name, _ in held_objects(journal.state, 2)} == {old, new}
+    assert journal.state.placement_groups[1].isr == (0, 2)
+
+
+def test_a_return_of_another_disk_is_refused(log: Log, tmp_path: Path) -> None:
+    roots = [tmp_path / "disk1", tmp_path / "disk2"]
+    journal = with_copies(log, roots)
+    commit_copies(log, "t", [b"a"])
+    fence_broker(journal, 1)
+    roots[0].rename(tmp_path / "away")
+    with pytest.raises(WrongRoot, match="is its disk mounted"):
+        return_broker(journal, 1)
+    shutil.copytree(roots[1], roots[0])
+    with pytest.raises(WrongRoot, match="another disk is in its place"):
+        return_broker(journal, 1)
+    assert journal.refresh().brokers[1].fenced
+
+
+def test_a_deep_return_finds_truncated_objects(log: Log, tmp_path: Path) -> None:
+    roots = [tmp_path / "disk1", tmp_path / "disk2"]
+    journal = with_copies(log, roots)
+    name = commit_copies(log, "t", [b"a"])
+    fence_broker(journal, 1)
+    path = roots[0] / journal.state.brokers[1].directory / name
+    os.truncate(path, path.stat().st_size - 1)
+    assert return_broker(journal, 1, deep=True)
+    assert not list(held_objects(journal.state, 1))
+
+
+def test_a_commit_during_a_return_is_looked_for(log: Log, tmp_path: Path) -> None:
+    """A copy under the old epoch, which is not there, is recorded between the listing and the return."""
+    roots = [tmp_path / "disk1", tmp_path / "disk2"]
+    journal = with_copies(log, roots)
+    name = commit_copies(log, "t", [b"a"], held=(0, 2))
+    fence_broker(journal, 1)
+    epoch = journal.state.brokers[1].epoch
+    other = spark_log.connect(log.url)
+
+    class Late:
+        """The roots of a journal; a process that lists one is late."""
+
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def __getattr__(self, what: str) -> Any:
+            return getattr(self.inner, what)
+
+        def list(self, prefix: str) -> list[str]:
+            found: list[str] = self.inner.list(prefix)
+            other.journal.propose(AddCopies(copies=(Copy(name, 1, epoch),)))
+            return found
+
+    class LateRoots(Journal):
+        @property
+        def roots(self) -> Any:
+            inner = super().roots
+
+            class Proxy:
+                def __getitem__(self, broker: int) -> Any:
+                    return Late(inner[broker])
+
+                def __getattr__(self, what: str) -> Any:
+                    return getattr(inner, what)
+
+            return Proxy()
+
+    late = LateRoots(journal.metadata_log, journal.stores)
+    assert return_broker(late, 1)
+    assert not list(held_objects(journal.refresh(), 1))
+
+
+# ------------------------------------------------------------------------------------------------------ replace and remove
+
+
+def test_a_replaced_broker_begins_without_copies(log: Log, tmp_path: Path) -> None:
+    roots = [tmp_path / "disk1", tmp_path / "disk2"]
+    journal = with_copies(log, roots)
+    commit_copies(log, "t", [b"a"])
+    before = journal.state.brokers[1]
+    with pytest.raises(InvalidRequest, match="pylog broker unfence 1"):
+        replace_broker(journal, 1)
+    shutil.rmtree(roots[0])
+    after = replace_broker(journal, 1)
+    assert after.directory != before.directory and after.epoch > before.epoch
+    assert not list(held_objects(journal.state, 1))
+    elsewhere = replace_broker(journal, 1, str(tmp_path / "disk3"))
+    assert elsewhere.url == (tmp_path / "disk3").as_uri()
+
+
+def test_the_last_copies_are_not_given_up_without_saying_so(log: Log, tmp_path: Path) -> None:
+    roots = [tmp_path / "disk1", tmp_path / "disk2"]
+    journal = with_copies(log, roots)
+    commit_copies(log, "t", [b"a"], held=(1,))
+    shutil.rmtree(roots[0])
+    with pytest.raises(InvalidRequest, match="last copies of 1 object.*--lose-data"):
+        replace_broker(journal, 1)
+    assert not roots[0].exists()
+    replace_broker(journal, 1, lose_data=True)
+    assert not list(held_objects(journal.state, 1))
+
+
+def test_a_removed_brokers_folder_can_be_used_again(log: Log, tmp_path: Path) -> None:
+    add_broker(log.journal, 1, str(tmp_path / "disk1"))
+    remove_broker(log.journal, 1)
+    assert not log.journal.refresh().brokers
+    add_broker(log.journal, 2, str(tmp_path / "disk1"))
+
+
+def test_a_broker_with_replicas_is_not_removed(log: Log, tmp_path: Path) -> None:
+    journal = with_copies(log, [tmp_path / "disk1"])
+    with pytest.raises(InvalidRequest, match="has replicas of 1 topic"):
+        remove_broker(journal, 1)
+    journal.roots.check(1, again=True)
+
+
+def test_unknown_brokers(log: Log) -> None:
+    for call in (remove_broker, replace_broker, return_broker):
+        with pytest.raises(BrokerNotAvailable, match="broker 7 is not registered"):
+            call(log.journal, 7)
+        with pytest.raises(InvalidRequest, match="broker 0 is the log's own root"):
+            call(log.journal, 0)

@@ -1,0 +1,96 @@
+"""A coordinator keeps the replicas of its log alive, and shows how they are."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_log import Log, connect
+from spark_log.node.broker_duties import replicate_every, replicate_once
+from spark_log.node.replica_metrics import ReplicaMetrics, count_replicas
+from tests.node.replicated_logs import brokers_of, group_of, move_away, move_back, put, replicated_log
+from tests.services import Services
+
+TIMEOUTS = {"broker_session_timeout_ms": "1000", "broker_heartbeat_interval_ms": "200", "replica_lag_time_max_ms": "1"}
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[Services]:
+    found = Services()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return replicated_log(tmp_path, **TIMEOUTS)
+
+
+def eventually(true: Callable[[], object], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.05)
+
+
+def metrics_of(address: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://{address}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(number) for name, _, number in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+
+def test_a_coordinator_fences_copies_and_takes_back(log: Log, tmp_path: Path, services: Services) -> None:
+    """With metrics of all of it."""
+    name = put(log, [0, 1])
+    running = services.start(tmp_path / "log")
+    client = connect(f"pylog://{running.coordinator.address}")
+    state = client.journal.refresh
+    eventually(lambda: group_of(state()).isr == (0, 1, 2))
+    assert brokers_of(state(), name) == (0, 1, 2)
+    move_away(tmp_path, 1)
+    eventually(lambda: state().brokers[1].fenced)
+    found = metrics_of(running.coordinator.address)
+    assert found["pylog_under_replicated_partitions"] == 1
+    assert found['pylog_broker_active{broker="1"}'] == 0
+    assert found["pylog_isr_shrinks_total"] == 1
+    assert found["pylog_copied_objects_total"] == 1
+    move_back(tmp_path, 1)
+    eventually(lambda: group_of(state()).isr == (0, 1, 2))
+    found = metrics_of(running.coordinator.address)
+    assert (found["pylog_under_replicated_partitions"], found["pylog_offline_partitions"]) == (0, 0)
+    assert found["pylog_isr_expands_total"] == 2
+    services.stop(running)
+
+
+def test_replication_for_long_ends_when_it_is_told_to(log: Log) -> None:
+    stop, reports = threading.Event(), []
+    name = put(log, [0])
+    for report in replicate_every(log, 50, stop=stop):
+        reports.append(report)
+        if len(reports) == 3:
+            stop.set()
+    assert [report.objects for report in reports] == [2, 0, 0]
+    assert brokers_of(log.journal.refresh(), name) == (0, 1, 2)
+    eventually(lambda: not any(thread.name == "pylog-prober" for thread in threading.enumerate()))
+
+
+def test_replication_once_copies_all(log: Log) -> None:
+    names = [put(log, [0]) for _ in range(5)]
+    report = replicate_once(log)
+    assert (report.objects, report.busy, len(report.joined)) == (10, False, 2)
+    assert all(brokers_of(log.journal.refresh(), name) == (0, 1, 2) for name in names)
+
+
+def test_a_log_without_brokers_has_its_own_root_only(tmp_path: Path) -> None:
+    log = connect(str(tmp_path / "log"), durability="os")
+    metrics = ReplicaMetrics()
+    metrics.note(log.journal.state)
+    lines = [line for line in metrics.lines(log.journal.state) if "{broker" in line]
+    assert lines[0] == 'pylog_broker_active{broker="0"} 1'
+    assert len(lines) == 4
+    assert count_replicas(log.journal.state) == (0, 0, 0)

@@ -1,0 +1,95 @@
+"""A mirror of a log with brokers has all objects in its one root, and recovered, it has no brokers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.client.administering.brokers import fence_broker
+from spark_log.client.log import Log
+from spark_log.errors import CorruptObject
+from spark_log.node.maintain import maintain_once
+from spark_log.node.mirror import Mirror, begin_mirror, recover
+from spark_log.node.object_repair import repair_objects
+from spark_log.node.verify import verify
+from spark_log.store.local import LocalStore
+from tests.client.replicated import commit_copies, with_copies
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")
+
+VALUES = [b"a", b"b", b"c", b"d"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """With three roots: each object but the first lacks a copy on one of them."""
+    log = spark_log.connect(tmp_path / "log", create=True)
+    with_copies(log, [tmp_path / "disk1", tmp_path / "disk2"])
+    for value, held in zip(VALUES, [(0, 1, 2), (0, 2), (1, 2), (2,)], strict=True):
+        commit_copies(log, "t", [value], held=held)
+    return log
+
+
+@pytest.fixture
+def mirror(log: Log, tmp_path: Path) -> Mirror:
+    store = LocalStore(str(tmp_path / "mirror"))
+    begin_mirror(log, store)
+    return Mirror(log, store)
+
+
+def _values(log: Log) -> list[bytes]:
+    found: list[bytes] = log.read("t").column("value").to_pylist()
+    return found
+
+
+def test_a_mirror_copies_from_any_root_and_is_read_alone(log: Log, mirror: Mirror, tmp_path: Path) -> None:
+    """The log's own root has lost its objects, and the roots of brokers are lost after the copy."""
+    shutil.rmtree(tmp_path / "log" / "data")
+    assert mirror.round().objects == 4
+    for name in ("disk1", "disk2"):
+        shutil.rmtree(tmp_path / name)
+    copy = spark_log.connect(tmp_path / "mirror")
+    assert _values(copy) == VALUES
+    assert copy.journal.objects is copy.journal.roots.own
+    assert verify(copy, deep=True) == []
+    assert mirror.round().versions == 0
+
+
+def test_a_damaged_copy_is_not_mirrored(log: Log, mirror: Mirror, tmp_path: Path) -> None:
+    """A copy of another size is passed over."""
+    for path in (tmp_path / "log" / "data").rglob("*.seg"):
+        path.write_bytes(b"x")
+    mirror.round()
+    assert _values(spark_log.connect(tmp_path / "mirror")) == VALUES
+
+
+def test_what_was_acknowledged_before_the_last_copy_is_recovered(log: Log, mirror: Mirror, tmp_path: Path) -> None:
+    """The own root is lost, and with it the metadata.  The recovered log is written to and maintained."""
+    fence_broker(log.journal, 1, "test")
+    mirror.round()
+    shutil.rmtree(tmp_path / "log")
+    url = str(tmp_path / "mirror")
+    found = recover(LocalStore(url))
+    recovered = spark_log.connect(url)
+    state = recovered.journal.state
+    assert found.version < state.version
+    assert not (state.brokers or state.placement_groups or state.assignments or state.copies)
+    assert _values(recovered) == VALUES
+    recovered.append("t", [{"key": "k", "value": "e", "partition": 0}])
+    maintain_once(recovered)
+    assert _values(recovered) == [*VALUES, b"e"]
+    assert verify(recovered, deep=True) == []
+
+
+def test_objects_are_repaired_where_readers_look_for_them(log: Log, mirror: Mirror, tmp_path: Path) -> None:
+    mirror.round()
+    for path in (tmp_path / "disk2").rglob("*.seg"):
+        path.write_bytes(b"x" * path.stat().st_size)
+    with pytest.raises(CorruptObject):
+        _values(log)
+    done = repair_objects(log, spark_log.connect(tmp_path / "mirror").journal, deep=True)
+    assert len(done.repaired) == 4 and done.problems == ()
+    assert _values(log) == VALUES

@@ -1,0 +1,165 @@
+"""Roots that fail are fenced, in time and with the reason; those that answer again come back with what they have."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_log import Log, connect
+from spark_log.client.administering.brokers import fence_broker
+from spark_log.node.prober import Prober, ProbeReport
+from spark_log.node.replicator import Replicator
+from spark_log.testing.stores import ControlledStore
+from tests.node.replicated_logs import brokers_of, folder_of, group_of, move_away, move_back, put, replicated_log
+
+TIMEOUTS = {"broker_session_timeout_ms": "600", "broker_heartbeat_interval_ms": "100", "replica_lag_time_max_ms": "1"}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return replicated_log(tmp_path, **TIMEOUTS)
+
+
+def rounds_until(prober: Prober, ready: Callable[[ProbeReport], object], limit_s: float = 10.0) -> ProbeReport:
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        report = prober.round()
+        if ready(report):
+            return report
+        time.sleep(0.05)
+    raise AssertionError("nothing happened")
+
+
+def control(log: Log, tmp_path: Path, broker: int) -> Path:
+    """A file that disturbs the root of a broker in this process."""
+    orders, roots = tmp_path / f"orders-{broker}", log.journal.roots
+    for store in (roots.root(broker), roots[broker]):
+        store.inner = ControlledStore(store.inner, orders)  # type: ignore[attr-defined]
+    return orders
+
+
+def test_good_roots_are_left_alone(log: Log, tmp_path: Path) -> None:
+    """And have one mark each."""
+    version, prober = log.journal.refresh().version, Prober(log)
+    for _ in range(5):
+        assert prober.round() == ProbeReport()
+    assert log.journal.refresh().version == version
+    assert all(len(list((folder_of(log, tmp_path, broker) / "meta").iterdir())) == 1 for broker in (1, 2))
+
+
+def test_a_root_that_is_gone_is_fenced_at_once_and_comes_back(log: Log, tmp_path: Path) -> None:
+    names, prober = [put(log, [0, 1, 2])], Prober(log)
+    prober.round()
+    away = move_away(tmp_path, 2)
+    (report,) = [prober.round()]
+    assert "broker 2: its root is not usable" in report.fenced[0]
+    assert "is its disk mounted?" in report.fenced[0]
+    assert group_of(log.journal.refresh()).isr == (0, 1)
+    assert not (tmp_path / "broker-2").exists()
+    names.append(put(log, [0, 1]))
+    for _ in range(3):
+        assert prober.round() == ProbeReport()
+    assert away.exists()
+    move_back(tmp_path, 2)
+    assert rounds_until(prober, lambda report: report.returned).returned == (2,)
+    Replicator(log).round()
+    state = log.journal.refresh()
+    assert [brokers_of(state, name) for name in names] == [(0, 1, 2)] * 2
+    assert group_of(state).isr == (0, 1, 2)
+
+
+def test_a_disk_that_comes_back_empty_stays_fenced(log: Log, tmp_path: Path) -> None:
+    put(log, [0, 1, 2])
+    prober = Prober(log)
+    prober.round()
+    move_away(tmp_path, 2)
+    prober.round()
+    (tmp_path / "broker-2").mkdir()
+    for _ in range(3):
+        assert not prober.round().returned
+    assert log.journal.refresh().brokers[2].fenced
+    assert not list((tmp_path / "broker-2").iterdir())
+
+
+def test_a_disk_that_was_swapped_for_an_older_copy_is_fenced(log: Log, tmp_path: Path) -> None:
+    """Everything on it is right but old: the mark of the last check is gone.  It returns without what it lacks."""
+    old, prober = put(log, [0, 1, 2]), Prober(log)
+    prober.round()
+    shutil.copytree(tmp_path / "broker-2", tmp_path / "older")
+    new = put(log, [0, 1, 2])
+    prober.round()
+    move_away(tmp_path, 2)
+    (tmp_path / "older").rename(tmp_path / "broker-2")
+    report = prober.round()
+    assert "it was rolled back, or swapped" in report.fenced[0]
+    assert rounds_until(prober, lambda report: report.returned).returned == (2,)
+    state = log.journal.refresh()
+    assert (brokers_of(state, old), brokers_of(state, new)) == ((0, 1, 2), (0, 1))
+    Replicator(log).round()
+    assert brokers_of(log.journal.refresh(), new) == (0, 1, 2)
+    assert (folder_of(log, tmp_path, 2) / new).exists()
+
+
+@pytest.mark.parametrize("how", ["hang", "fail", "full"])
+def test_a_root_that_fails_is_fenced_after_the_session_timeout(log: Log, tmp_path: Path, how: str) -> None:
+    """Not earlier, and a hung root does not delay the checks of others."""
+    orders, prober = control(log, tmp_path, 2), Prober(log)
+    prober.round()
+    orders.write_text(how)
+    began = time.monotonic()
+    report = rounds_until(prober, lambda report: report.fenced)
+    taken = time.monotonic() - began
+    assert 0.55 < taken < 3
+    assert "broker 2: its root has failed all checks for" in report.fenced[0]
+    state = log.journal.refresh()
+    assert (state.brokers[1].fenced, state.brokers[2].fenced) == (False, True)
+    orders.unlink()
+    assert rounds_until(prober, lambda report: report.returned).returned == (2,)
+
+
+def test_a_root_that_fails_for_a_moment_is_not_fenced(tmp_path: Path) -> None:
+    log = replicated_log(tmp_path, **{**TIMEOUTS, "broker_session_timeout_ms": "5000"})
+    orders, prober = control(log, tmp_path, 2), Prober(log)
+    for _ in range(4):
+        orders.write_text("fail")
+        assert prober.round().failing
+        time.sleep(0.3)
+        orders.unlink()
+        rounds_until(prober, lambda report: not report.failing)
+    assert not log.journal.refresh().brokers[2].fenced
+
+
+def test_a_broker_that_was_fenced_by_hand_stays_fenced(log: Log) -> None:
+    fence_broker(log.journal, 2)
+    prober = Prober(log)
+    for _ in range(3):
+        assert prober.round() == ProbeReport()
+    assert log.journal.refresh().brokers[2].fenced
+
+
+def test_checks_until_each_root_is_good_or_fenced(log: Log, tmp_path: Path) -> None:
+    """As one run of `pylog maintain`."""
+    control(log, tmp_path, 1).write_text("fail")
+    report = Prober(log).until_sure()
+    assert "broker 1" in report.fenced[0]
+    assert not log.journal.refresh().brokers[2].fenced
+
+
+def test_time_in_which_the_prober_did_nothing_is_no_silence(log: Log, tmp_path: Path) -> None:
+    """A failed check, a long pause and another failed check are not a root that failed all the time."""
+    orders, prober = control(log, tmp_path, 2), Prober(log)
+    orders.write_text("fail")
+    assert prober.round().failing
+    time.sleep(1.7)
+    assert not prober.round().fenced
+
+
+def test_several_probers_check_the_same_roots(log: Log, tmp_path: Path) -> None:
+    """Each looks for its own mark."""
+    others = [Prober(connect(str(tmp_path / "log"))) for _ in range(3)]
+    for _ in range(4):
+        assert all(one.round() == ProbeReport() for one in others)

@@ -1,0 +1,193 @@
+"""The replicator brings each replica what it lacks, from good copies only, and lets it join its ISR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_log import Log
+from spark_log.metadata.records import Copy
+from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
+from spark_log.node.checked_copies import BadCopy, check_copy
+from spark_log.node.replicator import Replicator
+from tests.node.replicated_logs import add_broker, brokers_of, create_topic, folder_of, group_of, put, replicated_log
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return replicated_log(tmp_path, replica_lag_time_max_ms="1")
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def flip(at: float) -> Callable[[Path], None]:
+    def damage(file: Path) -> None:
+        data = bytearray(file.read_bytes())
+        data[int((len(data) - 1) * at)] ^= 1
+        file.write_bytes(data)
+
+    return damage
+
+
+def test_a_replica_gets_what_it_lacks_and_is_in_sync_again(log: Log, tmp_path: Path) -> None:
+    names = [put(log, [0, 1, 2]), put(log, [0, 1]), put(log, [0, 1])]
+    assert group_of(log.journal.state).isr == (0, 1)
+    replicator = Replicator(log)
+    report = replicator.round()
+    assert (report.objects, report.problems, report.joined) == (2, (), ((1, 2),))
+    assert report.lag[2].objects == 0
+    state = log.journal.refresh()
+    assert [brokers_of(state, name) for name in names] == [(0, 1, 2)] * 3
+    assert group_of(state).isr == (0, 1, 2)
+    for name in names:
+        assert (folder_of(log, tmp_path, 2) / name).read_bytes() == (tmp_path / "log" / name).read_bytes()
+    assert Replicator(log).round().objects == 0
+
+
+def test_the_logs_own_root_gets_copies_too(log: Log, tmp_path: Path) -> None:
+    name = put(log, [1])
+    Replicator(log).round()
+    assert (tmp_path / "log" / name).exists()
+    assert group_of(log.journal.refresh()).isr == (0, 1, 2)
+
+
+def test_an_asynchronous_broker_gets_copies_and_never_joins(tmp_path: Path) -> None:
+    log = replicated_log(tmp_path, 1, replica_lag_time_max_ms="1")
+    add_broker(log, 7, str(tmp_path / "far"), is_async=True)
+    create_topic(log, "far", (0, 7))
+    name = put(log, [0], topic="far")
+    report = Replicator(log).round()
+    assert (report.objects, report.joined) == (1, ())
+    state = log.journal.refresh()
+    assert brokers_of(state, name) == (0, 7)
+    assert group_of(state, "far").isr == (0,)
+
+
+def test_a_fenced_broker_gets_nothing(log: Log) -> None:
+    put(log, [0, 1])
+    log.journal.propose(FenceBroker(broker=2, reason="by hand"))
+    report = Replicator(log).round()
+    assert (report.objects, report.joined, report.problems) == (0, (), ())
+    assert report.lag[2].objects == 1
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut, flip(0), flip(0.3), flip(0.6), flip(0.9), flip(1)])
+def test_a_bad_copy_is_never_copied(log: Log, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """It is recorded as missing, the next copy is taken, and the damaged one replaced."""
+    name = put(log, [0, 1])
+    good = (tmp_path / "log" / name).read_bytes()
+    damage(tmp_path / "log" / name)
+    replicator = Replicator(log)
+    report = replicator.round()
+    assert report.removed == (f"broker 0: {name}",)
+    replicator.round()
+    state = log.journal.refresh()
+    assert brokers_of(state, name) == (0, 1, 2)
+    assert all((folder_of(log, tmp_path, broker) / name).read_bytes() == good for broker in (0, 1, 2))
+
+
+def test_an_object_without_a_good_copy_is_named_and_found_again(log: Log, tmp_path: Path) -> None:
+    name = put(log, [0, 1])
+    files = [tmp_path / "log" / name, folder_of(log, tmp_path, 1) / name]
+    good = files[0].read_bytes()
+    for file in files:
+        flip(0.3)(file)
+    report = Replicator(log).round()
+    assert report.unrecoverable == (name,)
+    assert brokers_of(log.journal.refresh(), name) == ()
+    files[1].write_bytes(good)
+    replicator = Replicator(log)
+    assert (replicator.round().found, replicator.round().unrecoverable) == (1, ())
+    assert brokers_of(log.journal.refresh(), name) == (0, 1, 2)
+
+
+def test_a_swapped_source_is_not_recorded_as_damaged(log: Log, tmp_path: Path) -> None:
+    """Its disk is gone, and comes back: that is the prober's matter."""
+    name = put(log, [1, 2])
+    (tmp_path / "broker-1").rename(tmp_path / "away")
+    report = Replicator(log).round()
+    assert (report.objects, report.removed) == (1, ())
+    assert brokers_of(log.journal.refresh(), name) == (0, 1, 2)
+
+
+def test_no_copy_is_made_on_a_root_that_is_not_the_brokers(log: Log, tmp_path: Path) -> None:
+    """An unmounted disk leaves an empty folder."""
+    put(log, [0, 1])
+    (tmp_path / "broker-2").rename(tmp_path / "away")
+    (tmp_path / "broker-2").mkdir()
+    report = Replicator(log).round()
+    assert report.objects == 0
+    assert "is its disk mounted?" in report.problems[0]
+    assert not list((tmp_path / "broker-2").iterdir())
+
+
+def test_a_replica_waits_after_it_has_missed_a_write(tmp_path: Path) -> None:
+    log = replicated_log(tmp_path, replica_lag_time_max_ms="3600000")
+    put(log, [0, 1])
+    report = Replicator(log).round()
+    assert (report.objects, report.joined) == (1, ())
+    assert group_of(log.journal.refresh()).isr == (0, 1)
+
+
+def test_a_throttle_limits_the_bytes(log: Log) -> None:
+    names = [put(log, [0, 1], width=40_000) for _ in range(3)]
+    clock = log.journal.context.clock
+    began = clock.monotonic_ms()
+    report = Replicator(log, bytes_per_s=1_000_000).round()
+    taken_s = (clock.monotonic_ms() - began) / 1000
+    assert report.objects == len(names)
+    assert report.bytes / 1_000_000 - 0.5 < taken_s < report.bytes / 1_000_000 + 2
+
+
+def test_only_the_named_brokers_get_copies(log: Log) -> None:
+    name = put(log, [0])
+    Replicator(log, brokers=[2]).round()
+    assert brokers_of(log.journal.refresh(), name) == (0, 2)
+
+
+def test_two_replicators_at_once(log: Log, tmp_path: Path) -> None:
+    """Both copy; what the second one records is void."""
+    from threading import Thread
+
+    names = [put(log, [0, 1]) for _ in range(20)]
+    from spark_log import connect
+
+    others = [Replicator(connect(str(tmp_path / "log"))) for _ in range(2)]
+    threads = [Thread(target=one.round) for one in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    state = log.journal.refresh()
+    assert all(brokers_of(state, name) == (0, 1, 2) for name in names)
+    assert group_of(state).isr == (0, 1, 2)
+
+
+def test_a_copy_of_a_replaced_broker_does_not_count(log: Log, tmp_path: Path) -> None:
+    """It was put under an older epoch, on another disk."""
+    name = put(log, [0, 1])
+    state = log.journal.refresh()
+    old = state.brokers[2].epoch
+    (tmp_path / "broker-2").rename(tmp_path / "away")
+    add_broker(log, 2, str(tmp_path / "broker-2"), replaces=True)
+    from spark_log.metadata.replica_commands import AddCopies
+
+    assert not log.journal.propose(AddCopies(copies=(Copy(name, 2, old),)))
+    assert Replicator(log).round().objects == 1
+
+
+def test_every_byte_of_an_object_is_checked(log: Log) -> None:
+    """A flipped bit anywhere makes a copy bad."""
+    name = put(log, [0], rows=3, width=10)
+    log.journal.propose(RemoveCopies(copies=(Copy("data/none", 0, 0),)))
+    store, row = log.journal.roots[0], log.journal.refresh().objects[name]
+    good = store.get(name)
+    check_copy(store, name, row)
+    for at in range(len(good)):
+        store.put(name, [good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :]])
+        with pytest.raises(BadCopy):
+            check_copy(store, name, row)

@@ -1,0 +1,82 @@
+"""`pylog verify` looks at every copy on every active root; --repair restores bad ones from good ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_log import Log, connect
+from spark_log.errors import InvalidRequest
+from spark_log.metadata.replica_commands import FenceBroker
+from spark_log.node.copy_checks import CopyRepair, repair_copies
+from spark_log.node.verify import verify
+from tests.node.replicated_logs import brokers_of, folder_of, move_away, put, replicated_log
+from tests.node.test_replicator import cut, flip
+
+DAMAGES = [(Path.unlink, False), (cut, False), (flip(0.3), True)]
+"""With whether --deep is needed to find it."""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return replicated_log(tmp_path, replica_lag_time_max_ms="1")
+
+
+def file_of(log: Log, tmp_path: Path, broker: int, name: str) -> Path:
+    return folder_of(log, tmp_path, broker) / name
+
+
+def test_nothing_is_wrong_with_good_copies(log: Log) -> None:
+    put(log, [0, 1, 2])
+    put(log, [0])
+    assert verify(log, deep=True) == []
+    assert repair_copies(log, deep=True) == CopyRepair()
+
+
+@pytest.mark.parametrize("broker", [0, 2])
+@pytest.mark.parametrize(("damage", "deep"), DAMAGES)
+def test_a_bad_copy_is_named_and_repaired(
+    log: Log, tmp_path: Path, damage: Callable[[Path], None], deep: bool, broker: int
+) -> None:
+    name = put(log, [0, 1, 2])
+    file = file_of(log, tmp_path, broker, name)
+    good = file.read_bytes()
+    damage(file)
+    assert (verify(log) == []) == deep
+    (problem,) = verify(log, deep)
+    assert problem.what == name
+    assert problem.message.startswith(f"broker {broker}: ")
+    assert problem.message.endswith("has a good one")
+    assert repair_copies(log, deep).repaired == (f"broker {broker}: {name}",)
+    assert file.read_bytes() == good
+    assert verify(log, deep=True) == []
+
+
+def test_a_copy_that_cannot_be_restored_is_recorded_as_missing(log: Log, tmp_path: Path) -> None:
+    name = put(log, [0, 1])
+    for broker in (0, 1):
+        flip(0.3)(file_of(log, tmp_path, broker, name))
+    assert "no active broker has a good copy: offsets 0 to 9 of t-0" in verify(log, deep=True)[-1].message
+    assert set(repair_copies(log, deep=True).removed) == {f"broker 0: {name}", f"broker 1: {name}"}
+    assert brokers_of(log.journal.refresh(), name) == ()
+    (problem,) = verify(log)
+    assert "no active broker has a good copy" in problem.message
+
+
+def test_a_root_that_is_gone_is_one_problem(log: Log, tmp_path: Path) -> None:
+    for _ in range(3):
+        put(log, [0, 1, 2])
+    move_away(tmp_path, 1)
+    (problem,) = verify(log, deep=True)
+    assert problem.what == "broker 1"
+    assert "is its disk mounted?" in problem.message
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    assert verify(log, deep=True) == []
+
+
+def test_a_log_without_brokers_has_nothing_to_repair_from(tmp_path: Path) -> None:
+    log = connect(str(tmp_path / "log"), durability="os")
+    with pytest.raises(InvalidRequest, match="--repair-from"):
+        repair_copies(log)

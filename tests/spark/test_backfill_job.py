@@ -1,0 +1,189 @@
+"""`jobs/backfill.py`: each row of a table becomes one record, with its key and time, also if the job is killed."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from jobs import backfill as job
+from spark_log import Log, NewTopic
+from spark_log.errors import InvalidRequest, SparkLogError
+from tests.spark.submitted import killed_when, submitted
+
+START = datetime.datetime(2024, 5, 1, tzinfo=datetime.timezone.utc)
+MINUTE = datetime.timedelta(minutes=1)
+
+
+def rows(count: int) -> pa.Table:
+    """A row each minute, in an order that is not that of time."""
+    numbers = [n * 7 % count for n in range(count)]
+    return pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "customer": [f"c{n % 5}" for n in numbers],
+            "at": pa.array([START + n * MINUTE for n in numbers], pa.timestamp("us", "UTC")),
+            "part": pa.array([n % 2 for n in numbers], pa.int32()),
+        }
+    )
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """300 rows of five hours, in two files."""
+    found = tmp_path / "table"
+    found.mkdir()
+    every = rows(300)
+    pq.write_table(every.slice(0, 150), found / "a.parquet")
+    pq.write_table(every.slice(150), found / "b.parquet")
+    return found
+
+
+@pytest.fixture
+def topic(log: Log) -> Log:
+    log.admin.create_topics([NewTopic("t", 2, {"retention.ms": "-1"})])
+    return log
+
+
+def arguments(log: Log, table: Path | str, *more: str) -> list[str]:
+    given = ["--url", log.url, "--from", str(table), "--timestamp", "at", "--chunk-rows", "100", *more]
+    return given if "--topic" in more else ["--topic", "t", *given]
+
+
+BY_ID = ("--value", "id", "--key", "customer")
+
+
+def run(spark: SparkSession, log: Log, table: Path | str, *more: str) -> dict[str, Any]:
+    summary, status = job.backfill(spark, job.parse_args(arguments(log, table, *more)))
+    assert status == 0
+    return summary
+
+
+def written(log: Log) -> list[tuple[int, str, datetime.datetime]]:
+    """(id, key, time), by id."""
+    found = log.read("t", columns=["value", "key", "timestamp"]).to_pylist()
+    return sorted((int(row["value"]), row["key"].decode(), row["timestamp"]) for row in found)
+
+
+def expected(count: int = 300) -> list[tuple[int, str, datetime.datetime]]:
+    return [(n, f"c{n % 5}", START + n * MINUTE) for n in range(count)]
+
+
+def test_each_row_is_a_record_with_its_key_and_time(classic: SparkSession, topic: Log, table: Path) -> None:
+    """In chunks of whole hours; in the order of time within each partition; a second run writes nothing."""
+    summary = run(classic, topic, table, *BY_ID)
+    assert (summary["rows"], summary["chunks"], summary["written_before"]) == (300, 3, 0)
+    assert summary["up_to"] == "2024-05-01T05:00:00.000Z"
+    assert written(topic) == expected()
+    for partition in (0, 1):
+        times = topic.read("t", partition, columns=["timestamp"]).column(0).to_pylist()
+        assert times == sorted(times) and times
+    version = topic.journal.refresh().version
+    summary = run(classic, topic, table, *BY_ID)
+    assert (summary["rows"], summary["written_before"]) == (0, 300)
+    assert topic.journal.refresh().version == version
+
+
+def test_a_run_continues_after_the_last_chunk(classic: SparkSession, topic: Log, table: Path) -> None:
+    """With chunks of another size, too, and rows that were added at the end of the table."""
+    run(classic, topic, table, *BY_ID, "--where", "at < '2024-05-01 02:00'")
+    assert written(topic) == expected(120)
+    every = rows(400)
+    pq.write_table(every.filter(pa.compute.greater_equal(every["id"], 300)), table / "c.parquet")
+    summary = run(classic, topic, table, *BY_ID, "--chunk-rows", "30")
+    assert (summary["written_before"], summary["chunks"]) == (120, 5)
+    assert written(topic) == expected(400)
+
+
+def test_the_row_as_json_to_a_partition(classic: SparkSession, topic: Log, table: Path) -> None:
+    """From a table of the catalog."""
+    classic.read.parquet(str(table)).createOrReplaceTempView("orders")
+    run(classic, topic, "orders", "--format", "table", "--value", "json", "--partition", "part", "--where", "id < 4")
+    found = topic.read("t", 1, columns=["key", "value"]).to_pylist()
+    assert found == [
+        {"key": None, "value": b'{"id":%d,"customer":"c%d","at":"2024-05-01T00:0%d:00.000Z","part":1}' % (n, n, n)}
+        for n in (1, 3)
+    ]
+
+
+def test_a_killed_job_is_run_again(classic: SparkSession, topic: Log, table: Path) -> None:
+    """SIGKILL after the first commit, under spark-submit; then again, up to the end."""
+    more = (*BY_ID, "--chunk-rows", "1")
+    command = arguments(topic, table, *more)
+    killed_when(submitted("backfill.py", *command), lambda: topic.admin.describe_topics(["t"])["t"].rows > 0)
+    before = topic.admin.describe_topics(["t"])["t"].rows
+    assert before in range(60, 300, 60)
+    assert run(classic, topic, table, *more)["written_before"] == before
+    assert written(topic) == expected()
+
+
+def test_records_that_retention_would_remove_are_named(
+    classic: SparkSession, log: Log, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before they are written; a dry run writes nothing."""
+    log.admin.create_topics([NewTopic("t", 2, {"message.timestamp.type": "LogAppendTime"})])
+    summary = run(classic, log, table, *BY_ID, "--dry-run")
+    said = capsys.readouterr().err
+    assert summary["older_than_retention"] == summary["rows"] == 300
+    assert "warning: 300 rows are older than the topic's retention.ms" in said
+    assert "message.timestamp.type=LogAppendTime" in said
+    assert log.read("t").num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--topic", "none", "--value", "id"], "topic 'none' does not exist: create it with `pylog topic create none"),
+        (["--value", "idd"], "--value: there is no column 'idd'; the table has id, customer, at, part"),
+        (["--value", "id", "--key", "k"], "--key: there is no column 'k'"),
+        (["--value", "id", "--partition", "p"], "--partition: there is no column 'p'"),
+        (["--value", "id", "--timestamp", "t"], "--timestamp: there is no column 't'"),
+    ],
+)
+def test_wrong_input_is_refused(classic: SparkSession, topic: Log, table: Path, more: Sequence[str], said: str) -> None:
+    """With the columns that the table has."""
+    with pytest.raises(SparkLogError) as raised:
+        run(classic, topic, table, *more)
+    assert said in str(raised.value)
+    assert topic.read("t").num_rows == 0
+
+
+def test_rows_without_a_time_are_refused(classic: SparkSession, topic: Log, tmp_path: Path) -> None:
+    """Nothing is written; the error says how to leave them out."""
+    (tmp_path / "rows.json").write_text('{"id": 1, "at": 1714521600000}\n{"id": 2}\n')
+    more = ("--format", "json", "--value", "id")
+    with pytest.raises(InvalidRequest, match="1 row without a time: leave them out with --where"):
+        run(classic, topic, tmp_path / "rows.json", *more)
+    run(classic, topic, tmp_path / "rows.json", *more, "--where", "at is not null")
+    assert topic.read("t", columns=["timestamp"]).to_pylist() == [{"timestamp": START}]
+
+
+@pytest.mark.parametrize(("more", "said"), [([], "--value"), (["--value", "v", "--chunk-rows", "0"], "give 1 or more")])
+def test_wrong_arguments(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2 and a sentence."""
+    with pytest.raises(SystemExit) as ended:
+        job.parse_args(["--url", "file:///x", "--topic", "t", "--from", "/y", "--timestamp", "at", *more])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@given(
+    hours=st.dictionaries(st.integers(-50, 50), st.integers(1, 20), max_size=20).map(lambda d: sorted(d.items())),
+    rows_min=st.integers(1, 50),
+)
+def test_chunks_have_each_hour_once(hours: list[tuple[int, int]], rows_min: int) -> None:
+    """In order, and none but the last has fewer rows than asked for; versions grow."""
+    chunks = list(job.chunks_of(hours, rows_min))
+    assert [hour for chunk in chunks for hour, _ in hours if chunk.start <= hour < chunk.end] == [h for h, _ in hours]
+    assert sum(chunk.rows for chunk in chunks) == sum(count for _, count in hours)
+    assert all(chunk.rows >= rows_min for chunk in chunks[:-1])
+    versions = [chunk.version for chunk in chunks]
+    assert versions == sorted(set(versions)) and all(version >= 0 for version in versions)

@@ -1,0 +1,356 @@
+"""`jobs/export.py`: each record is once in the table, also if jobs are killed, repeated or run at the same time."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark_pylog.export.manifest import Manifest, Part, Settings
+from pyspark_pylog.export.parquet_files import by_folder
+from pyspark_pylog.export.planning import divide
+from pyspark_pylog.export.task import write_files
+from pyspark_pylog.job_support import sentence
+from pyspark_pylog.open_log import planned_log
+from pyspark_pylog.options.parse import Location
+
+from jobs import export as job
+from spark_log import Log, NewTopic, TopicPartition
+from spark_log.client.reading.plan import Chunk
+from spark_log.errors import DataLoss, InvalidRequest, OffsetOutOfRange, SparkLogError, UnknownTopicOrPartition
+from spark_log.node.maintain import merge
+from tests.conftest import Bucket
+from tests.spark.submitted import killed_when, submitted
+
+DAY_MS = 86_400_000
+FOREVER = {"retention.ms": "-1"}
+
+
+def records(count: int, first: int = 0, days: int = 3) -> pa.Table:
+    """Records of several days, with a tombstone and records without key or headers among them."""
+    numbers = range(first, first + count)
+    return pa.table(
+        {
+            "key": pa.array([None if n % 5 == 0 else b"k%d" % (n % 7) for n in numbers], pa.binary()),
+            "value": pa.array([None if n % 11 == 0 else b"v%d" % n for n in numbers], pa.binary()),
+            "timestamp": pa.array([1_700_000_000_123 + (n % days) * DAY_MS for n in numbers], pa.int64()),
+            "headers": pa.array(
+                [[{"key": "n", "value": b"%d" % n}] if n % 2 else None for n in numbers],
+                pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+            ),
+        }
+    )
+
+
+@pytest.fixture
+def topic(log: Log) -> Log:
+    """`t`, with 200 records in two partitions."""
+    log.admin.create_topics([NewTopic("t", 2, FOREVER)])
+    log.append("t", records(200))
+    return log
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+def run(spark: SparkSession, log: Log, to: Path | str, *more: str) -> dict[str, Any]:
+    """The summary of a job in this process."""
+    args = ["--url", log.url, "--topic", "t", "--to", str(to), "--task-bytes", "1k", *more]
+    summary, status = job.export(spark, job.parse_args(args))
+    assert status == 0
+    return summary
+
+
+def exported(to: Path) -> list[dict[str, Any]]:
+    """The rows of the table, without its folders, by partition and offset."""
+    columns = ["key", "value", "topic", "partition", "offset", "timestamp", "headers"]
+    table = ds.dataset(to, partitioning="hive").to_table(columns=columns)
+    return table.sort_by([("partition", "ascending"), ("offset", "ascending")]).to_pylist()
+
+
+def in_log(log: Log) -> list[dict[str, Any]]:
+    columns = ["key", "value", "topic", "partition", "offset", "timestamp", "headers"]
+    return log.read("t", columns=columns).to_pylist()
+
+
+def files(to: Path) -> dict[str, bytes]:
+    """The files of the table, without those that describe the export."""
+    return {str(path.relative_to(to)): path.read_bytes() for path in sorted(to.rglob("*.parquet"))}
+
+
+def test_each_record_is_once_in_the_folder_of_its_day(classic: SparkSession, topic: Log, to: Path) -> None:
+    """All columns, byte for byte; several tasks; the summary counts the rows and names where the next run begins."""
+    summary = run(classic, topic, to)
+    assert exported(to) == in_log(topic)
+    found = duckdb.sql(f"SELECT DISTINCT date, timestamp::DATE FROM '{to}/**/*.parquet' ORDER BY 1").fetchall()
+    assert found == [(datetime.date(2023, 11, day),) * 2 for day in (14, 15, 16)]
+    assert len(files(to)) == summary["files"] > 6
+    assert (summary["records"], summary["runs"], summary["lost"]) == (200, 1, 0)
+    ends = topic.admin.describe_topics(["t"])["t"].partitions
+    assert summary["ends"] == {str(part.partition): part.end for part in ends}
+
+
+def test_a_run_continues_where_the_last_one_ended(classic: SparkSession, topic: Log, to: Path) -> None:
+    """With a new partition, and without a run if nothing is new; a group shows the progress."""
+    run(classic, topic, to)
+    topic.admin.create_partitions({"t": 3})
+    topic.append("t", records(50, first=200))
+    assert run(classic, topic, to)["records"] == 50
+    before = files(to)
+    assert run(classic, topic, to)["runs"] == 0
+    assert files(to) == before
+    assert exported(to) == in_log(topic)
+    ends = {TopicPartition("t", p.partition): p.end for p in topic.admin.describe_topics(["t"])["t"].partitions}
+    assert {tp: at.offset for tp, at in topic.admin.list_consumer_group_offsets("export-t").items()} == ends
+
+
+def test_a_range_by_hours_as_text(classic: SparkSession, topic: Log, to: Path) -> None:
+    """From a position to a position, without the columns of offsets."""
+    at = ("--start", "10", "--end", "50", "--partition-by", "hour")
+    run(classic, topic, to, *at, "--value-as", "text", "--key-as", "text", "--no-keep-offsets")
+    rows = ds.dataset(to, partitioning="hive").to_table().to_pylist()
+    assert list(rows[0]) == ["key", "value", "timestamp", "headers", "date", "hour"]
+    assert {row["hour"] for row in rows} == {22}
+    wanted = topic.read("t", start=10, end=50, columns=["key", "value"]).to_pylist()
+    texts = [tuple(None if part is None else part.decode() for part in row.values()) for row in wanted]
+    assert sorted(map(str, texts)) == sorted(str((row["key"], row["value"])) for row in rows)
+
+
+def forget_result(to: Path) -> None:
+    """As if the job had been killed before its last run was done."""
+    max((to / "_pylog/runs").glob("*.done.json")).unlink()
+
+
+def keep_files(to: Path, share: Callable[[int], bool]) -> None:
+    for number, name in enumerate(files(to)):
+        if not share(number):
+            (to / name).unlink()
+
+
+@pytest.mark.parametrize("left", ["no file", "half of the files", "all files"])
+def test_an_unfinished_run_is_written_again(classic: SparkSession, topic: Log, to: Path, left: str) -> None:
+    """Whatever the killed job has left, and although the topic has grown and was merged meanwhile."""
+    run(classic, topic, to)
+    before = files(to)
+    forget_result(to)
+    keep_files(to, {"no file": lambda _: False, "half of the files": lambda n: n % 2 == 0}.get(left, lambda _: True))
+    topic.append("t", records(30, first=200))
+    merge(topic)
+    summary = run(classic, topic, to)
+    assert (summary["runs"], summary["records"]) == (2, 230)
+    assert exported(to) == in_log(topic)
+    assert {name: content for name, content in files(to).items() if name in before} == before
+
+
+def test_two_jobs_at_the_same_time_write_one_table(classic: SparkSession, topic: Log, to: Path) -> None:
+    """Whichever plans a run, both write the same files."""
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: run(classic, topic, to), range(2)))
+    assert exported(to) == in_log(topic)
+
+
+def test_a_killed_job_is_run_again(classic: SparkSession, topic: Log, to: Path) -> None:
+    """SIGKILL after the first file, under spark-submit; then again, up to the end."""
+    topic.append("t", records(5000, first=200))
+    command = ("--url", topic.url, "--topic", "t", "--to", str(to), "--task-bytes", "5k")
+    killed_when(submitted("export.py", *command), lambda: any(to.rglob("*.parquet")))
+    assert not list(to.rglob("*.done.json"))
+    assert run(classic, topic, to)["records"] == 5200
+    assert exported(to) == in_log(topic)
+
+
+def test_a_continuous_export_runs_until_it_is_stopped(
+    classic: SparkSession, topic: Log, to: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each round exports the records that were added since the last one."""
+    waits: list[float] = []
+
+    class Stopped(Exception):
+        pass
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            raise Stopped
+        topic.append("t", records(10, first=200 + 10 * len(waits)))
+
+    monkeypatch.setattr(job, "time", SimpleNamespace(sleep=wait, monotonic=time.monotonic))
+    with pytest.raises(Stopped):
+        run(classic, topic, to, "--continuous", "--every", "5s")
+    assert waits == [5.0] * 3
+    assert exported(to) == in_log(topic)
+    assert len(exported(to)) == 220
+
+
+def test_a_dry_run_writes_nothing(classic: SparkSession, topic: Log, to: Path) -> None:
+    """It counts what is left."""
+    found = run(classic, topic, to, "--dry-run")
+    assert (found["records"], found["unfinished_run"]) == (200, False)
+    assert not to.exists()
+    run(classic, topic, to, "--end", "20")
+    assert run(classic, topic, to, "--dry-run")["records"] == 160
+
+
+def test_records_that_were_removed_before_the_export_are_named(classic: SparkSession, topic: Log, to: Path) -> None:
+    """The job fails, or skips them if asked to, and counts them; also in a run that was planned before."""
+    run(classic, topic, to, "--end", "5")
+    topic.admin.delete_records({TopicPartition("t", 0): 9})
+    with pytest.raises(DataLoss, match="4 records of topic 't' were removed before they were exported"):
+        run(classic, topic, to)
+    assert run(classic, topic, to, "--skip-lost")["lost"] == 4
+    assert [row["offset"] for row in exported(to) if row["partition"] == 0][4:6] == [4, 9]
+
+    forget_result(to)
+    topic.admin.delete_records({TopicPartition("t", 0): 12})
+    with pytest.raises(Exception, match="are out of range"):
+        run(classic, topic, to)
+    assert run(classic, topic, to, "--skip-lost")["lost"] == 4 + 3
+
+
+def wrong(log: Log, to: Path, *more: str) -> tuple[str, ...]:
+    return ("--url", log.url, "--to", str(to), *more)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "said"),
+    [
+        (["--topic", "none"], UnknownTopicOrPartition, "none"),
+        (["--topic", "t", "--start", "900"], OffsetOutOfRange, "offset 900 of t-0 is out of range"),
+        (["--topic", "t", "--end", "900"], OffsetOutOfRange, "offset 900 of t-0 is out of range"),
+        (["--topic", "t", "--end", "soon"], InvalidRequest, "--end: 'soon' is not a position"),
+        (["--topic", "t", "--name", "billing"], InvalidRequest, "'billing' is used by consumers: give .* --name"),
+    ],
+)
+def test_wrong_input_is_refused_before_anything_is_written(
+    classic: SparkSession, topic: Log, to: Path, more: Sequence[str], error: type[SparkLogError], said: str
+) -> None:
+    """With the value that is wrong."""
+    topic.admin.alter_consumer_group_offsets("billing", {TopicPartition("t", 0): 3})
+    with pytest.raises(error, match=said):
+        job.export(classic, job.parse_args(wrong(topic, to, *more)))
+    assert not to.exists()
+
+
+def test_a_folder_that_has_other_files_is_refused(classic: SparkSession, topic: Log, to: Path) -> None:
+    """Files of anybody else; another topic; the same export with other settings; a topic that was created again."""
+    to.mkdir()
+    (to / "notes.txt").write_text("mine")
+    with pytest.raises(InvalidRequest, match=r"has files that no export has written, such as table/notes\.txt"):
+        run(classic, topic, to)
+    (to / "notes.txt").unlink()
+    run(classic, topic, to)
+    topic.admin.create_topics([NewTopic("u", 1)])
+    with pytest.raises(InvalidRequest, match="has the export 'export-t' of topic 't'"):
+        job.export(classic, job.parse_args(wrong(topic, to, "--topic", "u")))
+    with pytest.raises(InvalidRequest, match="--value-as was 'binary' when .* and is 'text' now"):
+        run(classic, topic, to, "--value-as", "text")
+    topic.admin.delete_topics(["t"])
+    topic.admin.create_topics([NewTopic("t", 2, FOREVER)])
+    with pytest.raises(InvalidRequest, match="topic 't' was deleted and created again since it was exported"):
+        run(classic, topic, to)
+
+
+def test_bytes_that_are_not_text_are_named(classic: SparkSession, topic: Log, to: Path) -> None:
+    """The error of the task is a sentence, which says what to do."""
+    topic.append("t", [{"value": b"\xff\xfe", "partition": 1}])
+    with pytest.raises(PySparkException) as raised:
+        run(classic, topic, to, "--value-as", "text")
+    end = topic.admin.describe_topics(["t"])["t"].partitions[1].end
+    assert sentence(raised.value) == (
+        f"a record of t-1 between offsets {end - 1} and {end - 1} has a value that is not UTF-8: export it with "
+        "--value-as binary to another folder"
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "--topic"),
+        (["--topic", "t", "--format", "csv"], "invalid choice"),
+        (["--topic", "t", "--task-bytes", "many"], "is not a size"),
+        (["--topic", "t", "--continuous", "--end", "5"], "--continuous has no end"),
+        (["--topic", "t", "--to-option", "key"], "KEY=VALUE"),
+    ],
+)
+def test_wrong_arguments(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2 and a sentence."""
+    with pytest.raises(SystemExit) as ended:
+        job.parse_args(["--url", "file:///x", "--to", "/y", *more])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("to", "more", "options"),
+    [
+        ("s3://lake/t", [], {"key": "a"}),
+        ("/lake/t", [], {}),
+        ("s3://lake/t", ["--to-option", "key=b"], {"key": "b"}),
+    ],
+)
+def test_options_of_the_tables_storage(to: str, more: list[str], options: dict[str, str]) -> None:
+    """Those of the log's storage, if both are of one kind and nothing else is given."""
+    args = ["--url", "s3://b/log", "--storage-option", "key=a", "--topic", "t", "--to", to, *more]
+    assert job.table_options(job.parse_args(args)) == options
+
+
+def test_a_table_in_a_bucket(topic: Log, s3: Callable[[], Bucket]) -> None:
+    """The files of a task, its plan and its result, on S3."""
+    bucket = s3()
+    manifest = Manifest(f"{bucket.url}/table", bucket.options)
+    settings = Settings(
+        name="e", log=topic.cluster_id, topic="t", topic_id=topic.admin.describe_topics(["t"])["t"].topic_id,
+        format="parquet", partition_by="none", key_as="binary", value_as="binary", keep_offsets=True, start="earliest",
+    )  # fmt: skip
+    assert manifest.settings() is None
+    manifest.begin(settings)
+    manifest.begin(settings)
+    planned = planned_log(Location(url=topic.url, storage={}), topic.journal)
+    result = write_files(planned, manifest.store, settings, 1, False, (0, [Part(0, 0, 10)]))
+    assert (result.records, result.files) == (10, ["e-00000001-00000.parquet"])
+    found = pa.parquet.read_table(pa.BufferReader(manifest.store.get(result.files[0]))).to_pylist()
+    assert found == in_log(topic)[:10]
+    manifest.finish(1, result)
+    assert manifest.is_done(1) and manifest.last() == 0
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 500)), min_size=1, max_size=8),
+    task_bytes=st.integers(1, 300),
+    tasks_max=st.integers(1, 20),
+)
+def test_tasks_have_each_record_once(sizes: list[tuple[int, int]], task_bytes: int, tasks_max: int) -> None:
+    """In order, from the first record on; all of them unless the tasks are full."""
+    given_chunks = [(number, Chunk(7, 7 + rows, size)) for number, (rows, size) in enumerate(sizes)]
+    tasks = divide(given_chunks, task_bytes, tasks_max)
+    found = [(part.partition, offset) for task in tasks for part in task for offset in range(part.start, part.end)]
+    every = [(number, offset) for number, (rows, _) in enumerate(sizes) for offset in range(7, 7 + rows)]
+    assert found == every[: len(found)]
+    assert len(tasks) <= tasks_max and all(tasks)
+    assert found == every or len(tasks) == tasks_max
+
+
+@given(times=st.lists(st.integers(-(10**16), 10**17), max_size=20))
+def test_rows_go_to_the_folder_of_their_time(times: list[int]) -> None:
+    """Days and hours in UTC, also before 1970; rows of a folder keep their order."""
+    rows = pa.record_batch({"timestamp": pa.array(times, pa.timestamp("us", "UTC")), "n": range(len(times))})
+    found = {folder: some.column("n").to_pylist() for folder, some in by_folder(rows, "hour")}
+    wanted: dict[str, list[int]] = {}
+    for number, micros in enumerate(times):
+        at = datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=micros)
+        wanted.setdefault(f"date={at:%Y-%m-%d}/hour={at:%H}/", []).append(number)
+    assert found == (wanted or {"": []})

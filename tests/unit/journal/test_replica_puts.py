@@ -1,0 +1,192 @@
+"""Puts to the replicas of a group: who is waited for, what counts, and which errors are raised."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_log.clock import SystemClock
+from spark_log.errors import LeaderNotAvailable, NoSpace, StorageError, StorageUnavailable
+from spark_log.journal.broker_roots import BrokerFile, Roots, write_broker_file
+from spark_log.journal.replica_puts import ReplicaPut, copy_missing, put_replicas
+from spark_log.metadata.replica_state import Broker
+from spark_log.metadata.replicas import Targets
+from spark_log.model import Placed
+from spark_log.segment.schema import RECORD_SCHEMA
+from spark_log.segment.writer import SegmentWriter
+from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.local import LocalStore
+from spark_log.store.memory import MemoryStore
+from spark_log.store.retry import with_retries
+from spark_log.testing.stores import ControlledStore, Wrapper
+
+NAME = "data/0000000000000001/x.seg"
+THREE = Targets(1, ((0, 0), (1, 5), (2, 6)), (), 1)
+Wrap = Callable[[int, ObjectStore], ObjectStore]
+
+
+class WrappedRoots(Roots):
+    """Roots in folders; each store goes through a function."""
+
+    wrap: Wrap
+
+    @classmethod
+    def in_folder(cls, folder: Path, wrap: Wrap = lambda broker, store: store) -> WrappedRoots:
+        brokers = {
+            broker: Broker(f"file://{folder}/broker{broker}", f"dir{broker}", epoch=epoch)
+            for broker, epoch in THREE.isr[1:]
+        }
+        for broker, known in brokers.items():
+            file = BrokerFile(cluster_id="c", broker=broker, directory=known.directory)
+            write_broker_file(LocalStore(f"{folder}/broker{broker}"), file)
+        roots = cls(LocalStore(f"{folder}/log", "os"), "c", lambda: brokers, lambda name: (0,))
+        roots.wrap = wrap
+        return roots
+
+    def __getitem__(self, broker: int) -> ObjectStore:
+        inner = super().__getitem__(broker)
+        return with_retries(self.wrap(broker, getattr(inner, "inner", inner)))
+
+
+class Refusing(Wrapper):
+    """Has no right to write for this process."""
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        raise StorageError(f"{key}: access denied")
+
+
+class Full(Wrapper):
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        raise NoSpace(f"{key}: no space left")
+
+
+class Going(Wrapper):
+    """The disk is unmounted while an object is put."""
+
+    def __init__(self, inner: ObjectStore, root: Path) -> None:
+        super().__init__(inner)
+        self.root = root
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        self.inner.put(key, chunks)
+        self.root.rename(self.root.with_name("unmounted"))
+
+
+def only(broker: int, wrap: Callable[[ObjectStore], ObjectStore]) -> Wrap:
+    return lambda number, store: wrap(store) if number == broker else store
+
+
+def put(roots: Roots, targets: Targets = THREE) -> Placed:
+    return put_replicas(roots, targets, NAME, (b"ab", b"c"), SystemClock())
+
+
+def test_group_0_is_a_plain_put_without_a_thread() -> None:
+    own, before = MemoryStore(uuid.uuid4().hex), threading.active_count()
+    assert put_replicas({0: own}, Targets(), NAME, (b"abc",), SystemClock()) == Placed(0)
+    assert own.get(NAME) == b"abc"
+    assert threading.active_count() == before
+
+
+def test_all_replicas_get_the_object(tmp_path: Path) -> None:
+    roots = WrappedRoots.in_folder(tmp_path)
+    assert put(roots) == Placed(1, ((0, 0), (1, 5), (2, 6)))
+    assert [roots[broker].get(NAME) for broker in (0, 1, 2)] == [b"abc"] * 3
+
+
+def test_a_joining_replica_gets_it_too_and_does_not_count(tmp_path: Path) -> None:
+    """Two in-sync replicas are required, and one of them fails: the joining one does not take its place."""
+    roots = WrappedRoots.in_folder(tmp_path, only(1, Full))
+    placed = put(roots, Targets(1, ((0, 0), (1, 5)), ((2, 6),), 2))
+    assert placed.held == ((0, 0), (2, 6))
+
+
+def test_refused_credentials_raise_only_if_not_enough_others_have_it(tmp_path: Path) -> None:
+    roots = WrappedRoots.in_folder(tmp_path, only(1, Refusing))
+    assert put(roots, THREE._replace(least=2)).held == ((0, 0), (2, 6))
+    with pytest.raises(StorageError, match="access denied"):
+        put(roots, THREE._replace(least=3))
+
+
+def test_too_few_with_a_full_disk_is_no_error_of_the_put(tmp_path: Path) -> None:
+    """The commit decides."""
+    roots = WrappedRoots.in_folder(tmp_path, only(1, Full))
+    assert put(roots, THREE._replace(least=3)).held == ((0, 0), (2, 6))
+
+
+def test_no_replica_has_it(tmp_path: Path) -> None:
+    with pytest.raises(NoSpace):
+        put(WrappedRoots.in_folder(tmp_path, lambda broker, store: Full(store)))
+
+
+def test_without_an_active_replica_nothing_is_put(tmp_path: Path) -> None:
+    with pytest.raises(LeaderNotAvailable):
+        put(WrappedRoots.in_folder(tmp_path), Targets(1, (), ((1, 5),)))
+
+
+def test_a_mount_that_goes_after_the_put_does_not_count(tmp_path: Path) -> None:
+    roots = WrappedRoots.in_folder(tmp_path, only(1, lambda store: Going(store, tmp_path / "broker1")))
+    assert put(roots).held == ((0, 0), (2, 6))
+
+
+def test_no_put_creates_a_root(tmp_path: Path) -> None:
+    """Also when the process has checked the root before."""
+    roots = WrappedRoots.in_folder(tmp_path)
+    put(roots)
+    (tmp_path / "broker1").rename(tmp_path / "unmounted")
+    assert put(roots).held == ((0, 0), (2, 6))
+    assert not (tmp_path / "broker1").exists()
+
+
+def test_a_hung_root_is_not_waited_for_and_a_deadline_ends_all_waits(tmp_path: Path) -> None:
+    control, clock = tmp_path / "control", SystemClock()
+    control.write_text("hang")
+    roots = WrappedRoots.in_folder(tmp_path, only(1, lambda store: ControlledStore(store, control)))
+    began = time.monotonic()
+    assert put(roots).held == ((0, 0), (2, 6))
+    assert 0.9 < time.monotonic() - began < 3
+    roots = WrappedRoots.in_folder(tmp_path, lambda broker, store: ControlledStore(store, control))
+    late = ReplicaPut(roots, THREE, NAME, (b"abc",), clock, clock.monotonic_ms() + 200)
+    with pytest.raises(StorageUnavailable, match="no put to brokers 0, 1, 2 has ended"):
+        late.outcome()
+    control.unlink()
+
+
+def test_a_spool_file_is_read_by_all_threads(tmp_path: Path) -> None:
+    """It has one position: each copy has all bytes in order."""
+    roots = WrappedRoots.in_folder(tmp_path)
+    writer = SegmentWriter(buffer_bytes=0, batch_rows=50, open_spool=tempfile.TemporaryFile)
+    values = pa.array([bytes([number % 251]) * 5000 for number in range(2000)], pa.binary())
+    stamps = pa.array(range(2000)).cast(RECORD_SCHEMA.field("timestamp").type)
+    writer.append("t", 0, pa.record_batch([values, values, stamps], schema=RECORD_SCHEMA))
+    written = writer.finish()
+    placed = put_replicas(roots, THREE, NAME, written.chunks, SystemClock())
+    assert len(placed.held) == 3
+    whole = b"".join(written.chunks())
+    assert [roots[broker].get(NAME) == whole for broker in (0, 1, 2)] == [True] * 3
+    writer.close()
+
+
+def test_copies_come_from_a_replica_that_has_the_object(tmp_path: Path) -> None:
+    """One that has lost it is passed over; the copy has the broker's epoch of now."""
+    roots = WrappedRoots.in_folder(tmp_path)
+    put(roots, Targets(1, ((1, 5),)))
+    placed = copy_missing(roots, NAME, 3, Placed(1, ((0, 0), (1, 5), (2, 3))), ((2, 6),), SystemClock())
+    assert placed == Placed(1, ((0, 0), (1, 5), (2, 6)))
+    assert roots[2].get(NAME) == b"abc"
+
+
+@pytest.fixture(autouse=True)
+def threads_end() -> Iterator[None]:
+    """No thread of a put outlives its test, once its root answers."""
+    yield
+    deadline = time.monotonic() + 10
+    while any(thread.name.startswith("pylog-put") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
