@@ -118,11 +118,11 @@ class Log:
                rows, the append raises SequenceConflict.
         partitioner:  "default" (murmur2 of the key, as in Kafka), "round-robin", "sticky", or a class "module:Class".
         compression:  "zstd", "lz4" or "none"; used if the topic's `compression.type` is `producer`, its default.
-        acks:  0, 1 or "all".  All have the effect of "all": the append waits until the records are durable on
-               `min.insync.replicas` of the in-sync replicas, and visible.
+        acks:  0, 1 or "all".  All have the effect of "all": the append waits for all in-sync replicas, and succeeds if
+               at least `min.insync.replicas` of them have the records durably.  Then the records are visible.
         Raises InvalidRequest for an invalid argument, InvalidRecord and its subclasses for invalid `data`,
-        UnknownTopicOrPartition, CommitUnknown, SequenceConflict; NotEnoughReplicas or LeaderNotAvailable if too few
-        replicas answer for two minutes.
+        UnknownTopicOrPartition, CommitUnknown, SequenceConflict; NotEnoughReplicas or LeaderNotAvailable if, for two
+        minutes, too few replicas answer.
         """
         check_acks(acks)
         identity = txn_identity_if_given(txn_app_id, txn_version, topic)

@@ -95,7 +95,7 @@ class Admin:
 
         Gives a UserWarning for configs that are accepted but have no effect.
 
-        validate_only:  check the topics without creating them; the ids that are returned are then not used.
+        validate_only:  check the topics without creating them.  No topic gets the ids that are returned.
         Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidReplicationFactor,
         InvalidReplicaAssignment; InvalidRequest if a topic is named twice.
         """
