@@ -95,7 +95,8 @@ class Admin:
 
         Gives a UserWarning for configs that are accepted but have no effect.
 
-        validate_only:  check the topics without creating them.  No topic gets the ids that are returned.
+        validate_only:  check the topics without creating them.  The ids that are returned are placeholders: a later
+                        call creates the topics with others.
         Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidReplicationFactor,
         InvalidReplicaAssignment; InvalidRequest if a topic is named twice.
         """
