@@ -6,7 +6,8 @@ so the two are equal. *Joins*: all members of one group join and sync: CPU for h
 hand: twice as much. *Service*: a real coordinator of a log with all these groups, and ten partitions for each: the
 longest pause of its event loop while it takes over, and while `/metrics` is read, for the first time and again after
 ten commits; CPU for such a scrape, by hand some milliseconds, because a hundred lines changed; and CPU for a heartbeat
-over HTTP.  Pauses are those of a busy machine, and the shortest of the rounds.
+over HTTP, beside that of a server of aiohttp's that only waits as long and answers.  Pauses are those of a busy
+machine, and the shortest of the rounds.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 import aiohttp
 import common
 import msgspec
+from aiohttp import web
 
 import spark_log
 from spark_log.errors import NotCoordinator
@@ -189,7 +191,7 @@ async def longest_pause(steps: Callable[[], Awaitable[Any]]) -> float:
 
 async def service(folder: str, groups: int, rounds: int) -> dict[str, float]:
     config = Config(url=folder, listen="127.0.0.1:0", maintain_ms=None, durability="os")
-    taken, first, scraped, cpu, text = [], [], [], [], b""
+    taken, first, scraped, cpu, called, waited, text = [], [], [], [], [], [], b""
     for _ in range(rounds):
         running: Any = None
 
@@ -214,14 +216,17 @@ async def service(folder: str, groups: int, rounds: int) -> dict[str, float]:
             await asyncio.to_thread(commit, running)
             scraped.append(await longest_pause(scrape))
         assert f'pylog_groups{{state="Stable"}} {groups}'.encode() in text
-        called = await heartbeats(running.coordinator.address, running.coordinator.cluster_id, min(CALLERS, groups))
+        callers = min(CALLERS, groups)
+        called.append(await heartbeats(running.coordinator.address, running.coordinator.cluster_id, callers))
+        waited.append(await heartbeats_of_nothing(callers))
         await running.stop()
     return {
         "take_over_pause_ms": min(taken) * 1e3,
         "first_metrics_pause_ms": min(first) * 1e3,
         "metrics_pause_ms": min(scraped) * 1e3,
         "metrics_cpu_ms": min(cpu) * 1e3,
-        "http_heartbeat_us": called * 1e6,
+        "http_heartbeat_us": min(called) * 1e6,
+        "http_wait_us": min(waited) * 1e6,
     }
 
 
@@ -243,6 +248,23 @@ async def heartbeats(address: str, cluster_id: str, callers: int) -> float:
     seconds = time.process_time() - begun
     process.join()
     return seconds / callers / CALLS
+
+
+async def heartbeats_of_nothing(callers: int) -> float:
+    """The same for a server that only waits."""
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        await request.read()
+        await asyncio.sleep(WAIT_MS / 1000)
+        return web.Response(body=b'{"response":{}}', content_type="application/json")
+
+    runner = web.ServerRunner(web.Server(answer, access_log=None))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    seconds = await heartbeats(f"{host}:{port}", "", callers)
+    await runner.cleanup()
+    return seconds
 
 
 def call(parent: Connection, address: str, cluster_id: str, callers: int) -> None:

@@ -394,7 +394,7 @@ def by_objects(sizes: Sizes) -> Table:
 
 def by_merged_slices(sizes: Sizes) -> Table:
     """Rounds of `pylog maintain` in a log with this many merged slices, ten in each partition."""
-    first, idle = "the first round, CPU s", "without changes, CPU s"
+    first, idle = "the first round of the log, CPU s", "without changes, CPU s"
     new = f"after {sizes.new_commits} commits of {upkeep.PER_TOPIC} slices, CPU s"
     costs: dict[str, list[float]] = {first: [], new: [], idle: []}
     for count in sizes.merged:
@@ -410,8 +410,8 @@ def by_merged_slices(sizes: Sizes) -> Table:
         "merged slices in the log",
         list(map(float, sizes.merged)),
         costs,
-        "the first round of a process looks at all partitions, the next ones at those that changed: a commit of 100 "
-        "slices changes as many; a round without changes reads the end of the log",
+        "the first round looks at all partitions and seals their slices, the next ones look at partitions that "
+        "changed: a commit of 100 slices changes as many; a round without changes reads the end of the log",
     )
 
 

@@ -1,9 +1,9 @@
 """What do replicas cost a commit, and what does a slow one of them cost?
 
 Appends of one record.  First to one root and to three equal ones in turn, on a local disk with fsync: by hand, three
-puts at once take as long as the slowest, and three more reads of small files check a root.  Then 100 appends a second,
-without fsync, to three roots of which one takes 2 s a put, and to two roots, while a replicator works: by hand, one
-append waits for a second, then the slow root is out of the ISR, and no later one waits.
+puts at the same time take as long as the slowest, and three more reads of small files check a root.  Then 100 appends a
+second, without fsync, to three roots of which one takes 2 s a put, and to two roots, while a replicator works: by hand,
+one append waits for a second, then the slow root is out of the ISR, and no later one waits.
 """
 
 from __future__ import annotations

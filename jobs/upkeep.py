@@ -1,8 +1,10 @@
-"""Compaction and erasure of large topics as a Spark job: the tasks share the work.
+"""Merging, compaction and erasure of large topics as a Spark job: the tasks share the work.
 
+    spark-submit jobs/upkeep.py merge s3://bucket/log
     spark-submit jobs/upkeep.py compact s3://bucket/log
     spark-submit jobs/upkeep.py erase s3://bucket/log orders --keys customers.txt
 
+`merge` rewrites small slices as segments, as `pylog merge` does.  A task merges about 256 MiB, or 10,000 small slices.
 `compact` cleans the partitions that are due, those with the highest dirty ratio first.  A large partition is one task,
 and small ones share tasks.  `erase` removes all records of some keys, as `pylog topic erase` does.  A task searches and
 rewrites about 1 GiB of objects.
@@ -30,6 +32,7 @@ from pyspark_pylog.task_metadata import newest_journal
 
 from spark_log import Log
 from spark_log.cli.erase import DECODERS, read_keys, report_text
+from spark_log.cli.units import size_text
 from spark_log.cli.upkeep import compacted_text
 from spark_log.client.administering.erasure import ErasedShare, erase_records, erase_share
 from spark_log.client.open_journal import TOKEN_VARIABLE
@@ -39,7 +42,9 @@ from spark_log.net.address import is_coordinator
 from spark_log.node.compaction import CompactionTally
 from spark_log.node.erasing import Erasing
 from spark_log.node.failure_isolation import Failures
-from spark_log.node.maintain import compact, plan_compaction
+from spark_log.node.maintain import compact, merge_share, plan_compaction, plan_merge_shares
+from spark_log.node.merge import Tally
+from spark_log.node.merge_shares import MergeShare
 from spark_log.segment.key_set import KeySet
 from spark_log.text import counted
 
@@ -50,6 +55,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("url", help="the log, file:///…, s3://… or pylog://…")
     common.add_argument("--storage-option", action="append", default=[], type=key_value, metavar="KEY=VALUE")
+    verbs.add_parser("merge", parents=[common], help="rewrite the small slices of all topics as segments")
     verbs.add_parser("compact", parents=[common], help="compact the partitions of compacted topics that are due")
     erase = verbs.add_parser("erase", parents=[common], help="remove all records of some keys from a topic")
     erase.add_argument("topic")
@@ -60,6 +66,33 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     erase.add_argument("--before", default="latest", metavar="POSITION", help="keep the records after this position")
     erase.add_argument("--dry-run", action="store_true", help="count the records, and write nothing")
     return parser.parse_args(args)
+
+
+# -------------------------------------------------------------------------------------------------------------- merging
+
+
+def merge_log(spark: SparkSession, location: Location) -> bool:
+    """Merge what is small now; whether all partitions could be merged."""
+    with Log(journal_of(location)) as log:
+        total, failures = Tally(), Failures(log.url)
+        shares = plan_merge_shares(log, failures)
+        planned = planned_log(location, log.journal)
+        problems = dict.fromkeys(failures.problems)
+        for tally, said in in_tasks(spark, shares, partial(merge_in_task, planned)):
+            total.add(tally)
+            problems |= dict.fromkeys(said)
+    slices, segments = counted(total.slices, "slice"), counted(total.segments, "segment")
+    print("\n".join([f"{slices} merged into {segments} ({size_text(total.bytes)})", *problems]), flush=True)
+    return not problems
+
+
+def merge_in_task(planned: PlannedLog, share: MergeShare) -> tuple[Tally, list[str]]:
+    """Merge the partitions of a share that still have small slices.  Returns the result and the problems."""
+    journal = newest_journal(planned)
+    failures = Failures(journal.metadata.url)
+    tally = merge_share(Log(journal), share, failures)
+    journal.finish_upkeep()
+    return tally, failures.problems
 
 
 # ---------------------------------------------------------------------------------------------------------- compaction
@@ -141,7 +174,13 @@ def main() -> None:
     token = os.environ.get(TOKEN_VARIABLE) if is_coordinator(args.url) else None
     location = Location(url=args.url, storage=dict(args.storage_option), token=token)
     try:
-        done = compact_log(spark, location) if args.verb == "compact" else erase_keys(spark, location, args)
+        match args.verb:
+            case "merge":
+                done = merge_log(spark, location)
+            case "compact":
+                done = compact_log(spark, location)
+            case _:
+                done = erase_keys(spark, location, args)
     except (SparkLogError, PySparkException) as error:
         sys.exit(str(error))
     finally:

@@ -31,7 +31,7 @@ _registering = threading.Lock()
 def register(spark: SparkSession) -> None:
     """Add the source to the session, and make the session the active one of this thread.
 
-    Call it if Spark does not find pylog.  In any program, also call it in each thread that writes, except the one that
+    Call it if Spark does not find pylog.  Also call it in each thread that writes with `df.write`, except the one that
     created the session.  A second call in the same thread changes nothing.  Raises InvalidRequest if Spark's Python has
     no pylog.
     """

@@ -118,11 +118,12 @@ class Log:
                rows, the append raises SequenceConflict.
         partitioner:  "default" (murmur2 of the key, as in Kafka), "round-robin", "sticky", or a class "module:Class".
         compression:  "zstd", "lz4" or "none"; used if the topic's `compression.type` is `producer`, its default.
-        acks:  0, 1 or "all".  All have the effect of "all": the append waits until the records are durable on
-               `min.insync.replicas` of the in-sync replicas, and visible.
+        acks:  0, 1 or "all".  All have the effect of "all": the append waits for the in-sync replicas.  One that does
+               not answer in about a second is removed from the ISR, and the append succeeds if at least
+               `min.insync.replicas` others have the records durably.  Then the records are visible.
         Raises InvalidRequest for an invalid argument, InvalidRecord and its subclasses for invalid `data`,
-        UnknownTopicOrPartition, CommitUnknown, SequenceConflict; NotEnoughReplicas or LeaderNotAvailable if too few
-        replicas answer for two minutes.
+        UnknownTopicOrPartition, CommitUnknown, SequenceConflict; NotEnoughReplicas or LeaderNotAvailable if, for two
+        minutes, too few replicas answer.
         """
         check_acks(acks)
         identity = txn_identity_if_given(txn_app_id, txn_version, topic)
@@ -182,7 +183,8 @@ class Log:
         has no value, and records without a key are left out.  As in compaction, each partition is treated separately: a
         key with records in several partitions can have one row per partition.
 
-        at:     a position: the table as it was before the record at this position, e.g. "@2026-01-31T10:00Z".
+        at:     a position, e.g. "@2026-01-31T10:00Z": only the records before it count.  This is the table as it was
+                then, unless compaction, retention or a trim has removed some of these records since.
         where:  a condition on the latest records, as in `scan`.
         Raises InvalidRequest, UnknownTopicOrPartition.
         """

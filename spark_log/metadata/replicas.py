@@ -114,8 +114,8 @@ def holders(state: State, row: ObjectRow) -> tuple[int, ...]:
     any known copy: all replicas of the group, because a copy that was found damaged may have been repaired.
 
     Then the other replicas, which may have a good copy although the state knows of none: the row of a client that holds
-    some topics may be older than its state, and a copy that was reported as missing may have been repaired before.  At last
-    the first one again, which is not passed over if it fails for some time only.
+    some topics may be older than its state, and a copy that was reported as missing may have been repaired before.  The
+    last one is the first again: it is read if it has failed for a short time only.
     """
     found = copies_of(state, row)
     if found is None:  # in the log's own root, unless the row is old

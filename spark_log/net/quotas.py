@@ -96,7 +96,8 @@ class Quotas:
     def __init__(self, quotas: Mapping[str, Quota]) -> None:
         self._quotas: Mapping[str, Quota] = {}
         self._buckets: dict[str, TokenBucket] = {}
-        self._claims: dict[str, list[Claim]] = {}
+        self._claims: dict[str, dict[Claim, None]] = {}
+        """The claims of the requests in progress, by the names of their tokens."""
         self._commits: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._sizes = _GrantSizes()
@@ -118,16 +119,16 @@ class Quotas:
     def claim(self, grant: Grant) -> Claim:
         """A claim for one request; release it when the request is answered."""
         claim = Claim(self, grant)
-        self._claims.setdefault(grant.name, []).append(claim)
+        self._claims.setdefault(grant.name, {})[claim] = None
         return claim
 
     def release(self, claim: Claim) -> None:
         claims = self._claims[claim.grant.name]
-        claims.remove(claim)
+        del claims[claim]
         if not claims:
             del self._claims[claim.grant.name]
 
-    def claims_of(self, principal: str) -> Sequence[Claim]:
+    def claims_of(self, principal: str) -> Iterable[Claim]:
         return self._claims.get(principal, ())
 
     def note_change(self, principal: str, now_s: float) -> None:

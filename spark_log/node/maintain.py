@@ -37,6 +37,9 @@ from spark_log.node.memory_file import load_memory, save_memory
 from spark_log.node.merge import Tally
 from spark_log.node.merge import merge as merge_steps
 from spark_log.node.merge_plan import plan_merge
+from spark_log.node.merge_shares import MergeShare
+from spark_log.node.merge_shares import merge_share as merge_share_steps
+from spark_log.node.merge_shares import plan_shares as plan_shares_steps
 from spark_log.node.retention import ExpiredTopic, expire_records, expired_topics, find_expired
 from spark_log.node.rewrite import Progress, open_spool
 from spark_log.node.root_collection import RootCollector
@@ -404,6 +407,30 @@ def merge(log: Log, *, progress: Progress | None = None) -> Tally:
     tally = _run_decided(log, duty)
     failed.raise_first()
     return tally
+
+
+def plan_merge_shares(log: Log, failures: Failures) -> list[MergeShare]:
+    """The work of `merge`, in shares for processes that work at the same time; the largest comes first.
+
+    failures:  partitions that cannot be planned are added.
+    """
+
+    def duty(state: State, context: Context) -> Steps[list[MergeShare]]:
+        return (yield from plan_shares_steps(state, failures))
+
+    return _run_decided(log, duty)
+
+
+def merge_share(log: Log, share: MergeShare, failures: Failures) -> Tally:
+    """Merge the partitions of a share.
+
+    failures:  partitions that cannot be merged are added.
+    """
+
+    def duty(state: State, context: Context) -> Steps[Tally]:
+        return (yield from merge_share_steps(state, context, share, open_spool, failures))
+
+    return _run_decided(log, duty)
 
 
 def plan_compaction(log: Log, failures: Failures) -> list[list[TopicKey]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,6 +12,7 @@ from spark_log.metadata.state import State
 from spark_log.node.failure_isolation import OnFailure, raise_failure
 from spark_log.node.merge_plan import plan_merge
 from spark_log.node.merge_policy import is_worth
+from spark_log.node.packs import Stretch
 from spark_log.node.rewrite import OpenSpool, Progress, Rewriting, rewrite
 from spark_log.node.round_memory import RoundMemory
 from spark_log.node.segment_swaps import objects_of
@@ -29,6 +31,13 @@ class Tally:
     planned: int = 0
     """Slices that were to be replaced: more, if some were not, for a reason that the next merge may not find."""
 
+    def add(self, other: Tally) -> None:
+        """Add the result of another merge."""
+        self.slices += other.slices
+        self.segments += other.segments
+        self.bytes += other.bytes
+        self.planned += other.planned
+
 
 def merge(
     state: State,
@@ -44,6 +53,22 @@ def merge(
     memory:      of the earlier rounds of this process.
     """
     stretches, thin = yield from plan_merge(state, on_failure, memory)
+    return (yield from merge_stretches(state, context, stretches, thin, open_spool, progress, on_failure))
+
+
+def merge_stretches(
+    state: State,
+    context: Context,
+    stretches: Sequence[Stretch],
+    thin: Collection[str],
+    open_spool: OpenSpool,
+    progress: Progress | None = None,
+    on_failure: OnFailure = raise_failure,
+) -> Steps[Tally]:
+    """Rewrite planned slices.
+
+    thin:  mostly dead objects, of which a single slice is rewritten, too.
+    """
     how = Rewriting(
         name="merge",
         activity="merging",

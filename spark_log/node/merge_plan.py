@@ -40,6 +40,17 @@ def plan_merge(
     return stretches, thin
 
 
+def plan_partitions(
+    state: State, keys: Iterable[TopicKey], thin: Collection[str], on_failure: OnFailure = raise_failure
+) -> Steps[list[Stretch]]:
+    """The slices of these partitions to rewrite.  Partitions that are not there any more are left out.
+
+    thin:  mostly dead objects, which cannot be found without the other partitions.
+    """
+    live = [key for key in keys if key in state.partitions]
+    return list(_stretches(state, (yield from _live_slices(state, live, on_failure)), thin))
+
+
 def _others(keys: Iterable[TopicKey], known: Slices) -> list[TopicKey]:
     return sorted(key for key in keys if key not in known)
 

@@ -30,10 +30,11 @@ from spark_log.metadata.replicas import Targets, group_number
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, DataObject, Placed, Run, Slice
 from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure
+from spark_log.node.held_runs import HeldRuns
 from spark_log.node.merge_policy import SEGMENT_BYTES
 from spark_log.node.packs import Stretch, compression_of, packs, segment_limit, take_packs
 from spark_log.node.segment_swaps import Replacement, SwapBatch, old_objects, swap_segments
-from spark_log.node.slice_reads import chunks, decode_into, read_chunk, read_runs, verified
+from spark_log.node.slice_reads import chunks, decode_into, read_chunk, verified
 from spark_log.segment.offsets import as_array, shifted
 from spark_log.segment.reader import Decoded
 from spark_log.segment.schema import TIMESTAMP
@@ -95,6 +96,7 @@ class _Work:
     """It says where new objects are put."""
     context: Context
     how: Rewriting
+    held: HeldRuns
     missing: list[tuple[TopicKey, ObjectNotFound]] = field(default_factory=list)
     """Partitions that were skipped because of missing objects."""
 
@@ -139,16 +141,18 @@ def rewrite(
 
     Stretches that others have changed meanwhile, and those that cannot be read or written, are skipped.
     """
-    work, swapped, is_thinned = _Work(state, state, context, how), list[Replacement](), how.keep is not None
+    swapped, is_thinned = list[Replacement](), how.keep is not None
     total, at = sum(stretch.bytes for stretch in stretches), 0
     there = [stretch for stretch in stretches if _is_there(state, stretch)]
     _report_waiting(state, there, how)
     waiting, batch = deque(packs(state, there, context.limits)), SwapBatch(state.version)
+    work = _Work(state, state, context, how, HeldRuns(_slices(pack) for pack in waiting if len(pack) > 1))
     while waiting:
         if not batch.done:
             batch = SwapBatch(state.version)
         some = [_still_to_do(state, pack, how) for pack in take_packs(waiting)]
         work = replace(work, newest=state)
+        yield from work.held.fetch(piece for pack in some for piece in _slices(pack))
         for pack, written in zip(some, (yield from _write_packs(work, batch.epoch, some)), strict=True):
             if batch.done and batch.is_full(context.limits, written):
                 state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned)
@@ -188,6 +192,10 @@ def _report_waiting(state: State, stretches: Sequence[Stretch], how: Rewriting) 
             lacking={},
         )
         how.on_waiting(f"{how.activity} {counted(len(waiting), 'partition')}", error)
+
+
+def _slices(pack: Sequence[Stretch]) -> list[Slice]:
+    return [piece for stretch in pack for piece in stretch.slices]
 
 
 def _is_there(state: State, stretch: Stretch) -> bool:
@@ -329,7 +337,7 @@ def _fill_shared(work: _Work, writer: SegmentWriter, pack: Sequence[Stretch]) ->
     100 times as much memory as their compressed slices.
     """
     state = work.state
-    blobs = yield from read_runs(piece for stretch in pack for piece in stretch.slices)
+    blobs = yield from work.held.read(_slices(pack))
     taken: list[_NewRun] = []
     for stretch in pack:
         try:

@@ -61,5 +61,5 @@ class ControlledRoots(Roots):
         return with_retries(ControlledStore(inner, self.folder / str(broker)), self.clock)
 
     def order(self, broker: int, text: str) -> None:
-        """What the root of a broker does from now on; empty: as always."""
+        """The behaviour of the root of a broker from now on; empty: as always."""
         (self.folder / str(broker)).write_text(text)

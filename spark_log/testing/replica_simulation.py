@@ -6,7 +6,7 @@
 
 The metadata log, its decisions and their replay are the product's, and so are the placement of objects, the order of
 copies for a reader, swaps, and the rule of garbage.  The product puts and copies in threads, because roots hang; here
-the actors do that in steps of their own (`replica_sim/copying.py`, `replica_sim/upkeep.py`).
+the actors do that in separate steps (`replica_sim/copying.py`, `replica_sim/upkeep.py`).
 
 `replica_sim/roots.py` has the roots, `faults.py` what happens to them, `oracle.py` the promises, `mutations.py` the
 rules.  Exits 1 if a promise was broken, or if a rule was removed and the simulation did not notice.

@@ -33,7 +33,7 @@ SAID_EVERY = 1000
 
 
 class Subject(NamedTuple):
-    """What is simulated."""
+    """The subject of a simulation."""
 
     module: str
     """The module that is run."""

@@ -311,7 +311,7 @@ def test_a_commit_during_a_return_is_looked_for(log: Log, tmp_path: Path) -> Non
     other = spark_log.connect(log.url)
 
     class Late:
-        """The roots of a journal; whoever lists one is late."""
+        """The roots of a journal; a process that lists one is late."""
 
         def __init__(self, inner: Any) -> None:
             self.inner = inner

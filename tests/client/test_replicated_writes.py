@@ -49,7 +49,7 @@ def isr(log: spark_log.Log) -> tuple[int, ...]:
 
 
 def held(state: State) -> dict[str, tuple[int, ...]]:
-    """Who has each object."""
+    """The holders of each object."""
     found = {name: copies_of(state, row) for name, row in state.objects.items()}
     return {name: copies.brokers for name, copies in found.items() if copies is not None}
 

@@ -20,6 +20,7 @@ from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.records import FenceRecord, Piece
 from spark_log.node.maintain import checkpoint
+from spark_log.node.verify import verify
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.slow_store import SlowStore, TimedRequest, counts, round_trips
@@ -281,3 +282,12 @@ def _gets(*keys: str) -> Steps[list[bytes]]:
     for key in keys:
         found.append((yield Get(key)))
     return found + (yield [Get("a"), Get("b")])
+
+
+def test_verify_asks_for_the_sizes_of_objects_together(store: SlowStore) -> None:
+    """Not one object after the other: 40 objects take a few round trips, besides those of the metadata log."""
+    log = log_on(store)
+    fill(log, 40)
+    found, requests = trips(store, lambda: verify(log))
+    assert counts(requests)["size"] == 40
+    assert found <= 10

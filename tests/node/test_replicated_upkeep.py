@@ -57,7 +57,7 @@ def append(log: Log, commits: int, partitions: int = 1, topic: str = "t") -> Non
 
 
 def segments(log: Log) -> list[tuple[int, ...]]:
-    """Who has each segment; () for one in the log's own root."""
+    """The holders of each segment; () for one in the log's own root."""
     state = log.journal.refresh()
     rows = [row for name, row in sorted(state.objects.items()) if name.endswith(".seg")]
     return sorted(() if (copies := copies_of(state, row)) is None else copies.brokers for row in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import uuid
 from collections.abc import Callable
@@ -13,10 +14,16 @@ import pytest
 from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import DATA, epoch_prefixes, upload_epoch
+from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import seal
+from spark_log.journal.store_operations import Steps
+from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.decide.topics import decide_delete_topic, decide_trim
+from spark_log.metadata.state import State
 from spark_log.model import Slice
 from spark_log.node.maintain import Maintainer, maintain_once
+from spark_log.node.merge import Tally
+from spark_log.node.merge import merge as merge_steps
 from spark_log.node.merge_plan import plan_merge
 from spark_log.node.merge_policy import live_bytes
 from spark_log.node.retention import Removal, find_expired
@@ -130,6 +137,27 @@ def test_a_partition_in_which_nothing_expires_any_more_is_not_waited_for(
     maintain_once(log)
     assert planned() == {}
     assert memory.is_idle(log.journal.state, clock.now_ms() + 365 * DAY_MS)
+
+
+def test_an_object_that_several_new_objects_need_is_read_once() -> None:
+    """Commits to eight partitions, of which two share a new object."""
+    clock = ManualClock()
+    store = Recorded(MemoryStore(uuid.uuid4().hex))
+    log = simulated(store, clock)
+    log.create_topic(NewTopic("t", 8))
+    for _ in range(20):
+        log.append("t", [row for number in range(8) for row in timed(clock, 3, number)])
+    before = log.read("t")
+    store.asked.clear()
+
+    def duty(state: State, context: Context) -> Steps[Tally]:
+        return merge_steps(state, context, io.BytesIO)
+
+    assert upkeep(log.journal, duty, StepLimits(changes_max=2)).slices == 20 * 8
+    assert len([asked for asked in store.asked if asked.endswith(".seg")]) == 20
+    assert len(log.journal.refresh().objects) == 4
+    assert log.read("t").equals(before)
+    assert verify(log, deep=True) == []
 
 
 def test_garbage_is_listed_by_upload_epoch() -> None:

@@ -36,7 +36,7 @@ def _again(seed: int, mutation: str = "") -> str:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_no_promise_is_broken(seed: int) -> None:
-    """Roots go down, hang, vanish, come back empty or old, and lose single copies, while all actors go on."""
+    """Roots go down, hang, vanish, come back empty or old, and lose single copies, while all actors continue."""
     result = simulate(seed)
     assert not result.violation, f"{result.violation}\n{_again(seed)}"
     assert result.counts["acked"] and result.counts["copied"] and result.counts["swaps"]

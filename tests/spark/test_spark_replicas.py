@@ -1,4 +1,4 @@
-"""Reads of a log with copies on several roots: the plan ships where they are, and tasks go on with another copy."""
+"""Reads of a log with copies on several roots: the plan ships where they are, and tasks continue with another copy."""
 
 from __future__ import annotations
 

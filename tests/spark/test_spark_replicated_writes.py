@@ -26,7 +26,7 @@ def log(tmp_path: Path) -> Iterator[spark_log.Log]:
 
 
 def held(log: spark_log.Log) -> list[tuple[int, ...]]:
-    """Who has each object of the topic."""
+    """The holders of each object of the topic."""
     state = log.journal.refresh()
     return [copies.brokers for row in state.objects.values() if (copies := copies_of(state, row)) is not None]
 

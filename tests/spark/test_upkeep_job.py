@@ -1,4 +1,4 @@
-"""`jobs/upkeep.py`: tasks share compaction and erasure, also if they fail or run twice."""
+"""`jobs/upkeep.py`: tasks share merging, compaction and erasure, also if they fail or run twice."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.planned_log import PlannedLog
 
-from jobs.upkeep import compact_group, compact_log, erase_in_task, in_tasks, parse_args
+from jobs.upkeep import compact_group, compact_log, erase_in_task, in_tasks, merge_in_task, merge_log, parse_args
 from spark_log import Log, NewTopic
 from spark_log.client.administering.erasure import ErasedShare, erase_records
 from spark_log.metadata.state import TopicKey
 from spark_log.node.erasing import Erasing
 from spark_log.node.maintain import merge
+from spark_log.node.merge_shares import MergeShare
 from tests.spark.builders import finished_job, script
 
 JOB = Path(__file__).parents[2] / "jobs/upkeep.py"
@@ -70,6 +71,34 @@ REMOVED = PARTITIONS * KEYS * (ROUNDS - 1)
 def plan(url: str) -> tuple[PlannedLog, list[TopicKey]]:
     journal = journal_of(Location(url=url, storage={}))
     return planned_log(Location(url=url, storage={}), journal), sorted(journal.refresh().partitions)
+
+
+def test_tasks_merge_each_slice_once(spark: SparkSession, url: str, log: Log) -> None:
+    """Each partition is merged by two tasks at a time, as with speculation; the sum counts each slice once."""
+    log.admin.create_topics([NewTopic("t", PARTITIONS)])
+    append_old(log, "t")
+    before = pairs(log)
+    planned, keys = plan(url)
+    shares = [MergeShare((key,), frozenset()) for key in keys for _ in range(2)]
+    results = in_tasks(spark, shares, partial(merge_in_task, planned))
+    assert [said for _, problems in results for said in problems] == []
+    assert sum(tally.slices for tally, _ in results) == PARTITIONS * ROUNDS
+    assert sum(tally.segments for tally, _ in results) == PARTITIONS
+    assert pairs(log) == before
+
+
+def test_the_job_merges_what_is_small(
+    spark: SparkSession, url: str, log: Log, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The driver prints the sum, and a second run finds nothing to do."""
+    log.admin.create_topics([NewTopic("t", PARTITIONS)])
+    append_old(log, "t")
+    before, location = pairs(log), Location(url=url, storage={})
+    assert merge_log(spark, location)
+    assert f"{PARTITIONS * ROUNDS} slices merged into {PARTITIONS} segments (" in capsys.readouterr().out
+    assert pairs(log) == before
+    assert merge_log(spark, location)
+    assert "0 slices merged into 0 segments" in capsys.readouterr().out
 
 
 def test_tasks_compact_each_partition_once(spark: SparkSession, url: str, compacted: Log) -> None:
@@ -198,6 +227,22 @@ def test_the_job_erases_and_reports(url: str, log: Log, tmp_path: Path) -> None:
     done = run("erase", url, "t", "--key", "k1")
     assert done.returncode == 1
     assert newest.name in done.stdout
+
+
+def test_a_damaged_partition_is_named_and_the_others_are_merged(url: str, log: Log) -> None:
+    """The exit status is 1."""
+    log.admin.create_topics([NewTopic("t", PARTITIONS)])
+    append_old(log, "t")
+    state = log.journal.refresh()
+    first = state.partitions[state.names["t"], 0].entries[0]
+    path = Path(url, first.object)
+    content = bytearray(path.read_bytes())
+    content[first.position + first.length // 2] ^= 255
+    path.write_bytes(content)
+    done = run("merge", url)
+    assert done.returncode == 1
+    assert f"{(PARTITIONS - 1) * ROUNDS} slices merged into {PARTITIONS - 1} segments" in done.stdout
+    assert "merging t-0 failed" in done.stdout
 
 
 def test_an_error_is_a_sentence_and_status_1(url: str, log: Log) -> None:

@@ -215,7 +215,7 @@ WRITING = (
         "acks",
         "WT",
         "`all`",
-        "`0`, `1` and `all` have the same effect: success is reported when the data is durable on `min.insync.replicas` of the in-sync replicas",
+        "`0`, `1` and `all` have the same effect: a write waits for all in-sync replicas, and succeeds if at least `min.insync.replicas` of them have the data durably",
     ),
     Option(
         "durability",

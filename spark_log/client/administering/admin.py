@@ -95,7 +95,8 @@ class Admin:
 
         Gives a UserWarning for configs that are accepted but have no effect.
 
-        validate_only:  check the topics without creating them; the ids that are returned are then not used.
+        validate_only:  check the topics without creating them.  The ids that are returned are placeholders: a later
+                        call creates the topics with others.
         Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidReplicationFactor,
         InvalidReplicaAssignment; InvalidRequest if a topic is named twice.
         """
@@ -382,7 +383,7 @@ class Admin:
         return brokers.return_broker(self._journal, broker, deep=deep)
 
     def describe_log_dirs(self) -> dict[int, LogDir]:
-        """What each broker has: bytes, and what it lacks."""
+        """The bytes that each broker has and lacks, and its partitions, by broker id."""
         return broker_views.describe_log_dirs(self._journal.refresh(), self._journal.metadata.url)
 
     def elect_leaders(

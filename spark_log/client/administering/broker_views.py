@@ -83,7 +83,7 @@ class ReplicaDescription(NamedTuple):
 
 
 class LogDir(NamedTuple):
-    """What a broker has."""
+    """The contents of a broker."""
 
     root: str
     bytes: int
@@ -166,7 +166,7 @@ def _lacked(state: State, broker: int) -> Deficit:
 
 
 def describe_log_dirs(state: State, own_url: str) -> dict[int, LogDir]:
-    """What each broker has, by id."""
+    """The contents of each broker, by id."""
     sizes: dict[int, dict[TopicPartition, int]] = {}
     for name, topic_id in sorted(state.names.items()):
         for number, part in state.topic_partitions(topic_id):

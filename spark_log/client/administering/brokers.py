@@ -37,7 +37,7 @@ from spark_log.store.base import ObjectStore
 MISSING_MAX = 10_000
 """Copies that one command reports as missing."""
 OF_A_DISK = ("lost+found",)
-"""What an empty disk may have."""
+"""Names that an empty disk may have."""
 
 logger = logging.getLogger("spark_log")
 

@@ -1,4 +1,4 @@
-"""What `log.admin` tells of topics, configs, groups, producers and the log."""
+"""Descriptions that `log.admin` returns: topics, configs, groups, producers and the log."""
 
 from __future__ import annotations
 

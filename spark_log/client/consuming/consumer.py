@@ -184,12 +184,12 @@ class Consumer:
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Available records, at most `max_records` (default: `max_poll_records`).
 
-        Waits up to `timeout_ms` for a record, and returns {} if there is nothing to return by then.  With
-        `fetch_min_bytes` above 1, fewer bytes count as available only after `fetch_max_wait_ms`, which may span several
-        polls.
+        Waits up to `timeout_ms` for a record, and returns {} if there is nothing to return by then.  If
+        `fetch_min_bytes` is above 1, fewer bytes are returned only after a wait of `fetch_max_wait_ms`.  This wait may
+        span several polls.
 
         If a bucket or a coordinator does not answer, the call takes up to a second longer than `timeout_ms`.  It can
-        take longer than that while it joins the group or commits, and it always waits for reads from a local disk or a
+        take longer than that while it joins the group or commits, and no timeout ends a read from a local disk or a
         network mount.
 
         Raises IllegalGeneration if a newer consumer has taken over the group; NoOffsetForPartition and
@@ -318,8 +318,9 @@ class Consumer:
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         """Commit the given positions, by default those after all returned records.  They are durable when it returns.
 
-        Without a coordinator, a commit of positions that the group already has does not access the storage: it can
-        succeed even if a newer consumer has taken over the group, or an older copy of the log was restored.
+        Without a coordinator, a commit of positions that this consumer knows to be committed already does not access
+        the storage.  So it succeeds even if a newer consumer has taken over the group since, or an older copy of the
+        log was restored.
 
         Raises IllegalGeneration if the consumer is no longer a member of its group, or a newer consumer has taken over
         the group; RebalanceInProgress while the group rebalances; CommitUnknown if the commit may have been applied.

@@ -60,8 +60,9 @@ class Transaction:
     IllegalGeneration if a consumer given to `commit_offsets` is no longer a member of its group, and
     RebalanceInProgress while that group rebalances; GroupInUse if a group given by name is held by a stream or shared
     by consumers; UploadFenced (retriable: nothing was written) if the transaction took longer than `gc.fence.age.ms`;
-    NotEnoughReplicas or LeaderNotAvailable if too few replicas answer for two minutes (nothing was written);
-    CommitUnknown if the storage failed and the commit may nevertheless have been applied.
+    NotEnoughReplicas or LeaderNotAvailable if, for two minutes, too few replicas answer (nothing was written), unless
+    the transaction times out before; CommitUnknown if the storage failed and the commit may nevertheless have been
+    applied.
     """
 
     def __init__(self, journal: Journal, transactional_id: str, **settings: Any) -> None:

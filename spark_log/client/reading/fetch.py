@@ -121,7 +121,7 @@ def _fetch_from_any(
             yield part.end, part._replace(read=read)
 
     sources = store.sources(name)
-    # What was requested before may be from any of the roots: if it is damaged, all of them are asked again.
+    # Bytes that were requested before may be from any of the roots: if it is damaged, all of them are asked again.
     yield from read_on(name, sources if coming is None else [sources[0], *sources], of, read.start)
 
 

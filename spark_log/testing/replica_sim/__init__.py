@@ -1,1 +1,1 @@
-"""The simulation of replicas: writers, readers and upkeep on brokers whose roots fail, in an order that a seed decides."""
+"""The simulation of replicas: writers, readers and upkeep, and brokers whose roots fail, as drawn from a seed."""

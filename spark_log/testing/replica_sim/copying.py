@@ -72,7 +72,7 @@ def put_copies(sim: ReplicaSimulation, state: State, broker: int, objects: Itera
 
 
 def upload(sim: ReplicaSimulation, state: State, targets: Mapping[int, list[Object]], held: Held) -> Steps[None]:
-    """Put objects on the roots of brokers, and note in `held` which have them.  What was missed is tried once more."""
+    """Put objects on the roots of brokers, and note in `held` which have them.  Missed puts are tried once more."""
     order = sim.rng.sample(sorted(targets), len(targets))
     for _ in range(2):
         for broker in order:

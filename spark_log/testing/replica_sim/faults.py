@@ -1,4 +1,4 @@
-"""What happens to the roots of brokers."""
+"""Faults of the roots of brokers."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class ReplicaSimulation(Simulation):
     # ------------------------------------------------------------------------------------------------------------ the end
 
     def unhealed(self) -> str:
-        """What upkeep has still to do; empty: nothing."""
+        """The work that upkeep has left; empty: nothing."""
         state = self.oracle.state
         fenced = [broker for broker, known in state.brokers.items() if known.fenced]
         if fenced:

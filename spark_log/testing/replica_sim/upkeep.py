@@ -70,7 +70,7 @@ def propose(sim: ReplicaSimulation, view: View, command: Command) -> Steps[tuple
 def replicator(sim: ReplicaSimulation) -> Steps[None]:
     """Copy to a root what it lacks, then let it join.
 
-    Steps of its own: the product's replicator has threads, because its roots may hang.
+    Separate steps: the product's replicator has threads, because its roots may hang.
     """
     view = yield from sim.load()
     while True:
@@ -104,7 +104,7 @@ def _replicate(sim: ReplicaSimulation, view: View, number: int, broker: int) -> 
     for name in sim.rng.sample(lacked, min(COPIED_AT_ONCE, len(lacked))):
         known = copies_of(state, state.objects[name])
         assert known is not None
-        if not known.brokers:  # no copy is known: it may have one all the same
+        if not known.brokers:  # no copy is known: it may still have one
             if (yield from has_unknown(sim, state, broker, name)):
                 found.append(Copy(name, broker, epoch))
             continue
@@ -192,7 +192,7 @@ def scrubber(sim: ReplicaSimulation) -> Steps[None]:
 
 @dataclass(slots=True)
 class _Memory:
-    """What a prober remembers of the roots."""
+    """The memory of a prober of the roots."""
 
     failing: dict[int, int] = field(default_factory=dict)
     """Since when a broker fails its checks."""

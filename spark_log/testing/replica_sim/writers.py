@@ -46,7 +46,7 @@ COMMIT_TRIES = 8
 
 @dataclass(slots=True)
 class Upload:
-    """What a writer has put."""
+    """The puts of a writer."""
 
     objects: list[Object]
     held: Held

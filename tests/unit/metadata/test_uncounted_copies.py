@@ -1,4 +1,7 @@
-"""Copies on the root of a fenced broker, and those that the state does not know: found by the simulation of replicas (`sim/replica_sim`)."""
+"""Copies on the root of a fenced broker, and copies that the state does not know.
+
+The simulation of replicas found both.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,120 @@
+"""The log of a replica as bytes of files: units, each of which is one write.
+
+    bytes 0-3    b"PQU1"
+    bytes 4-7    length of the body, unsigned, little-endian
+    bytes 8-11   CRC-32 of bytes 4-7 and of the body
+    then         the body: MessagePack of [high watermark, truncate to or nil, entries], an entry as [offset, epoch,
+                 kind, data]
+
+Each unit is written after the one before it is durable.  So a crash can damage the last unit of the last file only: it
+was not reported, and is cut.  Any other damage is an error, because entries that were acknowledged may be in it.  A
+bit that flips later in exactly the last unit cannot be told from a write that was not finished.
+
+Nothing here opens a file.  A reader gives the files' bytes in order, and truncates the last file to `end`.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from spark_log.errors import CorruptObject
+from spark_log.quorum.messages import Entry
+from spark_log.quorum.ready import Persist
+
+MAGIC = b"PQU1"
+_HEAD = struct.Struct("<4sII")
+
+
+class Unit(NamedTuple):
+    """A write of the log."""
+
+    high_watermark: int
+    truncate_to: int | None
+    """Remove the entries from this offset on, first."""
+    entries: tuple[Entry, ...]
+
+
+_DECODER = msgspec.msgpack.Decoder(Unit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogContent:
+    """The content of a log's files."""
+
+    entries: tuple[Entry, ...]
+    high_watermark: int
+    end: int
+    """Length of the last file without a damaged last unit."""
+
+
+def encode_unit(persist: Persist) -> bytes:
+    """The part of a write that belongs into the log; empty if there is none."""
+    if not persist.entries and persist.truncate_to is None:
+        return b""
+    body = msgspec.msgpack.encode(Unit(persist.high_watermark, persist.truncate_to, persist.entries))
+    length = len(body).to_bytes(4, "little")
+    return _HEAD.pack(MAGIC, len(body), zlib.crc32(body, zlib.crc32(length))) + body
+
+
+def decode_log(files: Iterable[tuple[str, bytes]]) -> LogContent:
+    """The content of files, given as (name, bytes) from the oldest on.
+
+    Raises CorruptObject, with file and position, for damage that a crash cannot have caused.
+    """
+    entries: list[Entry] = []
+    high_watermark = end = 0
+    damaged = ""
+    for name, data in files:
+        if damaged:
+            raise CorruptObject(f"{damaged}, and {name} follows: restore this replica's disk, or replace it")
+        end = 0
+        while end < len(data):
+            found = _unit_at(data, end)
+            if found is None:
+                damaged = f"{name} is damaged at position {end}"
+                break
+            unit, end = found
+            _apply(entries, unit, name, end)
+            high_watermark = max(high_watermark, unit.high_watermark)
+        if damaged and (later := _later_unit(data, end)) is not None:
+            raise CorruptObject(f"{damaged}, and a unit follows at {later}: restore this replica's disk, or replace it")
+    return LogContent(entries=tuple(entries), high_watermark=high_watermark, end=end)
+
+
+def _unit_at(data: bytes, start: int) -> tuple[Unit, int] | None:
+    """The unit at a position and the position behind it; None if it is damaged or not whole."""
+    if len(data) - start < _HEAD.size:
+        return None
+    magic, length, crc = _HEAD.unpack_from(data, start)
+    body = data[start + _HEAD.size : start + _HEAD.size + length]
+    if magic != MAGIC or len(body) < length or zlib.crc32(body, zlib.crc32(data[start + 4 : start + 8])) != crc:
+        return None
+    return _DECODER.decode(body), start + _HEAD.size + length
+
+
+def _later_unit(data: bytes, start: int) -> int | None:
+    """Where a whole unit begins behind a damaged one."""
+    found = data.find(MAGIC, start + 1)
+    while found >= 0:
+        if _unit_at(data, found) is not None:
+            return found
+        found = data.find(MAGIC, found + 1)
+    return None
+
+
+def _apply(entries: list[Entry], unit: Unit, name: str, end: int) -> None:
+    if unit.truncate_to is not None:
+        while entries and entries[-1].offset >= unit.truncate_to:
+            entries.pop()
+    if entries and unit.entries and unit.entries[0].offset != entries[-1].offset + 1:
+        raise CorruptObject(
+            f"{name} has entry {unit.entries[0].offset} after entry {entries[-1].offset}, before position {end}: "
+            "a file is missing"
+        )
+    entries += unit.entries

@@ -1,0 +1,280 @@
+"""Appending, fetching, what is committed, and what is truncated."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from spark_log.quorum.messages import (
+    EMPTY,
+    Entry,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    Kind,
+    Message,
+    Position,
+)
+from tests.unit.quorum.replicas import (
+    CONFIG,
+    LATER_MS,
+    ONE,
+    THREE,
+    TWO,
+    VOTERS,
+    begin,
+    data,
+    fetch,
+    fetched,
+    give,
+    leader,
+    replica,
+    sent,
+    vote,
+    work,
+)
+
+FIRST = Position(1, 2)
+"""The end of a new leader's log: its first entry, and the voters."""
+
+
+def committed(machine: object, now_ms: int = LATER_MS) -> list[int]:
+    return [entry.offset for ready in work(machine, now_ms) for entry in ready.committed]  # type: ignore[arg-type]
+
+
+def test_the_leader_counts_itself_when_its_disk_has_reported() -> None:
+    """Kafka's leader counts what it has appended."""
+    machine = leader()
+    give(machine, fetch(TWO, ONE, 1, FIRST), LATER_MS)
+    assert machine.append([b"x"], LATER_MS) == 2
+    ready = machine.ready()
+    machine.step(fetch(TWO, ONE, 1, Position(1, 3)), LATER_MS)
+    assert machine.high_watermark == 2 and ready.persist is not None
+    machine.persisted(ready.persist.number, LATER_MS)
+    assert machine.high_watermark == 3 and committed(machine) == [2]
+
+
+def test_the_leader_need_not_be_among_the_majority() -> None:
+    """Two followers have the entry: it is committed, however slow the leader's disk is."""
+    machine = leader()
+    machine.append([b"x"], LATER_MS)
+    machine.ready()
+    for follower in (TWO, THREE):
+        machine.step(fetch(follower, ONE, 1, Position(1, 3)), LATER_MS)
+    assert machine.high_watermark == 3 and machine.durable_end == 2
+
+
+def test_entries_of_earlier_epochs_are_committed_with_one_of_the_present() -> None:
+    """Raft 5.4.2."""
+    machine = leader(1, 1, epoch=1)
+    give(machine, fetch(TWO, ONE, 2, Position(1, 2)), LATER_MS)
+    assert machine.high_watermark == 0
+    give(machine, fetch(TWO, ONE, 2, Position(2, 3)), LATER_MS)
+    assert machine.high_watermark == 3
+
+
+def test_a_follower_fetches_again_when_its_disk_has_reported() -> None:
+    """The fetch is the acknowledgement."""
+    machine = replica()
+    (first,) = give(machine, begin(TWO, ONE, 1))
+    assert isinstance(first, FetchRequest) and first.end == EMPTY
+    machine.step(fetched(TWO, ONE, 1, EMPTY, entries=data(1, 1), high_watermark=1), 0)
+    ready = machine.ready()
+    assert ready.send == () and ready.persist is not None and ready.persist.entries == data(1, 1)
+    assert machine.ready().send == ()
+    machine.persisted(ready.persist.number, 0)
+    (second,) = machine.ready().send
+    assert isinstance(second, FetchRequest) and second.end == Position(1, 2) and second.high_watermark == 1
+
+
+def test_a_late_or_doubled_answer_is_ignored() -> None:
+    """It is to another end of the log."""
+    machine = replica()
+    give(machine, begin(TWO, ONE, 1))
+    answer = fetched(TWO, ONE, 1, EMPTY, entries=data(1), high_watermark=1)
+    give(machine, answer)
+    assert give(machine, answer) == [] and machine.log.end == 1
+    assert give(machine, fetched(TWO, ONE, 1, EMPTY, diverging=EMPTY)) == [] and machine.log.end == 1
+
+
+@pytest.mark.parametrize(
+    ("own", "leaders", "expected"),
+    [
+        ((1, 1, 1), (1, 2), [1]),
+        ((1, 1, 3, 3), (1, 2, 2, 2, 4), [2, 1]),
+        ((1, 2, 2, 2), (1, 3), [1]),
+        ((2, 2), (1, 1, 1), [0]),
+    ],
+)
+def test_a_log_is_truncated_to_where_it_agrees(
+    own: tuple[int, ...], leaders: tuple[int, ...], expected: list[int]
+) -> None:
+    """KIP-101: by epochs and their ends, each time to the shorter of the two."""
+    machine, other = replica(TWO, *own, epoch=4), leader(*leaders, epoch=4)
+    ends = []
+    (request,) = give(machine, begin(ONE, TWO, other.epoch))
+    while True:
+        answer = next(one for one in give(other, request, LATER_MS) if isinstance(one, FetchResponse))
+        (request,) = give(machine, answer)
+        if answer.diverging is None:
+            break
+        ends.append(machine.log.end)
+    assert ends == expected
+    assert machine.log.read(0, machine.log.end) == other.log.read(0, other.log.end)
+
+
+def test_nothing_below_the_high_watermark_is_truncated() -> None:
+    """A leader without committed entries shows that a majority lost them: the node stops."""
+    machine = replica(ONE, 1, 1, high_watermark=2)
+    give(machine, begin(TWO, ONE, 2))
+    with pytest.raises(AssertionError, match="below its high watermark 2"):
+        machine.step(fetched(TWO, ONE, 2, Position(1, 2), diverging=Position(1, 1)), 0)
+
+
+def test_the_high_watermark_never_falls() -> None:
+    """An answer may have been sent before another one."""
+    machine = replica(ONE, 1, 1)
+    give(machine, begin(TWO, ONE, 1))
+    for high_watermark in (2, 1):
+        give(machine, fetched(TWO, ONE, 1, Position(1, 2), high_watermark=high_watermark))
+        assert machine.high_watermark == 2
+
+
+def test_a_fetch_waits_for_news() -> None:
+    """For an entry, for a higher high watermark, or for the end of its time."""
+    machine = leader()
+    sent(machine, LATER_MS)
+    assert give(machine, fetch(THREE, ONE, 1, FIRST), LATER_MS)
+    assert give(machine, fetch(THREE, ONE, 1, FIRST, high_watermark=2), LATER_MS) == []
+    machine.append([b"x"], LATER_MS)
+    (answer,) = sent(machine, LATER_MS)
+    assert isinstance(answer, FetchResponse) and len(answer.entries) == 1
+    assert give(machine, fetch(THREE, ONE, 1, Position(1, 3), high_watermark=3), LATER_MS) == []
+    machine.tick(LATER_MS + CONFIG.fetch_wait_ms)
+    (answer,) = sent(machine, LATER_MS + CONFIG.fetch_wait_ms)
+    assert isinstance(answer, FetchResponse) and answer.entries == ()
+
+
+def test_a_late_copy_of_a_fetch_does_not_replace_the_one_that_waits() -> None:
+    """The follower waits for the answer to the newest one."""
+    machine = leader()
+    give(machine, fetch(TWO, ONE, 1, FIRST), LATER_MS)
+    assert give(machine, fetch(TWO, ONE, 1, FIRST, high_watermark=2), LATER_MS) == []
+    assert give(machine, fetch(TWO, ONE, 1, FIRST), LATER_MS) == []
+    machine.append([b"x"], LATER_MS)
+    (answer,) = sent(machine, LATER_MS)
+    assert isinstance(answer, FetchResponse) and answer.end == FIRST
+
+
+def test_a_fetch_that_has_no_answer_is_repeated() -> None:
+    machine = replica()
+    (first,) = give(machine, begin(TWO, ONE, 1))
+    machine.tick(CONFIG.retry_ms)
+    assert sent(machine) == [first]
+
+
+def test_a_hand_over_waits_until_everything_is_committed() -> None:
+    """And then names the voters by what they have."""
+    machine = leader()
+    give(machine, fetch(THREE, ONE, 1, FIRST), LATER_MS)
+    machine.append([b"x"], LATER_MS)
+    sent(machine, LATER_MS)
+    assert machine.hand_over(LATER_MS) and machine.is_leader
+    assert machine.append([b"y"], LATER_MS) is None
+    ends = give(machine, fetch(THREE, ONE, 1, Position(1, 3)), LATER_MS)
+    assert [getattr(message, "successors", None) for message in ends] == [(THREE, TWO), (THREE, TWO)]
+    assert machine.role == "unattached"
+
+
+def test_a_hand_over_does_not_wait_for_ever() -> None:
+    """A leader whose disk is full cannot commit anything."""
+    machine = leader()
+    assert machine.hand_over(LATER_MS)
+    machine.tick(LATER_MS + CONFIG.election_timeout_ms)
+    assert not machine.is_leader
+    alone = replica(voters=(ONE,))
+    alone.tick(0)
+    work(alone)
+    assert alone.is_leader and not alone.hand_over(0)
+
+
+def test_a_read_is_confirmed_by_a_majority_that_fetches_again() -> None:
+    """Not by the fetches from before."""
+    machine = leader()
+    assert machine.confirm(LATER_MS) is None
+    give(machine, fetch(TWO, ONE, 1, FIRST, 2), LATER_MS)
+    number = machine.confirm(LATER_MS)
+    assert number == 1 and machine.ready().confirmed == ()
+    give(machine, fetch(TWO, ONE, 1, FIRST, 2), LATER_MS)
+    machine.step(fetch(TWO, ONE, 1, FIRST, 2, confirms=1), LATER_MS)
+    assert machine.ready().confirmed == (1,)
+
+
+def test_a_snapshot_is_fetched_in_chunks() -> None:
+    """A chunk that is not the next one is ignored; the log begins behind the whole."""
+    machine = replica(ONE, 1)
+    give(machine, begin(TWO, ONE, 3))
+    snapshot, voters = Position(2, 9), VOTERS[:2]
+    (request,) = give(machine, fetched(TWO, ONE, 3, Position(1, 1), snapshot=snapshot))
+    assert isinstance(request, FetchSnapshotRequest) and (request.snapshot, request.start) == (snapshot, 0)
+
+    def chunk(start: int, content: bytes) -> FetchSnapshotResponse:
+        return FetchSnapshotResponse(
+            source=TWO, target=ONE, epoch=3, snapshot=snapshot, start=start, size=5, data=content, voters=voters
+        )
+
+    (request,) = give(machine, chunk(0, b"abc"))
+    assert isinstance(request, FetchSnapshotRequest) and request.start == 3
+    assert give(machine, chunk(0, b"abc")) == [] and machine.log.end == 1
+    machine.step(chunk(3, b"de"), 0)
+    first, second, *_ = work(machine)
+    assert first.persist is not None and first.persist.chunk is not None and first.persist.chunk.is_last
+    assert second.restore == snapshot and second.persist is not None and second.persist.reset_to == snapshot
+    assert (machine.log.position, machine.high_watermark, machine.voters) == (snapshot, 9, voters)
+
+
+def test_a_snapshot_that_the_leader_has_no_longer_is_asked_for_again() -> None:
+    """The next fetch names the newer one."""
+    machine = replica(ONE, 1)
+    give(machine, begin(TWO, ONE, 3))
+    give(machine, fetched(TWO, ONE, 3, Position(1, 1), snapshot=Position(2, 9)))
+    gone = FetchSnapshotResponse(
+        source=TWO, target=ONE, epoch=3, snapshot=Position(2, 9), start=0, size=None, data=b"", voters=()
+    )
+    (request,) = give(machine, gone)
+    assert isinstance(request, FetchRequest) and request.end == Position(1, 1)
+
+
+def test_the_leader_lets_the_shell_read_its_snapshot() -> None:
+    """The machine has no snapshot: it says what to read, and for whom."""
+    machine = leader()
+    give(machine, fetch(TWO, ONE, 1, FIRST), LATER_MS)
+    machine.snapshotted(2, 2, LATER_MS)
+    (answer,) = give(machine, fetch(THREE, ONE, 1, EMPTY), LATER_MS)
+    assert isinstance(answer, FetchResponse) and answer.snapshot == FIRST
+    request = FetchSnapshotRequest(source=THREE, target=ONE, epoch=1, snapshot=FIRST, start=4)
+    machine.step(request, LATER_MS)
+    (read,) = machine.ready().read
+    response = read.answer(b"rest", 8)
+    assert (response.target, response.start, response.size, response.voters) == (THREE, 4, 8, VOTERS)
+
+
+def test_a_snapshot_is_of_committed_entries() -> None:
+    machine = leader()
+    with pytest.raises(AssertionError, match="a snapshot up to 1"):
+        machine.snapshotted(1, 1, LATER_MS)
+
+
+def test_messages_can_be_encoded() -> None:
+    """A transport encodes them with msgspec."""
+    entry = Entry(0, 1, Kind.DATA, b"\x00\xff")
+    messages = [
+        vote(ONE, TWO, 1, EMPTY),
+        fetch(ONE, TWO, 1, EMPTY),
+        fetched(ONE, TWO, 1, EMPTY, entries=(entry,)),
+        fetched(ONE, TWO, 1, EMPTY, diverging=FIRST),
+    ]
+    for message in messages:
+        for codec in (msgspec.json, msgspec.msgpack):
+            assert codec.decode(codec.encode(message), type=Message) == message
