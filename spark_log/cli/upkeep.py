@@ -194,7 +194,8 @@ def verify(
     """Check that the storage holds what the metadata refers to.
 
     The exit status is 1 if it does not. Without --deep only missing objects, and those of another size, are found.
-    Every copy on the root of every active broker is checked.
+    Every copy on the root of every active broker is checked. Objects whose only copies are on fenced brokers are
+    problems, too: nobody can read them until one of these brokers is back.
 
     With --repair, a copy that is missing or damaged is replaced by a good one of another broker. If that is not
     possible, it is recorded as missing, and pylog replicate copies it later.

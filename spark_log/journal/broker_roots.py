@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -21,10 +22,11 @@ from spark_log.clock import Clock, SystemClock
 from spark_log.errors import (
     CorruptObject,
     ObjectNotFound,
+    SparkLogError,
     StorageError,
     UnsupportedVersion,
 )
-from spark_log.journal.read_sources import BoundedStore, from_sources
+from spark_log.journal.read_sources import PATIENT_MS, BoundedStore, from_sources
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.metadata.replica_state import OWN_BROKER, Broker
 from spark_log.store.base import Bytes, ObjectStore
@@ -126,12 +128,14 @@ class Roots(Mapping[int, ObjectStore]):
         holders:  the brokers that have it, if the caller knows them.
         rack:     of the reader; empty: that of the process.
 
-        Those in the reader's rack come first, and those that failed lately last.  If there are several, each of their
-        reads has a time limit.
+        Those in the reader's rack come first, and those that failed lately last.  Each of their reads has a time limit,
+        a long one if there are no others.
         """
         brokers, known, rack = self._brokers(), self.brokers_of(name, holders), rack or self.rack
+        if known == [OWN_BROKER]:
+            return [self.own]
         if len(known) == 1:
-            return [self[known[0]]]
+            return [self._bounded(known[0], PATIENT_MS)]
         now = self.clock.monotonic_ms()
         known.sort(key=lambda broker: (self._late.get(broker, 0) > now, not _is_near(brokers.get(broker), rack)))
         return [self._bounded(broker) for broker in known]
@@ -147,11 +151,29 @@ class Roots(Mapping[int, ObjectStore]):
         """The registered brokers."""
         return self._brokers()
 
-    def _bounded(self, broker: int) -> BoundedStore:
+    def _bounded(self, broker: int, limit_ms: int = OTHER_SOURCE_MS) -> BoundedStore:
         def is_late() -> None:
             self._late[broker] = self.clock.monotonic_ms() + LATE_MS
 
-        return BoundedStore(self[broker], self.clock, OTHER_SOURCE_MS, is_late)
+        return BoundedStore(self[broker], self.clock, limit_ms, is_late, partial(self._why_away, broker))
+
+    def _why_away(self, broker: int, error: StorageError | CorruptObject) -> str:
+        """Why a root may still have a good copy, although a read of it failed; empty: it has none.
+
+        Broker 0 is the log's own root: it cannot be away while the metadata is read.
+        """
+        known = self._brokers().get(broker)
+        if broker == OWN_BROKER or known is None:
+            return ""
+        if known.fenced:
+            return f"broker {broker} ({known.url}) is fenced{f': {known.reason}' if known.reason else ''}"
+        if not isinstance(error, ObjectNotFound | CorruptObject):
+            return f"broker {broker} ({known.url}): {error}"
+        try:
+            self.check(broker, again=True)
+        except SparkLogError as wrong:
+            return f"broker {broker}: {wrong}"
+        return ""
 
     @property
     def local(self) -> bool:

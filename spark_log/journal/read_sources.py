@@ -3,30 +3,74 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from spark_log.clock import Clock
 from spark_log.errors import CorruptObject, ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.retry import RETRY_TOTAL_MS, RetryingStore
+from spark_log.text import counted
 
 PATIENT_MS = 60_000
 """How long a read waits for a root if no other one has the object, or all of them are slow."""
-WARNED_MAX = 100
-"""Objects of a root that a process names in warnings."""
+WARN_EVERY_S = 600
+"""After the warning of the first object of a root, others of that root are counted, and named so seldom."""
+COUNTED_MAX = 10_000
+"""Objects of a root of which a process keeps the names; further ones are not counted."""
+REPAIR = "`pylog verify --deep --repair` replaces bad copies"
 
 Result = TypeVar("Result")
 logger = logging.getLogger("spark_log")
-_warned: dict[str, set[str]] = {}
+
+
+class CopiesAway(StorageUnavailable):
+    """No root that can be read has an object, and one that may have it is away: not mounted, fenced, or failing.
+
+    The object may also have been replaced meanwhile, so a reader plans again before it fails with this error.
+    """
+
+    def __init__(self, message: str, *, key: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+NOT_READ = (ObjectNotFound, CopiesAway)
+"""Errors after which a reader plans again: the object may have been replaced by another one."""
+
+
+@dataclass(slots=True)
+class _PassedOver:
+    """The objects of a root of which other copies were read."""
+
+    names: set[str] = field(default_factory=set)
+    said: int = 0
+    """How many of them the warnings have counted."""
+    at_s: float = 0.0
+
+
+_passed_over: dict[str, _PassedOver] = {}
 """By URL of the root."""
 
 
 class Failure(NamedTuple):
     """A root from which an object could not be read."""
 
-    url: str
+    source: ObjectStore
     error: StorageError | CorruptObject
+
+    @property
+    def url(self) -> str:
+        return self.source.url
+
+    def why_away(self) -> str:
+        """Why the root may still have a good copy; empty: it was looked at, and has none."""
+        if isinstance(self.source, BoundedStore) and (away := self.source.why_away(self.error)):
+            return away
+        lacks = isinstance(self.error, ObjectNotFound | CorruptObject)
+        return "" if lacks else f"{self.url}: {self.error}"
 
 
 def from_sources(name: str, sources: Sequence[ObjectStore], read: Callable[[ObjectStore], Result]) -> Result:
@@ -71,7 +115,8 @@ def _attempts(sources: Sequence[ObjectStore], failures: Sequence[Failure]) -> It
     """
     yield from sources
     for source, failure in zip(sources, tuple(failures), strict=True):
-        if isinstance(source, BoundedStore) and isinstance(failure.error, StorageUnavailable):
+        is_slow = isinstance(failure.error, StorageUnavailable) and not isinstance(failure.error, CopiesAway)
+        if isinstance(source, BoundedStore) and not source.is_patient and is_slow:
             yield source.patient()
 
 
@@ -82,35 +127,53 @@ def _failed(
     sources: Sequence[ObjectStore],
     failures: list[Failure],
 ) -> None:
-    failures.append(Failure(source.url, error))
-    if len(failures) < len(sources):
+    failures.append(Failure(source, error))
+    if len(failures) < len(sources) and not isinstance(error, CopiesAway):
         _warn_of(name, failures[-1])
 
 
 def _warn_of(name: str, failure: Failure) -> None:
-    """Say, once in a process for each root and object, that another copy is read; of the first objects of a root."""
-    named = _warned.setdefault(failure.url, set())
-    if name in named or len(named) > WARNED_MAX:
+    """Say that another copy is read: once for a root, and later how many objects these were."""
+    known = _passed_over.setdefault(failure.url, _PassedOver())
+    if name in known.names or len(known.names) >= COUNTED_MAX:
         return
-    named.add(name)
-    if len(named) > WARNED_MAX:
-        logger.warning("other copies are read for many objects in %s, and further ones are not named", failure.url)
+    known.names.add(name)
+    more, now_s = len(known.names) - known.said, time.monotonic()
+    if known.said and now_s - known.at_s < WARN_EVERY_S:
         return
-    logger.warning("another copy of %s is read, because %s has no good one: %s", name, failure.url, failure.error)
+    is_first, known.said, known.at_s = not known.said, len(known.names), now_s
+    if is_first:
+        logger.warning("another copy of %s is read, because %s", name, _why_passed_over(failure))
+    else:
+        logger.warning("other copies of %s more in %s were read", counted(more, "object"), failure.url)
+
+
+def _why_passed_over(failure: Failure) -> str:
+    """The reason and the remedy; the error of a copy would also name remedies for records that cannot be read."""
+    if isinstance(failure.error, ObjectNotFound | CorruptObject):
+        if away := failure.why_away():
+            return f"{_sentence(away)} Bring this root back"
+        return f"{failure.url} has no good one: {failure.error}. {REPAIR}"
+    return f"{failure.url} has no good one that can be read: {failure.error}"
 
 
 def none_left(name: str, failures: Sequence[Failure]) -> StorageError | CorruptObject:
     """The error for an object that cannot be read from any root.
 
-    ObjectNotFound if a root does not have the object, and none has a damaged copy: the caller's plan may be old.
-    Otherwise an error after which a retry may succeed, if there is one.
+    ObjectNotFound, which counts as lost records, only if each root that may have it was looked at, is that of its
+    broker, which is active, and lacks it.  If a root is away, CopiesAway.
     """
+    last = {failure.url: failure for failure in failures}
     first = _most_telling([failure.error for failure in failures])
-    if len({failure.url for failure in failures}) == 1:
+    if isinstance(first, CopiesAway):
         return first
-    by_root = {failure.url: failure.error for failure in failures}
-    text = "; ".join(f"{url}: {error}" for url, error in by_root.items())
-    message = f"{first}.  {name} cannot be read from any of the {len(by_root)} roots that may have it: {text}"
+    if any(isinstance(failure.error, ObjectNotFound | CorruptObject) for failure in last.values()):
+        away = [why for failure in last.values() if (why := failure.why_away())]
+        if away:
+            return _copies_away(name, away)
+    if len(last) == 1:
+        return first
+    message = f"{name} cannot be read from any of the {len(last)} roots that may have it: {_by_reason(last.values())}"
     found: StorageError | CorruptObject
     if isinstance(first, ObjectNotFound):
         found = ObjectNotFound(message, key=first.key)
@@ -122,6 +185,27 @@ def none_left(name: str, failures: Sequence[Failure]) -> StorageError | CorruptO
     return found
 
 
+def _copies_away(name: str, away: Sequence[str]) -> CopiesAway:
+    which = "this root is" if len(away) == 1 else "these roots are"
+    return CopiesAway(
+        f"{name} cannot be read now: {_sentence('; '.join(away))} Its records can be read again when {which} back",
+        key=name,
+    )
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(("?", ".")) else f"{text}."
+
+
+def _by_reason(failures: Iterable[Failure]) -> str:
+    """The roots with the same error together."""
+    roots: dict[str, list[str]] = {}
+    for failure in failures:
+        reason = "not there" if isinstance(failure.error, ObjectNotFound) else str(failure.error)
+        roots.setdefault(reason, []).append(failure.url)
+    return "; ".join(f"{', '.join(urls)}: {reason}" for reason, urls in roots.items())
+
+
 def _most_telling(errors: Sequence[StorageError | CorruptObject]) -> StorageError | CorruptObject:
     is_there = any(isinstance(error, CorruptObject) for error in errors)
     kinds = (StorageUnavailable, CorruptObject) if is_there else (ObjectNotFound, StorageUnavailable)
@@ -129,18 +213,31 @@ def _most_telling(errors: Sequence[StorageError | CorruptObject]) -> StorageErro
 
 
 class BoundedStore:
-    """A root of which each read gets a limited time, because there are others to read from: also one on a disk."""
+    """A root that may have an object, of which each read gets a limited time: also one on a disk."""
 
-    def __init__(self, inner: ObjectStore, clock: Clock, limit_ms: int, on_late: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        inner: ObjectStore,
+        clock: Clock,
+        limit_ms: int,
+        on_late: Callable[[], None],
+        why_away: Callable[[StorageError | CorruptObject], str],
+    ) -> None:
         """
-        on_late:  called when a read was given up, or the storage was unavailable.
+        on_late:   called when a read was given up, or the storage was unavailable.
+        why_away:  of the error of a read: why the root may still have a good copy; empty: it has none.
         """
         self._inner = inner.inner if isinstance(inner, RetryingStore) else inner
         self._clock, self._limit_ms, self._on_late = clock, limit_ms, on_late
+        self.why_away = why_away
+
+    @property
+    def is_patient(self) -> bool:
+        return self._limit_ms >= PATIENT_MS
 
     def patient(self) -> BoundedStore:
         """The same root with as much time as one request to a storage may take."""
-        return BoundedStore(self._inner, self._clock, PATIENT_MS, self._on_late)
+        return BoundedStore(self._inner, self._clock, PATIENT_MS, self._on_late, self.why_away)
 
     @property
     def url(self) -> str:

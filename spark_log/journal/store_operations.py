@@ -20,8 +20,9 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from spark_log.clock import Clock
-from spark_log.errors import NotCoordinator, ObjectNotFound, StorageUnavailable
+from spark_log.errors import NotCoordinator, StorageUnavailable
 from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, WrongRoot
+from spark_log.journal.read_sources import NOT_READ
 from spark_log.journal.replica_puts import copy_missing, put_replicas
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.replicas import Targets
@@ -429,8 +430,8 @@ def _one(op: Op, stores: Stores, clock: Clock) -> Any:
                 if op.check is not None and isinstance(store, ReplicatedStore):
                     return store.get_intact(op.key, op.start, op.end, op.check)
                 return store.get(op.key, op.start, op.end)
-            except ObjectNotFound:
-                return None
+            except NOT_READ:
+                return None  # upkeep skips what it cannot read, and nothing of it is lost
         case Put():
             store.put(op.key, Chunks(op.chunks) if callable(op.chunks) else op.chunks)
         case List():

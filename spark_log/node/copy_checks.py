@@ -3,6 +3,7 @@ ones."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -80,6 +81,15 @@ def check_copies(journal: Journal, state: State, deep: bool = False, progress: P
     bad = tuple(_still_held(journal.refresh(), found)) if found else ()
     checked = CheckedCopies(bad, unreachable)
     return CheckedCopies(bad, unreachable, frozenset(_lost(state, checked)))
+
+
+def only_on_fenced(state: State) -> dict[tuple[int, ...], int]:
+    """How many objects have copies on fenced brokers alone, by these brokers."""
+    found: Counter[tuple[int, ...]] = Counter()
+    for copies in state.copies.values():
+        if copies.objects and copies.brokers and not any(is_active(state, broker) for broker in copies.brokers):
+            found[copies.brokers] += copies.objects
+    return dict(sorted(found.items()))
 
 
 def _lost(state: State, checked: CheckedCopies) -> Iterator[str]:

@@ -37,7 +37,7 @@ from spark_log.metadata.replay_replicas import without_replicas
 from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import APPEND_TIME, Slice
-from spark_log.node.copy_checks import CheckedCopies, check_copies, is_replicated
+from spark_log.node.copy_checks import CheckedCopies, check_copies, is_replicated, only_on_fenced
 from spark_log.node.rewrite import Progress
 from spark_log.segment.reader import BatchRef, Place, decode_batch, find_batches
 from spark_log.store.base import ObjectStore
@@ -282,6 +282,8 @@ def is_whole(store: ObjectStore, state: State, name: str, entries: Sequence[tupl
 def _copies(state: State, slices: Mapping[TopicKey, Sequence[Slice]], copies: CheckedCopies) -> Iterator[Problem]:
     for broker, why in copies.unreachable.items():
         yield Problem(f"broker {broker}", f"its copies were not checked: {why}")
+    for brokers, objects in only_on_fenced(state).items():
+        yield Problem(", ".join(f"broker {broker}" for broker in brokers), _on_fenced(state, brokers, objects))
     for bad in copies.bad:
         others = copies.good(state, bad.object) if bad.object in state.objects else []
         where = f"broker {', '.join(map(str, others))} has a good one" if others else "there is no good one"
@@ -289,6 +291,17 @@ def _copies(state: State, slices: Mapping[TopicKey, Sequence[Slice]], copies: Ch
     for name in sorted(copies.lost):
         held = "; ".join(_held(state, name, slices)) or "no offsets are lost"
         yield Problem(name, f"no active broker has a good copy: {held}")
+
+
+def _on_fenced(state: State, brokers: Sequence[int], objects: int) -> str:
+    has = "object has its only copies" if objects == 1 else "objects have their only copies"
+    reasons = [state.brokers[broker].reason for broker in brokers]
+    if len(brokers) == 1:
+        where, back = f"broker {brokers[0]}, which is fenced", "it is back"
+    else:
+        where, back = f"brokers {' and '.join(map(str, brokers))}, which are fenced", "one of them is back"
+    why = "; ".join(dict.fromkeys(reason for reason in reasons if reason))
+    return f"{objects} {has} on {where}{why and f': {why}'}: their records cannot be read until {back}"
 
 
 def _contents(

@@ -16,6 +16,8 @@ from pyspark_pylog.source.read_task import ReadTask
 import spark_log
 from spark_log.client.administering.brokers import add_broker
 from spark_log.client.log import Log
+from spark_log.errors import ObjectNotFound, StorageUnavailable
+from spark_log.metadata.replica_commands import FenceBroker
 from tests.client.replicated import commit_copies, create_replicated, with_copies
 from tests.spark.builders import load, load_stream, values
 from tests.spark.driver import Frame, Stream
@@ -39,8 +41,8 @@ def test_tasks_know_the_copies_of_their_objects_alone(log: Log, url: str, roots:
     planned = planned_log(Location(url=url, storage={}, rack="r"), journal)
     assert [broker for broker, _ in planned.brokers] == [1, 2] and planned.rack == "r"
     reads = log.plan("t")
-    assert ReadTask(0, planned, reads[:1]).log.holders == {first: (0, 2)}
-    assert ReadTask(0, planned, reads).log.holders == {first: (0, 2), second: (2,)}
+    assert ReadTask(0, planned, reads[:1]).log.holders == {first: (0, 2, 1)}
+    assert ReadTask(0, planned, reads).log.holders == {first: (0, 2, 1), second: (2, 0, 1)}
 
 
 def test_a_log_without_brokers_ships_what_it_did(log: Log, url: str) -> None:
@@ -85,6 +87,60 @@ def test_a_stream_and_its_first_view_read_any_copy(log: Log, url: str, roots: li
     _lose_own(log)
     assert stream.run() == [("t-0", 0), ("t-0", 1), ("t-0", 2)]
     assert latest.run() == [("t-0", 2)]
+
+
+@pytest.mark.parametrize("latest", [False, True])
+def test_records_whose_roots_are_away_are_not_skipped(log: Log, url: str, roots: list[Path], latest: bool) -> None:
+    """Although failOnDataLoss is false: they are not lost, and are read when a root is back."""
+    with_copies(log, roots)
+    create_replicated(log.journal, "u", (1, 2))
+    for value in (b"a", b"b"):
+        commit_copies(log, "u", [value])
+    expected = [("u-0", 1)] if latest else [("u-0", 0), ("u-0", 1)]
+    frame = Frame(url, "u", failOnDataLoss="false", **({"view": "latest"} if latest else {}))
+    start = "latest-per-key" if latest else "earliest"
+    stream = Stream(url, "u", failOnDataLoss="false", startingOffsets=start)
+    assert stream.plan()
+    tasks = stream.tasks()
+    for root in roots:
+        root.rename(root.with_suffix(".away"))
+    with pytest.raises(StorageUnavailable, match=r"is its disk mounted\?"):
+        frame.run()
+    with pytest.raises(StorageUnavailable, match=r"is its disk mounted\?"):
+        stream.read(tasks)
+    roots[1].with_suffix(".away").rename(roots[1])
+    assert frame.run("2") == expected
+    assert stream.read(tasks) == expected
+
+
+def test_records_on_fenced_brokers_are_not_skipped(log: Log, url: str, roots: list[Path]) -> None:
+    with_copies(log, roots)
+    commit_copies(log, "t", [b"a"], held=(1,))
+    commit_copies(log, "t", [b"b"])
+    frame = Frame(url, "t", failOnDataLoss="false")
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    away = roots[0].rename(roots[0].with_suffix(".away"))
+    with pytest.raises(StorageUnavailable, match="is fenced: by hand"):
+        frame.run()
+    with pytest.raises(StorageUnavailable, match="is fenced: by hand"):
+        Stream(url, "t", failOnDataLoss="false").run()
+    away.rename(roots[0])
+    assert frame.run("2") == [("t-0", 0), ("t-0", 1)]
+
+
+def test_records_that_right_roots_lack_are_skipped(log: Log, url: str, roots: list[Path]) -> None:
+    """With failOnDataLoss=false alone."""
+    with_copies(log, roots)
+    create_replicated(log.journal, "u", (1, 2))
+    commit_copies(log, "u", [b"a"])
+    commit_copies(log, "u", [b"b"])
+    frame, failing = Frame(url, "u", failOnDataLoss="false"), Frame(url, "u")
+    for path in sorted(path for root in roots for path in root.rglob("*.seg")):
+        path.unlink()
+    commit_copies(log, "u", [b"c"])
+    assert frame.run() == [("u-0", 2)]
+    with pytest.raises(ObjectNotFound):
+        failing.run("2")
 
 
 def test_queries_go_on_when_a_root_is_lost(

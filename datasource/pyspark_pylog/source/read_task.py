@@ -43,6 +43,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.broker_roots import ReplicatedStore
 from spark_log.journal.journal import Journal
+from spark_log.journal.read_sources import NOT_READ, CopiesAway
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 from spark_log.store.base import ObjectStore
@@ -186,13 +187,13 @@ def fetched(
     options: ReadOptions,
     coming: Coming | None = None,
 ) -> Iterator[Fetched]:
-    """The records of a read.  If its object no longer exists, the records are planned again by offset."""
+    """The records of a read.  If its object cannot be found, the records are planned again by offset."""
     at = read.start
     try:
         for part in fetch(store, read, columns, options.where.window, coming):
             yield part
             at = part.end
-    except ObjectNotFound as error:
+    except NOT_READ as error:
         yield from _again(log, store, replace(read, start=at), columns, options, error)
 
 
@@ -202,11 +203,12 @@ def _again(
     read: SliceRead,
     columns: Sequence[str],
     options: ReadOptions,
-    error: ObjectNotFound,
+    error: ObjectNotFound | CopiesAway,
 ) -> Iterator[Fetched]:
     """Records that were merged into another object.  Those that are not in the log any more are lost.
 
-    So are those in a missing object that the newest state still names.
+    So are those in a missing object that the newest state still names, but not those in an object whose copies are on
+    roots that are away: they can be read later, so this fails whatever failOnDataLoss is.
     """
     journal, fail = newest_journal(log), options.fail_on_data_loss
     tp = TopicPartition(read.topic, read.partition)
@@ -223,7 +225,7 @@ def _again(
     for new in plan_matching(journal, [rest], options.where):
         if new.slice.object != read.slice.object or _knows_more(newest, store):
             yield from fetched(log, newest, new, columns, options)
-        elif fail:
+        elif fail or isinstance(error, CopiesAway):
             raise error
         else:
             report([Loss(tp, new.start, new.end, f"{store.url}/{new.slice.object} is not there")], fail)

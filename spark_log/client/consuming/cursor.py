@@ -15,8 +15,9 @@ import pyarrow as pa
 from spark_log.client.reading.fetch import Coming, Fetched, asked_together
 from spark_log.client.reading.plan import OffsetRange, SliceRead, plan_reads
 from spark_log.client.reading.scan_batches import RECORD_COLUMNS, fetch_asked, fetch_ranges
-from spark_log.errors import CorruptObject, DataLoss, ObjectNotFound, RecordDeserialization, UnknownTopicOrPartition
+from spark_log.errors import CorruptObject, DataLoss, RecordDeserialization, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
+from spark_log.journal.read_sources import NOT_READ
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import ConsumerRecord, TopicPartition
 from spark_log.store.bounded_waits import Slot, Waiter
@@ -59,7 +60,7 @@ class JointRead:
     def _requested(self) -> dict[TopicKey, Iterator[Fetched]]:
         try:
             reads = plan_reads(self._journal, self._ranges)
-        except (DataLoss, UnknownTopicOrPartition, ObjectNotFound, CorruptObject):  # of one: its cursor will see it
+        except (DataLoss, UnknownTopicOrPartition, *NOT_READ, CorruptObject):  # of one: its cursor will see it
             return {}
         asked: dict[TopicKey, list[tuple[SliceRead, Coming | None]]] = {}
         for read, coming in asked_together(self._journal.objects, reads):

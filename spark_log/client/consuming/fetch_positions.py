@@ -15,12 +15,12 @@ from spark_log.errors import (
     CorruptObject,
     DataLoss,
     NoOffsetForPartition,
-    ObjectNotFound,
     OffsetOutOfRange,
     SparkLogError,
     UnknownTopicOrPartition,
 )
 from spark_log.journal.journal import Journal
+from spark_log.journal.read_sources import NOT_READ
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import Slice, TopicPartition
@@ -227,7 +227,7 @@ class Reading:
             while rows > 0 and room > 0 and (size is None or size > 0):
                 try:
                     part = self._take_from(state, tp, fetch_position, rows, joint)
-                except (CorruptObject, ObjectNotFound) as error:
+                except (CorruptObject, *NOT_READ) as error:
                     self._failure = self._failure or error
                     break
                 except Unfinished:

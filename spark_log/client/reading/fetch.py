@@ -27,7 +27,7 @@ from spark_log.client.reading.plan import SliceRead, Window
 from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.journal.broker_roots import ReplicatedStore, sources_of
 from spark_log.journal.missing_indexes import damaged_object, missing_object
-from spark_log.journal.read_sources import from_sources, read_on
+from spark_log.journal.read_sources import BoundedStore, from_sources, read_on
 from spark_log.model import APPEND_TIME, Slice
 from spark_log.segment.offsets import Offsets, as_array, shifted
 from spark_log.segment.reader import (
@@ -101,12 +101,15 @@ def fetch(
     columns:  of key, value, timestamp, headers; None for all that exist.
     window:   batches that cannot have such timestamps are skipped, so there may be gaps between results.
     coming:   the bytes of the slice or of its object's index, whichever is read first, if they were requested before.
-    Raises ObjectNotFound if the object is gone (plan again by offset), CorruptObject for damaged bytes.
+    Raises ObjectNotFound if the object is gone, and CopiesAway if it is not there but a root that may have it is away
+    (plan again by offset); CorruptObject for damaged bytes.
     """
-    if isinstance(store, ReplicatedStore):
-        yield from _fetch_from_any(store, read, columns, window, coming)
-    else:
+    if not isinstance(store, ReplicatedStore):
         yield from _fetch(store, read, columns, window, coming)
+    elif only := _only_root(store, read.slice.object):
+        yield from _fetch(only, read, columns, window, coming)
+    else:
+        yield from _fetch_from_any(store, read, columns, window, coming)
 
 
 def _fetch_from_any(
@@ -122,7 +125,9 @@ def _fetch_from_any(
 
     sources = store.sources(name)
     # Bytes that were requested before may be from any of the roots: if it is damaged, all of them are asked again.
-    yield from read_on(name, sources if coming is None else [sources[0], *sources], of, read.start)
+    tried = sources if coming is None else [sources[0], *sources]
+    with _named(store, read), _intact(store, read, read.slice.start, read.slice.end):
+        yield from read_on(name, tried, of, read.start)
 
 
 def _fetch(
@@ -157,7 +162,9 @@ def _named(store: ObjectStore, read: SliceRead) -> Iterator[None]:
     try:
         yield
     except ObjectNotFound as error:
-        name = f"{store.url}/{error.key}"
+        if isinstance(store, BoundedStore):
+            raise  # another root is read, or else the error of all of them gets this text
+        name = _with_roots(store, error.key)
         raise missing_object(name, error.key, read.topic, read.partition, read.slice.start, read.slice.end) from None
 
 
@@ -167,8 +174,28 @@ def _intact(store: ObjectStore, read: SliceRead, start: int, end: int) -> Iterat
     try:
         yield
     except CorruptObject as error:
-        name = f"{store.url}/{read.slice.object}"
+        if isinstance(store, BoundedStore):
+            raise CorruptObject(str(error), start=start, end=end) from error
+        if isinstance(store, ReplicatedStore) and error.start is not None and error.end is not None:
+            start, end = error.start, error.end
+        name = read.slice.object if isinstance(store, ReplicatedStore) else f"{store.url}/{read.slice.object}"
         raise damaged_object(name, read.topic, read.partition, start, end, error) from error
+
+
+def _only_root(store: ReplicatedStore, name: str) -> ObjectStore | None:
+    """The log's own root, if no broker may have an object."""
+    sources = store.sources(name)
+    return None if isinstance(sources[0], BoundedStore) else sources[0]
+
+
+def _with_roots(store: ObjectStore, key: str) -> str:
+    """The subject of a sentence about a missing object, with the roots that may have it."""
+    if not isinstance(store, ReplicatedStore):
+        return f"{store.url}/{key}"
+    roots = [source.url for source in store.sources(key)]
+    if len(roots) == 1:
+        return f"{roots[0]}/{key}"
+    return f"{key} cannot be read from any of the {len(roots)} roots that may have it ({', '.join(roots)}). It"
 
 
 def _whole(
@@ -418,7 +445,10 @@ def first_offset_at(store: ObjectStore, read: SliceRead, time_us: int) -> int | 
     """Offset of the first record of a slice, from the read's start on, with a timestamp at or after `time_us`."""
     if isinstance(store, ReplicatedStore):
         name = read.slice.object
-        return from_sources(name, store.sources(name), lambda source: first_offset_at(source, read, time_us))
+        if only := _only_root(store, name):
+            return first_offset_at(only, read, time_us)
+        with _named(store, read), _intact(store, read, read.slice.start, read.slice.end):
+            return from_sources(name, store.sources(name), lambda source: first_offset_at(source, read, time_us))
     piece = read.slice
     if piece.time_kind == APPEND_TIME:
         return read.start if piece.min_us >= time_us else None

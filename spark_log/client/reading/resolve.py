@@ -11,8 +11,9 @@ from typing_extensions import assert_never
 from spark_log.client.reading.fetch import first_offset_at
 from spark_log.client.reading.plan import OffsetRange, SliceRead, plan_reads
 from spark_log.client.reading.scan_batches import fetch_ranges
-from spark_log.errors import GroupIdNotFound, InvalidRequest, ObjectNotFound, OffsetOutOfRange, UnknownTopicOrPartition
+from spark_log.errors import GroupIdNotFound, InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
+from spark_log.journal.read_sources import NOT_READ
 from spark_log.journal.store_operations import PARALLEL
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.state import GroupState, Partition, State, TopicKey
@@ -140,7 +141,7 @@ def offsets_for_times(journal: Journal, times: Mapping[TopicPartition, int]) -> 
     for _ in range(SEARCH_TRIES - 1):
         try:
             return _search(journal, times)
-        except ObjectNotFound:
+        except NOT_READ:
             journal.refresh()
     return _search(journal, times)
 

@@ -11,8 +11,9 @@ from spark_log.client.reading.plan import REPLAN_TRIES, OffsetRange, SliceRead, 
 from spark_log.client.reading.prune import columns_to_read, only_matching
 from spark_log.client.validate import several
 from spark_log.conditions import EVERYTHING, Condition
-from spark_log.errors import ConcurrentChange, InvalidRequest, ObjectNotFound
+from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.journal.journal import Journal
+from spark_log.journal.read_sources import NOT_READ, CopiesAway
 from spark_log.metadata.state import State
 from spark_log.segment.schema import RECORD_SCHEMA_HEADERS
 from spark_log.settings import has_cleanup_policy
@@ -79,9 +80,11 @@ def _fetch(
         for part in fetch(journal.objects, read, columns, window, coming):
             yield part
             at = part.end
-    except ObjectNotFound:
+    except NOT_READ as error:
         if not tries:
             raise
+        if isinstance(error, CopiesAway):
+            tries = 1  # the newest state may name another object; each further try could wait for hung roots
         if latest:
             journal.require(None)
             check_not_compacted(journal.refresh(), read)
