@@ -304,7 +304,7 @@ class _SharedData:
         self.size = 0
         """How many there are; set when one put has ended."""
         self._read: list[_Forgettable] = []
-        """What threads read from."""
+        """The source that threads read from."""
 
     def chunks(self) -> Iterator[Bytes]:
         """Raises StorageError after `release`."""
