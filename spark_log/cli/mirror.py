@@ -143,6 +143,7 @@ def recover(session: CommandSession, dry_run: bool, yes: bool, force: bool) -> N
 
     The URL is the mirror's.  Commits after the mirror's version are lost.  Stop all clients of the lost log
     first, and start them again with the new URL: see "Restore a log from a copy" in the documentation of storage.
+    The separate log has no brokers: each record has one copy, in its root.
 
     \b
     Example:

@@ -102,8 +102,8 @@ class ReplicaPut:
     def outcome(self) -> Outcome:
         """Wait for the puts.
 
-        Raises the error of a replica that refuses the request, if fewer than `least` have the object; and the error of
-        a replica if none has it.
+        Raises the error of a replica that refuses the request, if fewer than `least` have the object; NoSpace or
+        StorageUnavailable if none has it.
         """
         try:
             ended = self._race.wait(lambda: self._data.moved_ms)
@@ -134,14 +134,18 @@ def _outcome(targets: Targets, ended: Mapping[Replica, Exception | None], size: 
 
 
 def _check_held(targets: Targets, name: str, outcome: Outcome) -> None:
-    """Raises if no replica has an object, or if too few have it and one refuses the writer."""
+    """Raises the error of a replica that refuses the writer, if too few others have the object; if none has it, NoSpace
+    if all are full, and otherwise StorageUnavailable.
+    """
     errors = [error for _, error in sorted(outcome.missed.items()) if error is not None]
     refusals = [error for error in errors if not isinstance(error, ROOT_FAILURES)]
     if refusals and sum(one in outcome.held for one in targets.isr) < targets.least:
         raise refusals[0]
     if not outcome.held:
-        brokers = ", ".join(str(one) for one, _ in targets.all)
-        raise errors[0] if errors else StorageUnavailable(f"{name}: no put to brokers {brokers} has ended")
+        if errors and all(isinstance(error, NoSpace) for error in outcome.missed.values()):
+            raise errors[0]
+        whys = [f"broker {one}: {error or 'it did not answer'}" for one, error in sorted(outcome.missed.items())]
+        raise StorageUnavailable(f"no replica could be written: {'; '.join(whys)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +304,7 @@ class _SharedData:
         self.size = 0
         """How many there are; set when one put has ended."""
         self._read: list[_Forgettable] = []
-        """What threads read from."""
+        """The source that threads read from."""
 
     def chunks(self) -> Iterator[Bytes]:
         """Raises StorageError after `release`."""

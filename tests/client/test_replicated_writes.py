@@ -12,7 +12,7 @@ import pytest
 import spark_log
 from spark_log.client.producing.append import upload_rows
 from spark_log.client.producing.commit import PlainProducer
-from spark_log.errors import LeaderNotAvailable, NotEnoughReplicas
+from spark_log.errors import LeaderNotAvailable, NotEnoughReplicas, StorageUnavailable
 from spark_log.journal.broker_roots import BrokerFile, write_broker_file
 from spark_log.metadata.replica_commands import FenceBroker, ReturnBroker
 from spark_log.metadata.replicas import copies_of
@@ -246,3 +246,44 @@ def test_a_broker_that_returns_between_the_upload_and_the_commit(log: spark_log.
     PlainProducer(journal).commit(epoch, [uploaded])
     assert time.monotonic() - began < 10
     assert log.read("alone").num_rows == len(ROWS)
+
+
+def test_a_writer_notices_what_another_process_has_healed(log: spark_log.Log, tmp_path: Path) -> None:
+    """Its state is as old as its last commit: it reads the log again before it tries again."""
+    log.admin.create_topics(
+        [spark_log.NewTopic("u", replica_assignment={0: (1, 2)}, configs={"min.insync.replicas": "2"})]
+    )
+    log.append("u", ROWS)
+    other = spark_log.connect(tmp_path / "log", durability="os")
+    for broker in (1, 2):
+        other.admin.fence_broker(broker)
+    log.journal.refresh()
+    with log.producer(delivery_timeout_ms=30_000) as producer:
+        sent = producer.send("u", b"x")
+        time.sleep(0.5)
+        assert not sent.done()
+        for broker in (1, 2):
+            other.admin.unfence_broker(broker)
+        assert sent.result(20).offset == len(ROWS)
+    for broker in (1, 2):
+        other.admin.fence_broker(broker)
+    with log.producer(delivery_timeout_ms=500) as producer, pytest.raises((LeaderNotAvailable, NotEnoughReplicas)):
+        producer.send("u", b"y").result(20)
+    for broker in (1, 2):
+        other.admin.unfence_broker(broker)
+    assert log.append("u", ROWS)[spark_log.TopicPartition("u", 0)].start == len(ROWS) + 1
+    other.close()
+
+
+def test_roots_that_are_all_away_for_a_moment_are_waited_for(log: spark_log.Log, tmp_path: Path) -> None:
+    """They may not be fenced yet, so the error is that of a storage which does not answer."""
+    log.admin.create_topics([spark_log.NewTopic("u", replica_assignment={0: (1,)})])
+    (tmp_path / "broker1").rename(tmp_path / "unmounted")
+    with pytest.raises(StorageUnavailable, match=r"no replica could be written: broker 1: .* is its disk mounted\?"):
+        log.append("u", ROWS)
+    with log.producer(delivery_timeout_ms=30_000) as producer:
+        sent = producer.send("u", b"x")
+        time.sleep(0.5)
+        assert not sent.done()
+        (tmp_path / "unmounted").rename(tmp_path / "broker1")
+        assert sent.result(20).offset == 0

@@ -15,7 +15,7 @@ from spark_log.errors import InvalidRequest, SequenceConflict
 from spark_log.journal.journal import Journal
 from spark_log.journal.replica_puts import ReplicaPuts
 from spark_log.metadata.decide.commits import Committed
-from spark_log.metadata.replicas import targets_of
+from spark_log.metadata.replicas import Targets, targets_of
 from spark_log.model import TopicPartition
 from spark_log.segment.compression import DEFAULT_COMPRESSION
 from spark_log.segment.conform import conform
@@ -106,7 +106,15 @@ def replica_puts(journal: Journal, until_ms: float = math.inf) -> ReplicaPuts:
 
     until_ms:  deadline on the monotonic clock.
     """
-    return ReplicaPuts(journal.roots, lambda group: targets_of(journal.newest, group), journal.context.clock, until_ms)
+
+    def targets(group: int) -> Targets:
+        found = targets_of(journal.newest, group)
+        if found.isr:
+            return found
+        journal.refresh()  # this process may know an old state, in which all of them are fenced
+        return targets_of(journal.newest, group)
+
+    return ReplicaPuts(journal.roots, targets, journal.context.clock, until_ms)
 
 
 def check_acks(acks: str | int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -191,6 +192,8 @@ def _persist_on_replicas(journal: Journal, append: Append, retry: RetryPolicy, u
                     continue
             logger.info("the commit is tried again: %s", error)
         clock.sleep_ms(min(wait, left_ms))
+        with suppress(StorageUnavailable):
+            journal.refresh(round(until_ms))  # it was refused on the state that this process knew
         wait = min(2 * wait, REPLICAS_BACKOFF_MS_MAX)
 
 

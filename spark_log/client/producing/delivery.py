@@ -8,6 +8,7 @@ that one round can be encoded while the one before is written.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,7 +109,14 @@ class Delivery:
                     raise RequestTimedOut(f"not written within delivery_timeout_ms: {error}") from error
                 begun = None
                 self._clock.sleep_ms(wait)
+                self._look(deadline)
                 wait = min(2 * wait, self._settings["retry_backoff_max_ms"])
+
+    def _look(self, deadline: int) -> None:
+        """Read the newest state: this process may know an old one, in which other replicas are in sync."""
+        if self._journal.newest.brokers:
+            with suppress(StorageUnavailable, CoordinatorNotAvailable):
+                self._journal.refresh(deadline)
 
     def _deadline(self, batches: Sequence[SentBatch]) -> int:
         deadline: int = min(batch.opened_ms for batch in batches) + self._settings["delivery_timeout_ms"]

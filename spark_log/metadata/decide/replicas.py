@@ -119,6 +119,12 @@ def _check_assignment(state: State, name: str, first: int, total: int, replicas:
             )
 
 
+def fewest_synchronous(state: State, lists: Sequence[Sequence[int]]) -> int:
+    """The lowest number of replicas of a partition that can be in sync: all but the asynchronous ones."""
+    counts = [sum(not (known := state.brokers.get(one)) or not known.is_async for one in some) for some in lists]
+    return min(counts, default=1)
+
+
 def check_min_insync(name: str, wanted: int, replicas: int) -> None:
     """Raises InvalidRequest if a topic could never be written to."""
     if wanted > replicas:

@@ -15,9 +15,9 @@ from spark_log.errors import (
 )
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.decide.replicas import check_min_insync, decide_replicas
+from spark_log.metadata.decide.replicas import check_min_insync, decide_replicas, fewest_synchronous
 from spark_log.metadata.projection import Projected
-from spark_log.metadata.replicas import group_at, group_number
+from spark_log.metadata.replicas import group_at, group_number, group_numbers
 from spark_log.metadata.state import State, Topic, TopicKey
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.settings import (
@@ -95,7 +95,7 @@ def decide_create_topic(
             f"topic {name!r}: {partitions} partitions; expected a number from 1 to {PARTITIONS_MAX}"
         )
     lists = decide_replicas(state, name, topic_id, 0, partitions, replication_factor, replicas)
-    check_min_insync(name, int(topic_config(values, "min.insync.replicas")), len(lists[0]) if lists else 1)
+    check_min_insync(name, int(topic_config(values, "min.insync.replicas")), fewest_synchronous(state, lists))
     created = r.CreateTopicRecord(topic_id=topic_id, name=name, partitions=partitions, configs=values, replicas=lists)
     return Decision((created,), topic_id)
 
@@ -134,7 +134,8 @@ def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str
         result = {key: value for key, value in {**current, **new}.items() if value is not None}
         check_together(result)
         if "min.insync.replicas" in values:  # an earlier pylog may have stored any
-            replicas = len(group_at(state, group_number(state, (topic_id, 0))).replicas)
+            groups = set(group_numbers(state, topic_id))
+            replicas = fewest_synchronous(state, [group_at(state, number).replicas for number in groups])
             check_min_insync(name, int(topic_config(result, "min.insync.replicas")), replicas)
     return Decision((r.SetConfigsRecord(topic_id=topic_id, configs=new),), None)
 

@@ -172,6 +172,17 @@ def test_a_topic_that_no_write_could_satisfy_is_refused() -> None:
     log.command(SetConfigs(name="t", changes={"min.insync.replicas": None}))
 
 
+def test_asynchronous_replicas_do_not_count_for_the_minimum() -> None:
+    """They are never in sync."""
+    log = ReplicaHistory(1)
+    log.command(RegisterBroker(broker=3, directory="d3", url="memory://3", is_async=True))
+    with pytest.raises(InvalidRequest, match=r"min.insync.replicas=2, and its partitions have 1 replica:"):
+        created(log, 1, replicas=((0, 3),), configs={"min.insync.replicas": "2"})
+    created(log, 1, replicas=((0, 3),))
+    with pytest.raises(InvalidRequest, match="no write would succeed"):
+        log.command(SetConfigs(name="t", changes={"min.insync.replicas": "2"}))
+
+
 # ---------------------------------------------------------------------------------------------------------------- commits
 
 
