@@ -145,7 +145,7 @@ def _warn_of(name: str, failure: Failure) -> None:
     if is_first:
         logger.warning("another copy of %s is read, because %s", name, _why_passed_over(failure))
     else:
-        logger.warning("other copies of %s more in %s were read", counted(more, "object"), failure.url)
+        logger.warning("other copies of %s in %s were read", counted(more, "more object"), failure.url)
 
 
 def _why_passed_over(failure: Failure) -> str:

@@ -158,3 +158,20 @@ def test_verify_names_fenced_brokers_with_only_copies(log: Log) -> None:
     found = {problem.what: problem.message for problem in verify(log)}
     assert found.keys() == {"broker 1", "broker 1, broker 2"}
     assert "1 object has its only copies on brokers 1 and 2, which are fenced" in found["broker 1, broker 2"]
+
+
+def test_more_objects_of_a_root_are_counted_seldom(
+    log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [put(log, [1, 2], topic="u") for _ in range(3)]
+    for name in names[:2]:
+        (folder_of(log, tmp_path, 1) / name).unlink()
+    with caplog.at_level(logging.WARNING):
+        assert _count(log) == 30
+    monkeypatch.setattr("spark_log.journal.read_sources.WARN_EVERY_S", 0)
+    (folder_of(log, tmp_path, 1) / names[2]).unlink()
+    with caplog.at_level(logging.WARNING):
+        assert _count(log) == 30
+    first, more = _warnings(caplog)
+    assert "another copy of" in first
+    assert f"other copies of 2 more objects in {folder_of(log, tmp_path, 1).as_uri()} were read" in more
