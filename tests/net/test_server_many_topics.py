@@ -78,8 +78,8 @@ def test_a_coordinator_of_an_older_version_is_named_as_such(older: str) -> None:
 
 def test_a_coordinator_that_does_not_know_the_topics_of_records_without_a_key_is_refused(older: str) -> None:
     """It would refuse each append of such records: the client says which of the two to update."""
-    assert PROTOCOL == 3
+    assert PROTOCOL == 4
     link = HttpLink(Target((older,)))
-    with pytest.raises(InvalidRequest, match=f"{older} uses protocol version 2, this pylog 3: update the older one"):
+    with pytest.raises(InvalidRequest, match=f"{older} uses protocol version 2, this pylog 4: update the older one"):
         link.info()
     link.close()
