@@ -50,7 +50,6 @@ NOTICED_IN = {
     "offsets_forgotten": 2,
     "one_former_holder": 59,
     "opened_unconfirmed": 3,
-    "outdated_search_ends": 639,
     "parallel_after_lost": 651,
     "peek_believed": 1,
     "peek_beyond_fence": 201,

@@ -63,10 +63,6 @@ ERASURE_MUTATIONS = {
         "an erasure searches until it finds nothing",
         (Patch(erasing, "erase", _erase_once),),
     ),
-    "outdated_search_ends": Mutation(
-        "an erasure searches again if slices were gone that others have replaced",
-        (Patch(erasing._Round, "is_outdated", property(lambda found: False, lambda found, value: None)),),
-    ),
     "dead_copies_left": Mutation(
         "an erasure finds the copies in dead slices",
         (Patch(erasing, "_search_dead", _search_no_dead),),
