@@ -248,7 +248,7 @@ def _copy(url: str, options: Mapping[str, str]) -> Journal:
     try:
         return open_journal(url, options, create=False)
     except NoLog as error:
-        raise Failed(f"there is no copy of the log at {url}: is its disk mounted?") from error
+        raise Failed(f"{url} has no copy of the log: is its disk mounted?") from error
 
 
 @click.command(cls=Verb)

@@ -286,7 +286,7 @@ def _copies(state: State, slices: Mapping[TopicKey, Sequence[Slice]], copies: Ch
         yield Problem(", ".join(f"broker {broker}" for broker in brokers), _on_fenced(state, brokers, objects))
     for bad in copies.bad:
         others = copies.good(state, bad.object) if bad.object in state.objects else []
-        where = f"broker {', '.join(map(str, others))} has a good one" if others else "there is no good one"
+        where = f"broker {', '.join(map(str, others))} has a good one" if others else "no broker has a good one"
         yield Problem(bad.object, f"broker {bad.broker}: {bad.message}; {where}")
     for name in sorted(copies.lost):
         held = "; ".join(_held(state, name, slices)) or "no offsets are lost"

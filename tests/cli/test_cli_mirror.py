@@ -67,5 +67,7 @@ def test_a_damaged_object_is_repaired_from_the_mirror(pylog: Pylog, tmp_path: Pa
     (tmp_path / "log" / name).unlink()
     assert f"{mirror} has no good copy" in pylog.run("verify", "--repair-from", mirror).stdout
     assert "1 problem found" in pylog.refused("verify", "--repair-from", mirror)
-    assert "there is no copy of the log at" in pylog.refused("verify", "--repair-from", str(tmp_path / "empty"))
+    assert "empty has no copy of the log: is its disk mounted?" in pylog.refused(
+        "verify", "--repair-from", str(tmp_path / "empty")
+    )
     assert "--repair-from, which is missing" in pylog.run("verify", "--repair-option", "key=k").stderr

@@ -76,11 +76,6 @@ class ReplicaDescription(NamedTuple):
     under_min_isr: bool
     """The ISR has fewer members than `min.insync.replicas`: writes are refused."""
 
-    @property
-    def unavailable(self) -> bool:
-        """Nothing can be appended."""
-        return self.leader == NO_LEADER
-
 
 class LogDir(NamedTuple):
     """The contents of a broker."""

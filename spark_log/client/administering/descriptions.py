@@ -36,7 +36,7 @@ class PartitionDescription(NamedTuple):
 
     @property
     def unavailable(self) -> bool:
-        """Nothing can be appended: there is no leader."""
+        """Nothing can be appended: no replica leads."""
         return self.leader < 0
 
 
