@@ -107,6 +107,7 @@ def test_the_row_as_json_to_a_partition(classic: SparkSession, topic: Log, table
     """From a table of the catalog."""
     classic.read.parquet(str(table)).createOrReplaceTempView("orders")
     run(classic, topic, "orders", "--format", "table", "--value", "json", "--partition", "part", "--where", "id < 4")
+    classic.catalog.dropTempView("orders")
     found = topic.read("t", 1, columns=["key", "value"]).to_pylist()
     assert found == [
         {"key": None, "value": b'{"id":%d,"customer":"c%d","at":"2024-05-01T00:0%d:00.000Z","part":1}' % (n, n, n)}
