@@ -18,11 +18,12 @@ from spark_log.errors import (
     SparkLogError,
 )
 from spark_log.net.address import parse_address
-from spark_log.net.tokens import TOKEN_MIN
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.voters import Voters
 
 PATH = "/v1/quorum"
+SECRET_MIN = 16
+"""Characters, at least."""
 CLUSTER, SOURCE, TARGET, ADDRESS, PROCESS, VOTERS, REFUSED = (
     f"X-Pylog-{name}" for name in ("Cluster", "Source", "Target", "Address", "Process", "Voters", "Refused")
 )
@@ -43,8 +44,8 @@ class Identity:
 
 def check_secret(secret: str) -> None:
     """Raises InvalidRequest."""
-    if len(secret) < TOKEN_MIN:
-        raise InvalidRequest(f"the secret of the nodes has {len(secret)} characters: expected {TOKEN_MIN} at least")
+    if len(secret) < SECRET_MIN:
+        raise InvalidRequest(f"the secret of the nodes has {len(secret)} characters: expected {SECRET_MIN} at least")
 
 
 def request_headers(me: Identity, target: int, secret: str) -> dict[str, str]:

@@ -10,8 +10,8 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -22,8 +22,6 @@ from spark_log.quorum.voters import Voters
 from spark_log.quorum.wire import encode_message
 
 CONNECT_S = 2.0
-SEND_S = 3.0
-"""For one message; then the connection is closed."""
 PAUSES_S = (0.05, 0.1, 0.2, 0.5)
 """Between attempts to connect; the last one is repeated."""
 REFUSED_PAUSE_S = 2.0
@@ -31,6 +29,7 @@ REFUSED_PAUSE_S = 2.0
 FLUSH_S, FLUSH_TRIES = 0.02, 25
 QUEUE_BYTES, QUEUE_MESSAGES = 2 * MESSAGE_BYTES_MAX, 256
 logger = logging.getLogger("spark_log")
+Result = TypeVar("Result")
 
 
 class Link:
@@ -58,8 +57,10 @@ class Link:
         """Nothing waits for the connection that there is."""
         return not self._queue or self.problem is not None
 
-    def close(self) -> None:
+    def close(self) -> asyncio.Task[None]:
+        """The task, which ends soon."""
         self._task.cancel()
+        return self._task
 
     async def _run(self) -> None:
         failures = 0
@@ -70,12 +71,13 @@ class Link:
             if problem != self.problem:
                 logger.warning("node %d at %s: %s", self.node_id, self.address, problem)
             self.problem = problem
-            await asyncio.sleep(max(pause_s, PAUSES_S[min(failures, len(PAUSES_S)) - 1] if failures else 0))
+            shortest_s = PAUSES_S[min(failures, len(PAUSES_S)) - 1] if failures else 0
+            await asyncio.sleep(max(pause_s, shortest_s))
 
     async def _one_connection(self) -> tuple[str, float]:
         """Connect, and send until the connection is closed; why it was, and how long to wait at least."""
         try:
-            async with await asyncio.wait_for(self._connect(self), CONNECT_S) as socket:
+            async with await _within(self._connect(self), CONNECT_S) as socket:
                 self.problem = None
                 await self._send_all(socket)
             return "the connection was closed", 0
@@ -85,6 +87,8 @@ class Link:
             return f"it refuses this node: {reason}", REFUSED_PAUSE_S
         except asyncio.TimeoutError:
             return "it does not answer", 0
+        except aiohttp.ClientConnectorError as error:
+            return f"it cannot be reached: {error.os_error.strerror or error.os_error}", 0
         except (aiohttp.ClientError, OSError) as error:
             return f"{error or type(error).__name__}", 0
 
@@ -105,7 +109,19 @@ class Link:
             while self._queue:
                 data = self._queue.popleft()
                 self._queued -= len(data)
-                await asyncio.wait_for(socket.send_bytes(data), SEND_S)
+                await socket.send_bytes(data)  # the heartbeat ends this if the other node hangs
+
+
+async def _within(work: Coroutine[Any, Any, Result], seconds: float) -> Result:
+    """As `asyncio.wait_for`, which may lose a cancellation in Python 3.11.  Raises asyncio.TimeoutError."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait([task], timeout=seconds)
+        if not task.done():
+            raise asyncio.TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
 
 
 async def _until_closed(socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -191,8 +207,5 @@ class QuorumLinks:
                 return
 
     async def close(self) -> None:
-        for link in self._links.values():
-            link.close()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(*(link._task for link in self._links.values()), return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
         await self._connect.close()

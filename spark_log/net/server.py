@@ -549,16 +549,6 @@ async def _nothing(request: web.BaseRequest) -> web.StreamResponse:
     return _failed(InvalidRequest(f"{request.path}: no such path"), 404)
 
 
-def tls_context(certificate: str, key: str) -> ssl.SSLContext:
-    """TLS with a certificate.  Raises InvalidRequest for invalid files."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidRequest(f"[tls]: {certificate} and {key} cannot be used: {error}") from error
-    return context
-
-
 def _outcome(command: AnyCommand, found: Any) -> CommandOutcome:
     if isinstance(found, SparkLogError):
         return CommandOutcome(failure=failure_of(found))

@@ -30,6 +30,7 @@ from spark_log.net.address import split_address
 from spark_log.net.quorum_handshake import Identity
 from spark_log.net.quorum_links import Connect, QuorumLinks
 from spark_log.net.quorum_port import QuorumPort
+from spark_log.net.tls import node_contexts
 from spark_log.quorum.leading import Change
 from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import Entry, FetchSnapshotResponse, Kind, Message, Position, ReplicaKey
@@ -120,7 +121,7 @@ class Node:
     async def _connect(self) -> None:
         config = self.config
         host, port = split_address(config.listen, "listen")
-        server_tls, client_tls = config.tls()
+        server_tls, client_tls = node_contexts(config.certificate, config.key, config.ca)
         identity = Identity(cluster_id=config.cluster_id, key=self.key, address=config.advertise, process=uuid4().hex)
         self._server = QuorumPort(identity, config.secret, self._receive, connected=self._meet, voters=self._voters)
         try:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_log.errors import InvalidRequest
 from spark_log.net.address import is_loopback, parse_address, split_address
-from spark_log.net.client import ca_context
 from spark_log.net.quorum_handshake import check_secret
-from spark_log.net.server import tls_context
 from spark_log.quorum.ready import Config
 
 SNAPSHOT_BYTES = 64 << 20
@@ -40,12 +37,6 @@ class NodeConfig:
     snapshot_bytes: int = SNAPSHOT_BYTES
     """Of entries between two snapshots."""
     times: Config = field(default_factory=Config)
-
-    def tls(self) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-        """For the node's port, and for connections to others.  Raises InvalidRequest."""
-        if not self.certificate:
-            return None, None
-        return tls_context(self.certificate, self.key), ca_context(self.ca)
 
 
 def check_node_config(config: NodeConfig) -> None:

@@ -11,8 +11,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -208,6 +206,7 @@ class QuorumProcess:
         os.kill(self.process.pid, number)
 
     def kill(self) -> None:
+        """Nothing if it has ended."""
         self.process.kill()
         self.process.wait()
         self._close()
@@ -229,12 +228,12 @@ class QuorumProcess:
 
 
 class QuorumProcesses:
-    """Nodes 1 to N on this machine, each with a directory in a folder."""
+    """Nodes 1 to N on ports of this machine, each with a directory in a folder."""
 
-    def __init__(self, folder: Path, count: int = 3, **config: Any) -> None:
+    def __init__(self, folder: Path, ports: Sequence[int], **config: Any) -> None:
         self.folder = folder
         self._config = config
-        self._addresses = {node: f"127.0.0.1:{free_port()}" for node in range(1, count + 1)}
+        self._addresses = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports, 1)}
         self.nodes: dict[int, QuorumProcess] = {}
         voters = tuple(ReplicaKey(node, f"dir-{node}") for node in self._addresses)
         for key in voters:
@@ -250,6 +249,8 @@ class QuorumProcesses:
     def start(self, *nodes: int) -> None:
         """These, or all."""
         for node in nodes or self._addresses:
+            if node in self.nodes:
+                self.nodes[node].kill()
             config = {
                 "directory": str(self.directory(node)),
                 "cluster_id": CLUSTER,
@@ -298,10 +299,7 @@ class QuorumProcesses:
 
     def kill_all(self) -> None:
         for node in self.nodes.values():
-            if node.process.poll() is None:
-                node.signal(signal.SIGCONT)
-                node.kill()
-            node._close()
+            node.kill()
 
 
 def wait_until(true: Any, timeout_s: float = 20.0) -> None:
@@ -310,12 +308,6 @@ def wait_until(true: Any, timeout_s: float = 20.0) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("it did not happen in time")
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 if __name__ == "__main__":
