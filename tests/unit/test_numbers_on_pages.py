@@ -99,7 +99,7 @@ KAFKA = "spark_log/testing/kafka.py"
 SERVE = "spark_log/node/serve.py"
 REMOTE = "spark_log/store/remote.py"
 RETRY = "spark_log/store/retry.py"
-LOOKS = "spark_log/client/consuming/backoff.py"
+LOOKS = "spark_log/client/consuming/poll_interval.py"
 FETCH = "spark_log/client/reading/fetch.py"
 STREAM = "datasource/pyspark_pylog/source/stream.py"
 SPLITS = "datasource/pyspark_pylog/source/splits.py"
@@ -133,7 +133,7 @@ NUMBERS = {
         f"`fetchOffset.numRetries` times in all ({constant(OPTIONS, 'DEFAULT_TRIES')})",
         f"`fetchOffset.retryIntervalMs` ({constant(OPTIONS, 'DEFAULT_TRY_WAIT_MS')})",
         f"for about {5 * round(RETRIED_S / 5)} s.",
-        f"up to {WHOLE} is, whole",
+        f"up to {WHOLE} is fetched whole",
         f"`num.partitions` partitions ({config('num.partitions')})",
         f"kept for {IDENTITIES} after its last commit",
         f"after a {WORDS[round(1 / constant(STREAM, 'LOOKS_SHARE'))]} of the time since the last record, "
