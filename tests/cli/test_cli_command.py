@@ -87,6 +87,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "plan",
         "produce",
         "producer list",
+        *(f"reassign {name}" for name in ("generate",)),
         "recover",
         "repair",
         "replicate",
