@@ -70,7 +70,7 @@ REASSIGN: Mapping[str, str] = {
     "--verify": "verifying is a verb: `pylog reassign verify`",
     "--cancel": "cancelling is a verb: `pylog reassign cancel`",
     "--list": "listing is a verb: `pylog reassign list`",
-    "--reassignment-json-file": "the file is an argument: `pylog reassign execute` FILE",
+    "--reassignment-json-file": "the file is an argument: {path} FILE",
     "--topics-to-move-json-file": "give --topics-to-move FILE",
     "--broker-list": "give --brokers 1,2,3",
     "--replica-alter-log-dirs-throttle": "leave it out: a broker has one root",
@@ -82,7 +82,7 @@ OF_COMMAND: Mapping[str, Mapping[str, str]] = {
     "produce": PRODUCE,
     "group": SEEK,
     "seek": SEEK,
-    **dict.fromkeys(("reassign", "generate", "execute", "cancel"), REASSIGN),
+    **dict.fromkeys(("reassign", "generate", "execute", "verify", "cancel"), REASSIGN),
     "alter": {"--delete-config": "give --unset KEY", "--add-config": "give -c KEY=VALUE"},
 }
 

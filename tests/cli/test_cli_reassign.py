@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +17,16 @@ import spark_log
 from spark_log.cli.reassignment_file import encode_reassignment, read_reassignment, read_topics
 from spark_log.errors import InvalidRequest
 from spark_log.model import NewTopic, TopicPartition
+from spark_log.node.broker_duties import replicate_every
 from tests.cli.commands import Pylog
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk")
 
 
 @pytest.fixture
 def pylog(tmp_path: Path) -> Pylog:
-    """A log with brokers 1 and 2, and a topic on 0 and 1."""
+    """A log with brokers 1 and 2, which are on one disk, and a topic on 0 and 1."""
     with spark_log.connect(tmp_path / "log", create=True) as log:
         log.admin.create_topics([NewTopic("first")])
         for number in (1, 2):
@@ -78,6 +86,138 @@ def test_wrong_arguments_of_generate(pylog: Pylog, tmp_path: Path) -> None:
     assert "factor 2, and the assignment is for 1 broker" in pylog.refused(*generate, "0", "-t", "orders")
     assert "give either --topics-to-move FILE or --topic TOPIC" in pylog.wrong(*generate, "0,1")
     assert "as in 1,2,3" in pylog.wrong(*generate, "0:1", "-t", "orders")
+
+
+# ------------------------------------------------------------------------------------- execute, verify, cancel and list
+
+
+def test_a_partition_without_records_is_reassigned_immediately(pylog: Pylog, tmp_path: Path) -> None:
+    """Standard output has the replicas before, as a file that undoes it."""
+    file = saved(tmp_path, plan({"partition": 0, "replicas": [2, 1]}, {"partition": 1, "replicas": [1, 0]}))
+    before = pylog.ok("reassign", "execute", file)
+    assert replicas(json.loads(before)) == [[0, 1], [1, 0]]
+    rows = pylog.json("reassign", "verify", file)
+    assert [(row["status"], row["replicas"]) for row in rows] == [("complete", "2,1"), ("complete", "1,0")]
+    assert pylog.json("reassign", "list") == []
+    assert "nothing to cancel" in pylog.ok("reassign", "cancel", file)
+    undone = pylog.json("reassign", "execute", saved(tmp_path, before))
+    assert (replicas(undone["current"]), replicas(undone["proposed"])) == ([[2, 1], [1, 0]], [[0, 1], [1, 0]])
+    said = pylog.run("reassign", "verify", "-", stdin=json.dumps(plan({"partition": 0, "replicas": [2, 1]})))
+    assert said.exit_code == 1 and "other replicas" in said.stdout and "1 of 1 partition not complete" in said.stderr
+
+
+def test_a_move_is_listed_until_it_is_cancelled(pylog: Pylog, tmp_path: Path) -> None:
+    """The replicas are those of the plan from the beginning, and the former ones until the records are gone there."""
+    pylog.ok("produce", "orders", "-p", "0", stdin="a\n")
+    file = saved(tmp_path, plan({"partition": 0, "replicas": [2, 1]}))
+    pylog.ok("reassign", "execute", file)
+    (row,) = pylog.json("reassign", "list")
+    assert row == {"topic": "orders", "partition": 0, "replicas": "2,1,0", "adding": "2", "removing": "0"}
+    verified = pylog.run("reassign", "verify", file)
+    assert verified.exit_code == 1 and "in progress" in verified.stdout
+    more = tmp_path / "more.json"
+    more.write_text(json.dumps(plan({"partition": 1, "replicas": [2, 1]})))
+    assert "1 partition is being moved (orders-0)" in pylog.refused("reassign", "execute", str(more))
+    assert replicas(json.loads(pylog.ok("reassign", "execute", str(more), "--additional"))) == [[1, 0]]
+    assert pylog.ok("reassign", "cancel", file) == "the move of 1 partition is cancelled: orders-0\n"
+    assert pylog.json("reassign", "list") == [], "nothing was written to the new replicas"
+    assert [row["replicas"] for row in pylog.json("topic", "describe", "orders")["partitions"]] == ["0,1", "2,1"]
+
+
+def test_a_rollback_during_a_move_returns_to_the_first_replicas(pylog: Pylog, tmp_path: Path) -> None:
+    """What is printed is the assignment before the move, not that which is given up."""
+    pylog.ok("produce", "orders", "-p", "0", stdin="a\n")
+    pylog.ok("reassign", "execute", saved(tmp_path, plan({"partition": 0, "replicas": [2, 1]})))
+    again = saved(tmp_path, plan({"partition": 0, "replicas": [2]}))
+    assert [sorted(one) for one in replicas(json.loads(pylog.ok("reassign", "execute", again, "--additional")))] == [
+        [0, 1]
+    ]
+
+
+WRONG = (
+    ({"partition": 0, "replicas": [2, 1]}, "partitions[1]: partition orders-0 is in the file twice"),
+    ({"topic": "order", "partition": 0, "replicas": [1]}, "partitions[1]: topic 'order' does not exist"),
+    ({"partition": 2, "replicas": [1]}, "partitions[1]: topic 'orders' has no partition 2"),
+    ({"partition": 1, "replicas": [1, 7, 8]}, "partitions[1]: unknown brokers 7, 8"),
+)
+
+
+def test_a_wrong_file_changes_nothing(pylog: Pylog, tmp_path: Path) -> None:
+    """The entry is named, and the other entries are not carried out."""
+    for entry, said in WRONG:
+        file = saved(tmp_path, plan({"partition": 0, "replicas": [2, 1]}, entry))
+        assert said in pylog.refused("reassign", "execute", file)
+    assert [part["replicas"] for part in pylog.json("topic", "describe", "orders")["partitions"]] == ["0,1", "1,0"]
+
+
+# --------------------------------------------------------------------------------------------- factors, and whole brokers
+
+
+def test_a_replication_factor_is_changed(pylog: Pylog) -> None:
+    """With `min.insync.replicas`, in the order that works."""
+    pylog.ok("topic", "alter", "orders", "--replication-factor", "3", "-c", "min.insync.replicas=3")
+    described = pylog.json("topic", "describe", "orders")["partitions"]
+    assert all(sorted(row["replicas"].split(",")) == ["0", "1", "2"] for row in described)
+    assert "min.insync.replicas=3" in pylog.refused("topic", "alter", "orders", "-r", "2")
+    pylog.ok("topic", "alter", "orders", "-r", "1", "-c", "min.insync.replicas=1")
+    assert {row["replicas"] for row in pylog.json("topic", "describe", "orders")["partitions"]} == {"0"}
+    assert "factor 4, and 3 brokers can hold replicas" in pylog.refused("topic", "alter", "orders", "-r", "4")
+
+
+def test_a_broker_is_drained(pylog: Pylog) -> None:
+    """A dry run changes nothing; afterwards the broker has no replicas and can be removed."""
+    shown = pylog.json("broker", "drain", "1", "--dry-run")
+    assert (replicas(shown["current"]), replicas(shown["proposed"])) == ([[0, 1], [1, 0]], [[0, 2], [2, 0]])
+    assert "has replicas of 1 topic" in pylog.refused("broker", "remove", "1", "--yes")
+    assert replicas(json.loads(pylog.ok("broker", "drain", "1"))) == [[0, 1], [1, 0]]
+    assert pylog.ok("broker", "drain", "1") == "broker 1 has no replicas\n"
+    assert pylog.ok("broker", "remove", "1", "--yes", "--force") == "broker 1 removed\n"
+    assert "no other broker is left" in pylog.refused("broker", "drain", "2")
+
+
+def test_a_broker_is_taken_out_under_load(pylog: Pylog, tmp_path: Path) -> None:
+    """Its disk is thrown away at last; each record is there once, and none is on it."""
+    stop, written = threading.Event(), list[int]()
+
+    def write() -> None:
+        with spark_log.connect(pylog.url) as log:
+            while not stop.is_set():
+                number = len(written)
+                log.append("orders", [{"value": str(number), "partition": number % 2}])
+                written.append(number)
+
+    def replicate() -> None:
+        with spark_log.connect(pylog.url) as log:
+            for _ in replicate_every(log, 100, stop=stop):
+                pass
+
+    threads = [threading.Thread(target=run, daemon=True) for run in (write, replicate)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: len(written) > 20)
+        proposed = json.dumps(pylog.json("broker", "drain", "1", "--dry-run")["proposed"])
+        pylog.ok("broker", "drain", "1")
+        wait_until(lambda: pylog.run("reassign", "verify", "-", stdin=proposed).exit_code == 0)
+        reached = len(written)
+        wait_until(lambda: len(written) > reached + 5)
+        pylog.ok("broker", "remove", "1", "--yes", "--force")
+        shutil.rmtree(tmp_path / "disk1")
+        reached = len(written)
+        wait_until(lambda: len(written) > reached + 5)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    found = [int(line) for line in pylog.ok("consume", "orders").split()]
+    assert sorted(found) == written
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 # ------------------------------------------------------------------------------------------------------------------ files
