@@ -25,6 +25,7 @@ from spark_log.errors import (
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
+from spark_log.journal.replica_puts import REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_MS_MAX, REPLICAS_MS_MAX
 from spark_log.journal.store_operations import OWN_ROOT, Put, Steps
 from spark_log.metadata.commands import Append, Committer
 from spark_log.metadata.decide.commits import Committed
@@ -41,9 +42,6 @@ logger = logging.getLogger("spark_log")
 
 STORAGE_MS_MAX = 60_000
 """How long a commit with an unknown outcome is retried; one storage request may take as long as that."""
-REPLICAS_MS_MAX = 120_000
-"""How long a commit without a deadline waits for enough replicas: Kafka's `delivery.timeout.ms`."""
-REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_MS_MAX = 100, 2000
 SECONDS_MIN, SECONDS_MAX = 1_000_000_000, 4_102_444_800
 """2001-09-09 and 2100-01-01, in seconds."""
 SLICES_INLINE_MAX = 1000
