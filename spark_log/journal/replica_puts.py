@@ -40,7 +40,7 @@ GRACE_MS = 1000
 """A put may take this much longer than those of the first `min.insync.replicas`."""
 STUCK_MS = 60_000
 """A put that sends nothing for this long is not waited for, although there are not enough others."""
-IMPATIENT_MS = 5_000
+IMPATIENT_MS = 10_000
 """The same for a writer that has other groups to write to."""
 REPLICAS_MS_MAX = 120_000
 """How long a writer without a deadline tries to write to a group again: Kafka's `delivery.timeout.ms`."""

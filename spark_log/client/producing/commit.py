@@ -72,6 +72,8 @@ class RetryPolicy(NamedTuple):
     backoff_ms: int = 0
     backoff_ms_max: int = 0
     """Upper limit of the pause before a retry; the pause doubles each time."""
+    patient: bool = True
+    """Whether a commit is tried again that too few replicas have, or for which a placement group has no leader."""
 
 
 RETRY_POLICY = RetryPolicy()
@@ -95,7 +97,7 @@ def commit_uploads(
 
     Raises CommitUnknown if the storage failed repeatedly, so the commit may have been applied.  A retry with the same
     identity applies it once.  Raises NotEnoughReplicas and LeaderNotAvailable after the deadline, or after
-    `REPLICAS_MS_MAX` without one: until then, objects are copied to the replicas that lack them.
+    `REPLICAS_MS_MAX` without one: until then, objects are copied to the replicas that lack them if `retry` is patient.
     """
     upload = join_uploads(uploads)
     commit = CommitRecord(
@@ -181,7 +183,7 @@ def _persist_on_replicas(journal: Journal, append: Append, retry: RetryPolicy, u
             return _persist(journal, append, retry, upkeep)
         except (NotEnoughReplicas, LeaderNotAvailable) as error:
             left_ms = until_ms - clock.monotonic_ms() - REPLICAS_BACKOFF_MS
-            if left_ms <= 0:
+            if left_ms <= 0 or not retry.patient:
                 raise
             if isinstance(error, NotEnoughReplicas) and error.lacking:
                 commit = copied(journal, append.commit, error, until_ms)
