@@ -1,7 +1,7 @@
 """Rounds of a producer, and separate pipelines for placement groups that cannot be written to.
 
 Usually one upload and one commit write the records of all partitions.  If the replicas of a group refuse that, the
-records of that group go to a pipeline: a queue, with a thread and an identity in the log that are its own.  The other
+records of that group go to a pipeline: a queue, with a separate thread and identity in the log.  The other
 records are written without delay.  Later records of the same partitions follow into the pipeline until it is empty, so
 the order in each partition is kept.  Nothing is written twice, because records leave a round only after a refusal.
 
