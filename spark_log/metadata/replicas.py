@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
-from zlib import crc32
 
 from spark_log.metadata.replica_state import (
     NO_LEADER,
     OWN,
     OWN_BROKER,
     OWN_GROUP,
-    Broker,
     Copies,
     PlacementGroup,
 )
@@ -165,44 +163,6 @@ def last_copies(state: State, broker: int) -> Deficit:
     """Objects that only this broker has."""
     some = [c for c in state.copies.values() if c.brokers == (broker,)]
     return Deficit(sum(c.objects for c in some), sum(c.bytes for c in some))
-
-
-def rack_ring(brokers: Mapping[int, Broker]) -> list[int]:
-    """Brokers that can hold replicas, so that neighbours are in different racks as far as possible.
-
-    brokers: the registered ones; broker 0 is always one of them.
-    """
-    racks: dict[str, list[int]] = {}
-    for broker in sorted({OWN_BROKER, *brokers}):
-        known = brokers.get(broker)
-        if known is None or not (known.is_async or known.fenced):
-            racks.setdefault(known.rack if known is not None else "", []).append(broker)
-    turns = max(len(some) for some in racks.values())
-    return [some[turn] for turn in range(turns) for _, some in sorted(racks.items()) if turn < len(some)]
-
-
-def place(state: State, topic_id: str, first: int, total: int, factor: int) -> list[tuple[int, ...]]:
-    """Replica lists of partitions [first, total): neighbours on a ring of brokers, each rack once before any twice.
-
-    Each broker leads the same number of partitions, one more or less.  There are as many lists as brokers.
-    """
-    if factor == 1:
-        return [(OWN_BROKER,)] * (total - first)
-    ring = rack_ring(state.brokers)
-    shift = crc32(topic_id.encode())
-    return [_neighbours(state, ring, (shift + number) % len(ring), factor) for number in range(first, total)]
-
-
-def _neighbours(state: State, ring: Sequence[int], at: int, factor: int) -> tuple[int, ...]:
-    """A broker of the ring, and those after it: first one of each other rack, then the rest."""
-    order = [*ring[at:], *ring[:at]]
-    seen, near, far = set[str](), list[int](), list[int]()
-    for broker in order:
-        known = state.brokers.get(broker)
-        rack = known.rack if known is not None else ""
-        (far if rack and rack in seen else near).append(broker)
-        seen.add(rack)
-    return tuple([*near, *far][:factor])
 
 
 def next_leader(state: State, group: PlacementGroup) -> int:

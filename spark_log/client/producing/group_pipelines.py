@@ -47,7 +47,7 @@ DELIVERY_BYTES = 32 << 20
 
 
 class Owner(NamedTuple):
-    """What a producer does about its pipelines."""
+    """The producer that has pipelines."""
 
     diverted: Callable[[Sequence[SentBatch]], None]
     """Called when batches go to pipelines."""

@@ -19,6 +19,7 @@ from spark_log.errors import (
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS
+from spark_log.metadata.placement import place, topic_shift, usable_brokers
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replay_replicas import counted, held_by_all, lacking_isr
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
@@ -32,8 +33,6 @@ from spark_log.metadata.replicas import (
     is_active,
     last_copies,
     min_insync,
-    place,
-    rack_ring,
     targets_of,
 )
 from spark_log.metadata.state import ObjectRow, State
@@ -73,7 +72,7 @@ def decide_replicas(
     else:
         factor = int(cluster_config(state.configs, "default.replication.factor")) if factor is None else factor
         _check_factor(state, name, factor)
-        lists = place(state, topic_id, first, total, factor)
+        lists = _placed(state, topic_id, first, total, factor)
     if all(one == (OWN_BROKER,) for one in lists):
         return ()
     _check_level(state)
@@ -85,8 +84,16 @@ def decide_replicas(
     return tuple(lists)
 
 
+def _placed(state: State, topic_id: str, first: int, total: int, factor: int) -> list[tuple[int, ...]]:
+    """A single replica is in the log's own root: the metadata is there, so another root would gain nothing."""
+    if factor == 1:
+        return [(OWN_BROKER,)] * (total - first)
+    shift = topic_shift(topic_id)
+    return place(usable_brokers(state), factor, range(shift + first, shift + total))
+
+
 def _check_factor(state: State, name: str, factor: int) -> None:
-    ring = rack_ring(state.brokers)
+    ring = [one.broker for one in usable_brokers(state)]
     if factor < 1:
         raise InvalidReplicationFactor(f"topic {name!r}: replication factor {factor}; expected 1 or more")
     if factor > len(ring):
