@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from spark_log.model import TopicPartition
 
 broker_id = click.argument("broker", metavar="ID", type=int)
-root_options = storage_option("--root-option", "the broker's root, without secrets, which is kept in the log")
+root_options = storage_option(
+    "--root-option", "the broker's root", "endpoint_url; it is stored in the log, so it must not be a secret"
+)
 
 
 @click.group(cls=Noun)
@@ -41,8 +43,8 @@ def add(
 ) -> None:
     """Register a broker, in which topics can have replicas.
 
-    All clients reach its root under this URL.  Give secrets of its storage to each client, as storage options ID.KEY,
-    for example 1.secret.
+    All clients must reach its root under this URL.  Give secrets of its storage to each client, as storage options
+    ID.KEY, for example 1.secret.
 
     \b
     Example:
@@ -133,17 +135,21 @@ def replace(
 
 @verb(broker)
 @broker_id
+@click.option("--force", is_flag=True, help="Even if writes that began before a move may still put records there.")
 @guarded
 @pass_session
-def remove(session: CommandSession, broker: int, dry_run: bool, yes: bool) -> None:
+def remove(session: CommandSession, broker: int, force: bool, dry_run: bool, yes: bool) -> None:
     """Remove a broker that has no replicas.
+
+    After its partitions were moved to other brokers, it can be removed when gc.fence.age.ms is over, or with --force:
+    then writes that began before the move fail, and have to be run again.
 
     \b
     Example:
       pylog broker remove 1 --yes
     """
     if confirmed(f"remove broker {broker}", dry_run=dry_run, yes=yes):
-        session.connect().admin.remove_broker(broker)
+        session.connect().admin.remove_broker(broker, force=force)
         emit_line(session, f"broker {broker} removed", {"broker": broker})
 
 

@@ -143,7 +143,9 @@ def start(session: CommandSession, log: Log, plan: Plan) -> None:
     if session.structured:
         emit_value(session, _both(current, plan))
     else:
-        text = f"{counted(len(plan), 'partition')} reassigned. `pylog reassign list` shows those whose records are moving."
+        text = (
+            f"{counted(len(plan), 'partition')} reassigned. `pylog reassign list` shows those whose records are moving."
+        )
         click.echo(text, err=True)
 
 
@@ -204,7 +206,11 @@ def cancel(session: CommandSession, file: str) -> None:
     log, wanted = session.connect(), read_reassignment(file)
     found = [tp for tp, row in _statuses(log, wanted).items() if row["status"] == "in progress"]
     log.admin.alter_partition_reassignments(dict.fromkeys(found))
-    text = f"the move of {counted(len(found), 'partition')} is cancelled: {_named(found)}" if found else "nothing to cancel"
+    text = (
+        f"the move of {counted(len(found), 'partition')} is cancelled: {_named(found)}"
+        if found
+        else "nothing to cancel"
+    )
     emit_line(session, text, {"cancelled": [f"{tp.topic}-{tp.partition}" for tp in found]})
 
 
@@ -244,9 +250,7 @@ def emit_assignments(session: CommandSession, current: Assignment, proposed: Ass
 
 
 def _both(current: Assignment, proposed: Assignment) -> dict[str, object]:
-    return {
-        name: json.loads(encode_reassignment(one)) for name, one in (("current", current), ("proposed", proposed))
-    }
+    return {name: json.loads(encode_reassignment(one)) for name, one in (("current", current), ("proposed", proposed))}
 
 
 def ids(brokers: Sequence[int]) -> str:

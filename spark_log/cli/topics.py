@@ -190,18 +190,21 @@ def describe(session: CommandSession, name: str | None, everything: bool, which:
         raise click.UsageError("give a topic, or --under-replicated, --under-min-isr or --unavailable")
     found = log.admin.describe_topics([name])[name]
     fields = {"topic": name, "id": found.topic_id, "created": format_timestamp_ms(found.created_ms)}
-    columns = ["partition", *REPLICA_COLUMNS, "start", "end", "records", "bytes", "objects"]
+    moves = [name for name in MOVE_COLUMNS if any(getattr(part, name) for part in found.partitions)]
+    columns = ["partition", *REPLICA_COLUMNS, *moves, "start", "end", "records", "bytes", "objects"]
     rows = [{**_replicas_shown(part), "records": part.rows} for part in found.partitions]
     configs = config_table(log, name, everything=everything)
     emit_parts(session, fields, {"configs": configs, "partitions": Table(columns, rows)})
 
 
 REPLICA_COLUMNS = ("leader", "replicas", "isr")
+MOVE_COLUMNS = ("adding", "removing")
+"""Of partitions that move."""
 
 
 def _replicas_shown(part: PartitionDescription) -> dict[str, Any]:
     """A row, with brokers as Kafka's tools print them."""
-    lists = {name: ",".join(map(str, getattr(part, name))) for name in ("replicas", "isr")}
+    lists = {name: ",".join(map(str, getattr(part, name))) for name in ("replicas", "isr", *MOVE_COLUMNS)}
     return {**part._asdict(), **lists, "leader": "none" if part.leader < 0 else part.leader}
 
 
