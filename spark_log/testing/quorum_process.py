@@ -265,7 +265,7 @@ class QuorumProcesses:
             self.nodes[node].wait_until_started()
 
     def log(self, node: int) -> str:
-        """What a node has said."""
+        """The messages of a node."""
         return (self.folder / f"node-{node}.err").read_text()
 
     def leader(self, timeout_s: float = 20.0) -> QuorumProcess:
