@@ -48,10 +48,16 @@ def copies_wanted(state: State, broker: int) -> Iterator[WantedCopy]:
     for name, row in rows_with_copies(state.objects, keys):
         sources = tuple(
             (source, epoch)
-            for source in holders(state, row)
+            for source in sorted(holders(state, row), key=lambda source: not _is_near(state, source, broker))
             if is_active(state, source) and (epoch := epoch_of(state, source)) is not None
         )
         yield WantedCopy(name, row, keys[row.copies].group, sources)
+
+
+def _is_near(state: State, source: int, target: int) -> bool:
+    """Whether two brokers are known to be in one rack."""
+    known, other = state.brokers.get(source), state.brokers.get(target)
+    return known is not None and other is not None and bool(known.rack) and known.rack == other.rack
 
 
 def next_share(wanted: Iterator[WantedCopy], bytes_max: int = BYTES_AT_ONCE) -> list[WantedCopy]:
