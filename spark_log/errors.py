@@ -197,8 +197,12 @@ class NotEnoughReplicas(SparkLogError):
 
     retriable = True
 
-    def __init__(self, message: str, *, lacking: Mapping[str, Sequence[int]]) -> None:
+    def __init__(
+        self, message: str, *, lacking: Mapping[str, Sequence[int]], placement_group: int | None = None
+    ) -> None:
         super().__init__(message)
+        self.placement_group = placement_group
+        """The group that the replicas are of."""
         self.lacking = {name: tuple(brokers) for name, brokers in lacking.items()}
         """By object: the in-sync replicas that do not have it.  Empty: the ISR has too few members."""
 
@@ -207,6 +211,11 @@ class LeaderNotAvailable(SparkLogError):
     """No in-sync replica of a partition is active: nothing can be appended to it.  Nothing was applied."""
 
     retriable = True
+
+    def __init__(self, message: str, *, placement_group: int | None = None) -> None:
+        super().__init__(message)
+        self.placement_group = placement_group
+        """The group of the partition."""
 
 
 class InvalidReplicationFactor(InvalidRequest):

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from spark_log.model import TopicPartition
 
 broker_id = click.argument("broker", metavar="ID", type=int)
-root_options = storage_option("--root-option", "the broker's root, without secrets, which is kept in the log")
+root_options = storage_option(
+    "--root-option", "the broker's root", "endpoint_url; it is stored in the log, so it must not be a secret"
+)
 
 
 @click.group(cls=Noun)
@@ -40,8 +42,8 @@ def add(
 ) -> None:
     """Register a broker, in which topics can have replicas.
 
-    All clients reach its root under this URL.  Give secrets of its storage to each client, as storage options ID.KEY,
-    for example 1.secret.
+    All clients must reach its root under this URL.  Give secrets of its storage to each client, as storage options
+    ID.KEY, for example 1.secret.
 
     \b
     Example:

@@ -70,7 +70,10 @@ class CommandSession:
         return self.output in ("json", "yaml")
 
     def connect(self, *, create: bool = False, client_rack: str = "") -> Log:
-        """Open the log, for a reader in a rack.  Raises a usage error without a URL, and NoLog if there is no log and `create` is false."""
+        """Open the log.  Raises a usage error without a URL, and NoLog if there is no log and `create` is false.
+
+        client_rack:  of a reader.
+        """
         from spark_log.client.log import Log
 
         return Log(self.journal(create=create, client_rack=client_rack))

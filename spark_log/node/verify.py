@@ -3,7 +3,7 @@
 Checks of the metadata: the chain of records; the checkpoints and the records between them can be read; partitions
 have no gaps; slice indexes can be decoded and match their pieces; the count of live slices of each object is right;
 lists of dropped objects can be read.  Checks of the objects: each exists and has its size, every copy of those with
-replicas (`copy_checks.py`).  `deep` also reads every
+replicas (`verify_copies.py`).  `deep` also reads every
 byte: checksums of runs and batches, indexes against runs, timestamps against their bounds.  Offsets that cannot be
 read are those at which a reader fails.
 """
@@ -37,8 +37,8 @@ from spark_log.metadata.replay_replicas import without_replicas
 from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import APPEND_TIME, Slice
-from spark_log.node.copy_checks import CheckedCopies, check_copies, is_replicated, only_on_fenced
 from spark_log.node.rewrite import Progress
+from spark_log.node.verify_copies import CheckedCopies, check_copies, is_replicated, only_on_fenced
 from spark_log.segment.reader import BatchRef, Place, decode_batch, find_batches
 from spark_log.store.base import ObjectStore
 from spark_log.text import counted

@@ -210,7 +210,8 @@ def _check_group(state: State, commit: r.CommitRecord, number: int, held: frozen
     if group.leader == NO_LEADER:
         raise LeaderNotAvailable(
             f"no in-sync replica of brokers {_ids(group.replicas)} is active ({_whys(state, group.replicas)}): bring one "
-            "back, or choose another leader by `pylog elect unclean`, which may lose records"
+            "back, or choose another leader by `pylog elect unclean`, which may lose records",
+            placement_group=number,
         )
     have = [broker for broker in group.isr if broker in held]
     if len(have) >= least:
@@ -225,6 +226,7 @@ def _check_group(state: State, commit: r.CommitRecord, number: int, held: frozen
         f"{len(have)} of the in-sync replicas {_ids(group.isr)} have the records, and min.insync.replicas is {least} "
         f"(replicas: {_ids(group.replicas)}; {_whys(state, group.replicas)})",
         lacking=lacking,
+        placement_group=number,
     )
 
 
