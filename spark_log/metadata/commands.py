@@ -21,6 +21,7 @@ from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import (
     AddCopies,
+    DropCopies,
     ElectLeader,
     FenceBroker,
     JoinIsr,
@@ -567,6 +568,7 @@ Single: TypeAlias = (
     | RemoveBroker
     | AddCopies
     | RemoveCopies
+    | DropCopies
     | JoinIsr
     | ElectLeader
     | ResetReplicas

@@ -65,6 +65,7 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.RemoveCopies(copies=(Copy("data/0000000000000001/x", 1, 1),)),
     c.JoinIsr(members=((1, 1),)),
     c.ElectLeader(group=1, leader=0),
+    c.DropCopies(broker=3),
     c.ResetReplicas(),
     c.RegisterBroker(broker=2, directory="f", url="/b2", is_async=True),
     c.RemoveBroker(broker=2),
