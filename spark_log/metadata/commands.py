@@ -21,8 +21,10 @@ from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import (
     AddCopies,
+    AlterReassignments,
     DropCopies,
     ElectLeader,
+    EndReassignments,
     FenceBroker,
     JoinIsr,
     RegisterBroker,
@@ -571,6 +573,8 @@ Single: TypeAlias = (
     | DropCopies
     | JoinIsr
     | ElectLeader
+    | AlterReassignments
+    | EndReassignments
     | ResetReplicas
 )
 AnyCommand: TypeAlias = Single | SeveralCommands

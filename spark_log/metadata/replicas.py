@@ -68,7 +68,7 @@ def can_lead(state: State, broker: int) -> bool:
 
 
 def is_async(state: State, broker: int) -> bool:
-    """Whether no writer waits for a broker."""
+    """Whether no write waits for a broker."""
     known = state.brokers.get(broker)
     return known is not None and known.is_async
 

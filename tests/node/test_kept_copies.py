@@ -1,4 +1,4 @@
-"""A broker that keeps only the newest objects: they are copied to it, read from it, and deleted there when they are old."""
+"""A broker that keeps only the newest objects gets them and is read from; old ones are deleted there."""
 
 from __future__ import annotations
 
