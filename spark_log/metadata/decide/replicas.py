@@ -75,7 +75,7 @@ def decide_replicas(
         lists = [tuple(one) for one in replicas]
     else:
         factor = int(cluster_config(state.configs, "default.replication.factor")) if factor is None else factor
-        _check_factor(state, name, factor)
+        check_factor(state, name, factor)
         lists = _placed(state, topic_id, first, total, factor)
     if all(one == (OWN_BROKER,) for one in lists):
         return ()
@@ -101,7 +101,8 @@ def _placed(state: State, topic_id: str, first: int, total: int, factor: int) ->
     return place(usable_brokers(state), factor, range(shift + first, shift + total))
 
 
-def _check_factor(state: State, name: str, factor: int) -> None:
+def check_factor(state: State, name: str, factor: int) -> None:
+    """Raises InvalidReplicationFactor unless so many brokers can hold replicas."""
     ring = [one.broker for one in usable_brokers(state)]
     if factor < 1:
         raise InvalidReplicationFactor(f"topic {name!r}: replication factor {factor}; expected 1 or more")
