@@ -2,9 +2,9 @@
 
 A put that is not done one second after `min.insync.replicas` of the ISR are, or after half of the time that they took
 if that is more, counts as missed.  The puts run in the threads of their roots (`root_threads.py`): a root that hangs
-delays neither the others nor the end of the process.  Before its first put to the root of a broker, a process checks that it is that broker's (on a
-disk, before each put).  After each put it checks that again, and the size of the object, because a mount may have come
-or gone in between.
+delays neither the others nor the end of the process.  Before its first put to the root of a broker, a process checks
+that it is that broker's (on a disk, before each put).  After each put it checks that again, and the size of the object,
+because a mount may have come or gone in between.
 """
 
 from __future__ import annotations
