@@ -35,22 +35,28 @@ def connect(
     *,
     create: bool = True,
     durability: str = "disk",
+    client_rack: str = "",
 ) -> Log:
     """Open the log at `url`: a path, any fsspec URL, or a coordinator's address, `pylog://host:9550[,host2:9550]`.
 
     If a path or fsspec URL has no log yet, a new one is created, unless `create` is false.  A coordinator's address
     opens the log that the coordinator writes.  With a coordinator, the process keeps in memory only the metadata of the
-    topics that it uses.  It loads the metadata of all topics when a call, such as those of `log.admin`, needs it.
+    topics that it uses.  It loads the metadata of all topics when a call needs it, such as any call of `log.admin`.
 
     storage_options:  passed to fsspec: credentials, endpoints.
     token:            authenticates to a coordinator; default: the value of the environment variable PYLOG_TOKEN.
     durability:       on a disk, "disk" syncs files before a write is acknowledged, and "os" leaves that to the
                       operating system; a bucket ignores it.
+    client_rack:      where this process is.  Of the brokers that have a copy of some records, reads try those in this
+                      rack first, then the leader.  Consumers may have another one.
     Raises NoLog, StoreNotExclusive (the storage has no put-if-absent), UnsupportedVersion, StorageError,
     CoordinatorNotAvailable, AuthenticationFailed; InvalidRequest for an invalid URL or option, or if
     `token` is given with a storage URL.
     """
-    return Log(open_journal(url, storage_options, token, create=create, durability=durability, partial=True))
+    journal = open_journal(
+        url, storage_options, token, create=create, durability=durability, client_rack=client_rack, partial=True
+    )
+    return Log(journal)
 
 
 class Log:
