@@ -226,6 +226,10 @@ class InvalidReplicaAssignment(InvalidRequest):
     """An assignment names unknown brokers, a broker twice, or not all partitions."""
 
 
+class NoReassignmentInProgress(SparkLogError):
+    """The move of a partition cannot be cancelled: it is not being moved, or already returns to its old replicas."""
+
+
 class BrokerNotAvailable(SparkLogError, LookupError):
     """The broker is not registered."""
 

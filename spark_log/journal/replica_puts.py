@@ -204,7 +204,7 @@ class ReplicaPuts:
         return {one: self._put(one, self.targets) for one in objects}
 
     def placed(self, begun: Begun) -> dict[str, Placed]:
-        """Where the objects are.  What no replica takes is put again until the deadline, or for `REPLICAS_MS_MAX`.
+        """Where the objects are.  One that no replica takes is put again until the deadline, or for `REPLICAS_MS_MAX`.
 
         Raises as `ReplicaPut.outcome` does.
         """

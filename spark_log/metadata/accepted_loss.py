@@ -124,6 +124,7 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
         topics=Map({names[key]: topic for key, topic in state.topics.items()}),
         partitions=LayeredMap(partitions),
         assignments=Map({names[key]: groups for key, groups in state.assignments.items() if key in names}),
+        reassignments=Map({(names[key[0]], key[1]): row for key, row in state.reassignments.items()}),
         dropped=Map({name: version for name in stored if name not in state.objects}),
         dropped_lists=Map(),
         cleaned=Map(),  # the swaps of a pass may be lost

@@ -28,6 +28,7 @@ _QUIET = (
     r.HeldRecord,
     r.InitProducerRecord,
     r.ListDroppedRecord,
+    r.MovedRecord,
     r.SwapRecord,
 )
 """Records that concern no client but those that read the partitions that grow."""
@@ -101,6 +102,8 @@ def _note(found: Changes, record: r.AnyRecord) -> None:
             found.topics[record.topic_id] = None
         case r.SetConfigsRecord() if record.topic_id:
             found.topics[record.topic_id] = None
+        case r.ReassignRecord() | r.MovedRecord():
+            found.topics.update(dict.fromkeys(one.topic_id for one in record.partitions))
 
 
 def merged(changes: Sequence[Changes]) -> Changes:

@@ -21,7 +21,9 @@ from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import (
     AddCopies,
+    AlterReassignments,
     ElectLeader,
+    EndReassignments,
     FenceBroker,
     JoinIsr,
     RegisterBroker,
@@ -569,6 +571,8 @@ Single: TypeAlias = (
     | RemoveCopies
     | JoinIsr
     | ElectLeader
+    | AlterReassignments
+    | EndReassignments
     | ResetReplicas
 )
 AnyCommand: TypeAlias = Single | SeveralCommands

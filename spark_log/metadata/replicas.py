@@ -63,10 +63,11 @@ def is_active(state: State, broker: int) -> bool:
 
 def can_lead(state: State, broker: int) -> bool:
     """Whether a broker may be in an ISR: it is active, and not asynchronous."""
-    return is_active(state, broker) and not _is_async(state, broker)
+    return is_active(state, broker) and not is_async(state, broker)
 
 
-def _is_async(state: State, broker: int) -> bool:
+def is_async(state: State, broker: int) -> bool:
+    """Whether no write waits for a broker."""
     known = state.brokers.get(broker)
     return known is not None and known.is_async
 

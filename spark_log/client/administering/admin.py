@@ -60,6 +60,7 @@ from spark_log.metadata.commands import (
     known_group,
 )
 from spark_log.metadata.decide.topics import topic_named
+from spark_log.metadata.reassignments import PartitionReassignment
 from spark_log.metadata.records import GroupCommit, OffsetEntry, Piece
 from spark_log.metadata.shared_groups import members_in_force
 from spark_log.metadata.state import Partition, State, TopicKey
@@ -371,9 +372,13 @@ class Admin:
         """
         brokers.replace_broker(self._journal, broker, root, storage_options, lose_data=lose_data)
 
-    def remove_broker(self, broker: int) -> None:
-        """Remove a broker that has no replicas.  Raises InvalidRequest if it has some; BrokerNotAvailable."""
-        brokers.remove_broker(self._journal, broker)
+    def remove_broker(self, broker: int, *, force: bool = False) -> None:
+        """Remove a broker that has no replicas.  Raises InvalidRequest if it has some; BrokerNotAvailable.
+
+        force:  even if partitions were moved off it so recently that writes which began before may put records there.
+                Such writes fail, and have to be run again.
+        """
+        brokers.remove_broker(self._journal, broker, force=force)
 
     def fence_broker(self, broker: int, reason: str = "") -> bool:
         """Take a broker out of all ISRs, until it is unfenced.  False if it was fenced already.
@@ -408,6 +413,34 @@ class Admin:
         Raises InvalidRequest, UnknownTopicOrPartition.
         """
         return broker_views.elect_leaders(self._journal, election, partitions)
+
+    def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Iterable[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> None:
+        """Give partitions other replicas, or cancel that.  Returns before their records are moved.
+
+        New records are put to the new replicas immediately.  `pylog maintain`, `pylog replicate` or a coordinator moves
+        the older ones.  Another list while a partition moves replaces the first one.
+
+        reassignments:  broker ids by partition, the preferred leader first; None: back to the replicas that the
+                        partition had before it began to move.
+        allow_replication_factor_change:  False: reject a list of another length.
+        Raises UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor; NoReassignmentInProgress if
+        there is nothing to cancel; InvalidRequest for fewer replicas than `min.insync.replicas`.
+        """
+        broker_views.alter_reassignments(self._journal, reassignments, keeps_factor=not allow_replication_factor_change)
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The partitions whose records are being moved to other replicas.  Raises UnknownTopicOrPartition.
+
+        partitions:  None: all.
+        """
+        return broker_views.list_reassignments(self._journal.refresh(), partitions)
 
     def reset_clock(self, *, force: bool = False) -> int:
         """Set the log's time back to the present, after a clock that was ahead has advanced it.  Returns by how many

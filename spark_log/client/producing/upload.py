@@ -104,6 +104,8 @@ class Uploader:
         self._replicas = replicas
         self._writers: dict[tuple[Compression, int], SegmentWriter] = {}
         """By compression and placement group."""
+        self._groups: dict[tuple[str, int], int] = {}
+        """The placement group of each partition, from its first row on: its rows stay in order if it is moved."""
         self._least: dict[int, int] = {}
         """By group, the highest `min.insync.replicas` of the topics."""
         self._keyless: set[str] = set()
@@ -139,7 +141,8 @@ class Uploader:
             writer.reserve(self._sorter.bytes * 3 // 2)
         for destination, rows in take():
             spec, partition = self._destinations[destination]
-            self._writer(spec, spec.group(partition)).append(spec.topic_id, partition, rows, close_batch=True)
+            group = self._groups.setdefault((spec.topic_id, partition), spec.group(partition))
+            self._writer(spec, group).append(spec.topic_id, partition, rows, close_batch=True)
         for writer in self._writers.values():
             writer.reserve(self._sorter.bytes)
 

@@ -424,7 +424,9 @@ def test_a_broker_with_replicas_is_not_removed() -> None:
     with pytest.raises(InvalidRequest, match=r"broker 1 has replicas of 1 topic \(t\)"):
         log.command(RemoveBroker(broker=1))
     log.command(DeleteTopic(name="t"))
-    with pytest.raises(InvalidRequest, match=r"broker 1 has replicas of 1 topic \(t\): delete the topics, and wait"):
+    with pytest.raises(
+        InvalidRequest, match=r"broker 1 has replicas of 1 topic \(t\): move them to other brokers or delete"
+    ):
         log.command(RemoveBroker(broker=1))
     assert log.prune(("t", 0))
     log.command(RemoveBroker(broker=1))
