@@ -24,9 +24,9 @@ from spark_log.errors import NotCoordinator, StorageUnavailable
 from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, WrongRoot
 from spark_log.journal.read_failover import NOT_READ
 from spark_log.journal.replica_puts import copy_missing, put_replicas
+from spark_log.metadata.decide.coordinators import moved_error, moved_to
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.replicas import Targets
-from spark_log.metadata.decide.coordinators import moved_error, moved_to
 from spark_log.metadata.state import Leadership, State
 from spark_log.model import Placed
 from spark_log.store.base import Chunks, ObjectStore

@@ -8,12 +8,14 @@ place only, and the fence of the new one rejects them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from spark_log.client.log import Log
-from spark_log.errors import InvalidRequest, NoLog
+from spark_log.errors import InvalidRequest, NoLog, StorageError, UnsupportedVersion
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.journal.storage_log import StorageLog
@@ -25,6 +27,7 @@ from spark_log.metadata.state import State
 from spark_log.node.mirror import Mirror, begin_mirror, format_of
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
+from spark_log.store.open import open_store
 from spark_log.store.probe import probe
 
 NEAR = 16
@@ -67,6 +70,26 @@ def move_log(log: Log, store: ObjectStore, progress: Progress | None = None) -> 
             Mirror(log, store).round(progress)
         _open_there(log, store)
     return MovedLog(store.url, journal.state.version, clock.monotonic_ms() - began_ms)
+
+
+def cancel_move(log: Log, options: Mapping[str, Any] | None = None) -> None:
+    """Open a log in its former place again, after a move that cannot be ended.
+
+    log:      as for `move_log`.
+    options:  of the new storage, which is looked at if it can be reached.
+    Raises InvalidRequest if the log is not being moved, or is in its new place already.
+    """
+    journal = log.journal
+    url = moved_to(journal.refresh().coordinator)
+    if not url:
+        raise InvalidRequest(f"{journal.metadata.url} is not being moved")
+    try:
+        form = format_of(open_store(url, options))
+    except (StorageError, UnsupportedVersion):
+        form = None
+    if form is not None and not form.mirrors:
+        raise InvalidRequest(f"the log is at {url} already: to return, move it from there to an empty folder")
+    journal.release(journal.state.coordinator.epoch + 1)
 
 
 def _come_near(log: Log, store: ObjectStore, progress: Progress | None) -> None:

@@ -7,7 +7,6 @@ from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.state import Leadership, State
 
-
 MOVED = "moved to "
 """The address of a log that was moved begins with this, and ends with its new URL."""
 ARRIVED = "moved"
