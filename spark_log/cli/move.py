@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def move(
     session: CommandSession, target: str | None, options: Mapping[str, str], cancel: bool, dry_run: bool, yes: bool
 ) -> None:
-    """Move the log to another disk or bucket, while it is read and written.
+    """Move the log to another disk or bucket.
 
     TARGET is an empty folder or prefix, or a mirror of the log. Everything is copied first, while clients write. Then
     the log is closed for some seconds, the rest is copied, and the log opens in TARGET. Its former URL leads there as

@@ -196,8 +196,8 @@ class Journal:
         return run(steps, self.stores, self.context.clock, self.link)
 
     def refresh_if_there(self, *, peek: bool = False) -> bool:
-        """`refresh`, and in the same round whether the log still exists; False if it was deleted, replaced or moved: then
-        this journal must not be used any more.
+        """`refresh`, and in the same round whether the log still exists; False if it was deleted, replaced or moved:
+        then this journal must not be used any more.
 
         peek:  only `newest` has to be refreshed, in one round if possible.
         Raises LogRestored if an older copy of this log was restored.

@@ -1,5 +1,6 @@
-"""A log moves to another storage: a mirror there catches up, the log ends with a record that names the new place, and the
-mirror becomes the log.
+"""A log moves to another storage.
+
+A mirror there catches up, the log ends with a record that names the new place, and the mirror becomes the log.
 
 The record is a take-over whose address is the new URL.  So nothing that anybody writes in the former place afterwards
 counts, and every process that reads the record knows where the log is.  Uploads that began before are in the former
