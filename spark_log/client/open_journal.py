@@ -31,35 +31,36 @@ def open_journal(
     *,
     create: bool,
     durability: str = "disk",
+    client_rack: str = "",
     partial: bool = False,
 ) -> Journal:
     """The journal at a URL.  A coordinator's reply names the storage of its log, which is opened from here.
 
     The former URL of a log that was moved leads to the new one.
 
-    partial:  through a coordinator, hold only the topics that are required (`Journal.require`).
+    client_rack:  where the process is; empty: nowhere in particular.
+    partial:      through a coordinator, hold only the topics that are required (`Journal.require`).
     """
-    url = url_text(url)
+    url, roots = url_text(url), RootOptions.of(storage_options, durability, client_rack)
     if is_coordinator(url):
-        return _served(url, storage_options, _token(token), durability, partial)
+        return _served(url, roots, _token(token), partial)
     if token is not None:
         raise InvalidRequest(
             "token: a log on storage is guarded by the storage's own permissions and takes no token; give the "
             "coordinator's address, pylog://host:9550, as the URL"
         )
-    journal, former = _embedded(url, storage_options, durability, create), set[str]()
+    journal, former = _embedded(url, roots, create=create), set[str]()
     while (moved := moved_to(journal.state.coordinator)) and journal.link is not None:
         former.add(journal.metadata.url)
         if moved in former:
             raise InvalidRequest(f"{url} leads to {', '.join(sorted(former))} and back: which of them has the log?")
         logger.info("%s was moved to %s", journal.metadata.url, moved)
-        journal = _embedded(moved, storage_options, durability, create=False)
+        journal = _embedded(moved, roots, create=False)
     return journal
 
 
-def _embedded(url: str, storage_options: Mapping[str, Any] | None, durability: str, create: bool) -> Journal:
-    roots = RootOptions.of(storage_options, durability)
-    store = open_store(url, roots.own(), durability)
+def _embedded(url: str, roots: RootOptions, *, create: bool) -> Journal:
+    store = open_store(url, roots.own(), roots.durability)
     link = HttpLink(Target(()), storage=store.url)
     journal = Journal.open(store, create=create, link=link, root_options=roots)
     link.cluster_id = journal.cluster_id
@@ -94,15 +95,12 @@ def _token(token: str | None) -> str | None:
     return token or os.environ.get(TOKEN_VARIABLE)
 
 
-def _served(
-    url: str, storage_options: Mapping[str, Any] | None, token: str | None, durability: str, partial: bool
-) -> Journal:
+def _served(url: str, roots: RootOptions, token: str | None, partial: bool) -> Journal:
     link = HttpLink(parse_target(url), token)
     info = link.info()
     link.cluster_id = info.cluster_id
     try:
-        roots = RootOptions.of(storage_options, durability)
-        store = open_store(info.storage, roots.own(), durability)
+        store = open_store(info.storage, roots.own(), roots.durability)
         journal = Journal.open(store, create=False, link=link, served=True, partial=partial, root_options=roots)
     except NoLog as error:
         raise NoLog(
