@@ -39,6 +39,7 @@ from spark_log.metadata.state import (
     MemberSession,
     ObjectRow,
     Partition,
+    PendingCommit,
     Position,
     ProducerState,
     State,
@@ -166,6 +167,7 @@ KINDS = {
     "placement_groups": _Kind(lambda state: _sorted(state.placement_groups), tuple[int, PlacementGroup]),
     "assignments": _Kind(lambda state: _sorted(state.assignments), tuple[str, tuple[int, ...]]),
     "copies": _Kind(lambda state: _sorted(state.copies), tuple[int, Copies]),
+    "pending": _Kind(lambda state: enumerate(state.pending), tuple[int, PendingCommit]),
 }
 """Kinds by name, in the order of the file: positions come before their groups."""
 REMOVED_KINDS = {
@@ -364,6 +366,7 @@ class _Maps:
         self._offsets = defaultdict[str, MapMutation[TopicKey, Position]](lambda: Map[TopicKey, Position]().mutate())
         self._blocks = defaultdict[str, list[Block[Any, Any]]](list)
         self._removed = defaultdict[str, list[Any]](list)
+        self._pending: list[PendingCommit] = []
 
     def add_block(self, block: Block[Any, Any]) -> None:
         self._blocks[block.KIND].append(block)
@@ -379,6 +382,8 @@ class _Maps:
                 self._maps[kind].update([(group, self._group(group, row)) for group, row in rows])
             case "producers":
                 self._maps[kind].update([(name, _sharing(known)) for name, known in rows])
+            case "pending":
+                self._pending += [commit for _, commit in rows]
             case "removed_partitions" | "removed_objects":
                 self._removed[kind.removeprefix("removed_")] += rows
             case _:
@@ -422,4 +427,5 @@ class _Maps:
             assignments=self._maps["assignments"].finish(),
             copies=self._maps["copies"].finish(),
             copies_made=header.copies_made,
+            pending=tuple(self._pending),
         )

@@ -130,18 +130,17 @@ def holders(state: State, row: ObjectRow) -> tuple[int, ...]:
 
 
 def deficit(state: State, number: int, broker: int) -> Deficit:
-    """The objects that a replica of a group lacks.  Those without any known good copy are left out."""
-    lacking = list(lacked(state, number, broker))
-    copies = [state.copies[one] for one in lacking]
+    """The objects that a replica of a group lacks.  Those without any known good copy are left out, and pending ones."""
+    copies = [c for one in lacked(state, number, broker) if not (c := state.copies[one]).pending]
     return Deficit(sum(c.objects for c in copies), sum(c.bytes for c in copies))
 
 
 def deficits(state: State, number: int) -> dict[int, int]:
-    """The replicas of a group that lack objects, with the number of these."""
+    """The replicas of a group that lack objects, with the number of these.  Pending ones do not count."""
     found: dict[int, int] = {}
     replicas = group_at(state, number).replicas
     for copies in state.copies.values():
-        if copies.group == number and copies.brokers:
+        if copies.group == number and copies.brokers and not copies.pending:
             for broker in replicas:
                 if broker not in copies.brokers:
                     found[broker] = found.get(broker, 0) + copies.objects
@@ -149,7 +148,7 @@ def deficits(state: State, number: int) -> dict[int, int]:
 
 
 def lacked(state: State, number: int, broker: int) -> Iterator[int]:
-    """Ids of the copies that a replica of a group has not, although another broker has them."""
+    """Ids of the copies that a replica of a group has not, although another broker has them; also pending ones."""
     for one, copies in state.copies.items():
         if copies.group == number and copies.brokers and broker not in copies.brokers:
             yield one

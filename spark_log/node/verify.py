@@ -32,6 +32,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import LOG
 from spark_log.journal.opening import View, check_chain, open_view
 from spark_log.journal.store_operations import OWN_ROOT, PARALLEL, Get, List, Op, Steps
+from spark_log.metadata.pending import visible_end
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replay_replicas import without_replicas
 from spark_log.metadata.slice_index import decode_piece, slices_of
@@ -127,7 +128,7 @@ def resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Probl
     indexes = yield from _read_indexes(state)
     for key, part in sorted(state.partitions.items()):
         slices[key] = []
-        problems += _gaps(_name(state, key), part)
+        problems += _gaps(_name(state, key), part, visible_end(state, key))
         for entry in part.entries:
             if isinstance(entry, Slice):
                 slices[key].append(entry)
@@ -162,16 +163,19 @@ def _name(state: State, key: TopicKey) -> str:
     return f"{state.topics[key[0]].name}-{key[1]}"
 
 
-def _gaps(name: str, part: Partition) -> Iterator[Problem]:
+def _gaps(name: str, part: Partition, end: int) -> Iterator[Problem]:
+    """
+    end:  where the pending commits of the partition begin, or its end.
+    """
     entries = part.entries
     if not entries:
-        if part.start != part.end:
-            yield Problem(name, f"offsets {part.start} to {part.end} have no slices")
+        if part.start != end:
+            yield Problem(name, f"offsets {part.start} to {end} have no slices")
         return
     if entries[0].start > part.start:
         yield Problem(name, f"offsets {part.start} to {entries[0].start} have no slices")
-    if entries[-1].end != part.end:
-        yield Problem(name, f"its slices end at {entries[-1].end}, the partition at {part.end}")
+    if entries[-1].end != end:
+        yield Problem(name, f"its slices end at {entries[-1].end}, the partition at {end}")
     yield from _holes(name, entries)
 
 
