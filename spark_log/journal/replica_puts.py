@@ -30,7 +30,7 @@ from spark_log.errors import (
 from spark_log.journal.broker_roots import Roots, WrongRoot
 from spark_log.metadata.replica_state import OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import Targets
-from spark_log.model import Placed
+from spark_log.model import ACKS_ALL, Placed
 from spark_log.store.base import Bytes, Chunks, ObjectStore
 from spark_log.store.object_copies import copy_object
 
@@ -158,10 +158,13 @@ class ReplicaPuts:
     clock: Clock
     until_ms: float = math.inf
     """Deadline on the monotonic clock."""
+    acks: int = ACKS_ALL
+    """Of the commit of these objects."""
 
     def begin(self, group: int, least: int, name: str, chunks: Data) -> ReplicaPut:
         """least:  the highest `min.insync.replicas` of the topics of the object.  Raises as `ReplicaPut` does."""
-        targets = self.targets(group)._replace(least=least)
+        targets = self.targets(group)
+        targets = targets._replace(least=least if self.acks == ACKS_ALL else 1)
         return ReplicaPut(self.roots, targets, name, chunks, self.clock, self.until_ms)
 
 

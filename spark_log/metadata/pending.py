@@ -56,16 +56,15 @@ def new_entries(state: State, record: r.CommitRecord) -> Entries | None:
             stamped[topic_id] = topic_config(topic.configs, "message.timestamp.type") == "LogAppendTime"
             new[key] = []
         base = new[key][-1].end if new[key] else state.partitions[key].end
-        entry = _at(entry, base)
-        if stamped[topic_id]:
-            now_us = state.time * 1000
-            entry = moved(entry, min_us=now_us, max_us=now_us, time_kind=APPEND_TIME)
-        new[key].append(entry)
+        new[key].append(_at(entry, base, state.time * 1000 if stamped[topic_id] else None))
     return new
 
 
-def _at(entry: Slice | r.Piece, base: int) -> Slice | r.Piece:
+def _at(entry: Slice | r.Piece, base: int, stamp_us: int | None) -> Slice | r.Piece:
+    """An entry behind an offset, with the log's time if it has one."""
     placed: Slice | r.Piece = moved(entry, start=base + entry.start, end=base + entry.end)
+    if stamp_us is not None:
+        placed = moved(placed, min_us=stamp_us, max_us=stamp_us, time_kind=APPEND_TIME)
     return placed
 
 

@@ -16,6 +16,7 @@ from spark_log.metadata.replica_state import (
     PlacementGroup,
 )
 from spark_log.metadata.state import ObjectRow, State, TopicKey
+from spark_log.model import ACKS_ALL
 from spark_log.settings import topic_config
 
 
@@ -43,11 +44,14 @@ class Targets(NamedTuple):
         return (*self.isr, *self.joining)
 
 
-def targets_of(state: State, group: int, least: int = 1) -> Targets:
-    """Where objects of a placement group are put: its active replicas that are in the ISR or joining it."""
+def targets_of(state: State, group: int, least: int = 1, acks: int = ACKS_ALL) -> Targets:
+    """Where objects of a placement group are put: its active replicas that are in the ISR or joining it; with acks=1
+    its leader alone."""
     if group == OWN_GROUP:
         return Targets(least=least)
     known = group_at(state, group)
+    if acks != ACKS_ALL and known.leader != NO_LEADER:
+        return Targets(group, _with_epochs(state, [known.leader]), (), least)
     return Targets(group, _with_epochs(state, known.isr), _with_epochs(state, known.joining), least)
 
 

@@ -146,7 +146,8 @@ def test_another_isolation_level_is_refused() -> None:
 def test_acks_are_those_of_kafka(name: str) -> None:
     """all, -1, 0 and 1."""
     for value in ("all", "-1", "0", "1"):
-        assert written(**{name: value}).notes == ()
+        options = written(**{name: value})
+        assert (options.notes, options.acks) == ((), -1 if value in ("all", "-1") else 1)
     with pytest.raises(InvalidRequest, match=f"option {name}: '2' is not one of all, -1, 0, 1"):
         written(**{name: "2"})
 

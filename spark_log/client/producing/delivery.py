@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_log.client.producing.append import replica_puts
+from spark_log.client.producing.append import acks_of, replica_puts
 from spark_log.client.producing.commit import PlainProducer, RetryPolicy
 from spark_log.client.producing.futures import Columns, Headers, Ints, SentBatch
 from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, faults_of, topic_spec
@@ -32,6 +32,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide.commits import Committed
+from spark_log.model import ACKS_ALL
 from spark_log.segment.conform import Rows
 from spark_log.segment.partitioners import Murmur2Partitioner, Partitioner, assign_partitions, make_partitioner
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
@@ -60,6 +61,8 @@ class Attempt(NamedTuple):
     staged: list[_Staged]
     refused: list[tuple[SentBatch, SparkLogError]]
     """Batches whose topic does not exist."""
+    acks: int
+    """Of its commit."""
 
 
 class Delivery:
@@ -70,6 +73,7 @@ class Delivery:
         self._clock = journal.context.clock
         self._settings = settings
         self._plain = PlainProducer(journal)
+        self._acks = acks_of(settings["acks"])
         self._rng = journal.context.random()
         self._partitioners: dict[str, Partitioner] = {}
         self._assigning = journal.context.threads.lock()
@@ -79,18 +83,18 @@ class Delivery:
     def begin(self, batches: Sequence[SentBatch]) -> Attempt | None:
         """Encode batches of different topics; None after a failure, and `deliver` encodes them again."""
         try:
-            return self._begin(batches, self._deadline(batches))
+            return self._begin(batches, self._deadline(batches), self._acks)
         except SparkLogError:
             return None
 
     def deliver(self, batches: Sequence[SentBatch], begun: Attempt | None) -> None:
         """Write batches and resolve them.  Raises the error of all batches that are not resolved."""
         deadline = self._deadline(batches)
-        wait = self._settings["retry_backoff_ms"]
+        wait, acks = self._settings["retry_backoff_ms"], self._acks
         while True:
             try:
                 left = [batch for batch in batches if batch.count]
-                self._finish(begun or self._begin(left, deadline), deadline)
+                self._finish(begun or self._begin(left, deadline, acks), deadline)
                 return
             except (
                 UploadFenced,
@@ -108,6 +112,8 @@ class Delivery:
                 if late:
                     raise RequestTimedOut(f"not written within delivery_timeout_ms: {error}") from error
                 begun = None
+                if isinstance(error, StorageUnavailable):
+                    acks = ACKS_ALL  # the leader's root does not answer: a commit of the others makes another one lead
                 self._clock.sleep_ms(wait)
                 self._look(deadline)
                 wait = min(2 * wait, self._settings["retry_backoff_max_ms"])
@@ -122,12 +128,12 @@ class Delivery:
         deadline: int = min(batch.opened_ms for batch in batches) + self._settings["delivery_timeout_ms"]
         return deadline
 
-    def _begin(self, batches: Sequence[SentBatch], deadline: int) -> Attempt:
+    def _begin(self, batches: Sequence[SentBatch], deadline: int, acks: int) -> Attempt:
         epoch = self._journal.recent(deadline).version
         store = with_retries_for(self._journal.roots.own, self._clock, deadline - self._clock.monotonic_ms())
-        compression, replicas = self._settings["compression_type"], replica_puts(self._journal, deadline)
+        compression, replicas = self._settings["compression_type"], replica_puts(self._journal, deadline, acks)
         uploader = Uploader(store, epoch, self._rng, compression=compression, replicas=replicas)
-        attempt = Attempt(epoch, uploader, [], [])
+        attempt = Attempt(epoch, uploader, [], [], acks)
         try:
             for batch in batches:
                 self._stage(attempt, batch, deadline)
@@ -149,7 +155,9 @@ class Delivery:
             self._settings["retry_backoff_ms"],
             self._settings["retry_backoff_max_ms"],
         )
-        committed = self._plain.commit(attempt.epoch, [uploaded], retry=retry) if uploaded.slices else None
+        committed = None
+        if uploaded.slices:
+            committed = self._plain.commit(attempt.epoch, [uploaded], retry=retry, acks=attempt.acks)
         for one in attempt.staged:
             self._resolve(one, committed)
 
