@@ -141,8 +141,10 @@ def _released(state: State, commit: PendingCommit) -> State:
 def entries_of(commit: PendingCommit) -> Entries:
     """By partition, in the order of offsets."""
     found: dict[TopicKey, list[Slice | r.Piece]] = {}
-    for topic_id, number, entry in (*commit.slices, *commit.pieces):
-        found.setdefault((topic_id, number), []).append(entry)
+    for topic_id, number, piece in commit.slices:
+        found.setdefault((topic_id, number), []).append(piece)
+    for topic_id, number, piece_of_index in commit.pieces:
+        found.setdefault((topic_id, number), []).append(piece_of_index)
     return found
 
 
@@ -160,7 +162,10 @@ def _is_next(state: State, key: TopicKey, start: int) -> bool:
 
 
 def _is_held(state: State, commit: PendingCommit, keys: Iterable[TopicKey]) -> bool:
-    """Whether all in-sync replicas have the objects.  As in Kafka, an ISR below `min.insync.replicas` shows nothing new."""
+    """Whether all in-sync replicas have the objects.
+
+    As in Kafka, readers see nothing new while the ISR is below `min.insync.replicas`.
+    """
     for key in keys:
         if key in state.partitions:
             group = group_at(state, group_number(state, key))

@@ -134,7 +134,7 @@ def holders(state: State, row: ObjectRow) -> tuple[int, ...]:
 
 
 def deficit(state: State, number: int, broker: int) -> Deficit:
-    """The objects that a replica of a group lacks.  Those without any known good copy are left out, and pending ones."""
+    """The objects that a replica of a group lacks, without pending ones and those without any known good copy."""
     copies = [c for one in lacked(state, number, broker) if not (c := state.copies[one]).pending]
     return Deficit(sum(c.objects for c in copies), sum(c.bytes for c in copies))
 

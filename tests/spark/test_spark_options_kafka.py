@@ -152,6 +152,16 @@ def test_acks_are_those_of_kafka(name: str) -> None:
         written(**{name: "2"})
 
 
+def test_exactly_once_writes_need_acks_all() -> None:
+    """As Kafka's idempotence does: streams, and batches with a version."""
+    for options in ({"txnAppId": "a", "txnVersion": "1"}, {"pylog.txnFromQuery": "true"}):
+        with pytest.raises(InvalidRequest, match="option kafka.acks: '1' is for batch writes"):
+            written(**{"kafka.acks": "1", **options})
+    with pytest.raises(InvalidRequest, match="option acks: '0' is for batch writes"):
+        write_options(asked("/log", None, topic="t", acks="0"), streaming=True)
+    assert write_options(asked("/log", None, topic="t", acks="-1"), streaming=True).acks == -1
+
+
 @pytest.mark.parametrize("value", ["lz4", "zstd", "none"])
 def test_kafkas_compression_is_taken(value: str) -> None:
     """Where Arrow has it."""

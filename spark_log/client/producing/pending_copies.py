@@ -154,7 +154,7 @@ class _Copiers:
                 copier.thread = journal.context.threads.start(copier.run, "pylog-background-copies")
 
     def take(self, copier: _Copier) -> list[_Waiting]:
-        """What waits; nothing, and the copier ends."""
+        """All that waits for a copier, which ends if that is nothing."""
         with self._lock:
             some, copier.waiting = copier.waiting, []
             if not some and self._working.get(copier.journal) is copier:

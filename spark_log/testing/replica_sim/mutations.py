@@ -13,13 +13,16 @@ from typing import Any
 
 from spark_log.journal import garbage_collection
 from spark_log.journal.store_operations import Steps
+from spark_log.metadata import pending, replay, replay_replicas
 from spark_log.metadata import records as r
-from spark_log.metadata import replay, replay_replicas
+from spark_log.metadata.decide import commits
 from spark_log.metadata.decide import replicas as decide
 from spark_log.metadata.decide import upkeep as decide_upkeep
+from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.replica_state import Member, PlacementGroup
-from spark_log.metadata.replicas import can_lead, epoch_of, is_active, is_current, next_leader
-from spark_log.metadata.state import State
+from spark_log.metadata.replicas import can_lead, copies_of, epoch_of, is_active, is_current, next_leader
+from spark_log.metadata.state import PendingCommit, State
+from spark_log.model import ACKS_ALL
 from spark_log.testing.replica_sim import copying, upkeep
 from spark_log.testing.sim.constants import Mutation, Patch, patched
 
@@ -67,6 +70,21 @@ def _late_stays(state: State, member: Member, upload_epoch: int) -> Member:
 _MISSED = replay_replicas._missed
 
 
+def _answers_pending(state: State, commit: r.CommitRecord, committed: Committed) -> Committed:
+    return committed
+
+
+def _is_held_by_one(state: State, commit: PendingCommit, keys: object) -> bool:
+    return True
+
+
+def _least_ignored(state: State, commit: PendingCommit, keys: object) -> bool:
+    return _IS_HELD(state, commit, ())
+
+
+_IS_HELD = pending._is_held
+
+
 # ---------------------------------------------------------------------------------------------------------- ISR, leaders
 
 
@@ -74,6 +92,15 @@ def _joins_at_once(state: State, record: r.JoinIsrRecord) -> State:
     for number, broker in record.members:
         if number in state.placement_groups and can_lead(state, broker):
             state = replay_replicas._with_roles(state, number, {broker: "isr"})
+    return state
+
+
+def _late_leave_all(state: State, record: r.LagRecord) -> State:
+    for name, broker in record.lacking:
+        row = state.objects.get(name)
+        known = None if row is None else copies_of(state, row)
+        if known is not None:
+            state = replay_replicas._with_roles(state, known.group, {broker: "out"})
     return state
 
 
@@ -156,6 +183,40 @@ MUTATIONS: Mapping[str, Mutation] = {
     "late_stays": Mutation(
         "a replica that entered after the upload began leaves the ISR as well",
         (Patch(replay_replicas, "_missed", _late_stays),),
+    ),
+    "shown_on_one": Mutation(
+        "readers see a commit when all in-sync replicas have it", (Patch(pending, "_is_held", _is_held_by_one),)
+    ),
+    "shown_below_min": Mutation(
+        "readers see nothing new while the ISR is below `min.insync.replicas`",
+        (Patch(pending, "_is_held", _least_ignored),),
+    ),
+    "shown_out_of_order": Mutation(
+        "a commit waits for earlier ones of its partitions", (Patch(pending, "_is_next", lambda *_: True),)
+    ),
+    "all_passes_pending": Mutation(
+        "a commit with acks=all behind a pending one is pending",
+        (Patch(replay, "must_wait", lambda state, record, keys: record.acks != ACKS_ALL),),
+    ),
+    "answers_pending": Mutation(
+        "a commit with acks=all is acknowledged when readers see it",
+        (Patch(commits, "_with_pending", _answers_pending),),
+    ),
+    "led_by_nobody": Mutation(
+        "a commit with acks=1 is on an in-sync replica",
+        (Patch(replay, "is_led", lambda *_: True), Patch(commits, "check_replicas", lambda *_: None)),
+    ),
+    "pending_for_ever": Mutation(
+        "a replica without the objects of a commit that readers see has a deficit",
+        (Patch(pending, "not_pending", lambda state, names: state),),
+    ),
+    "late_leave_all": Mutation(
+        "the last active member of an ISR stays, however late it is",
+        (_replaying(r.LagRecord, _late_leave_all),),
+    ),
+    "never_late": Mutation(
+        "a replica that does not get the objects of pending commits leaves the ISR",
+        (_replaying(r.LagRecord, _ignored),),
     ),
     "joins_with_deficit": Mutation(
         "a joining replica enters the ISR when it lacks nothing", (_replaying(r.JoinIsrRecord, _joins_at_once),)

@@ -1,4 +1,4 @@
-"""Commits with acks=1: when readers see them, in which order, and what they leave alone (docs/decisions/0071-acks.md)."""
+"""Commits with acks=1: when readers see them, and in which order (docs/decisions/0071-acks.md)."""
 
 from __future__ import annotations
 
