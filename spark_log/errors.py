@@ -197,8 +197,12 @@ class NotEnoughReplicas(SparkLogError):
 
     retriable = True
 
-    def __init__(self, message: str, *, lacking: Mapping[str, Sequence[int]]) -> None:
+    def __init__(
+        self, message: str, *, lacking: Mapping[str, Sequence[int]], placement_group: int | None = None
+    ) -> None:
         super().__init__(message)
+        self.placement_group = placement_group
+        """The group that the replicas are of."""
         self.lacking = {name: tuple(brokers) for name, brokers in lacking.items()}
         """By object: the in-sync replicas that do not have it.  Empty: the ISR has too few members."""
 
@@ -208,6 +212,11 @@ class LeaderNotAvailable(SparkLogError):
 
     retriable = True
 
+    def __init__(self, message: str, *, placement_group: int | None = None) -> None:
+        super().__init__(message)
+        self.placement_group = placement_group
+        """The group of the partition."""
+
 
 class InvalidReplicationFactor(InvalidRequest):
     """A replication factor is invalid, or there are fewer brokers."""
@@ -215,6 +224,10 @@ class InvalidReplicationFactor(InvalidRequest):
 
 class InvalidReplicaAssignment(InvalidRequest):
     """An assignment names unknown brokers, a broker twice, or not all partitions."""
+
+
+class NoReassignmentInProgress(SparkLogError):
+    """The move of a partition cannot be cancelled: it is not being moved, or already returns to its old replicas."""
 
 
 class BrokerNotAvailable(SparkLogError, LookupError):

@@ -243,7 +243,9 @@ def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def storage_option(flag: str, storage: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def storage_option(
+    flag: str, storage: str, example: str = "a credential or an endpoint"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """An option for another storage than that of the log, as a mapping `options`."""
     return click.option(
         flag,
@@ -251,7 +253,7 @@ def storage_option(flag: str, storage: str) -> Callable[[Callable[..., Any]], Ca
         multiple=True,
         metavar="KEY=VALUE",
         callback=lambda ctx, param, values: parse_pairs(values, param),
-        help=f"An option of {storage}, such as a credential or an endpoint; may be repeated.",
+        help=f"An option of {storage}, such as {example}; may be repeated.",
     )
 
 

@@ -10,6 +10,7 @@ import click
 from spark_log.cli.base import Failed, Noun, confirmed, guarded, pass_session, storage_option, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
+from spark_log.cli.reassign import emit_assignments, start
 from spark_log.cli.session import CommandSession
 from spark_log.cli.topics import notes_said, partitions_named
 from spark_log.positions import format_timestamp_ms
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from spark_log.model import TopicPartition
 
 broker_id = click.argument("broker", metavar="ID", type=int)
-root_options = storage_option("--root-option", "the broker's root, without secrets, which is kept in the log")
+root_options = storage_option(
+    "--root-option", "the broker's root", "endpoint_url; it is stored in the log, so it must not be a secret"
+)
 
 
 @click.group(cls=Noun)
 def broker() -> None:
-    """Add, list, fence, replace and remove brokers."""
+    """Add, list, fence, drain, replace and remove brokers."""
 
 
 @verb(broker)
@@ -40,8 +43,8 @@ def add(
 ) -> None:
     """Register a broker, in which topics can have replicas.
 
-    All clients reach its root under this URL.  Give secrets of its storage to each client, as storage options ID.KEY,
-    for example 1.secret.
+    All clients must reach its root under this URL.  Give secrets of its storage to each client, as storage options
+    ID.KEY, for example 1.secret.
 
     \b
     Example:
@@ -132,18 +135,52 @@ def replace(
 
 @verb(broker)
 @broker_id
+@click.option("--force", is_flag=True, help="Even if writes that began before a move may still put records there.")
 @guarded
 @pass_session
-def remove(session: CommandSession, broker: int, dry_run: bool, yes: bool) -> None:
+def remove(session: CommandSession, broker: int, force: bool, dry_run: bool, yes: bool) -> None:
     """Remove a broker that has no replicas.
+
+    After its partitions were moved to other brokers, it can be removed when gc.fence.age.ms is over, or with --force:
+    then writes that began before the move fail, and have to be run again.
 
     \b
     Example:
       pylog broker remove 1 --yes
     """
     if confirmed(f"remove broker {broker}", dry_run=dry_run, yes=yes):
-        session.connect().admin.remove_broker(broker)
+        session.connect().admin.remove_broker(broker, force=force)
         emit_line(session, f"broker {broker} removed", {"broker": broker})
+
+
+@verb(broker)
+@broker_id
+@click.option("--dry-run", is_flag=True, help="Print the replicas before and after, and change nothing.")
+@pass_session
+def drain(session: CommandSession, broker: int, dry_run: bool) -> None:
+    """Move all replicas from a broker to others, so that it can be removed.
+
+    Another broker takes the place of this one in each partition, in the same rack order and as evenly as possible. The
+    partitions without a replica on it stay as they are. Prints the replicas before, to undo it with pylog reassign
+    execute.
+
+    \b
+    Example:
+      pylog broker drain 1 > before.json
+      pylog reassign list
+      pylog broker remove 1 --yes
+    """
+    from spark_log.client.administering.replica_plans import current_replicas, drained
+
+    log = session.connect()
+    plan = drained(log.journal.refresh(), broker)
+    if dry_run:
+        current = current_replicas(log.journal.state, {tp.topic: None for tp in plan})
+        emit_assignments(session, {tp: current[tp] for tp in plan}, plan)
+    elif plan:
+        start(session, log, plan)
+    else:
+        emit_line(session, f"broker {broker} has no replicas", {"broker": broker})
 
 
 @verb(broker)

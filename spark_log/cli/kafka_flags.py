@@ -64,11 +64,25 @@ SEEK: Mapping[str, str] = {
     "--export": "`pylog group describe GROUP --export` prints the committed offsets",
     "--all-topics": "leave --topic out",
 }
+REASSIGN: Mapping[str, str] = {
+    "--generate": "generating is a verb: `pylog reassign generate`",
+    "--execute": "executing is a verb: `pylog reassign execute`",
+    "--verify": "verifying is a verb: `pylog reassign verify`",
+    "--cancel": "cancelling is a verb: `pylog reassign cancel`",
+    "--list": "listing is a verb: `pylog reassign list`",
+    "--reassignment-json-file": "the file is an argument: {path} FILE",
+    "--topics-to-move-json-file": "give --topics-to-move FILE",
+    "--broker-list": "give --brokers 1,2,3",
+    "--replica-alter-log-dirs-throttle": "leave it out: a broker has one root",
+    "--preserve-throttles": "leave it out: verifying changes nothing",
+    "--disallow-replication-factor-change": "leave it out: compare the numbers of replicas before",
+}
 OF_COMMAND: Mapping[str, Mapping[str, str]] = {
     "consume": CONSUME,
     "produce": PRODUCE,
     "group": SEEK,
     "seek": SEEK,
+    **dict.fromkeys(("reassign", "generate", "execute", "verify", "cancel"), REASSIGN),
     "alter": {"--delete-config": "give --unset KEY", "--add-config": "give -c KEY=VALUE"},
 }
 

@@ -14,6 +14,7 @@ from spark_log.cli.groups import group
 from spark_log.cli.inspect import config, metadata, plan, producer
 from spark_log.cli.mirror import mirror, recover
 from spark_log.cli.produce import produce
+from spark_log.cli.reassign import reassign
 from spark_log.cli.replicate import replicate
 from spark_log.cli.segments import segment
 from spark_log.cli.serve import serve
@@ -65,7 +66,7 @@ def completion(shell: str) -> None:
 
 SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
     ("Every day", (topic, produce, consume, group)),
-    ("Administration", (serve, cluster, config, broker, elect, producer, transaction)),
+    ("Administration", (serve, cluster, config, broker, reassign, elect, producer, transaction)),
     ("Upkeep", (maintain, replicate, merge, gc, checkpoint, verify, repair, mirror, recover)),
     ("Inspection", (plan, segment, metadata)),
     ("Tools", (bench, completion)),

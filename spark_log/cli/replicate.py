@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,13 +14,12 @@ import click
 from spark_log.cli.base import DURATION, Failed, Verb, pass_session
 from spark_log.cli.output import emit_line, progress_bars
 from spark_log.cli.session import CommandSession
-from spark_log.cli.units import duration_text, size_text
+from spark_log.cli.units import duration_text, parse_rate, size_text
+from spark_log.errors import InvalidRequest
 from spark_log.text import counted
 
 if TYPE_CHECKING:
     from spark_log.node.replicator import ReplicationReport
-
-FACTORS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
 class RateType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
@@ -30,17 +28,17 @@ class RateType(click.ParamType):  # type: ignore[type-arg]  # generic from click
     name = "rate"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(r"([0-9]{1,12})([kmg]i?)?b?(?:/s)?", str(value).strip().lower())
-        if found is None or not int(found[1]):
-            self.fail(f"{value!r} is not a number of bytes per second, as 50MB", param, ctx)
-        return int(found[1]) * FACTORS[found[2] or ""]
+        try:
+            return parse_rate(str(value))
+        except InvalidRequest as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.command(cls=Verb)
 @click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Repeat it this often, until interrupted.")
 @click.option("--throttle", type=RateType(), metavar="RATE", help="Copy at most so many bytes per second, as 50MB.")
 @click.option(
-    "--broker", "brokers", type=int, multiple=True, metavar="ID", help="Copy to this broker only; repeatable."
+    "--broker", "brokers", type=int, multiple=True, metavar="ID", help="Check and copy to this broker only; repeatable."
 )
 @pass_session
 def replicate(session: CommandSession, every_ms: int | None, throttle: int | None, brokers: tuple[int, ...]) -> None:
@@ -56,6 +54,7 @@ def replicate(session: CommandSession, every_ms: int | None, throttle: int | Non
     \b
     Example:
       pylog replicate --every 1s --throttle 50MB
+      pylog replicate --every 1s --broker 2     # on the machine with its disk
     """
     from spark_log.node.broker_duties import replicate_every, replicate_once
 
@@ -74,6 +73,11 @@ def replicate(session: CommandSession, every_ms: int | None, throttle: int | Non
 
 
 def _say(session: CommandSession, report: ReplicationReport) -> None:
+    emit_line(session, report_text(report), asdict(report))
+
+
+def report_text(report: ReplicationReport) -> str:
+    """The report of a round in a line."""
     text = f"version {report.version}: {counted(report.objects, 'object')} ({size_text(report.bytes)}) copied"
     if report.joined:
         text += f"; {counted(len(report.joined), 'replica')} joined"
@@ -89,7 +93,7 @@ def _say(session: CommandSession, report: ReplicationReport) -> None:
             text += f"; broker {broker} lacks {counted(lag.objects, 'object')} ({size_text(lag.bytes)}) since {since}"
     for problem in report.problems:
         text += f"; {problem}"
-    emit_line(session, text, asdict(report))
+    return text
 
 
 @contextmanager

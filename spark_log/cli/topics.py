@@ -191,20 +191,22 @@ def describe(session: CommandSession, name: str | None, everything: bool, which:
         raise click.UsageError("give a topic, or --under-replicated, --under-min-isr or --unavailable")
     found = log.admin.describe_topics([name])[name]
     fields = {"topic": name, "id": found.topic_id, "created": format_timestamp_ms(found.created_ms)}
-    pending = any(part.high_watermark < part.end for part in found.partitions)
-    high = ["high_watermark"] if pending else []
-    columns = ["partition", *REPLICA_COLUMNS, "start", *high, "end", "records", "bytes", "objects"]
+    moves = [name for name in MOVE_COLUMNS if any(getattr(part, name) for part in found.partitions)]
+    high = ["high_watermark"] if any(part.high_watermark < part.end for part in found.partitions) else []
+    columns = ["partition", *REPLICA_COLUMNS, *moves, "start", *high, "end", "records", "bytes", "objects"]
     rows = [{**_replicas_shown(part), "records": part.rows} for part in found.partitions]
     configs = config_table(log, name, everything=everything)
     emit_parts(session, fields, {"configs": configs, "partitions": Table(columns, rows)})
 
 
 REPLICA_COLUMNS = ("leader", "replicas", "isr")
+MOVE_COLUMNS = ("adding", "removing")
+"""Of partitions that move."""
 
 
 def _replicas_shown(part: PartitionDescription) -> dict[str, Any]:
     """A row, with brokers as Kafka's tools print them."""
-    lists = {name: ",".join(map(str, getattr(part, name))) for name in ("replicas", "isr")}
+    lists = {name: ",".join(map(str, getattr(part, name))) for name in ("replicas", "isr", *MOVE_COLUMNS)}
     return {**part._asdict(), **lists, "leader": "none" if part.leader < 0 else part.leader}
 
 
@@ -242,26 +244,62 @@ def config_table(log: Log, name: str | None, *, everything: bool) -> Table:
 @verb(topic)
 @existing_topic
 @click.option("--partitions", type=int, metavar="TOTAL", help="The new number of partitions, which can only grow.")
+@click.option(
+    "-r",
+    "--replication-factor",
+    "factor",
+    type=int,
+    metavar="N",
+    help="The new number of replicas of each partition, whose records then move.",
+)
 @config_option
 @click.option("--unset", multiple=True, metavar="KEY", help="A config to set back to its default; may be repeated.")
 @pass_session
 def alter(
-    session: CommandSession, name: str, partitions: int | None, configs: dict[str, str], unset: tuple[str, ...]
+    session: CommandSession,
+    name: str,
+    partitions: int | None,
+    factor: int | None,
+    configs: dict[str, str],
+    unset: tuple[str, ...],
 ) -> None:
-    """Add partitions to a topic, and change its configs.
+    """Add partitions to a topic, and change its configs and its replication factor.
+
+    With another replication factor, the partitions are spread over all brokers again, as pylog reassign generate would
+    do it. New records are written to the new replicas immediately. A coordinator, pylog replicate or pylog maintain
+    moves the older ones: pylog reassign list shows which partitions are moving.
 
     \b
     Example:
       pylog topic alter orders --partitions 6 -c retention.bytes=1000000000 --unset retention.ms
+      pylog topic alter orders --replication-factor 3 -c min.insync.replicas=2
     """
-    if partitions is None and not configs and not unset:
-        raise click.UsageError("nothing to alter: give --partitions, -c KEY=VALUE or --unset KEY")
+    if partitions is None and factor is None and not configs and not unset:
+        raise click.UsageError("nothing to alter: give --partitions, --replication-factor, -c KEY=VALUE or --unset KEY")
     log = session.connect()
-    if configs or unset:
-        alter_configs(log, name, configs, unset)
     if partitions is not None:
         log.admin.create_partitions({name: partitions})
+    grows = factor is not None and factor > _factor(log, name)
+    if factor is not None and grows:
+        alter_factor(log, name, factor)
+    if configs or unset:
+        alter_configs(log, name, configs, unset)
+    if factor is not None and not grows:  # min.insync.replicas may have been lowered with it
+        alter_factor(log, name, factor)
     emit_line(session, f"topic {name} altered", {"topic": name})
+
+
+def _factor(log: Log, name: str) -> int:
+    from spark_log.client.administering.replica_plans import current_replicas
+
+    return max(map(len, current_replicas(log.journal.refresh(), [name]).values()))
+
+
+def alter_factor(log: Log, name: str, factor: int) -> None:
+    """Give a topic another replication factor.  Partitions that have it keep their replicas."""
+    from spark_log.client.administering.replica_plans import with_factor
+
+    log.admin.alter_partition_reassignments(with_factor(log.journal.refresh(), name, factor))
 
 
 def alter_configs(log: Log, name: str | None, configs: Mapping[str, str], unset: Sequence[str]) -> None:

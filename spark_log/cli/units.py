@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
+from spark_log.errors import InvalidRequest
+
 SIZES = ("KiB", "MiB", "GiB", "TiB", "PiB")
+FACTORS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 TIMES_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 
 
@@ -18,6 +22,14 @@ def size_text(count: int) -> str:
         size /= 1024
         units.pop()
     return f"{size:.1f} {units[-1]}"
+
+
+def parse_rate(text: str) -> int:
+    """Bytes per second, such as 50MB.  Raises InvalidRequest."""
+    found = re.fullmatch(r"([0-9]{1,12})([kmg]i?)?b?(?:/s)?", text.strip().lower())
+    if found is None or not int(found[1]):
+        raise InvalidRequest(f"{text!r} is not a number of bytes per second, as 50MB")
+    return int(found[1]) * FACTORS[found[2] or ""]
 
 
 def duration_text(ms: int) -> str:

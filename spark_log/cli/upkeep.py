@@ -210,9 +210,9 @@ def verify(
       pylog verify --deep --repair
       pylog verify --deep --repair-from s3://other-bucket/log
     """
-    from spark_log.node.copy_checks import repair_copies
     from spark_log.node.object_repair import repair_objects
     from spark_log.node.verify import verify as run
+    from spark_log.node.verify_copies import repair_copies
 
     if options and repair_from is None:
         raise click.UsageError("--repair-option is for the storage of --repair-from, which is missing")

@@ -26,7 +26,7 @@ from spark_log.errors import (
     StorageError,
     UnsupportedVersion,
 )
-from spark_log.journal.read_sources import PATIENT_MS, BoundedStore, from_sources
+from spark_log.journal.read_failover import PATIENT_MS, BoundedStore, from_sources
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.metadata.replica_state import OWN_BROKER, Broker
 from spark_log.store.base import Bytes, ObjectStore

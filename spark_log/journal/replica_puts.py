@@ -30,7 +30,7 @@ from spark_log.errors import (
 from spark_log.journal.broker_roots import Roots, WrongRoot
 from spark_log.metadata.replica_state import OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import Targets
-from spark_log.model import ACKS_ALL, Placed
+from spark_log.model import Placed
 from spark_log.store.base import Bytes, Chunks, ObjectStore
 from spark_log.store.object_copies import copy_object
 
@@ -40,6 +40,11 @@ GRACE_MS = 1000
 """A put may take this much longer than those of the first `min.insync.replicas`."""
 STUCK_MS = 60_000
 """A put that sends nothing for this long is not waited for, although there are not enough others."""
+IMPATIENT_MS = 10_000
+"""The same for a writer that has other groups to write to."""
+REPLICAS_MS_MAX = 120_000
+"""How long a writer without a deadline tries to write to a group again: Kafka's `delivery.timeout.ms`."""
+REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_MS_MAX = 100, 2000
 
 COPY_MS, BYTES_PER_MS = 10_000, 10_000
 """A copy may take this long, and a millisecond more for so many bytes, before its root is passed over."""
@@ -52,6 +57,14 @@ Replica: TypeAlias = tuple[int, int]
 
 ROOT_FAILURES = (StorageUnavailable, NoSpace, WrongRoot, CorruptObject, UnsupportedVersion)
 """Errors of a root that is not well; others are the writer's: it has no right to write there."""
+
+
+class NoReplica(StorageUnavailable):
+    """None of the replicas of a group could be written to: their roots are away or hang."""
+
+    def __init__(self, message: str, *, placement_group: int) -> None:
+        super().__init__(message)
+        self.placement_group = placement_group
 
 
 class Outcome(NamedTuple):
@@ -83,36 +96,46 @@ class ReplicaPut:
     """A put of one object to the replicas of a group with brokers; its threads begin immediately."""
 
     def __init__(
-        self, roots: Roots, targets: Targets, name: str, chunks: Data, clock: Clock, until_ms: float = math.inf
+        self,
+        roots: Roots,
+        targets: Targets,
+        name: str,
+        chunks: Data,
+        clock: Clock,
+        until_ms: float = math.inf,
+        stuck_ms: int = STUCK_MS,
     ) -> None:
         """
         until_ms:  deadline on the monotonic clock.
-        Raises LeaderNotAvailable if no in-sync replica is active.
+        stuck_ms:  how long puts that send nothing are waited for.
         """
-        if not targets.isr:
-            raise LeaderNotAvailable(
-                f"no in-sync replica of placement group {targets.group} is active: `pylog broker list` shows why; "
-                "nothing was written"
-            )
+        self._stuck_ms = stuck_ms
         self._roots, self._targets, self.name, self._clock, self._until_ms = roots, targets, name, clock, until_ms
         self._data = _SharedData(chunks, clock)
-        jobs = {one: partial(_put, roots, one[0], name, self._data) for one in targets.all}
-        self._race = _Race(targets.all, jobs, clock, until_ms, among=targets.isr, least=targets.least)
+        replicas = targets.all if targets.isr else ()
+        jobs = {one: partial(_put, roots, one[0], name, self._data) for one in replicas}
+        self._race = _Race(replicas, jobs, clock, until_ms, among=targets.isr, least=targets.least)
 
     def outcome(self) -> Outcome:
         """Wait for the puts.
 
-        Raises the error of a replica that refuses the request, if fewer than `least` have the object; NoSpace or
-        StorageUnavailable if none has it.
+        Raises LeaderNotAvailable if no in-sync replica is active; the error of a replica that refuses the request, if
+        fewer than `least` have the object; NoSpace or NoReplica if none has it.
         """
+        if not self._targets.isr:
+            raise LeaderNotAvailable(
+                f"no in-sync replica of placement group {self._targets.group} is active: `pylog broker list` shows "
+                "why; nothing was written",
+                placement_group=self._targets.group,
+            )
         try:
-            ended = self._race.wait(lambda: self._data.moved_ms)
+            ended = self._race.wait(lambda: self._data.moved_ms, self._stuck_ms)
         finally:
             self._data.release()
         outcome = _outcome(self._targets, ended, self._data.size)
         for broker, error in sorted(outcome.missed.items()):
             logger.warning("broker %d missed the put of %s: %s", broker, self.name, error or "it had not ended")
-        _check_held(self._targets, self.name, outcome)
+        _check_held(self._targets, outcome)
         return outcome
 
     def retry_missed(self, outcome: Outcome) -> Placed:
@@ -133,19 +156,32 @@ def _outcome(targets: Targets, ended: Mapping[Replica, Exception | None], size: 
     return Outcome(held, {one[0]: ended.get(one) for one in targets.all if one not in held}, size)
 
 
-def _check_held(targets: Targets, name: str, outcome: Outcome) -> None:
+def _check_held(targets: Targets, outcome: Outcome) -> None:
     """Raises the error of a replica that refuses the writer, if too few others have the object; if none has it, NoSpace
-    if all are full, and otherwise StorageUnavailable.
+    if all are full, and otherwise NoReplica.
     """
     errors = [error for _, error in sorted(outcome.missed.items()) if error is not None]
     refusals = [error for error in errors if not isinstance(error, ROOT_FAILURES)]
     if refusals and sum(one in outcome.held for one in targets.isr) < targets.least:
         raise refusals[0]
     if not outcome.held:
-        if errors and all(isinstance(error, NoSpace) for error in outcome.missed.values()):
+        if not targets.leader_only and all(isinstance(error, NoSpace) for error in outcome.missed.values()):
             raise errors[0]
         whys = [f"broker {one}: {error or 'it did not answer'}" for one, error in sorted(outcome.missed.items())]
-        raise StorageUnavailable(f"no replica could be written: {'; '.join(whys)}")
+        raise NoReplica(f"no replica could be written: {'; '.join(whys)}", placement_group=targets.group)
+
+
+class ToPut(NamedTuple):
+    """An object of a group with brokers that is to be put."""
+
+    group: int
+    least: int
+    """The highest `min.insync.replicas` of the topics of the object."""
+    name: str
+    chunks: Callable[[], Iterable[Bytes]]
+
+
+Begun: TypeAlias = Mapping[ToPut, ReplicaPut]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +190,61 @@ class ReplicaPuts:
 
     roots: Roots
     targets: Callable[[int], Targets]
-    """Where objects of a group are put."""
+    """Where objects of a group are put, as far as the writer knows; with acks=1 on the leader."""
+    newest: Callable[[int], Targets]
+    """All of its replicas by the newest state of the log.  It may raise StorageUnavailable."""
     clock: Clock
     until_ms: float = math.inf
     """Deadline on the monotonic clock."""
-    acks: int = ACKS_ALL
-    """Of the commit of these objects."""
+    patient: bool = True
+    """Whether an object that no replica takes is put again."""
 
-    def begin(self, group: int, least: int, name: str, chunks: Data) -> ReplicaPut:
-        """least:  the highest `min.insync.replicas` of the topics of the object.  Raises as `ReplicaPut` does."""
-        targets = self.targets(group)
-        targets = targets._replace(least=least if self.acks == ACKS_ALL else 1)
-        return ReplicaPut(self.roots, targets, name, chunks, self.clock, self.until_ms)
+    def begin(self, objects: Iterable[ToPut]) -> Begun:
+        """Put objects, together; `placed` waits for them."""
+        return {one: self._put(one, self.targets) for one in objects}
+
+    def placed(self, begun: Begun) -> dict[str, Placed]:
+        """Where the objects are.  One that no replica takes is put again until the deadline, or for `REPLICAS_MS_MAX`.
+
+        Raises as `ReplicaPut.outcome` does.
+        """
+        until_ms = min(self.until_ms, self.clock.monotonic_ms() + REPLICAS_MS_MAX)
+        wait, placed = REPLICAS_BACKOFF_MS, dict[str, Placed]()
+        while True:
+            done, failed = _ended(begun)
+            placed |= done
+            if not failed:
+                return placed
+            error = next(iter(failed.values()))
+            left_ms = until_ms - self.clock.monotonic_ms() - REPLICAS_BACKOFF_MS
+            if not self.patient or left_ms <= 0:
+                raise error
+            logger.info("an object is put again: %s", error)
+            self.clock.sleep_ms(min(wait, left_ms))
+            wait = min(2 * wait, REPLICAS_BACKOFF_MS_MAX)
+            begun = {one: self._put(one, self._newest) for one in failed}
+
+    def _put(self, one: ToPut, targets: Callable[[int], Targets]) -> ReplicaPut:
+        where = targets(one.group)._replace(least=one.least)
+        stuck_ms = STUCK_MS if self.patient and not where.leader_only else IMPATIENT_MS
+        return ReplicaPut(self.roots, where, one.name, one.chunks, self.clock, self.until_ms, stuck_ms)
+
+    def _newest(self, group: int) -> Targets:
+        try:
+            return self.newest(group)
+        except StorageUnavailable:
+            return self.targets(group)
+
+
+def _ended(begun: Begun) -> tuple[dict[str, Placed], dict[ToPut, LeaderNotAvailable | NoReplica]]:
+    """Where objects are, and those that no replica took with their errors."""
+    outcomes, failed = dict[ToPut, Outcome](), dict[ToPut, LeaderNotAvailable | NoReplica]()
+    for one, put in begun.items():
+        try:
+            outcomes[one] = put.outcome()
+        except (LeaderNotAvailable, NoReplica) as error:
+            failed[one] = error
+    return {one.name: begun[one].retry_missed(outcome) for one, outcome in outcomes.items()}, failed
 
 
 def copy_to(
@@ -396,21 +475,22 @@ class _Race:
                 self._enough_ms = self._clock.monotonic_ms()
             self._change.notify_all()
 
-    def wait(self, moved_ms: Callable[[], int]) -> dict[Replica, Exception | None]:
+    def wait(self, moved_ms: Callable[[], int], stuck_ms: int = STUCK_MS) -> dict[Replica, Exception | None]:
         """The jobs that have ended when the rule says so, with their errors.
 
         moved_ms:  when any of them last made progress.
+        stuck_ms:  how long they are waited for without progress, while not enough have ended.
         """
         with self._change:
             while len(self._ended) < self._count:
                 now = self._clock.monotonic_ms()
-                limit = min(self._limit(moved_ms()), self._until_ms)
+                limit = min(self._limit(moved_ms() + stuck_ms), self._until_ms)
                 if now >= limit:
                     break
                 self._change.wait((limit - now) / 1000)
             return dict(self._ended)
 
-    def _limit(self, moved_ms: int) -> float:
+    def _limit(self, stuck_ms: int) -> float:
         if self._enough_ms is None:
-            return moved_ms + STUCK_MS
+            return stuck_ms
         return self._enough_ms + max(GRACE_MS, (self._enough_ms - self._began) / 2)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from spark_log.clock import Clock
 from spark_log.errors import NotCoordinator, StorageUnavailable
 from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, WrongRoot
-from spark_log.journal.read_sources import NOT_READ
+from spark_log.journal.read_failover import NOT_READ
 from spark_log.journal.replica_puts import copy_missing, put_replicas
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.replicas import Targets

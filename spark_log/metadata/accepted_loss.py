@@ -125,6 +125,7 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
         partitions=LayeredMap(partitions),
         assignments=Map({names[key]: groups for key, groups in state.assignments.items() if key in names}),
         pending=tuple(_renew_pending(one, names) for one in state.pending),
+        reassignments=Map({(names[key[0]], key[1]): row for key, row in state.reassignments.items()}),
         dropped=Map({name: version for name in stored if name not in state.objects}),
         dropped_lists=Map(),
         cleaned=Map(),  # the swaps of a pass may be lost

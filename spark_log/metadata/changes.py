@@ -29,6 +29,7 @@ _QUIET = (
     r.InitProducerRecord,
     r.LagRecord,
     r.ListDroppedRecord,
+    r.MovedRecord,
     r.SwapRecord,
 )
 """Records that concern no client but those that read the partitions that grow."""
@@ -112,6 +113,8 @@ def _note(found: Changes, record: r.AnyRecord) -> None:
             found.topics[record.topic_id] = None
         case r.SetConfigsRecord() if record.topic_id:
             found.topics[record.topic_id] = None
+        case r.ReassignRecord() | r.MovedRecord():
+            found.topics.update(dict.fromkeys(one.topic_id for one in record.partitions))
 
 
 def merged(changes: Sequence[Changes]) -> Changes:

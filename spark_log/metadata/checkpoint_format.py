@@ -29,7 +29,7 @@ from spark_log.metadata.frames import Frame, encode_end, encode_frames, read_fra
 from spark_log.metadata.last_commit import shared
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece, check_format
-from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup
+from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment
 from spark_log.metadata.state import (
     CleanedPart,
     DroppedList,
@@ -76,6 +76,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     generations: int = 0
     features: list[tuple[str, int]] = []
     copies_made: int = 0
+    groups_made: int = 0
 
 
 class _Levels(msgspec.Struct, frozen=True):
@@ -166,6 +167,7 @@ KINDS = {
     "brokers": _Kind(lambda state: _sorted(state.brokers), tuple[int, Broker]),
     "placement_groups": _Kind(lambda state: _sorted(state.placement_groups), tuple[int, PlacementGroup]),
     "assignments": _Kind(lambda state: _sorted(state.assignments), tuple[str, tuple[int, ...]]),
+    "reassignments": _Kind(lambda state: _sorted(state.reassignments), tuple[TopicKey, Reassignment]),
     "copies": _Kind(lambda state: _sorted(state.copies), tuple[int, Copies]),
     "pending": _Kind(lambda state: enumerate(state.pending), tuple[int, PendingCommit]),
 }
@@ -276,6 +278,7 @@ def _header(state: State) -> Header:
         generations=state.generations,
         features=sorted(state.features.items()),
         copies_made=state.copies_made,
+        groups_made=state.groups_made,
     )
 
 
@@ -428,4 +431,6 @@ class _Maps:
             copies=self._maps["copies"].finish(),
             copies_made=header.copies_made,
             pending=tuple(self._pending),
+            groups_made=header.groups_made,
+            reassignments=self._maps["reassignments"].finish(),
         )

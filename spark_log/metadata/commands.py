@@ -23,7 +23,9 @@ from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import (
     AddCopies,
     AddPendingCopies,
+    AlterReassignments,
     ElectLeader,
+    EndReassignments,
     FenceBroker,
     JoinIsr,
     RegisterBroker,
@@ -578,6 +580,8 @@ Single: TypeAlias = (
     | RemoveCopies
     | JoinIsr
     | ElectLeader
+    | AlterReassignments
+    | EndReassignments
     | ResetReplicas
 )
 AnyCommand: TypeAlias = Single | SeveralCommands

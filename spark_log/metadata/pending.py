@@ -16,8 +16,10 @@ from msgspec.structs import replace as moved
 
 from spark_log.metadata import records as r
 from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.replay_reassignments import with_late_slices
 from spark_log.metadata.replay_replicas import not_pending
-from spark_log.metadata.replicas import copies_of, epoch_of, group_at, group_number, is_active, min_insync, targets_of
+from spark_log.metadata.replica_state import OWN_GROUP
+from spark_log.metadata.replicas import copies_of, epoch_of, group_at, is_active, is_async, min_insync, targets_of
 from spark_log.metadata.state import Partition, PendingCommit, State, TopicKey
 from spark_log.model import ACKS_ALL, APPEND_TIME, CREATE_TIME, Slice
 from spark_log.settings import topic_config
@@ -131,11 +133,29 @@ def newest_released(state: State) -> State:
 
 
 def _released(state: State, commit: PendingCommit) -> State:
-    return replace(
+    new, places = entries_of(commit), _places(state, commit)
+    state = replace(
         not_pending(state, commit.objects),
-        partitions=with_entries(state, entries_of(commit)),
+        partitions=with_entries(state, new),
         pending=tuple(one for one in state.pending if one is not commit),
     )
+    return with_late_slices(state, places)
+
+
+def _places(state: State, commit: PendingCommit) -> dict[TopicKey, set[int]]:
+    """The groups of the objects of a commit, by partition.  For one whose slices are in an index: all groups."""
+    groups = {name: _group_of(state, name) for name in commit.objects}
+    found: dict[TopicKey, set[int]] = {}
+    for topic_id, number, piece in commit.slices:
+        found.setdefault((topic_id, number), set()).add(groups[piece.object])
+    for topic_id, number, _ in commit.pieces:
+        found.setdefault((topic_id, number), set()).update(groups.values())
+    return found
+
+
+def _group_of(state: State, name: str) -> int:
+    known = copies_of(state, state.objects[name])
+    return OWN_GROUP if known is None else known.group
 
 
 def entries_of(commit: PendingCommit) -> Entries:
@@ -151,9 +171,7 @@ def entries_of(commit: PendingCommit) -> Entries:
 def is_due(state: State, commit: PendingCommit) -> bool:
     """Whether readers may see a commit: no earlier one of its partitions is pending, and the replicas have it."""
     new = entries_of(commit)
-    return all(_is_next(state, key, entries[0].start) for key, entries in new.items()) and _is_held(
-        state, commit, new.keys()
-    )
+    return all(_is_next(state, key, entries[0].start) for key, entries in new.items()) and _is_held(state, commit)
 
 
 def _is_next(state: State, key: TopicKey, start: int) -> bool:
@@ -161,28 +179,42 @@ def _is_next(state: State, key: TopicKey, start: int) -> bool:
     return part is None or state.topics[key[0]].deleted or part.readable_end == start
 
 
-def _is_held(state: State, commit: PendingCommit, keys: Iterable[TopicKey]) -> bool:
+def _is_held(state: State, commit: PendingCommit) -> bool:
     """Whether all in-sync replicas have the objects.
 
     As in Kafka, readers see nothing new while the ISR is below `min.insync.replicas`.
     """
-    for key in keys:
-        if key in state.partitions:
-            group = group_at(state, group_number(state, key))
-            if len(group.isr) < min_insync(state, key[0]) and len(group.replicas) > 1:
-                return False
     for name in commit.objects:
         known = copies_of(state, state.objects[name])
         if known is not None:
             isr = state.placement_groups[known.group].isr
             if not isr or not set(isr).issubset(known.brokers):
                 return False
-    return True
+    return not any(
+        key in state.partitions and _is_below_min(state, group, min_insync(state, key[0]))
+        for key, groups in _places(state, commit).items()
+        for group in groups
+    )
+
+
+def _is_below_min(state: State, number: int, least: int) -> bool:
+    """A group whose partitions have got other replicas since may have fewer replicas than `least`."""
+    group = group_at(state, number)
+    return len(group.isr) < min(least, sum(not is_async(state, broker) for broker in group.replicas))
 
 
 def is_pending_in(state: State, key: TopicKey) -> bool:
     """Whether a pending commit has records of a partition."""
     return any(key == (topic_id, number) for one in state.pending for topic_id, number, _ in (*one.slices, *one.pieces))
+
+
+def entries_with_pending(state: State) -> dict[TopicKey, tuple[Slice | r.Piece, ...]]:
+    """The entries of each partition, in order of keys, with those of pending commits: all that objects are live for."""
+    found = {key: part.entries for key, part in sorted(state.partitions.items())}
+    for commit in state.pending:
+        for key, entries in entries_of(commit).items():
+            found[key] = (*found[key], *entries)
+    return found
 
 
 def visible_end(state: State, key: TopicKey) -> int:

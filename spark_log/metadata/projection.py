@@ -369,6 +369,7 @@ def _projected(
         groups=cast(Any, Projected(group_names, groups)),
         dropped=unknown,
         cleaned=unknown,
+        reassignments=unknown,
         producers=unknown,
         forgotten=unknown,
         features=unknown,

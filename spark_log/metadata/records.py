@@ -364,6 +364,39 @@ class ElectLeaderRecord(Record, frozen=True, kw_only=True, tag="elect_leader"):
     leader: int
 
 
+class Replicas(NamedTuple):
+    """The new replicas of a partition."""
+
+    topic_id: str
+    partition: int
+    replicas: tuple[int, ...]
+
+
+class ReassignRecord(Record, frozen=True, kw_only=True, tag="reassign"):
+    """Partitions get other replicas: what is uploaded from this version on is put there.  Swaps move the rest."""
+
+    partitions: tuple[Replicas, ...]
+
+
+class Moved(NamedTuple):
+    """A partition of which no live slice is in an object of other replicas."""
+
+    topic_id: str
+    partition: int
+    version: int
+    """Of its reassignment."""
+    edition: int
+    """Of the partition, when its slices were looked at."""
+    seen: int
+    """Version of the log at that time."""
+
+
+class MovedRecord(Record, frozen=True, kw_only=True, tag="moved"):
+    """The ends of reassignments.  Each is void alone: if the partition has changed since."""
+
+    partitions: tuple[Moved, ...]
+
+
 class ResetReplicasRecord(Record, frozen=True, kw_only=True, tag="reset_replicas"):
     """The log has no brokers, and all objects are in its own root: it was recovered from a mirror."""
 
@@ -398,6 +431,8 @@ AnyRecord: TypeAlias = (
     | JoinIsrRecord
     | LagRecord
     | ElectLeaderRecord
+    | ReassignRecord
+    | MovedRecord
     | ResetReplicasRecord
 )
 

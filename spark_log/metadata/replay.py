@@ -32,6 +32,13 @@ from spark_log.metadata.pending import (
     with_ends,
     with_entries,
 )
+from spark_log.metadata.replay_reassignments import (
+    places_of_slices,
+    replay_moved,
+    replay_reassign,
+    with_late_slices,
+    without_ended,
+)
 from spark_log.metadata.replay_replicas import (
     REPLAY_REPLICAS,
     is_led,
@@ -222,11 +229,13 @@ def _delete_topic(state: State, record: r.DeleteTopicRecord) -> State | None:
         return None
     for name, group in state.groups.items():
         state = _without_positions(state, name, [key for key in group.offsets if key[0] == record.topic_id])
+    keys = [(record.topic_id, number) for number in range(topic.partitions)]
     state = replace(
         state,
         names=state.names.delete(topic.name),
         topics=state.topics.set(record.topic_id, topic._replace(deleted=True)),
-        cleaned=_without(state.cleaned, [(record.topic_id, number) for number in range(topic.partitions)]),
+        cleaned=_without(state.cleaned, keys),
+        reassignments=_without(state.reassignments, keys),
     )
     for number in range(topic.partitions):
         key = (record.topic_id, number)
@@ -290,7 +299,7 @@ def _commit(state: State, record: r.CommitRecord) -> State | None:
         return None
     ranges = {key: (state.partitions[key].end, entries[-1].end) for key, entries in new.items()}
     after = replace(
-        _with_positions(after, record.groups),
+        with_late_slices(_with_positions(after, record.groups), places_of_slices(record)),
         partitions=with_ends(state, new) if waits else with_entries(state, new),
         objects=state.objects.update(rows),
         producers=state.producers.set(record.producer, _produced(state, record, ranges)),
@@ -521,7 +530,7 @@ def _fence(state: State, record: r.FenceRecord) -> State | None:
     if not state.fence < record.upto < state.version:
         return None
     return replace(
-        state,
+        without_ended(state, record.upto),
         fence=record.upto,
         times=tuple(entry for entry in state.times if entry[0] > record.upto) or state.times[-1:],
         dropped=Map({name: version for name, version in state.dropped.items() if version > record.upto}),
@@ -600,5 +609,7 @@ _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.ResetClockRecord: lambda state, record: reset_clock(state, record.time),
     r.FeatureLevelRecord: _feature_level,
     r.ExpireProducersRecord: _expire_producers,
+    r.ReassignRecord: replay_reassign,
+    r.MovedRecord: replay_moved,
     **REPLAY_REPLICAS,
 }

@@ -23,10 +23,11 @@ from spark_log.metadata.replica_state import (
     Copies,
     Member,
     PlacementGroup,
+    Reassignment,
     Role,
 )
 from spark_log.metadata.replicas import can_lead, copies_of, deficits, is_active, is_current, next_leader
-from spark_log.metadata.state import ObjectRow, State
+from spark_log.metadata.state import ObjectRow, State, TopicKey
 from spark_log.model import DataObject, Placed
 
 MISSES_KEPT_MS = 3_600_000
@@ -43,16 +44,25 @@ def with_replicas(state: State, topic_id: str, replicas: Sequence[tuple[int, ...
     """
     known = state.assignments.get(topic_id)
     before = (OWN_GROUP,) * (state.topics[topic_id].partitions - len(replicas)) if known is None else known
-    groups, numbers = state.placement_groups, {group.replicas: n for n, group in state.placement_groups.items()}
-    numbers[OWN_BROKER,] = OWN_GROUP
+    numbers = dict[tuple[int, ...], int]()
     for one in dict.fromkeys(replicas):
-        if one not in numbers:
-            numbers[one] = max(groups, default=OWN_GROUP) + 1
-            groups = groups.set(numbers[one], _new_group(state, one))
+        state, numbers[one] = with_group(state, one)
     assigned = (*before, *(numbers[one] for one in replicas))
     if not any(assigned):
         return state
-    return replace(state, placement_groups=groups, assignments=state.assignments.set(topic_id, assigned))
+    return replace(state, assignments=state.assignments.set(topic_id, assigned))
+
+
+def with_group(state: State, replicas: tuple[int, ...]) -> tuple[State, int]:
+    """A state that has the group of a replica list, and its number."""
+    if replicas == (OWN_BROKER,):
+        return state, OWN_GROUP
+    for number, group in state.placement_groups.items():
+        if group.replicas == replicas:
+            return state, number
+    number = max(state.groups_made, *state.placement_groups, OWN_GROUP) + 1
+    new = _new_group(state, replicas)
+    return replace(state, placement_groups=state.placement_groups.set(number, new)), number
 
 
 def _new_group(state: State, replicas: Sequence[int]) -> PlacementGroup:
@@ -318,16 +328,29 @@ def _entered(state: State, broker: int) -> State:
 
 
 def replay_remove(state: State, record: r.RemoveBrokerRecord) -> State | None:
-    """Groups with the broker, of which nothing is left, go with it.  Void if there are others."""
+    """Groups with the broker, of which nothing is left, go with it.  Void if there are others.
+
+    Uploads for such groups, which partitions had before they were moved, are void from now on.
+    """
+    gone = _groups_with(state, record.broker)
     used = {number for numbers in state.assignments.values() for number in numbers}
     used |= {copies.group for copies in state.copies.values()}
-    groups = _groups_with(state, record.broker)
-    if record.broker not in state.brokers or used.intersection(groups):
+    used |= {number for row in state.reassignments.values() for number in (row.origin, *row.left)}
+    if record.broker not in state.brokers or used.intersection(gone):
         return None
-    left = state.placement_groups
-    for number in groups:
-        left = left.delete(number)
-    return replace(state, brokers=state.brokers.delete(record.broker), placement_groups=left)
+    groups, rows = state.placement_groups, dict[TopicKey, Reassignment]()
+    for number in gone:
+        groups = groups.delete(number)
+    for key, row in state.reassignments.items():
+        if not set(gone).isdisjoint(row.former):
+            rows[key] = row._replace(former=tuple(one for one in row.former if one not in gone))
+    return replace(
+        state,
+        brokers=state.brokers.delete(record.broker),
+        placement_groups=groups,
+        groups_made=max(state.groups_made, *gone, OWN_GROUP),
+        reassignments=state.reassignments.update(rows),
+    )
 
 
 def replay_join(state: State, record: r.JoinIsrRecord) -> State:
@@ -387,6 +410,7 @@ def without_replicas(state: State) -> State:
         brokers=none.brokers,
         placement_groups=none.placement_groups,
         assignments=none.assignments,
+        reassignments=none.reassignments,
         copies=none.copies,
     )
 

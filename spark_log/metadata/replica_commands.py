@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from spark_log.metadata import records as r
 from spark_log.metadata.command import Command
-from spark_log.metadata.decide import replicas
+from spark_log.metadata.decide import reassignments, replicas
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.reassignments import NewReplicas
 from spark_log.metadata.state import State
 
 
@@ -64,9 +67,11 @@ class RemoveBroker(Command, frozen=True, kw_only=True, tag="remove_broker"):
     """Remove a broker that has no replicas."""
 
     broker: int
+    force: bool = False
+    """Even if uploads for it may be committed, which began before its partitions were moved."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
-        return replicas.decide_remove(state, self.broker)
+        return replicas.decide_remove(state, self.broker, force=self.force)
 
 
 class AddCopies(Command, frozen=True, kw_only=True, tag="add_copies"):
@@ -119,6 +124,29 @@ class ElectLeader(Command, frozen=True, kw_only=True, tag="elect_leader"):
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
         return replicas.decide_elect(state, self.group, self.leader, unclean=self.unclean)
+
+
+class AlterReassignments(Command, frozen=True, kw_only=True, tag="alter_reassignments"):
+    """Give partitions other replicas, or cancel that.  The reply is how many have changed."""
+
+    partitions: tuple[NewReplicas, ...]
+    keeps_factor: bool = False
+    """Reject a list of another length than before."""
+
+    def __call__(self, state: State, now_ms: int) -> Decision[int]:
+        return reassignments.decide_reassign(state, self.partitions, keeps_factor=self.keeps_factor)
+
+    def topics(self, state: State) -> Sequence[str]:
+        return sorted({state.topics[one.topic_id].name for one in self.partitions if one.topic_id in state.topics})
+
+
+class EndReassignments(Command, frozen=True, kw_only=True, tag="end_reassignments"):
+    """Record that partitions have been moved.  The reply is False if all of them have changed since."""
+
+    partitions: tuple[r.Moved, ...]
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return replicas.decide_if_changed(state, r.MovedRecord(partitions=self.partitions))
 
 
 class ResetReplicas(Command, frozen=True, kw_only=True, tag="reset_replicas"):

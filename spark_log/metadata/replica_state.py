@@ -82,6 +82,25 @@ OWN = PlacementGroup((Member(OWN_BROKER, "isr"),), OWN_BROKER)
 """Group 0."""
 
 
+class Reassignment(NamedTuple):
+    """A partition whose replicas were changed, until no upload for its former replicas can be committed any more."""
+
+    origin: int
+    """The group to which a cancellation returns; that of the partition if it does not move."""
+    left: tuple[int, ...]
+    """Groups with other brokers whose objects may have records of the partition; none: it does not move (any more)."""
+    former: tuple[int, ...]
+    """Groups that the partition has had: uploads that began before `version` may be in their objects."""
+    version: int
+    """Of the last change."""
+    end: int = -1
+    """The partition's end at that version, if its new group had none of its records; otherwise -1."""
+    edition: int = -1
+    """The same of its edition.  As long as both are those of the partition, the group has none of its records."""
+    late: int = 0
+    """Version of the last commit with objects of a former group; 0: none."""
+
+
 class Copies(NamedTuple):
     """Objects of one group that have copies on the same brokers."""
 

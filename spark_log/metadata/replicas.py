@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
-from zlib import crc32
 
 from spark_log.metadata.replica_state import (
     NO_LEADER,
     OWN,
     OWN_BROKER,
     OWN_GROUP,
-    Broker,
     Copies,
     PlacementGroup,
 )
@@ -37,6 +35,8 @@ class Targets(NamedTuple):
     """The same for the replicas that are about to enter the ISR."""
     least: int = 1
     """`min.insync.replicas`: a writer does not wait long for others when this many in-sync replicas have an object."""
+    leader_only: bool = False
+    """There are other replicas, which get the objects later, or if the leader does not take them: acks=1."""
 
     @property
     def all(self) -> tuple[tuple[int, int], ...]:
@@ -51,7 +51,7 @@ def targets_of(state: State, group: int, least: int = 1, acks: int = ACKS_ALL) -
         return Targets(least=least)
     known = group_at(state, group)
     if acks != ACKS_ALL and known.leader != NO_LEADER:
-        return Targets(group, _with_epochs(state, [known.leader]), (), least)
+        return Targets(group, _with_epochs(state, [known.leader]), leader_only=True)
     return Targets(group, _with_epochs(state, known.isr), _with_epochs(state, known.joining), least)
 
 
@@ -69,10 +69,11 @@ def is_active(state: State, broker: int) -> bool:
 
 def can_lead(state: State, broker: int) -> bool:
     """Whether a broker may be in an ISR: it is active, and not asynchronous."""
-    return is_active(state, broker) and not _is_async(state, broker)
+    return is_active(state, broker) and not is_async(state, broker)
 
 
-def _is_async(state: State, broker: int) -> bool:
+def is_async(state: State, broker: int) -> bool:
+    """Whether no write waits for a broker."""
     known = state.brokers.get(broker)
     return known is not None and known.is_async
 
@@ -168,44 +169,6 @@ def last_copies(state: State, broker: int) -> Deficit:
     """Objects that only this broker has."""
     some = [c for c in state.copies.values() if c.brokers == (broker,)]
     return Deficit(sum(c.objects for c in some), sum(c.bytes for c in some))
-
-
-def rack_ring(brokers: Mapping[int, Broker]) -> list[int]:
-    """Brokers that can hold replicas, so that neighbours are in different racks as far as possible.
-
-    brokers: the registered ones; broker 0 is always one of them.
-    """
-    racks: dict[str, list[int]] = {}
-    for broker in sorted({OWN_BROKER, *brokers}):
-        known = brokers.get(broker)
-        if known is None or not (known.is_async or known.fenced):
-            racks.setdefault(known.rack if known is not None else "", []).append(broker)
-    turns = max(len(some) for some in racks.values())
-    return [some[turn] for turn in range(turns) for _, some in sorted(racks.items()) if turn < len(some)]
-
-
-def place(state: State, topic_id: str, first: int, total: int, factor: int) -> list[tuple[int, ...]]:
-    """Replica lists of partitions [first, total): neighbours on a ring of brokers, each rack once before any twice.
-
-    Each broker leads the same number of partitions, one more or less.  There are as many lists as brokers.
-    """
-    if factor == 1:
-        return [(OWN_BROKER,)] * (total - first)
-    ring = rack_ring(state.brokers)
-    shift = crc32(topic_id.encode())
-    return [_neighbours(state, ring, (shift + number) % len(ring), factor) for number in range(first, total)]
-
-
-def _neighbours(state: State, ring: Sequence[int], at: int, factor: int) -> tuple[int, ...]:
-    """A broker of the ring, and those after it: first one of each other rack, then the rest."""
-    order = [*ring[at:], *ring[:at]]
-    seen, near, far = set[str](), list[int](), list[int]()
-    for broker in order:
-        known = state.brokers.get(broker)
-        rack = known.rack if known is not None else ""
-        (far if rack and rack in seen else near).append(broker)
-        seen.add(rack)
-    return tuple([*near, *far][:factor])
 
 
 def next_leader(state: State, group: PlacementGroup) -> int:

@@ -20,7 +20,7 @@ from spark_log.metadata.features import SUPPORTED
 from spark_log.metadata.last_commit import LastCommit
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
-from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup
+from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment
 from spark_log.model import Slice
 
 TopicKey = tuple[str, int]
@@ -214,6 +214,10 @@ class State:
     """By number.  Group 0, the log's own root alone, has no row."""
     assignments: Map[str, tuple[int, ...]] = field(default_factory=Map)
     """By topic id, the group of each partition; topics that are in group 0 only have no row."""
+    groups_made: int = 0
+    """The highest number of a group that was removed: a number is never used again."""
+    reassignments: Map[TopicKey, Reassignment] = field(default_factory=Map)
+    """The partitions whose replicas were changed above the fence, and those that move."""
     copies: Map[int, Copies] = field(default_factory=Map)
     """Which brokers have copies of objects.  Objects of a group with the same holders share a row."""
     copies_made: int = 0

@@ -53,6 +53,7 @@ _FIELDS = (
     "version",
     "retry_after_ms",
     "lacking",
+    "placement_group",
 )
 """Attributes of errors that error handlers need."""
 

@@ -6,9 +6,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,17 +27,17 @@ from spark_log.groups.messages import Code, JoinGroupRequest, LeaveGroupRequest,
 from spark_log.groups.subscription import CONSUMER, subscribed_topics
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.projection import Holdings, object_rows
-from spark_log.metadata.state import State
 from spark_log.net import audit
 from spark_log.net.address import is_own_host
+from spark_log.net.change_replies import ChangeReplies
 from spark_log.net.connection_limits import ConnectionLimits, Connections, Peer
+from spark_log.net.leader_check import LeaderCheck
 from spark_log.net.listener import Listener
 from spark_log.net.long_poll import LongPolls, PausedConnections
 from spark_log.net.messages import (
     GROUP_PATHS,
     PROTOCOL,
     WAIT_MS_MAX,
-    ChangesReply,
     ChangesRequest,
     ClusterInfo,
     CommandOutcome,
@@ -51,29 +49,21 @@ from spark_log.net.messages import (
     ObjectsReply,
     ObjectsRequest,
     TopicsRequest,
-    batches_as_text,
     decode,
     encode,
     failure_of,
 )
 from spark_log.net.quotas import Claim, Quota, Quotas
 from spark_log.net.service import GroupService, Service
+from spark_log.net.thread_results import ThreadResults
 from spark_log.net.tokens import Grant, Tokens, check_allowed, check_names
 
 KEEPALIVE_S = 75.0
 REPLY_BYTES_MAX = 1 << 20
 """Limit of new log records in a reply to commands.  Clients that are further behind read them from storage."""
-CHANGES_BYTES_MAX = 128 << 10
-"""The limit in a reply to a long poll.  Thousands are sent at a time, so each must be cheap."""
-PAUSE_S = 2.5
-"""An event loop that did not run for this long was suspended: normally it runs at least once a second."""
-STALE_S = 10.0
-"""A standby that has not read the log up to its end for this long does not answer for it."""
 HELD_MAX = 1000
 """Partitions, missing topics and groups of a client that holds topics.  A client of more reads the log: it describes
 each of them in each request, and the event loop waits while they are compared."""
-DELTAS_MAX, DELTAS_BYTES_MAX = 100, 8 << 20
-"""Replies to clients of topics that are kept: the clients of one topic that wait ask for the same."""
 STANDBY_LOOK_S = 0.05
 """How often a request checks whether a standby has read the log since it arrived."""
 SHUTDOWN_S = 2.0
@@ -99,38 +89,6 @@ class _Http(web.Server):
     def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
         self._closed(handler)
         super().connection_lost(handler, exc)
-
-
-class _ThreadResults:
-    """Passes results from other threads to the event loop, and wakes it once for several results."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._landed: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
-        self._called = False
-
-    def of(self, found: Future[Result]) -> asyncio.Future[Result]:
-        """A future on the event loop that is done soon after `found`."""
-        answer: asyncio.Future[Result] = self._loop.create_future()
-        found.add_done_callback(lambda done: self._on_done(answer, done))
-        return answer
-
-    def _on_done(self, answer: asyncio.Future[Any], done: Future[Any]) -> None:
-        self._landed.append((answer, done))
-        if not self._called:
-            self._called = True
-            self._loop.call_soon_threadsafe(self._hand_over)
-
-    def _hand_over(self) -> None:
-        self._called = False  # before reading: results that arrive from now on call again
-        while self._landed:
-            answer, done = self._landed.popleft()
-            if answer.done():
-                continue  # the client has hung up
-            if (error := done.exception()) is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(done.result())
 
 
 class Server:
@@ -160,20 +118,14 @@ class Server:
         """Tasks of group requests that may wait, each with a check of its token."""
         self._revoked: dict[asyncio.Task[Any], SparkLogError] = {}
         """The errors of those that were cancelled, because their tokens lost access."""
-        self._awake_s = time.monotonic()
-        """When the event loop last ran."""
-        self._paused_s = 0.0
-        """The end of the last suspension of at least PAUSE_S."""
+        self._leader = LeaderCheck(service)
+        self._replies = ChangeReplies(service)
         self._waiters = LongPolls()
         self._led = False
         """Whether it led when waiting requests were last woken."""
         self._connections = Connections(limits)
         self._peers: dict[Any, Peer] = {}
         """By aiohttp's protocol object."""
-        self._body: tuple[object, bytes] = (None, b"")
-        """The last reply to a request for changes, and what it depends on."""
-        self._deltas: tuple[State | None, dict[bytes, bytes]] = (None, {})
-        """Replies about a state, by what the clients have."""
         self._http: _Http | None = None
         self._listener: Listener | None = None
         self._routes: dict[str, tuple[str, Handler]] = {
@@ -200,7 +152,7 @@ class Server:
             loop.call_soon_threadsafe(self._wake)
 
         self._service.on_change = changed
-        self._thread_results = _ThreadResults(loop)
+        self._thread_results = ThreadResults(loop)
         self._parking = PausedConnections(loop)
         make = self._http = _Http(
             self._guard,
@@ -266,29 +218,12 @@ class Server:
         self._waiters.wake(None if self._stopping or (self._led and not leading) else touched)
         self._led = leading
 
-    def _leads(self) -> bool:
-        """Whether this coordinator leads.
-
-        A process that was suspended may have been replaced meanwhile, so it reads the log before it answers again.
-        Raises CoordinatorNotAvailable during that time.
-        """
-        self._note_pause()
-        if self._service.leading and self._service.confirmed_s < self._paused_s:
-            raise CoordinatorNotAvailable("this coordinator was suspended, and is checking whether it still leads")
-        return self._service.leading
-
-    def _note_pause(self) -> None:
-        now = time.monotonic()
-        if now - self._awake_s > PAUSE_S:
-            self._paused_s = now
-        self._awake_s = now
-
     async def _sweep(self) -> None:
         """Close connections whose request does not arrive: otherwise they would count for as long as their owners
         like."""
         while True:
             await asyncio.sleep(1.0)
-            self._note_pause()
+            self._leader.note_pause()
             self._connections.close_overdue(time.monotonic())
 
     # --------------------------------------------------------------------------------------------------------- requests
@@ -384,7 +319,7 @@ class Server:
     async def _commands(self, request: web.BaseRequest) -> web.Response:
         grant, body = await self._admit(request)
         asked: CommandsRequest = decode(body, CommandsRequest, "the request")
-        self._check(asked.cluster_id)
+        self._leader.check(asked.cluster_id)
         changes = audit.changes_of(asked.commands, self._service.state)
         found: Sequence[object] = ()
         try:
@@ -399,7 +334,7 @@ class Server:
         outcomes = tuple(map(_outcome, asked.commands, found))
         if asked.held is not None:
             return _answer(CommandsReply(outcomes=outcomes, delta=self._service.delta(asked.held)))
-        batches = self._batches(asked, self._service.state.version, REPLY_BYTES_MAX)
+        batches = self._replies.batches(asked, self._service.state.version, REPLY_BYTES_MAX)
         return _answer(CommandsReply(outcomes=outcomes, batches=batches))
 
     async def _carried_out(self, grant: Grant, commands: Sequence[AnyCommand]) -> list[object]:
@@ -411,7 +346,7 @@ class Server:
             decided = iter((await self._thread_results.of(self._service.submit(allowed))).outcomes if allowed else ())
         finally:
             claim.release()
-        self._check_leads(changed=True)
+        self._leader.check_leads(changed=True)
         return [next(decided) if error is None else error for error in refused]
 
     def _refusal(self, grant: Grant, claim: Claim, command: AnyCommand) -> SparkLogError | None:
@@ -426,14 +361,14 @@ class Server:
     async def _changes(self, request: web.BaseRequest) -> web.Response:
         _, body = await self._admit(request)
         asked: ChangesRequest = decode(body, ChangesRequest, "the request")
-        self._check(asked.cluster_id, standby=asked.standby)
+        self._leader.check(asked.cluster_id, standby=asked.standby)
         affected = await self._await_changes(request, asked, asked.since)
-        return web.Response(body=self._changes_body(asked, affected), content_type="application/json")
+        return web.Response(body=self._replies.changes(asked, affected), content_type="application/json")
 
     async def _topics(self, request: web.BaseRequest) -> web.Response:
         _, body = await self._admit(request)
         asked: TopicsRequest = decode(body, TopicsRequest, "the request")
-        self._check(asked.cluster_id, standby=asked.standby)
+        self._leader.check(asked.cluster_id, standby=asked.standby)
         held: Holdings = decode(asked.held, Holdings, "the request")
         if (size := held.size_in(self._service.published)) > HELD_MAX:
             raise InvalidRequest(
@@ -443,34 +378,22 @@ class Server:
             await self._confirm(standby=asked.standby)
         else:
             await self._await_changes(request, asked, held.version)
-        return web.Response(body=self._delta_body(bytes(asked.held), held), content_type="application/json")
-
-    def _delta_body(self, key: bytes, held: Holdings) -> bytes:
-        """Created once for all requests of clients that have the same."""
-        newest = self._service.published
-        if self._deltas[0] is not newest:
-            self._deltas = (newest, {})
-        bodies = self._deltas[1]
-        if key not in bodies:
-            if len(bodies) == DELTAS_MAX or sum(map(len, bodies.values())) > DELTAS_BYTES_MAX:
-                bodies.clear()
-            bodies[key] = encode(self._service.delta(held))
-        return bodies[key]
+        return web.Response(body=self._replies.delta(bytes(asked.held), held), content_type="application/json")
 
     async def _confirm(self, *, standby: bool) -> None:
         """Read the log up to its end.  Afterwards the state has every change that was acknowledged before."""
         asked_s = time.monotonic()
-        while not self._leads():
+        while not self._leader.leads():
             if self._service.followed_s >= asked_s:
                 return
             await asyncio.sleep(STANDBY_LOOK_S)
-            self._check_leads(standby=standby)
+            self._leader.check_leads(standby=standby)
         await self._thread_results.of(self._service.submit([]))
 
     async def _objects(self, request: web.BaseRequest) -> web.Response:
         _, body = await self._admit(request)
         asked: ObjectsRequest = decode(body, ObjectsRequest, "the request")
-        self._check(asked.cluster_id, standby=asked.standby)
+        self._leader.check(asked.cluster_id, standby=asked.standby)
         return _answer(ObjectsReply(rows=object_rows(self._service.state, asked.names)))
 
     async def _await_changes(self, request: web.BaseRequest, asked: ChangesRequest | TopicsRequest, since: int) -> bool:
@@ -483,16 +406,16 @@ class Server:
 
         def is_over() -> bool:
             self._grant(request)  # tokens may have been replaced
-            return has_changes() or self._stopping or not self._may_answer(asked.standby)
+            return has_changes() or self._stopping or not self._leader.may_answer(asked.standby)
 
         await self._waiters.until(is_over, asked.topics, min(asked.wait_ms, WAIT_MS_MAX) / 1000, rebalance)
-        self._check_leads(standby=asked.standby)
+        self._leader.check_leads(standby=asked.standby)
         return has_changes() or (rebalance is not None and rebalance.done())
 
     async def _group(self, request: web.BaseRequest) -> web.Response:
         grant, body = await self._admit(request)
         asked: GroupAsked = decode(body, GroupAsked, "the request")
-        self._check(asked.cluster_id)
+        self._leader.check(asked.cluster_id)
         if not isinstance(asked.request, GROUP_PATHS[request.path]):
             raise InvalidRequest(f"{request.path}: this is a {type(asked.request).__name__}")
         change = _change_of(asked.request) if audit.is_on() else None
@@ -529,7 +452,7 @@ class Server:
             self._held.pop(task)
             self._revoked.pop(task, None)
             claim.release()
-        self._check_leads(changed=True)
+        self._leader.check_leads(changed=True)
         return response
 
     def _member_grant(self, request: web.BaseRequest, asked: GroupAsked) -> Grant:
@@ -542,61 +465,8 @@ class Server:
 
     async def _group_views(self, request: web.BaseRequest) -> web.Response:
         await self._admit(request)
-        self._check(request.query.get("cluster_id", ""))
+        self._leader.check(request.query.get("cluster_id", ""))
         return _answer(GroupsReply(groups=self._groups.views()))
-
-    def _changes_body(self, asked: ChangesRequest, affected: bool) -> bytes:
-        """Created once for all requests that wait at the same record.
-
-        affected:  the changes affect the requester.  Otherwise they are left out if they do not fit into one reply.
-        """
-        since, version = asked.since, self._service.state.version
-        found = self._service.head(since)
-        another = bool(asked.head) and bool(found) and found != asked.head
-        behind = version < since and self._service.leading
-        kind = (since, asked.head, found, version, affected, behind)
-        if self._body[0] != kind:
-            batches = self._batches(asked, version, CHANGES_BYTES_MAX)
-            reached = version if affected or batches else since
-            reply = ChangesReply(version=reached, batches=batches, lacks_head=another or behind)
-            self._body = (kind, encode(reply))
-        return self._body[1]
-
-    def _batches(self, asked: ChangesRequest | CommandsRequest, version: int, limit: int) -> tuple[str, ...]:
-        """The objects that follow the client's last record; empty if they exceed `limit` bytes, or if this coordinator
-        does not know that they follow it."""
-        if asked.head and asked.head != self._service.head(asked.since):
-            return ()
-        return batches_as_text(self._service.after(asked.since, version, limit))
-
-    def _check(self, cluster_id: str, *, standby: bool = False) -> None:
-        if cluster_id != self._service.cluster_id:
-            raise InconsistentClusterId(
-                f"this coordinator has the log {self._service.cluster_id}, not {cluster_id or '(none given)'}"
-            )
-        self._check_leads(standby=standby)
-
-    def _may_answer(self, standby: bool) -> bool:
-        """Whether this coordinator leads, or follows the log and the request accepts a standby's answer."""
-        return self._leads() or (standby and time.monotonic() - self._service.followed_s < STALE_S)
-
-    def _check_leads(self, *, changed: bool = False, standby: bool = False) -> None:
-        """Raises NotCoordinator or CoordinatorNotAvailable, so that no reply is based on an old state.
-
-        changed:  a change may have been applied.
-        standby:  a standby may reply.
-        """
-        try:
-            if not self._may_answer(standby):
-                raise self._service.not_leading()
-        except (NotCoordinator, CoordinatorNotAvailable) as error:
-            if not changed:
-                raise
-            unknown = CoordinatorNotAvailable(
-                f"the coordinator stopped leading while a change was in progress: {error}"
-            )
-            unknown.maybe_applied = True
-            raise unknown from error
 
     async def _read(self, request: web.BaseRequest) -> bytes:
         if request.content.is_eof():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from spark_log.client.log import Log
 from spark_log.errors import SparkLogError
+from spark_log.node.copy_threads import Copier
 from spark_log.node.prober import Prober, probe_every
 from spark_log.node.replicator import ReplicationReport, Replicator
 
@@ -22,17 +23,20 @@ def replicate_once(
     log: Log,
     *,
     bytes_per_s: int | None = None,
-    brokers: Iterable[int] | None = None,
+    brokers: Collection[int] | None = None,
+    copier: Copier | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> ReplicationReport:
     """Check the roots of brokers, and copy all that can be copied now.  The report sums up all rounds.
 
     bytes_per_s:  limit of all copying; None: no limit.
-    brokers:      copy to these only; None: to all.
+    brokers:      check and copy to these only; None: all.
+    copier:       copies, instead of threads of this process.
     progress:     called with ("copy", bytes so far, bytes in all).
     """
-    Prober(log).until_sure()
-    replicator, total = Replicator(log, bytes_per_s=bytes_per_s, brokers=brokers), ReplicationReport(version=0)
+    Prober(log, brokers).until_sure()
+    replicator = Replicator(log, bytes_per_s=bytes_per_s, brokers=brokers, copier=copier)
+    total = ReplicationReport(version=0)
     while True:
         one = replicator.round()
         total = replace(
@@ -54,7 +58,8 @@ def replicate_every(
     interval_ms: int,
     *,
     bytes_per_s: int | None = None,
-    brokers: Iterable[int] | None = None,
+    brokers: Collection[int] | None = None,
+    copier: Copier | None = None,
     stop: threading.Event | None = None,
     probes: bool = True,
 ) -> Iterator[ReplicationReport]:
@@ -64,12 +69,15 @@ def replicate_every(
     raises its errors; those of later ones are logged.
     """
     stop, ended = stop or threading.Event(), threading.Event()
-    replicator, clock = Replicator(log, bytes_per_s=bytes_per_s, brokers=brokers), log.journal.context.clock
+    replicator = Replicator(log, bytes_per_s=bytes_per_s, brokers=brokers, copier=copier)
+    clock = log.journal.context.clock
     is_first = True
     try:
         if probes:
             has_ended = lambda: ended.is_set() or stop.is_set()  # noqa: E731
-            threading.Thread(target=probe_every, args=(log, has_ended), name="pylog-prober", daemon=True).start()
+            threading.Thread(
+                target=probe_every, args=(log, has_ended, brokers), name="pylog-prober", daemon=True
+            ).start()
         while not stop.is_set():
             began_ms = clock.monotonic_ms()
             try:

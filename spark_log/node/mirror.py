@@ -40,7 +40,7 @@ from spark_log.journal.log_format import Format, parse_format
 from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, META, log_key
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
 from spark_log.journal.proposal import Context
-from spark_log.journal.read_sources import NOT_READ, from_sources
+from spark_log.journal.read_failover import NOT_READ, from_sources
 from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.commands import SetConfigs

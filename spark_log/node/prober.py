@@ -12,7 +12,7 @@ Each root has a thread, so a hung one delays no other check.  Several processes 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -87,7 +87,9 @@ class _Root:
 class Prober:
     """Rounds of checks of one log's brokers.  Not thread-safe."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, brokers: Iterable[int] | None = None) -> None:
+        """brokers:  check the roots of these only; None: of all."""
+        self._only = None if brokers is None else frozenset(brokers)
         self._journal: Journal = log.journal
         self._clock = log.journal.context.clock
         self._unique = log.journal.context.unique()
@@ -128,7 +130,11 @@ class Prober:
 
     def _update(self) -> None:
         """Another registration, or a return, is another root: what was known about it does not count."""
-        brokers = self._journal.state.brokers
+        brokers = {
+            broker: known
+            for broker, known in self._journal.state.brokers.items()
+            if self._only is None or broker in self._only
+        }
         for broker, known in brokers.items():
             before = self._roots.get(broker)
             if known.url and (before is None or _identity(before.known) != _identity(known)):
@@ -269,9 +275,9 @@ class Prober:
         return False
 
 
-def probe_every(log: Log, has_ended: Callable[[], bool]) -> None:
+def probe_every(log: Log, has_ended: Callable[[], bool], brokers: Iterable[int] | None = None) -> None:
     """Check the roots every `broker.heartbeat.interval.ms`, until the caller says so.  Failures are logged."""
-    prober, clock = Prober(log), log.journal.context.clock
+    prober, clock = Prober(log, brokers), log.journal.context.clock
     while not has_ended():
         began_ms = clock.monotonic_ms()
         try:

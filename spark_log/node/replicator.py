@@ -2,8 +2,6 @@
 
 Any number of processes may run it, and each may be killed or stopped at any time: a copy counts when a record says so,
 and that record is void if the broker has another epoch than when the copy was put, or if the object is gone.
-
-Roots may hang.  So each broker has a thread, each copy another one, and a round does not wait for those that are late.
 """
 
 from __future__ import annotations
@@ -23,8 +21,9 @@ from spark_log.metadata.replica_commands import AddCopies, AddPendingCopies, Joi
 from spark_log.metadata.replica_state import Member
 from spark_log.metadata.replicas import Deficit, can_lead, copies_of, deficit, epoch_of, is_active, lacked
 from spark_log.metadata.state import ObjectRow, State
-from spark_log.node.broker_copies import BrokerCopies, Copied
-from spark_log.node.checked_copies import Pace, is_good
+from spark_log.node.broker_copies import Copied
+from spark_log.node.checked_copies import is_good
+from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
 from spark_log.node.daemon_tasks import Task
 from spark_log.settings import cluster_config
 
@@ -32,8 +31,6 @@ logger = logging.getLogger("spark_log")
 
 ROUND_MS = 10_000
 """How long a round copies; what is left is for the next one."""
-LATE_MS = 2_000
-"""How much longer a round waits for copies that are under way."""
 WAIT_MS_MAX = 3_600_000
 """The longest wait of a replica that has missed a write."""
 SEARCH_AGAIN_MS = 60_000
@@ -79,17 +76,23 @@ class ReplicationReport:
 class Replicator:
     """Rounds of copying for one log.  Not thread-safe."""
 
-    def __init__(self, log: Log, *, bytes_per_s: int | None = None, brokers: Iterable[int] | None = None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        *,
+        bytes_per_s: int | None = None,
+        brokers: Iterable[int] | None = None,
+        copier: Copier | None = None,
+    ) -> None:
         """
         bytes_per_s:  limit of all copying; None: no limit.
         brokers:      copy to these only; None: to all.
+        copier:       copies; None: threads of this process, with this limit.
         """
         self._journal = log.journal
         self._clock = log.journal.context.clock
-        self._pace = Pace(self._clock, bytes_per_s)
+        self._copier = copier or CopyThreads(log.journal, bytes_per_s)
         self._only = None if brokers is None else frozenset(brokers)
-        self._tasks: dict[int, tuple[int, Task[Copied]]] = {}
-        """By broker: its epoch, and the copying that is under way."""
         self._whole_ms: dict[tuple[int, int], int] = {}
         """By group and broker: when the state was read of which the replica lacks nothing, on the monotonic clock."""
         self._pending_ms: dict[tuple[str, int], int] = {}
@@ -109,7 +112,7 @@ class Replicator:
         state = journal.refresh()
         if not state.placement_groups:
             return ReplicationReport(version=state.version)
-        done = self._copy(state, began_ms, limit_ms)
+        done = self._copier.copy(state, self._behind(state), limit_ms)
         removed = [f"broker {bad.broker}: {bad.object}" for one in done.values() for bad in one.bad]
         found = self._search(journal.state)
         for broker, copied in done.items():
@@ -128,42 +131,8 @@ class Replicator:
             unrecoverable=tuple(self._lost(state)),
             lag=self._lags(state),
             problems=tuple(problem for one in done.values() for problem in one.problems),
-            busy=any(one.objects and (one.left or self._is_behind(state, b)) for b, one in done.items()),
-        )
-
-    # ---------------------------------------------------------------------------------------------------------- copying
-
-    def _copy(self, state: State, began_ms: int, limit_ms: int) -> dict[int, Copied]:
-        """Copy to all brokers that lack something; what has ended, by broker."""
-        for broker in self._behind(state):
-            self._begin(state, broker, began_ms + limit_ms)
-        done = dict[int, Copied]()
-        until_ms = began_ms + limit_ms + LATE_MS
-        for broker, (_, task) in list(self._tasks.items()):
-            task.wait((until_ms - self._clock.monotonic_ms()) / 1000)
-            if not task.ended:
-                why = f"copying to broker {broker} is late: its root, or that of another copy, does not answer"
-                done[broker] = Copied(problems=[why], left=True)
-                continue
-            del self._tasks[broker]
-            try:
-                done[broker] = task.result()
-            except Exception as error:  # noqa: BLE001  of one broker; the others continue
-                done[broker] = Copied(problems=[f"copying to broker {broker} failed: {_text(error)}"], left=True)
-        for copied in done.values():
-            for problem in copied.problems:
-                logger.warning("%s: %s", self._journal.metadata.url, problem)
-        return done
-
-    def _begin(self, state: State, broker: int, until_ms: int) -> None:
-        epoch = epoch_of(state, broker) or 0
-        known = self._tasks.get(broker)
-        if known is not None and known[0] == epoch:
-            return  # still under way; under an older epoch it changes nothing any more
-        copies = BrokerCopies(self._journal, broker, epoch, self._pace, until_ms)
-        self._tasks[broker] = (
-            epoch,
-            Task(lambda: copies.run(state), f"pylog-copy-{broker}", self._journal.context.threads),
+            busy=bool(removed)
+            or any(one.objects and (one.left or self._is_behind(state, b)) for b, one in done.items()),
         )
 
     def _behind(self, state: State) -> list[int]:
@@ -310,7 +279,3 @@ def time_of(state: State, version: int) -> int:
     """The log's time at a version, or somewhat before it, in ms."""
     at = bisect_right(state.times, (version, 1 << 62))
     return state.times[max(0, at - 1)][1]
-
-
-def _text(error: Exception) -> str:
-    return str(error) if isinstance(error, SparkLogError | OSError) else repr(error)

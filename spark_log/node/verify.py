@@ -3,7 +3,7 @@
 Checks of the metadata: the chain of records; the checkpoints and the records between them can be read; partitions
 have no gaps; slice indexes can be decoded and match their pieces; the count of live slices of each object is right;
 lists of dropped objects can be read.  Checks of the objects: each exists and has its size, every copy of those with
-replicas (`copy_checks.py`).  `deep` also reads every
+replicas (`verify_copies.py`).  `deep` also reads every
 byte: checksums of runs and batches, indexes against runs, timestamps against their bounds.  Offsets that cannot be
 read are those at which a reader fails.
 """
@@ -32,14 +32,14 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import LOG
 from spark_log.journal.opening import View, check_chain, open_view
 from spark_log.journal.store_operations import OWN_ROOT, PARALLEL, Get, List, Op, Steps
-from spark_log.metadata.pending import visible_end
+from spark_log.metadata.pending import entries_with_pending, visible_end
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replay_replicas import without_replicas
 from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import APPEND_TIME, Slice
-from spark_log.node.copy_checks import CheckedCopies, check_copies, is_replicated, only_on_fenced
 from spark_log.node.rewrite import Progress
+from spark_log.node.verify_copies import CheckedCopies, check_copies, is_replicated, only_on_fenced
 from spark_log.segment.reader import BatchRef, Place, decode_batch, find_batches
 from spark_log.store.base import ObjectStore
 from spark_log.text import counted
@@ -126,10 +126,10 @@ def resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Probl
     slices: dict[TopicKey, list[Slice]] = {}
     problems: list[Problem] = []
     indexes = yield from _read_indexes(state)
-    for key, part in sorted(state.partitions.items()):
+    for key, entries in entries_with_pending(state).items():
         slices[key] = []
-        problems += _gaps(_name(state, key), part, visible_end(state, key))
-        for entry in part.entries:
+        problems += _gaps(_name(state, key), state.partitions[key], visible_end(state, key))
+        for entry in entries:
             if isinstance(entry, Slice):
                 slices[key].append(entry)
                 continue
@@ -143,7 +143,7 @@ def resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Probl
 def _read_indexes(state: State) -> Steps[dict[Piece, bytes | None]]:
     """The bytes of each slice index; None: its object is missing.  Adjacent ones are read together."""
     groups = neighbours(
-        entry for part in state.partitions.values() for entry in part.entries if isinstance(entry, Piece)
+        entry for entries in entries_with_pending(state).values() for entry in entries if isinstance(entry, Piece)
     )
     found: dict[Piece, bytes | None] = {}
     for at in range(0, len(groups), INDEXES_AT_ONCE):
@@ -212,7 +212,10 @@ def _piece_sums(piece: Piece, rows: Sequence[Slice]) -> Iterator[Problem]:
 def _counts(state: State, slices: dict[TopicKey, list[Slice]]) -> Iterator[Problem]:
     live = Counter(piece.object for rows in slices.values() for piece in rows)
     live.update(
-        entry.object for part in state.partitions.values() for entry in part.entries if isinstance(entry, Piece)
+        entry.object
+        for entries in entries_with_pending(state).values()
+        for entry in entries
+        if isinstance(entry, Piece)
     )
     for name in sorted({*live, *state.objects}):
         row = state.objects.get(name)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,7 +25,6 @@ import msgspec
 
 from spark_log.errors import CorruptObject
 from spark_log.quorum.messages import Entry
-from spark_log.quorum.ready import Persist
 
 MAGIC = b"PQU1"
 _HEAD = struct.Struct("<4sII")
@@ -51,13 +50,15 @@ class LogContent:
     high_watermark: int
     end: int
     """Length of the last file without a damaged last unit."""
+    file_ends: tuple[int, ...]
+    """For each file, the offset behind the last of its entries that were not removed later; 0 if it has none."""
 
 
-def encode_unit(persist: Persist) -> bytes:
-    """The part of a write that belongs into the log; empty if there is none."""
-    if not persist.entries and persist.truncate_to is None:
+def encode_unit(high_watermark: int, truncate_to: int | None, entries: tuple[Entry, ...]) -> bytes:
+    """A write of the log; empty if it changes nothing."""
+    if not entries and truncate_to is None:
         return b""
-    body = msgspec.msgpack.encode(Unit(persist.high_watermark, persist.truncate_to, persist.entries))
+    body = msgspec.msgpack.encode(Unit(high_watermark, truncate_to, entries))
     length = len(body).to_bytes(4, "little")
     return _HEAD.pack(MAGIC, len(body), zlib.crc32(body, zlib.crc32(length))) + body
 
@@ -68,23 +69,37 @@ def decode_log(files: Iterable[tuple[str, bytes]]) -> LogContent:
     Raises CorruptObject, with file and position, for damage that a crash cannot have caused.
     """
     entries: list[Entry] = []
+    ends: list[int] = []
     high_watermark = end = 0
     damaged = ""
     for name, data in files:
         if damaged:
             raise CorruptObject(f"{damaged}, and {name} follows: restore this replica's disk, or replace it")
         end = 0
-        while end < len(data):
-            found = _unit_at(data, end)
-            if found is None:
-                damaged = f"{name} is damaged at position {end}"
-                break
-            unit, end = found
+        ends.append(0)
+        for unit, end in units_of(name, data):
             _apply(entries, unit, name, end)
+            ends = ends if unit.truncate_to is None else [min(one, unit.truncate_to) for one in ends]
+            ends[-1] = entries[-1].offset + 1 if unit.entries else ends[-1]
             high_watermark = max(high_watermark, unit.high_watermark)
-        if damaged and (later := _later_unit(data, end)) is not None:
-            raise CorruptObject(f"{damaged}, and a unit follows at {later}: restore this replica's disk, or replace it")
-    return LogContent(entries=tuple(entries), high_watermark=high_watermark, end=end)
+        damaged = f"{name} is damaged at position {end}" if end < len(data) else ""
+    return LogContent(entries=tuple(entries), high_watermark=high_watermark, end=end, file_ends=tuple(ends))
+
+
+def units_of(name: str, data: bytes) -> Iterator[tuple[Unit, int]]:
+    """The units of a file, each with the position behind it, up to a damaged last one.
+
+    Raises CorruptObject if a whole unit follows the damage: then a crash has not caused it.
+    """
+    end = 0
+    while end < len(data) and (found := _unit_at(data, end)) is not None:
+        unit, end = found
+        yield unit, end
+    if end < len(data) and (later := _later_unit(data, end)) is not None:
+        raise CorruptObject(
+            f"{name} is damaged at position {end}, and a unit follows at {later}: restore this replica's disk, or "
+            "replace it"
+        )
 
 
 def _unit_at(data: bytes, start: int) -> tuple[Unit, int] | None:

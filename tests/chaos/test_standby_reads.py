@@ -13,8 +13,8 @@ import pytest
 import spark_log
 from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.metadata.commands import SetConfigs
+from spark_log.net.leader_check import STALE_S
 from spark_log.net.messages import ChangesRequest, CommandsRequest, encode
-from spark_log.net.server import STALE_S
 from tests.net.asking import request
 from tests.processes import ControlledProcess, Process, eventually, free_port
 

@@ -36,6 +36,10 @@ from tests.cli.commands import Pylog
         ("group seek g --by-duration PT1H", "as in --to now-1h."),
         ("group seek g --to latest --execute", "give --yes."),
         ("--bootstrap-server x:9092 topic list", "with -u URL or in PYLOG_URL."),
+        ("reassign --execute --reassignment-json-file f", "`pylog reassign execute`"),
+        ("reassign verify --reassignment-json-file f", "the file is an argument: pylog reassign verify FILE."),
+        ("reassign generate -t orders --broker-list 1,2", "give --brokers 1,2,3."),
+        ("reassign generate --topics-to-move-json-file f", "give --topics-to-move FILE."),
     ],
 )
 def test_an_option_of_kafkas_is_answered_with_pylogs(pylog: Pylog, line: str, hint: str | None) -> None:

@@ -19,4 +19,4 @@ def test_the_python_of_the_page_on_clients_runs(tmp_path: Path, way: str) -> Non
     code = "\n".join(blocks).replace("/tmp/pylog-clients", log_url(tmp_path))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "in at 1" in done.stdout and "assigned" in done.stdout
+    assert "written at 1" in done.stdout and "assigned" in done.stdout

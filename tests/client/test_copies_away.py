@@ -168,7 +168,7 @@ def test_more_objects_of_a_root_are_counted_seldom(
         (folder_of(log, tmp_path, 1) / name).unlink()
     with caplog.at_level(logging.WARNING):
         assert _count(log) == 30
-    monkeypatch.setattr("spark_log.journal.read_sources.WARN_EVERY_S", 0)
+    monkeypatch.setattr("spark_log.journal.read_failover.WARN_EVERY_S", 0)
     (folder_of(log, tmp_path, 1) / names[2]).unlink()
     with caplog.at_level(logging.WARNING):
         assert _count(log) == 30

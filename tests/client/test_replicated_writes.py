@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 import spark_log
 from spark_log.client.producing.append import upload_rows
 from spark_log.client.producing.commit import PlainProducer
-from spark_log.errors import LeaderNotAvailable, NotEnoughReplicas, StorageUnavailable
+from spark_log.errors import LeaderNotAvailable, NotEnoughReplicas
 from spark_log.journal.broker_roots import BrokerFile, write_broker_file
 from spark_log.metadata.replica_commands import FenceBroker, ReturnBroker
 from spark_log.metadata.replicas import copies_of
@@ -276,14 +277,26 @@ def test_a_writer_notices_what_another_process_has_healed(log: spark_log.Log, tm
 
 
 def test_roots_that_are_all_away_for_a_moment_are_waited_for(log: spark_log.Log, tmp_path: Path) -> None:
-    """They may not be fenced yet, so the error is that of a storage which does not answer."""
+    """They may not be fenced yet; appends and producers wait in the same way."""
     log.admin.create_topics([spark_log.NewTopic("u", replica_assignment={0: (1,)})])
     (tmp_path / "broker1").rename(tmp_path / "unmounted")
-    with pytest.raises(StorageUnavailable, match=r"no replica could be written: broker 1: .* is its disk mounted\?"):
-        log.append("u", ROWS)
-    with log.producer(delivery_timeout_ms=30_000) as producer:
+    with log.producer(delivery_timeout_ms=30_000) as producer, ThreadPoolExecutor() as pool:
         sent = producer.send("u", b"x")
+        appended = pool.submit(log.append, "u", ROWS)
         time.sleep(0.5)
-        assert not sent.done()
+        assert not sent.done() and not appended.done()
         (tmp_path / "unmounted").rename(tmp_path / "broker1")
-        assert sent.result(20).offset == 0
+        offsets = {sent.result(20).offset, appended.result(20)[spark_log.TopicPartition("u", 0)].start}
+    assert offsets in ({0, 1}, {0, len(ROWS)})
+
+
+def test_an_append_waits_for_a_leader(log: spark_log.Log) -> None:
+    """As a producer does, although its upload finds no replica to put to."""
+    log.admin.create_topics([spark_log.NewTopic("u", replica_assignment={0: (1,)})])
+    log.journal.propose(FenceBroker(broker=1, reason="test"))
+    with ThreadPoolExecutor() as pool:
+        appended = pool.submit(log.append, "u", ROWS)
+        time.sleep(0.5)
+        assert not appended.done()
+        log.admin.unfence_broker(1)
+        assert appended.result(20)[spark_log.TopicPartition("u", 0)] == range(len(ROWS))

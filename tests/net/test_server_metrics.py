@@ -16,8 +16,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 import spark_log
+from spark_log.net.change_replies import CHANGES_BYTES_MAX
 from spark_log.net.messages import ChangesRequest, encode
-from spark_log.net.server import CHANGES_BYTES_MAX
 from spark_log.node.serve import Running
 from tests.services import Services
 

@@ -51,6 +51,15 @@ def test_good_roots_are_left_alone(log: Log, tmp_path: Path) -> None:
     assert all(len(list((folder_of(log, tmp_path, broker) / "meta").iterdir())) == 1 for broker in (1, 2))
 
 
+def test_only_the_named_brokers_are_checked(log: Log, tmp_path: Path) -> None:
+    """The root of another one may be out of reach from here."""
+    move_away(tmp_path, 1)
+    move_away(tmp_path, 2)
+    (fenced,) = Prober(log, [2]).until_sure().fenced
+    assert "broker 2" in fenced
+    assert not log.journal.refresh().brokers[1].fenced
+
+
 def test_a_root_that_is_gone_is_fenced_at_once_and_comes_back(log: Log, tmp_path: Path) -> None:
     names, prober = [put(log, [0, 1, 2])], Prober(log)
     prober.round()

@@ -10,8 +10,8 @@ import pytest
 from spark_log import Log, connect
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.replica_commands import FenceBroker
-from spark_log.node.copy_checks import CopyRepair, repair_copies
 from spark_log.node.verify import verify
+from spark_log.node.verify_copies import CopyRepair, repair_copies
 from tests.node.replicated_logs import brokers_of, folder_of, move_away, put, replicated_log
 from tests.node.test_replicator import cut, flip
 

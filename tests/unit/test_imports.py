@@ -29,7 +29,7 @@ LAYERS = (
         "collector_pause",
     ),
     ("segment", "metadata", "groups", "quorum"),
-    ("store", "journal", "net"),
+    ("store", "journal", "net", "quorum_node"),
     ("node", "client"),
     ("cli", "testing", "facade", "pyspark_pylog", "jobs"),
 )

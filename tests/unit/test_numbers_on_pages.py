@@ -92,14 +92,14 @@ def days(ms: int) -> str:
 
 CONNECT = "spark_log/net/client_connection.py"
 CLIENT = "spark_log/net/client.py"
-SERVER = "spark_log/net/server.py"
+CHANGES = "spark_log/net/change_replies.py"
 CONF = "conf/coordinator.ini"
 LIMITS = ("connections", "connections.per.address", "silent.connections", "request.timeout")
 KAFKA = "spark_log/testing/kafka.py"
 SERVE = "spark_log/node/serve.py"
 REMOTE = "spark_log/store/remote.py"
 RETRY = "spark_log/store/retry.py"
-LOOKS = "spark_log/client/consuming/backoff.py"
+LOOKS = "spark_log/client/consuming/poll_interval.py"
 FETCH = "spark_log/client/reading/fetch.py"
 STREAM = "datasource/pyspark_pylog/source/stream.py"
 SPLITS = "datasource/pyspark_pylog/source/splits.py"
@@ -133,7 +133,7 @@ NUMBERS = {
         f"`fetchOffset.numRetries` times in all ({constant(OPTIONS, 'DEFAULT_TRIES')})",
         f"`fetchOffset.retryIntervalMs` ({constant(OPTIONS, 'DEFAULT_TRY_WAIT_MS')})",
         f"for about {5 * round(RETRIED_S / 5)} s.",
-        f"up to {WHOLE} is, whole",
+        f"up to {WHOLE} is fetched whole",
         f"`num.partitions` partitions ({config('num.partitions')})",
         f"kept for {IDENTITIES} after its last commit",
         f"after a {WORDS[round(1 / constant(STREAM, 'LOOKS_SHARE'))]} of the time since the last record, "
@@ -218,7 +218,7 @@ NUMBERS = {
         f"for `--storage-timeout` ({STORAGE_S} s) | it steps down",
         {1.0: "notices within a second"}[constant("spark_log/node/coordinator.py", "LOOK_S")],
         f"the address is tried last for {constant(CLIENT, 'SILENT_S'):g} s",
-        f"if it has not read it completely for {constant('spark_log/net/server.py', 'STALE_S'):g} s",
+        f"if it has not read it completely for {constant('spark_log/net/leader_check.py', 'STALE_S'):g} s",
         f"answers `GET /health` within {constant(CLIENT, 'CHECK_S'):g} s",
         f"within `--storage-timeout` ({STORAGE_S} s)",
         *(f"| `{name}` | {line_of(CONF, rf'{name} = ([0-9a-z]+)')} |" for name in LIMITS),
@@ -237,7 +237,7 @@ NUMBERS = {
         f"a twentieth of the time since the last record, {FIRST_MS:g} to {LAST_MS:g} ms",
         f"woken {WORDS[constant('spark_log/net/long_poll.py', 'WOKEN_MAX')]} at a time",
         f"read {WORDS[constant('spark_log/net/long_poll.py', 'RESUMED_MAX')]} at a time",
-        f"more than {constant(SERVER, 'CHANGES_BYTES_MAX') >> 10} KB",
+        f"more than {constant(CHANGES, 'CHANGES_BYTES_MAX') >> 10} KB",
         f"the {constant('spark_log/journal/storage_log.py', 'READ_AHEAD')} versions that follow it",
         f"in blocks of {constant(FETCH, 'BLOCK_BYTES_MAX') >> 20} MiB, {WORDS[constant(FETCH, 'REQUESTS_AHEAD')]} requests",
         f"at most {constant(FETCH, 'GAP_BYTES_MAX') >> 10} KiB between them",

@@ -13,7 +13,7 @@ import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -132,7 +132,7 @@ def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
             random.Random(),
             partitioner=options.partitioner,
             compression=options.compression,
-            replicas=ReplicaPuts(roots, begun.targets.__getitem__, SystemClock(), acks=options.acks),
+            replicas=ReplicaPuts(roots, begun.targets.__getitem__, partial(_newest_targets, begun), SystemClock()),
         )
         try:
             bad, reason = _append(begun, batches, uploader)
@@ -143,6 +143,11 @@ def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
     query = context.getLocalProperty(QUERY_ID) if context is not None else None
     number = context.getLocalProperty(BATCH_ID) if context is not None else None
     return TaskWritten(uploaded, bad, reason, query, None if number is None else int(number))
+
+
+def _newest_targets(begun: Begun, group: int) -> Targets:
+    """Where objects of a group are put now: in the state that the driver planned by, none of its replicas answers."""
+    return targets_of(newest_journal(begun.log, peek=True).newest, group)
 
 
 def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader) -> tuple[int, str]:

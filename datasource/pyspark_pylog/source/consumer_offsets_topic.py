@@ -29,7 +29,7 @@ from pyspark_pylog.source.ranges import is_fixed
 from pyspark_pylog.source.stream import LONG_POLL_MS, LOOKS_SHARE
 from pyspark_pylog.spark_compat import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark_pylog.task_metadata import agreed_value
-from spark_log.client.consuming.backoff import PollBackoff
+from spark_log.client.consuming.poll_interval import PollBackoff
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import (
     ConcurrentChange,

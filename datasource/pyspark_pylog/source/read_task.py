@@ -43,7 +43,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.broker_roots import ReplicatedStore
 from spark_log.journal.journal import Journal
-from spark_log.journal.read_sources import NOT_READ, CopiesAway
+from spark_log.journal.read_failover import NOT_READ, CopiesAway
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 from spark_log.store.base import ObjectStore

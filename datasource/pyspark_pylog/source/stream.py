@@ -33,7 +33,7 @@ from pyspark_pylog.source.resume import check_target, check_topics, go_on, plann
 from pyspark_pylog.source.splits import cores
 from pyspark_pylog.spark_compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark_pylog.worker_process import prepare_process
-from spark_log.client.consuming.backoff import PollBackoff
+from spark_log.client.consuming.poll_interval import PollBackoff
 from spark_log.client.reading.latest import condition_of_view
 from spark_log.client.reading.plan import REPLAN_TRIES, Chunk, OffsetRange, chunks, plan_reads
 from spark_log.client.reading.prune import plan_matching

@@ -1,8 +1,8 @@
 """`log.admin`: the operations of Kafka's Admin client, with and without a coordinator.
 
 A mapping as an argument gives a result with the same keys.  An operation on several things is atomic: it changes all of
-them or none, in one record of the metadata log.  A method returns when the operation is done, and raises an error if it
-fails.
+them or none, in one record of the metadata log, except that `erase_records` rewrites objects and `elect_leaders`
+chooses each leader separately.  A method returns when the operation is done, and raises an error if it fails.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ from spark_log.metadata.commands import (
     known_group,
 )
 from spark_log.metadata.decide.topics import topic_named
+from spark_log.metadata.reassignments import PartitionReassignment
 from spark_log.metadata.records import GroupCommit, OffsetEntry, Piece
 from spark_log.metadata.shared_groups import members_in_force
 from spark_log.metadata.state import Partition, State, TopicKey
@@ -81,8 +82,8 @@ Reply = TypeVar("Reply")
 class Admin:
     """Kafka's Admin operations on one log: topics, configs, offsets, groups, producers and transactions.
 
-    Each call except `erase_records` changes everything that it names, or nothing.  It returns when the operation is
-    done, and raises an error if it fails.
+    Each call except `erase_records` and `elect_leaders` changes everything that it names, or nothing.  It returns
+    when the operation is done, and raises an error if it fails.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -249,7 +250,7 @@ class Admin:
         return [GroupListing(name, group.state) for name, group in found.items()]
 
     def describe_consumer_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
-        """State, generation and members of groups; if members share the group, also the partitions of each.
+        """State, generation and members of groups; with a coordinator, also the partitions of each member.
 
         An unknown group has the state Dead.
         """
@@ -273,7 +274,7 @@ class Admin:
     ) -> None:
         """Commit positions for a group: offsets, or positions as text.  A running consumer may overwrite them.
 
-        Raises GroupInUse if a stream publishes its progress to the group, or members share it.
+        Raises GroupInUse if a stream publishes its progress to the group, or it has members through a coordinator.
         """
         partition_keys("alter_consumer_group_offsets", offsets)
         state = self._journal.refresh()
@@ -286,8 +287,8 @@ class Admin:
     def delete_consumer_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete the committed offsets of a group in some partitions.
 
-        Raises GroupIdNotFound, and GroupInUse if a stream publishes its progress to the group, or members that share it
-        read one of the topics.
+        Raises GroupIdNotFound, and GroupInUse if a stream publishes its progress to the group, or a member that joined
+        through a coordinator reads one of the topics.
         """
         state = self._journal.refresh()
         known_group(state, group)
@@ -298,7 +299,8 @@ class Admin:
     def delete_consumer_groups(self, groups: Iterable[str]) -> None:
         """Delete groups.
 
-        Raises GroupIdNotFound, and GroupInUse if a stream publishes its progress to one of them, or members share it.
+        Raises GroupIdNotFound, and GroupInUse if a stream publishes its progress to one of them, or one has members
+        through a coordinator.
         """
         names, state = several("delete_consumer_groups", groups), self._journal.refresh()
         for name in names:
@@ -306,8 +308,10 @@ class Admin:
         self._propose({name: DeleteOffsets(group=name, known=True) for name in names})
 
     def remove_members_from_consumer_group(self, group: str) -> None:
-        """Remove the members of a group.  The next commit of a single consumer or stream fails.  Members that share the
-        group may rejoin.  Raises GroupIdNotFound."""
+        """Remove the members of a group.  Members that joined through a coordinator may rejoin.
+
+        The next commit of a stream, or of a consumer without a coordinator, fails.  Raises GroupIdNotFound.
+        """
         state = self._journal.refresh()
         members = tuple(LeavingMember(member.member_id) for member in members_in_force(state, group))
         if members and isinstance(self._journal.link, HttpLink):
@@ -341,11 +345,12 @@ class Admin:
 
         All clients must reach `root` under this URL.
 
-        rack:             replicas of a partition are on different racks, as far as possible.
-        storage_options:  options of the root without secrets, which are kept in the log.  Secrets are given to each
-                          client, as storage options `<broker>.<option>`.
+        rack:             the rack, zone or region of the root.  Replicas of a partition are placed on different racks
+                          if possible.
+        storage_options:  fsspec options of the root.  They are stored in the log, where every client can read them, so
+                          do not include secrets: give those to each client, as storage options `<broker>.<option>`.
         is_async:         no write waits for the broker: it gets its copies later.
-        Gives a UserWarning if the root is on one disk with another.
+        Gives a UserWarning if the root is on the same disk as another root of the log.
         Raises InvalidRequest for a root that cannot be the broker's; StorageError if it cannot be written.
         """
         brokers.add_broker(self._journal, broker, root, rack, storage_options, is_async)
@@ -358,20 +363,28 @@ class Admin:
         *,
         lose_data: bool = False,
     ) -> None:
-        """Give a broker an empty root, after its disk was lost.  The replicator copies what it should have.
+        """Give a broker an empty root, after its disk was lost.  A process that replicates (`pylog replicate`,
+        `pylog maintain` or a coordinator) then copies to it what it should have.
 
         root:       another URL; None: the same one, which was emptied.
-        lose_data:  even if the old root has the only copies of records.
-        Raises as `add_broker`; BrokerNotAvailable.
+        lose_data:  replace the root even if it has the only copies of some records.  They are lost.
+        Raises the errors of `add_broker`; BrokerNotAvailable for an unknown broker.
         """
         brokers.replace_broker(self._journal, broker, root, storage_options, lose_data=lose_data)
 
-    def remove_broker(self, broker: int) -> None:
-        """Remove a broker that has no replicas.  Raises InvalidRequest if it has some; BrokerNotAvailable."""
-        brokers.remove_broker(self._journal, broker)
+    def remove_broker(self, broker: int, *, force: bool = False) -> None:
+        """Remove a broker that has no replicas.  Raises InvalidRequest if it has some; BrokerNotAvailable.
+
+        force:  even if partitions were moved off it so recently that writes which began before may put records there.
+                Such writes fail, and have to be run again.
+        """
+        brokers.remove_broker(self._journal, broker, force=force)
 
     def fence_broker(self, broker: int, reason: str = "") -> bool:
-        """Take a broker out of all ISRs, until it is unfenced.  False if it was fenced.  Raises BrokerNotAvailable."""
+        """Take a broker out of all ISRs, until it is unfenced.  False if it was fenced already.
+
+        Raises BrokerNotAvailable.
+        """
         return brokers.fence_broker(self._journal, broker, reason)
 
     def unfence_broker(self, broker: int, *, deep: bool = False) -> bool:
@@ -394,12 +407,40 @@ class Admin:
         All partitions with the same replicas have one leader, so others may change with them.
 
         election:    "preferred": the first replica of each partition, where it is in sync; "unclean": of partitions
-                     without a leader, the active replica that lacks least.  Acknowledged records that no active broker
-                     has cannot be read then, until one that has them is back.
+                     without a leader, the active replica that lacks the fewest bytes.  Acknowledged records that no
+                     active broker has cannot be read until a broker that has them is back.
         partitions:  None: all.
         Raises InvalidRequest, UnknownTopicOrPartition.
         """
         return broker_views.elect_leaders(self._journal, election, partitions)
+
+    def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Iterable[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> None:
+        """Give partitions other replicas, or cancel that.  Returns before their records are moved.
+
+        New records are put to the new replicas immediately.  `pylog maintain`, `pylog replicate` or a coordinator moves
+        the older ones.  Another list while a partition moves replaces the first one.
+
+        reassignments:  broker ids by partition, the preferred leader first; None: back to the replicas that the
+                        partition had before it began to move.
+        allow_replication_factor_change:  False: reject a list of another length.
+        Raises UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor; NoReassignmentInProgress if
+        there is nothing to cancel; InvalidRequest for fewer replicas than `min.insync.replicas`.
+        """
+        broker_views.alter_reassignments(self._journal, reassignments, keeps_factor=not allow_replication_factor_change)
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The partitions whose records are being moved to other replicas.  Raises UnknownTopicOrPartition.
+
+        partitions:  None: all.
+        """
+        return broker_views.list_reassignments(self._journal.refresh(), partitions)
 
     def reset_clock(self, *, force: bool = False) -> int:
         """Set the log's time back to the present, after a clock that was ahead has advanced it.  Returns by how many

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from spark_log.client.reading.plan import chunks
 from spark_log.client.reading.resolve import partition_of, partitions_of
+from spark_log.client.validate import partition_keys
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
-from spark_log.metadata.replica_commands import ElectLeader
+from spark_log.metadata.decide.reassignments import NewReplicas
+from spark_log.metadata.reassignments import PartitionReassignment, moving, reassignment_of
+from spark_log.metadata.replica_commands import AlterReassignments, ElectLeader
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, Broker
 from spark_log.metadata.replicas import (
     Deficit,
@@ -75,6 +78,10 @@ class ReplicaDescription(NamedTuple):
     """A replica that writers wait for is not in sync."""
     under_min_isr: bool
     """The ISR has fewer members than `min.insync.replicas`: writes are refused."""
+    adding: tuple[int, ...]
+    """While the partition moves: new replicas."""
+    removing: tuple[int, ...]
+    """While the partition moves: replicas that still have some of its records, and get no new ones."""
 
 
 class LogDir(NamedTuple):
@@ -91,15 +98,17 @@ class LogDir(NamedTuple):
 
 def describe_replicas(state: State, key: TopicKey) -> ReplicaDescription:
     """The replicas of a partition."""
-    group = group_at(state, group_number(state, key))
+    group, move = group_at(state, group_number(state, key)), reassignment_of(state, key)
     waited_for = [broker for broker in group.replicas if broker == OWN_BROKER or not state.brokers[broker].is_async]
     return ReplicaDescription(
         group.leader,
         group.leader_epoch,
-        group.replicas,
+        group.replicas if move is None else move.replicas,
         group.isr,
         under_replicated=len(group.isr) < len(waited_for),
         under_min_isr=len(group.isr) < min_insync(state, key[0]),
+        adding=() if move is None else move.adding_replicas,
+        removing=() if move is None else move.removing_replicas,
     )
 
 
@@ -110,6 +119,8 @@ def describe_brokers(state: State, own_url: str) -> list[BrokerDescription]:
         group = group_at(state, number)
         leads[group.leader] += partitions
         replicas.update(dict.fromkeys(group.replicas, partitions))
+    for move in _moves(state, None).values():
+        replicas.update(move.removing_replicas)
     found = []
     for broker in sorted({OWN_BROKER, *state.brokers}):
         known = state.brokers.get(broker) or Broker(own_url, "")
@@ -166,7 +177,7 @@ def describe_log_dirs(state: State, own_url: str) -> dict[int, LogDir]:
     for name, topic_id in sorted(state.names.items()):
         for number, part in state.topic_partitions(topic_id):
             size = sum(chunk.bytes for chunk in chunks(part, part.start, part.end))
-            for broker in group_at(state, group_number(state, (topic_id, number))).replicas:
+            for broker in describe_replicas(state, (topic_id, number)).replicas:
                 sizes.setdefault(broker, {})[TopicPartition(name, number)] = size
     return {
         one.broker: LogDir(one.root, one.bytes, one.lacking_bytes, sizes.get(one.broker, {}))
@@ -189,6 +200,43 @@ def elect_leaders(
             journal.propose(ElectLeader(group=number, leader=leader, unclean=election == "unclean"))
     after = _leaders(journal.refresh(), list(before))
     return {tp: leader for tp, leader in after.items() if leader != before[tp]}
+
+
+def alter_reassignments(
+    journal: Journal, wanted: Mapping[TopicPartition, Iterable[int] | None], *, keeps_factor: bool
+) -> None:
+    """Give partitions other replicas, or cancel that."""
+    partition_keys("alter_partition_reassignments", wanted)
+    state, changes = journal.refresh(), list[NewReplicas]()
+    for tp, replicas in wanted.items():
+        key = partition_of(state, tp)[0]
+        row = state.reassignments.get(key)
+        brokers = None if replicas is None else _broker_ids(tp, replicas)
+        changes.append(NewReplicas(*key, brokers, 0 if row is None else row.version))
+    if changes:
+        journal.propose(AlterReassignments(partitions=tuple(changes), keeps_factor=keeps_factor))
+
+
+def _broker_ids(tp: TopicPartition, replicas: Iterable[int]) -> tuple[int, ...]:
+    if isinstance(replicas, str | bytes) or not isinstance(replicas, Iterable):
+        raise InvalidRequest(f"{tp.topic}-{tp.partition}: {replicas!r} is not a list of broker ids, as [1, 2, 3]")
+    found = tuple(replicas)
+    if wrong := [one for one in found if isinstance(one, bool) or not isinstance(one, int)]:
+        raise InvalidRequest(f"{tp.topic}-{tp.partition}: {wrong[0]!r} is not a broker id")
+    return found
+
+
+def list_reassignments(
+    state: State, partitions: Iterable[TopicPartition] | None
+) -> dict[TopicPartition, PartitionReassignment]:
+    """The partitions that move."""
+    keys = None if partitions is None else [partition_of(state, tp)[0] for tp in partitions]
+    return {TopicPartition(state.topics[key[0]].name, key[1]): move for key, move in _moves(state, keys).items()}
+
+
+def _moves(state: State, keys: Iterable[TopicKey] | None) -> dict[TopicKey, PartitionReassignment]:
+    some = moving(state) if keys is None else keys
+    return {key: move for key in some if (move := reassignment_of(state, key)) is not None}
 
 
 def _leaders(state: State, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, int]:

@@ -271,15 +271,16 @@ def held_objects(state: State, broker: int) -> Iterator[tuple[str, int]]:
 # ------------------------------------------------------------------------------------------------------------------ remove
 
 
-def remove_broker(journal: Journal, broker: int) -> None:
+def remove_broker(journal: Journal, broker: int, *, force: bool = False) -> None:
     """Remove a broker that has no replicas.  Its root is left without the file that describes it, if it can be reached.
 
+    force:  even if uploads for it may be committed, which began before its partitions were moved.
     Raises InvalidRequest if it has replicas; BrokerNotAvailable for an unknown broker.
     """
     journal.require(None)
     known = _known(journal.refresh(), broker)
     root = journal.roots.root(broker)
-    journal.propose(RemoveBroker(broker=broker))
+    journal.propose(RemoveBroker(broker=broker, force=force))
     try:
         check_root(root, journal.cluster_id, broker, known.directory)
         check_owner(root, journal.roots.own.url)

@@ -33,6 +33,10 @@ class PartitionDescription(NamedTuple):
     """A replica that writers wait for is not in sync."""
     under_min_isr: bool
     """The ISR has fewer members than `min.insync.replicas`: writes are refused."""
+    adding: tuple[int, ...]
+    """While the partition moves: new replicas."""
+    removing: tuple[int, ...]
+    """While the partition moves: replicas that still have some of its records, and get no new ones."""
 
     @property
     def rows(self) -> int:

@@ -25,8 +25,8 @@ from spark_log.model import TopicPartition
 class Bookmark:
     """A named set of positions.  The first run starts at the earliest records.
 
-    Raises GroupInUse, on entering and on leaving, if a stream publishes to the group of this name or consumers share
-    it.
+    Raises GroupInUse, on entering and on leaving, if a stream publishes to the group of this name, or it has members
+    through a coordinator.
     Raises ConcurrentChange on leaving if another run of the same name has committed meanwhile.
     """
 

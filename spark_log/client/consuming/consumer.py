@@ -318,9 +318,9 @@ class Consumer:
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         """Commit the given positions, by default those after all returned records.  They are durable when it returns.
 
-        Without a coordinator, a commit of positions that this consumer knows to be committed already does not access
-        the storage.  So it succeeds even if a newer consumer has taken over the group since, or an older copy of the
-        log was restored.
+        Without a coordinator, the call does not access the storage if this consumer knows that the positions are
+        already committed.  So it succeeds even if a newer consumer has taken over the group since, or an older copy of
+        the log was restored.
 
         Raises IllegalGeneration if the consumer is no longer a member of its group, or a newer consumer has taken over
         the group; RebalanceInProgress while the group rebalances; CommitUnknown if the commit may have been applied.

@@ -17,7 +17,7 @@ from spark_log.client.reading.plan import OffsetRange, SliceRead, plan_reads
 from spark_log.client.reading.scan_batches import RECORD_COLUMNS, fetch_asked, fetch_ranges
 from spark_log.errors import CorruptObject, DataLoss, RecordDeserialization, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
-from spark_log.journal.read_sources import NOT_READ
+from spark_log.journal.read_failover import NOT_READ
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import ConsumerRecord, TopicPartition
 from spark_log.store.bounded_waits import Slot, Waiter

@@ -20,7 +20,7 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
 )
 from spark_log.journal.journal import Journal
-from spark_log.journal.read_sources import NOT_READ
+from spark_log.journal.read_failover import NOT_READ
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import Slice, TopicPartition

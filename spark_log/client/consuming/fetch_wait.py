@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from spark_log.client.consuming.backoff import PollBackoff
 from spark_log.client.consuming.fetch_positions import FetchPositions, Reading
+from spark_log.client.consuming.poll_interval import PollBackoff
 from spark_log.clock import Clock
 from spark_log.metadata.state import State
 

@@ -106,20 +106,23 @@ def upload_rows(
         uploader.close()
 
 
-def replica_puts(journal: Journal, until_ms: float = math.inf, acks: int = ACKS_ALL) -> ReplicaPuts:
-    """Puts to the replicas that are in sync or joining when a put begins, or with acks=1 to the leader.
+def replica_puts(
+    journal: Journal, until_ms: float = math.inf, *, patient: bool = True, acks: int = ACKS_ALL
+) -> ReplicaPuts:
+    """Puts to the replicas that are in sync or joining when a put begins; with acks=1 first to the leader alone.
 
-    until_ms:  deadline on the monotonic clock.
+    until_ms, patient:  as for `ReplicaPuts`.
     """
 
     def targets(group: int) -> Targets:
         found = targets_of(journal.newest, group, acks=acks)
-        if found.isr:
-            return found
-        journal.refresh()  # this process may know an old state, in which all of them are fenced
-        return targets_of(journal.newest, group, acks=acks)
+        return found if found.isr else newest(group)  # in an old state all of them may be fenced
 
-    return ReplicaPuts(journal.roots, targets, journal.context.clock, until_ms, acks)
+    def newest(group: int) -> Targets:
+        journal.refresh(None if until_ms == math.inf else round(until_ms))
+        return targets_of(journal.newest, group)
+
+    return ReplicaPuts(journal.roots, targets, newest, journal.context.clock, until_ms, patient)
 
 
 def acks_of(given: str | int) -> int:

@@ -26,6 +26,7 @@ from spark_log.errors import (
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
+from spark_log.journal.replica_puts import REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_MS_MAX, REPLICAS_MS_MAX
 from spark_log.journal.store_operations import OWN_ROOT, Put, Steps
 from spark_log.metadata.commands import Append, Committer
 from spark_log.metadata.decide.commits import Committed
@@ -42,9 +43,6 @@ logger = logging.getLogger("spark_log")
 
 STORAGE_MS_MAX = 60_000
 """How long a commit with an unknown outcome is retried; one storage request may take as long as that."""
-REPLICAS_MS_MAX = 120_000
-"""How long a commit without a deadline waits for enough replicas: Kafka's `delivery.timeout.ms`."""
-REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_MS_MAX = 100, 2000
 SECONDS_MIN, SECONDS_MAX = 1_000_000_000, 4_102_444_800
 """2001-09-09 and 2100-01-01, in seconds."""
 SLICES_INLINE_MAX = 1000
@@ -75,6 +73,8 @@ class RetryPolicy(NamedTuple):
     backoff_ms: int = 0
     backoff_ms_max: int = 0
     """Upper limit of the pause before a retry; the pause doubles each time."""
+    patient: bool = True
+    """Whether a commit is tried again that too few replicas have, or for which a placement group has no leader."""
 
 
 RETRY_POLICY = RetryPolicy()
@@ -100,8 +100,9 @@ def commit_uploads(
 
     Raises CommitUnknown if the storage failed repeatedly, so the commit may have been applied.  A retry with the same
     identity applies it once.  Raises NotEnoughReplicas and LeaderNotAvailable after the deadline, or after
-    `REPLICAS_MS_MAX` without one: until then, objects are copied to the replicas that lack them.  RequestTimedOut if
-    readers do not see a commit with acks=all by then, because earlier ones with acks=1 are not on all in-sync replicas.
+    `REPLICAS_MS_MAX` without one: until then, objects are copied to the replicas that lack them if `retry` is patient.
+    RequestTimedOut if readers do not see a commit with acks=all by then, because earlier ones with acks=1 are not on all
+    in-sync replicas.
     """
     upload = join_uploads(uploads)
     commit = CommitRecord(
@@ -189,7 +190,7 @@ def _persist_on_replicas(journal: Journal, append: Append, retry: RetryPolicy, u
             return _acknowledged(journal, append, committed, retry, until_ms)
         except (NotEnoughReplicas, LeaderNotAvailable) as error:
             left_ms = until_ms - clock.monotonic_ms() - REPLICAS_BACKOFF_MS
-            if left_ms <= 0:
+            if left_ms <= 0 or not retry.patient:
                 raise
             if isinstance(error, NotEnoughReplicas) and error.lacking:
                 commit = copied(journal, append.commit, error, until_ms)

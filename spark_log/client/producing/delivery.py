@@ -3,11 +3,15 @@
 A record that cannot be written fails alone.  After a storage failure, the commit is retried under the same identity
 until the delivery timeout, so it is applied once.  Encoding (`begin`) and writing (`deliver`) are separate steps, so
 that one round can be encoded while the one before is written.
+
+A delivery that is not patient raises `group_of` errors, so that its caller can deliver the records of other placement
+groups (`group_pipelines.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -16,7 +20,7 @@ import pyarrow as pa
 
 from spark_log.client.producing.append import acks_of, replica_puts
 from spark_log.client.producing.commit import PlainProducer, RetryPolicy
-from spark_log.client.producing.futures import Columns, Headers, Ints, SentBatch
+from spark_log.client.producing.futures import Assignment, Columns, Headers, Ints, SentBatch
 from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, faults_of, topic_spec
 from spark_log.client.producing.upload import Uploader
 from spark_log.client.topics import ensure_topic
@@ -24,6 +28,7 @@ from spark_log.errors import (
     CoordinatorNotAvailable,
     InvalidRecord,
     LeaderNotAvailable,
+    NotEnoughReplicas,
     RequestTimedOut,
     SparkLogError,
     StorageUnavailable,
@@ -31,7 +36,10 @@ from spark_log.errors import (
     UploadFenced,
 )
 from spark_log.journal.journal import Journal
+from spark_log.journal.replica_puts import NoReplica
 from spark_log.metadata.decide.commits import Committed
+from spark_log.metadata.replica_state import OWN_GROUP
+from spark_log.metadata.state import TopicKey
 from spark_log.model import ACKS_ALL
 from spark_log.segment.conform import Rows
 from spark_log.segment.partitioners import Murmur2Partitioner, Partitioner, assign_partitions, make_partitioner
@@ -46,7 +54,7 @@ class _Staged(NamedTuple):
     """A batch in an upload."""
 
     batch: SentBatch
-    topic_id: str
+    spec: TopicSpec
     times: Ints
     partitions: Ints
     """The partition of each record; -1 for records that have an error."""
@@ -61,14 +69,32 @@ class Attempt(NamedTuple):
     staged: list[_Staged]
     refused: list[tuple[SentBatch, SparkLogError]]
     """Batches whose topic does not exist."""
-    acks: int
-    """Of its commit."""
+
+
+class Held(Exception):
+    """Some of the records must not be written now."""
+
+
+def group_of(error: SparkLogError) -> int | None:
+    """The placement group without which the records could be written; None: it is not the reason for the error."""
+    if isinstance(error, LeaderNotAvailable | NotEnoughReplicas | NoReplica) and not error.maybe_applied:
+        return error.placement_group
+    return None
 
 
 class Delivery:
     """Writes batches, one round after the other."""
 
-    def __init__(self, journal: Journal, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        settings: dict[str, Any],
+        is_held: Callable[[Sequence[SentBatch]], bool] | None = None,
+    ) -> None:
+        """
+        is_held:  whether some records of encoded batches must not be written now; None: wait for all groups.
+        """
+        self._is_held = is_held
         self._journal = journal
         self._clock = journal.context.clock
         self._settings = settings
@@ -83,18 +109,18 @@ class Delivery:
     def begin(self, batches: Sequence[SentBatch]) -> Attempt | None:
         """Encode batches of different topics; None after a failure, and `deliver` encodes them again."""
         try:
-            return self._begin(batches, self._deadline(batches), self._acks)
+            return self._begin(batches, self._deadline(batches))
         except SparkLogError:
             return None
 
     def deliver(self, batches: Sequence[SentBatch], begun: Attempt | None) -> None:
-        """Write batches and resolve them.  Raises the error of all batches that are not resolved."""
+        """Write batches and resolve them.  Raises the error of all batches that are not resolved; Held."""
         deadline = self._deadline(batches)
-        wait, acks = self._settings["retry_backoff_ms"], self._acks
+        wait = self._settings["retry_backoff_ms"]
         while True:
             try:
                 left = [batch for batch in batches if batch.count]
-                self._finish(begun or self._begin(left, deadline, acks), deadline)
+                self._finish(begun or self._begin(left, deadline), deadline)
                 return
             except (
                 UploadFenced,
@@ -107,13 +133,13 @@ class Delivery:
                 late = self._clock.monotonic_ms() + wait >= deadline
                 if error.maybe_applied or (isinstance(error, LeaderNotAvailable) and late):
                     raise
+                if self._is_held is not None and group_of(error) is not None:
+                    raise
                 # Nothing was committed: the upload failed, or the commit was rejected.  InvalidRecord: a topic's
                 # configs changed since the records were encoded, and the next attempt refuses those that are invalid.
                 if late:
                     raise RequestTimedOut(f"not written within delivery_timeout_ms: {error}") from error
                 begun = None
-                if isinstance(error, StorageUnavailable):
-                    acks = ACKS_ALL  # the leader's root does not answer: a commit of the others makes another one lead
                 self._clock.sleep_ms(wait)
                 self._look(deadline)
                 wait = min(2 * wait, self._settings["retry_backoff_max_ms"])
@@ -124,16 +150,23 @@ class Delivery:
             with suppress(StorageUnavailable, CoordinatorNotAvailable):
                 self._journal.refresh(deadline)
 
+    def left_ms(self, batch: SentBatch) -> int:
+        """For how long an attempt to write a batch may still begin."""
+        return self._deadline([batch]) - self._clock.monotonic_ms() - int(self._settings["retry_backoff_ms"])
+
     def _deadline(self, batches: Sequence[SentBatch]) -> int:
         deadline: int = min(batch.opened_ms for batch in batches) + self._settings["delivery_timeout_ms"]
         return deadline
 
-    def _begin(self, batches: Sequence[SentBatch], deadline: int, acks: int) -> Attempt:
+    def _begin(self, batches: Sequence[SentBatch], deadline: int) -> Attempt:
         epoch = self._journal.recent(deadline).version
         store = with_retries_for(self._journal.roots.own, self._clock, deadline - self._clock.monotonic_ms())
-        compression, replicas = self._settings["compression_type"], replica_puts(self._journal, deadline, acks)
+        compression = self._settings["compression_type"]
+        patient = self._is_held is None
+        acks = ACKS_ALL if patient else self._acks  # it is for records that a leader has not taken
+        replicas = replica_puts(self._journal, deadline, patient=patient, acks=acks)
         uploader = Uploader(store, epoch, self._rng, compression=compression, replicas=replicas)
-        attempt = Attempt(epoch, uploader, [], [], acks)
+        attempt = Attempt(epoch, uploader, [], [])
         try:
             for batch in batches:
                 self._stage(attempt, batch, deadline)
@@ -146,6 +179,8 @@ class Delivery:
         for batch, error in attempt.refused:
             batch.fail(error)
         try:
+            if self._is_held is not None and self._is_held([one.batch for one in attempt.staged]):
+                raise Held
             uploaded = attempt.uploader.finish()
         finally:
             attempt.uploader.close()
@@ -154,12 +189,14 @@ class Delivery:
             deadline,
             self._settings["retry_backoff_ms"],
             self._settings["retry_backoff_max_ms"],
+            patient=self._is_held is None,
         )
         committed = None
         if uploaded.slices:
-            committed = self._plain.commit(attempt.epoch, [uploaded], retry=retry, acks=attempt.acks)
+            committed = self._plain.commit(attempt.epoch, [uploaded], retry=retry, acks=self._acks)
+        earlier = Counter[TopicKey]()
         for one in attempt.staged:
-            self._resolve(one, committed)
+            self._resolve(one, committed, earlier)
 
     def _stage(self, attempt: Attempt, batch: SentBatch, deadline: int) -> None:
         """Add a batch to an upload.  If its topic does not exist and is not created, the batch is refused."""
@@ -173,10 +210,11 @@ class Delivery:
             return
         columns = batch.columns
         assert columns is not None, "a batch that is taken and not resolved has columns"
-        staged = _Staged(batch, spec.topic_id, columns.times, np.full(batch.count, -1, dtype=np.int64), {})
+        staged = _Staged(batch, spec, columns.times, np.full(batch.count, -1, dtype=np.int64), {})
         for start in range(0, batch.count, SLICE_ROWS):
             self._add(attempt.uploader, spec, to_rows(columns, start, start + SLICE_ROWS), staged, start)
         attempt.staged.append(staged)
+        batch.assignment = Assignment(spec.topic_id, staged.partitions, groups_of(spec, staged.partitions))
 
     def _add(self, uploader: Uploader, spec: TopicSpec, rows: Rows, staged: _Staged, first: int) -> None:
         """Add the valid rows.  first: index of the first row in the batch."""
@@ -222,12 +260,19 @@ class Delivery:
             return Murmur2Partitioner(self._rng, max(1, self._settings["batch_size"]))
         return make_partitioner(name, self._rng)
 
-    def _resolve(self, one: _Staged, committed: Committed | None) -> None:
+    def _resolve(self, one: _Staged, committed: Committed | None, earlier: Counter[TopicKey]) -> None:
+        """earlier:  by partition, how many records of the commit were in earlier batches."""
         bases: dict[int, int] = {}
-        times = one.times
+        times, topic_id = one.times, one.spec.topic_id
         if committed is not None:
-            bases = {number: span.start for (topic, number), span in committed.ranges.items() if topic == one.topic_id}
-            if committed.time_ms and self._has_log_times(one.topic_id):
+            bases = {
+                number: span.start + earlier[topic, number]
+                for (topic, number), span in committed.ranges.items()
+                if topic == topic_id
+            }
+            for number, count in zip(*np.unique(one.partitions, return_counts=True), strict=True):
+                earlier[topic_id, int(number)] += int(count)
+            if committed.time_ms and self._has_log_times(topic_id):
                 times = np.full(len(times), committed.time_ms, dtype=np.int64)
         one.batch.resolve(one.partitions, offsets_of(one.partitions, bases), times, one.errors)
 
@@ -235,6 +280,12 @@ class Delivery:
         """Whether records of a topic have the log's time of their commit."""
         topic = self._journal.state.topics.get(topic_id)
         return topic is not None and topic_config(topic.configs, "message.timestamp.type") == "LogAppendTime"
+
+
+def groups_of(spec: TopicSpec, partitions: Ints) -> Ints:
+    """The placement group of each record; -1 for those without a partition."""
+    groups = np.array(spec.groups or [OWN_GROUP] * spec.partitions, np.int64)
+    return np.where(partitions < 0, -1, groups[partitions])
 
 
 def to_rows(columns: Columns, start: int, end: int) -> Rows:

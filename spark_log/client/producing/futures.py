@@ -2,11 +2,14 @@
 
 A record waits in the rows of its topic's open batch, one flat list for all records.  The producer's thread converts the
 list to columns.  A future refers to its batch and the index of its row; it does not hold the record.
+
+If some partitions of a batch cannot be written to, the batch is split: each part has a separate outcome.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -39,6 +42,40 @@ class Columns(NamedTuple):
     partitions: Sequence[int | None] | None
     """None: no record has an explicit partition."""
 
+    def take(self, at: Ints, assigned: Ints) -> Columns:
+        """The records at these indexes.
+
+        assigned:  the partition of each record of all; -1: the one that it has, or none.
+        """
+        rows = at.tolist()
+        wanted = self.partitions or [None] * len(self.keys)
+        return Columns(
+            [self.keys[row] for row in rows],
+            [self.values[row] for row in rows],
+            self.times[at],
+            None if self.headers is None else [self.headers[row] for row in rows],
+            [wanted[row] if assigned[row] < 0 else int(assigned[row]) for row in rows],
+        )
+
+
+class Assignment(NamedTuple):
+    """Where the records of a batch go; -1 for records with an error."""
+
+    topic_id: str
+    partitions: Ints
+    groups: Ints
+    """Placement groups."""
+
+
+class _Parts(NamedTuple):
+    """The parts of a split batch."""
+
+    batches: tuple[SentBatch, ...]
+    numbers: Ints
+    """The part of each record."""
+    indexes: Ints
+    """The index of each record in its part."""
+
 
 class SentBatch:
     """Records of one topic that are delivered together, and their outcome."""
@@ -48,10 +85,12 @@ class SentBatch:
         "_error",
         "_errors",
         "_lock",
+        "_parts",
         "_places",
         "_threads",
         "_times",
         "_urge",
+        "assignment",
         "bytes",
         "called_back",
         "columns",
@@ -81,10 +120,13 @@ class SentBatch:
         """Some records may have headers or a partition."""
         self.columns: Columns | None = None
         """The columns to be delivered; None before the batch is taken, and once the outcome is known."""
+        self.assignment: Assignment | None = None
+        """As the batch was last encoded; None: it was not, or its topic does not exist."""
         self.done = threads.event()
-        """Set once the outcome is known."""
+        """Set once the outcome is known, or the batch is split."""
         self.called_back = threads.event()
-        """Set once the callbacks have run."""
+        """Set once the callbacks have run, except those of parts."""
+        self._parts: _Parts | None = None
         self._urge = urge
         self._lock = threads.lock()
         self._callbacks: list[tuple[RecordFuture, Callable[[RecordFuture], object]]] = []
@@ -116,6 +158,62 @@ class SentBatch:
     def count(self) -> int:
         """Number of records to be delivered."""
         return 0 if self.columns is None else len(self.columns.keys)
+
+    def split(self, parts: Sequence[Ints]) -> list[SentBatch]:
+        """Divide a batch that was encoded; each part gets a separate outcome.
+
+        parts:  the indexes of the records of each part, ascending; together all of them.
+        """
+        assert self.columns is not None and self.assignment is not None, "it is encoded and not resolved"
+        count, columns = self.count, self.columns
+        numbers, indexes, batches = np.zeros(count, np.int64), np.zeros(count, np.int64), list[SentBatch]()
+        for number, at in enumerate(parts):
+            numbers[at], indexes[at] = number, np.arange(len(at))
+            batches.append(self._part(columns.take(at, self.assignment.partitions), len(at) / count))
+        self.columns = None
+        if self.done.is_set():
+            for batch in batches:
+                batch.acknowledge()
+        else:
+            self._replace(_Parts(tuple(batches), numbers, indexes))
+        return batches
+
+    def _part(self, columns: Columns, share: float) -> SentBatch:
+        part = SentBatch(self.topic, self._urge, self._threads)
+        part.opened_ms, part.rows, part.columns = self.opened_ms, None, columns
+        part.bytes = int(self.bytes * share)
+        return part
+
+    def _replace(self, parts: _Parts) -> None:
+        """Let the futures refer to parts."""
+        with self._lock:
+            self._parts = parts
+            callbacks, self._callbacks = self._callbacks, []
+            for future, callback in callbacks:
+                part, _ = future.place()
+                part._callbacks.append((future, callback))  # nobody else has the part yet
+            self.done.set()
+        self.called_back.set()
+
+    def place(self, index: int) -> tuple[SentBatch, int]:
+        """The batch that gets the outcome of a record, and the index of the record in it."""
+        batch = self
+        while batch._parts is not None:
+            parts = batch._parts
+            batch, index = parts.batches[parts.numbers[index]], int(parts.indexes[index])
+        return batch, index
+
+    @property
+    def is_split(self) -> bool:
+        return self._parts is not None
+
+    def wait_for_callbacks(self, left: Callable[[], float | None]) -> bool:
+        """Whether the callbacks of all parts have run in time.
+
+        left:  how many seconds may still pass.
+        """
+        parts = () if not self.called_back.wait(left()) or self._parts is None else self._parts.batches
+        return self.called_back.is_set() and all(part.wait_for_callbacks(left) for part in parts)
 
     def resolve(self, partitions: Ints, offsets: Ints, times: Ints, errors: Mapping[int, BaseException]) -> None:
         """The records were committed at these positions, except those with an error."""
@@ -153,13 +251,16 @@ class SentBatch:
             _call(callback, future)
         self.called_back.set()
 
-    def wait(self, timeout: float | None) -> None:
-        """Wait for the outcome, and end the linger.  Raises TimeoutError."""
-        if self.done.is_set():
-            return
-        self._urge()
-        if not self.done.wait(timeout):
-            raise TimeoutError(f"not acknowledged within {timeout} s; the record is still in flight")
+    def wait(self, index: int, timeout: float | None) -> tuple[SentBatch, int]:
+        """Wait for the outcome of a record, and end the linger.  As `place`.  Raises TimeoutError."""
+        batch, index = self.place(index)
+        end = None if timeout is None or batch.done.is_set() else time.monotonic() + timeout
+        while not batch.done.is_set():
+            self._urge()
+            if not batch.done.wait(timeout if end is None else max(0.0, end - time.monotonic())):
+                raise TimeoutError(f"not acknowledged within {timeout} s; the record is still in flight")
+            batch, index = batch.place(index)
+        return batch, index
 
     def error(self, index: int) -> BaseException | None:
         return self._error or (self._errors.get(index) if self._errors else None)
@@ -176,7 +277,10 @@ class SentBatch:
             if not self.done.is_set():
                 self._callbacks.append((future, callback))
                 return
-        _call(callback, future)
+        if self._parts is None:
+            _call(callback, future)
+        else:
+            future.place()[0].call_when_done(future, callback)
 
 
 class RecordFuture(Struct, eq=False, gc=False):
@@ -197,9 +301,10 @@ class RecordFuture(Struct, eq=False, gc=False):
 
         Raises TimeoutError if the record is still in flight, or the error that kept it out of the log.
         """
-        if (error := self.exception(timeout)) is not None:
+        batch, index = self.batch.wait(self.start // WIDTH, timeout)
+        if (error := batch.error(index)) is not None:
             raise error
-        return self.batch.metadata(self.start // WIDTH)
+        return batch.metadata(index)
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
         """The same as `result`, under kafka-python's name."""
@@ -207,12 +312,17 @@ class RecordFuture(Struct, eq=False, gc=False):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the outcome: the error that kept the record out of the log, or None.  Raises TimeoutError."""
-        self.batch.wait(timeout)
-        return self.batch.error(self.start // WIDTH)
+        batch, index = self.batch.wait(self.start // WIDTH, timeout)
+        return batch.error(index)
 
     def done(self) -> bool:
         """Whether the outcome is known."""
-        return self.batch.done.is_set()
+        batch, _ = self.place()
+        return batch.done.is_set() and not batch.is_split
+
+    def place(self) -> tuple[SentBatch, int]:
+        """As `SentBatch.place`."""
+        return self.batch.place(self.start // WIDTH)
 
     def succeeded(self) -> bool:
         """Whether the record is known to be committed."""
@@ -224,7 +334,7 @@ class RecordFuture(Struct, eq=False, gc=False):
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
         """Call `callback(future)` in the producer's thread once the outcome is known; immediately if it already is."""
-        self.batch.call_when_done(self, callback)
+        self.place()[0].call_when_done(self, callback)
 
     def add_callback(self, callback: Callable[..., object], *args: Any, **kwargs: Any) -> RecordFuture:
         """Call `callback(*args, metadata, **kwargs)` if the record is committed."""

@@ -2,7 +2,8 @@
 
 `send` appends to the queue of a topic.  A background thread converts the queues to columns and commits all partitions
 of all topics together, so one round costs one upload and one commit, however many records it has.  At high rates a
-second thread takes turns with the first, so that one round is encoded while the one before is written.
+second thread takes turns with the first, so that one round is encoded while the one before is written.  Records of a
+placement group without enough replicas leave their round (`group_pipelines.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from weakref import WeakSet
 from spark_log.client.client_settings import PRODUCER, coder, resolve_settings
 from spark_log.client.producing.accumulator import TopicQueue, linger_left_ms
 from spark_log.client.producing.append import acks_of
-from spark_log.client.producing.delivery import Attempt, Delivery
+from spark_log.client.producing.delivery import Attempt
 from spark_log.client.producing.futures import NONE, RecordFuture, SentBatch, stamp_of
+from spark_log.client.producing.group_pipelines import Owner, Pipelines
 from spark_log.client.producing.topic_rules import topic_spec
 from spark_log.client.topics import ensure_topic
 from spark_log.clock import stamps_of
@@ -74,7 +76,7 @@ class Producer:
         self._round = self._memory // ROUNDS
         """Bytes of a topic in a round, unless it is a single record."""
         self._no_acks = str(self._settings["acks"]) == "0"
-        self._delivery = Delivery(journal, self._settings)
+        self._pipelines = Pipelines(journal, self._settings, Owner(self._keep, self._release, self._break))
         self._refusal: Exception | None = None
         self._begin()
         renew_after_fork(self)
@@ -103,7 +105,8 @@ class Producer:
 
     def after_fork(self) -> None:
         """In a child: threads and records belong to the parent."""
-        batches = (*self._under_way, *(batch for queue in self._queues.values() for batch in queue.batches))
+        waiting = (*self._under_way, *(batch for queue in self._queues.values() for batch in queue.batches))
+        batches = (*waiting, *self._pipelines.after_fork())
         self._begin()
         self._refusal = InvalidRequest(
             "this producer was created before the process was forked and belongs to the parent: create one in the child"
@@ -290,7 +293,7 @@ class Producer:
             self._threads += (self._machine.start(self._run, "pylog-producer"),)
 
     def _is_own_thread(self) -> bool:
-        return any(map(self._machine.is_current, self._threads))
+        return any(map(self._machine.is_current, (*self._threads, *self._pipelines.threads)))
 
     def _run(self) -> None:
         batches: tuple[SentBatch, ...] = ()
@@ -303,7 +306,7 @@ class Producer:
                     for batch in batches:
                         batch.take()
                     filled = [batch for batch in batches if batch.count]
-                    begun = self._delivery.begin(filled) if filled else None
+                    begun = self._pipelines.begin(filled) if filled else None
                     self._turn.acquire()
                 try:
                     self._write(batches, begun)
@@ -355,31 +358,36 @@ class Producer:
             for batch in batches:
                 batch.acknowledge()
         filled = [batch for batch in batches if batch.count]
-        try:
-            if filled:
-                self._delivery.deliver(filled, begun)
-        except SparkLogError as error:
-            logger.warning("records were not acknowledged: %s", error)
-            for batch in filled:
-                batch.fail(error)
+        if filled:
+            self._pipelines.deliver(filled, begun)
         for batch in batches:
             batch.resolve(NONE, NONE, NONE, {})
         with self._lock:
             self._forget(batches)
 
-    def _forget(self, batches: tuple[SentBatch, ...]) -> None:
-        """Release the memory of a round.  Called with the lock held."""
+    def _forget(self, batches: Sequence[SentBatch]) -> None:
+        """Release the memory of batches.  Called with the lock held."""
         self._under_way = [batch for batch in self._under_way if batch not in batches]
         self._buffered -= sum(batch.bytes for batch in batches)
         self._room.notify_all()
         self._work.notify()
 
-    def _break(self, error: BaseException, batches: tuple[SentBatch, ...]) -> None:
+    def _keep(self, batches: Sequence[SentBatch]) -> None:
+        """Batches leave their round, and its memory is not free after it."""
+        with self._lock:
+            self._buffered += sum(batch.bytes for batch in batches)
+
+    def _release(self, batches: Sequence[SentBatch]) -> None:
+        """The outcome of batches that left their round is known."""
+        with self._lock:
+            self._forget(batches)
+
+    def _break(self, error: BaseException, batches: Sequence[SentBatch]) -> None:
         refusal = RuntimeError(f"the producer's thread failed, no more records can be sent: {error!r}")
         refusal.__cause__ = error
         with self._lock:
             self._refuse(refusal)
-            left = batches
+            left = tuple(batches)
             while more := self._take():
                 left += more
             self._forget(left)
@@ -412,9 +420,12 @@ class Producer:
         if waiting:
             self._urge()
         end = None if timeout is None else self._clock.monotonic_ms() + timeout * 1000
-        for batch in waiting:
-            rest = None if end is None else max(0.0, end - self._clock.monotonic_ms()) / 1000
-            if not batch.called_back.wait(rest):
+
+        def left() -> float | None:
+            return None if end is None else max(0.0, end - self._clock.monotonic_ms()) / 1000
+
+        for batch in (*waiting, *self._pipelines.batches):
+            if not batch.wait_for_callbacks(left):
                 raise TimeoutError(f"not all records were acknowledged within {timeout} s; they are still in flight")
 
     def close(self, timeout: float | None = None) -> None:
@@ -423,13 +434,17 @@ class Producer:
             if self._refusal is None:
                 self._refuse(InvalidRequest("the producer is closed"))
             self._closing = True
-            threads = self._threads
+            threads: list[Thread] = list(self._threads)
             self._work.notify()
+        if self._is_own_thread():
+            return
         end = None if timeout is None else self._clock.monotonic_ms() + timeout * 1000
-        for thread in () if self._is_own_thread() else threads:
+        while threads:
+            thread = threads.pop(0)
             thread.join(None if end is None else max(0.0, end - self._clock.monotonic_ms()) / 1000)
             if thread.is_alive():
                 raise TimeoutError(f"not all records were acknowledged within {timeout} s; they are still in flight")
+            threads = threads or self._pipelines.threads
 
     def __enter__(self) -> Producer:
         return self

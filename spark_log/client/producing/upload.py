@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
@@ -26,7 +26,7 @@ from spark_log.client.producing.topic_rules import (
 )
 from spark_log.errors import InvalidRecord
 from spark_log.journal.object_names import data_key
-from spark_log.journal.replica_puts import ReplicaPut, ReplicaPuts
+from spark_log.journal.replica_puts import ReplicaPuts, ToPut
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.model import DataObject, Placed, Run
 from spark_log.segment.compression import COMPRESSIONS, DEFAULT_COMPRESSION, Compression
@@ -104,6 +104,8 @@ class Uploader:
         self._replicas = replicas
         self._writers: dict[tuple[Compression, int], SegmentWriter] = {}
         """By compression and placement group."""
+        self._groups: dict[tuple[str, int], int] = {}
+        """The placement group of each partition, from its first row on: its rows stay in order if it is moved."""
         self._least: dict[int, int] = {}
         """By group, the highest `min.insync.replicas` of the topics."""
         self._keyless: set[str] = set()
@@ -139,7 +141,8 @@ class Uploader:
             writer.reserve(self._sorter.bytes * 3 // 2)
         for destination, rows in take():
             spec, partition = self._destinations[destination]
-            self._writer(spec, spec.group(partition)).append(spec.topic_id, partition, rows, close_batch=True)
+            group = self._groups.setdefault((spec.topic_id, partition), spec.group(partition))
+            self._writer(spec, group).append(spec.topic_id, partition, rows, close_batch=True)
         for writer in self._writers.values():
             writer.reserve(self._sorter.bytes)
 
@@ -170,20 +173,17 @@ class Uploader:
         finally:
             self.close()
 
-    def _put(self, named: Iterable[tuple[int, str, WrittenSegment]]) -> dict[str, Placed]:
+    def _put(self, named: Sequence[tuple[int, str, WrittenSegment]]) -> dict[str, Placed]:
         """Put objects: those of all placement groups together."""
-        begun: dict[str, ReplicaPut] = {}
-        own: dict[str, WrittenSegment] = {}
-        for group, name, segment in named:
-            if group == OWN_GROUP:
-                own[name] = segment
-            else:
-                assert self._replicas is not None, f"placement group {group} has brokers"
-                begun[name] = self._replicas.begin(group, self._least[group], name, segment.chunks)
+        own = {name: segment for group, name, segment in named if group == OWN_GROUP}
+        others = [
+            ToPut(group, self._least[group], name, segment.chunks) for group, name, segment in named if name not in own
+        ]
+        assert self._replicas is not None or not others, "only groups with brokers are put by replica"
+        begun = self._replicas.begin(others) if self._replicas is not None else {}
         for name, segment in own.items():
             self._store.put(name, Chunks(segment.chunks))
-        outcomes = [(put, put.outcome()) for put in begun.values()]
-        placed = {put.name: put.retry_missed(outcome) for put, outcome in outcomes}
+        placed = self._replicas.placed(begun) if self._replicas is not None else {}
         return placed | dict.fromkeys(own, Placed(OWN_GROUP))
 
     def close(self) -> None:

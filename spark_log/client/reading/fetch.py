@@ -27,7 +27,7 @@ from spark_log.client.reading.plan import SliceRead, Window
 from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.journal.broker_roots import ReplicatedStore, sources_of
 from spark_log.journal.missing_indexes import damaged_object, missing_object
-from spark_log.journal.read_sources import BoundedStore, from_sources, read_on
+from spark_log.journal.read_failover import BoundedStore, from_sources, read_on
 from spark_log.model import APPEND_TIME, Slice
 from spark_log.segment.offsets import Offsets, as_array, shifted
 from spark_log.segment.reader import (

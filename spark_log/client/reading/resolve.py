@@ -13,7 +13,7 @@ from spark_log.client.reading.plan import OffsetRange, SliceRead, plan_reads
 from spark_log.client.reading.scan_batches import fetch_ranges
 from spark_log.errors import GroupIdNotFound, InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
-from spark_log.journal.read_sources import NOT_READ
+from spark_log.journal.read_failover import NOT_READ
 from spark_log.journal.store_operations import PARALLEL
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.state import GroupState, Partition, State, TopicKey

@@ -13,7 +13,7 @@ from spark_log.client.validate import several
 from spark_log.conditions import EVERYTHING, Condition
 from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.journal.journal import Journal
-from spark_log.journal.read_sources import NOT_READ, CopiesAway
+from spark_log.journal.read_failover import NOT_READ, CopiesAway
 from spark_log.metadata.state import State
 from spark_log.segment.schema import RECORD_SCHEMA_HEADERS
 from spark_log.settings import has_cleanup_policy

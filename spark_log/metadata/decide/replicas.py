@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 from msgspec import structs
@@ -19,7 +20,10 @@ from spark_log.errors import (
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS
+from spark_log.metadata.placement import place, topic_shift, usable_brokers
+from spark_log.metadata.reassignments import is_moving, may_be_in
 from spark_log.metadata.replay import replay_records
+from spark_log.metadata.replay_reassignments import places_of_slices
 from spark_log.metadata.replay_replicas import counted, held_by_all, lacking_isr
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import (
@@ -30,13 +34,12 @@ from spark_log.metadata.replicas import (
     group_at,
     group_number,
     is_active,
+    is_async,
     last_copies,
     min_insync,
-    place,
-    rack_ring,
     targets_of,
 )
-from spark_log.metadata.state import ObjectRow, State
+from spark_log.metadata.state import ObjectRow, State, TopicKey
 from spark_log.model import ACKS_ALL, Placed
 from spark_log.settings import cluster_config
 
@@ -72,21 +75,35 @@ def decide_replicas(
         lists = [tuple(one) for one in replicas]
     else:
         factor = int(cluster_config(state.configs, "default.replication.factor")) if factor is None else factor
-        _check_factor(state, name, factor)
-        lists = place(state, topic_id, first, total, factor)
+        check_factor(state, name, factor)
+        lists = _placed(state, topic_id, first, total, factor)
     if all(one == (OWN_BROKER,) for one in lists):
         return ()
-    _check_level(state)
+    check_level(state)
     for one in lists:
-        if not any(can_lead(state, broker) for broker in one):
-            raise InvalidReplicaAssignment(
-                f"topic {name!r}: none of the brokers {_ids(one)} of a partition is active and synchronous"
-            )
+        check_can_lead(state, name, one)
     return tuple(lists)
 
 
-def _check_factor(state: State, name: str, factor: int) -> None:
-    ring = rack_ring(state.brokers)
+def check_can_lead(state: State, name: str, replicas: Sequence[int]) -> None:
+    """Raises InvalidReplicaAssignment if a partition with these replicas would have no leader."""
+    if not any(can_lead(state, broker) for broker in replicas):
+        raise InvalidReplicaAssignment(
+            f"topic {name!r}: none of the brokers {_ids(replicas)} of a partition is active and synchronous"
+        )
+
+
+def _placed(state: State, topic_id: str, first: int, total: int, factor: int) -> list[tuple[int, ...]]:
+    """A single replica is in the log's own root: the metadata is there, so another root would gain nothing."""
+    if factor == 1:
+        return [(OWN_BROKER,)] * (total - first)
+    shift = topic_shift(topic_id)
+    return place(usable_brokers(state), factor, range(shift + first, shift + total))
+
+
+def check_factor(state: State, name: str, factor: int) -> None:
+    """Raises InvalidReplicationFactor unless so many brokers can hold replicas."""
+    ring = [one.broker for one in usable_brokers(state)]
     if factor < 1:
         raise InvalidReplicationFactor(f"topic {name!r}: replication factor {factor}; expected 1 or more")
     if factor > len(ring):
@@ -102,21 +119,23 @@ def _check_assignment(state: State, name: str, first: int, total: int, replicas:
             f"topic {name!r}: the assignment has {text.counted(len(replicas), 'partition')}, expected {total - first}"
         )
     for number, one in enumerate(replicas, first):
-        unknown = [broker for broker in one if epoch_of(state, broker) is None]
-        if unknown:
-            raise InvalidReplicaAssignment(
-                f"topic {name!r}, partition {number}: unknown brokers {_ids(unknown)}: `pylog broker list` shows the "
-                "registered ones"
-            )
-        if not one or len(set(one)) < len(one):
-            raise InvalidReplicaAssignment(
-                f"topic {name!r}, partition {number}: brokers {_ids(one)}; expected one or more, each once"
-            )
+        check_replica_list(state, f"topic {name!r}, partition {number}", one)
         if len(one) != len(replicas[0]):
             raise InvalidReplicaAssignment(
                 f"topic {name!r}, partition {number}: {text.counted(len(one), 'replica')}; partition {first} has "
                 f"{len(replicas[0])}: all partitions of a topic have the same number"
             )
+
+
+def check_replica_list(state: State, of: str, replicas: Sequence[int]) -> None:
+    """Raises InvalidReplicaAssignment for an empty list, unknown brokers, and one that is named twice."""
+    unknown = [broker for broker in replicas if epoch_of(state, broker) is None]
+    if unknown:
+        raise InvalidReplicaAssignment(
+            f"{of}: unknown brokers {_ids(unknown)}: `pylog broker list` shows the registered ones"
+        )
+    if not replicas or len(set(replicas)) < len(replicas):
+        raise InvalidReplicaAssignment(f"{of}: brokers {_ids(replicas)}; expected one or more, each once")
 
 
 def fewest_synchronous(state: State, lists: Sequence[Sequence[int]]) -> int:
@@ -160,17 +179,21 @@ def without_places(record: AnyPlaced) -> AnyPlaced:
 
 
 def _check_places(state: State, commit: r.CommitRecord) -> None:
-    """Raises InvalidRequest unless each object is in the group of its slices.  Those of pieces are in an index."""
+    """Raises InvalidRequest unless each object is in the group of its slices, or in one that their partition had when
+    the upload began.  Those of pieces are in an index."""
     where = [one.group for one in commit.placed] if commit.placed else [OWN_GROUP] * len(commit.objects)
     _check_numbers(state, commit, where)
+    epoch, in_index = commit.upload_epoch, {OWN_GROUP, *where}
     wrong = {
-        group
+        group_number(state, key)
         for number, run in commit.slices
-        if (group := group_number(state, (run.topic_id, run.partition))) != where[number]
+        if not may_be_in(state, key := (run.topic_id, run.partition), where[number], epoch)
     }
-    wrong |= {group_number(state, (topic_id, number)) for topic_id, number, _ in commit.pieces}.difference(
-        where, {OWN_GROUP}
-    )
+    wrong |= {
+        group_number(state, key)
+        for topic_id, number, _ in commit.pieces
+        if not any(may_be_in(state, key := (topic_id, number), group, epoch) for group in in_index)
+    }
     if wrong:
         raise _misplaced("a commit", wrong)
 
@@ -193,12 +216,18 @@ def _misplaced(what: str, groups: set[int]) -> InvalidRequest:
 
 
 def _least(state: State, commit: r.CommitRecord) -> dict[int, int]:
-    """By group of the commit's partitions: the highest `min.insync.replicas` of the topics in it."""
-    keys = {(run.topic_id, run.partition) for _, run in commit.slices} | {(t, p) for t, p, _ in commit.pieces}
+    """By group of the commit's objects: the highest `min.insync.replicas` of the topics in it.
+
+    A group that a partition had before it was moved may have fewer replicas than the topic requires by now.
+    """
     found: dict[int, int] = {}
-    for key in keys:
-        number = group_number(state, key)
-        found[number] = max(found.get(number, 1), min_insync(state, key[0]))
+    for key, groups in places_of_slices(commit).items():
+        least = min_insync(state, key[0])
+        for number in groups:
+            most = least
+            if number != group_number(state, key):
+                most = min(least, fewest_synchronous(state, [group_at(state, number).replicas]))
+            found[number] = max(found.get(number, 1), most)
     return found
 
 
@@ -207,7 +236,8 @@ def _check_group(state: State, commit: r.CommitRecord, number: int, held: frozen
     if group.leader == NO_LEADER:
         raise LeaderNotAvailable(
             f"no in-sync replica of brokers {_ids(group.replicas)} is active ({_whys(state, group.replicas)}): bring one "
-            "back, or choose another leader by `pylog elect unclean`, which may lose records"
+            "back, or choose another leader by `pylog elect unclean`, which may lose records",
+            placement_group=number,
         )
     have = [broker for broker in group.isr if broker in held]
     if len(have) >= least:
@@ -222,21 +252,29 @@ def _check_group(state: State, commit: r.CommitRecord, number: int, held: frozen
         f"{len(have)} of the in-sync replicas {_ids(group.isr)} have the records, and min.insync.replicas is {least} "
         f"(replicas: {_ids(group.replicas)}; {_whys(state, group.replicas)})",
         lacking=lacking,
+        placement_group=number,
     )
 
 
 def has_copies(state: State, swap: r.SwapRecord) -> bool:
     """Whether the new objects of a swap have the copies that they need.
 
+    It has not if its partitions got other replicas since the objects were put.
+
     Raises InvalidRequest for an object of another group than its partitions.
     """
-    _check_swap_places(state, swap)
+    keys = [(change.topic_id, change.partition) for change in swap.changes]
+    if wrong := _misplaced_groups(state, swap):
+        if any(key in state.reassignments for key in keys):
+            return False
+        raise _misplaced("a swap", wrong)
     old = [row for name in swap.removed if (row := state.objects.get(name)) is not None]
     placed = all(counted(state, where) is not None for where in swap.placed)
-    return placed and not lacking_for_swap(state, swap.placed, old)
+    return placed and not lacking_for_swap(state, swap.placed, old, moves_to(state, keys))
 
 
-def _check_swap_places(state: State, swap: r.SwapRecord) -> None:
+def _misplaced_groups(state: State, swap: r.SwapRecord) -> set[int]:
+    """The groups of new objects that are not where the replicas of their partitions are."""
     places = [one.group for one in swap.placed] if swap.placed else [OWN_GROUP] * len(swap.objects)
     _check_numbers(state, swap, places)
     where = {made.name: group for made, group in zip(swap.objects, places, strict=True)}
@@ -250,15 +288,19 @@ def _check_swap_places(state: State, swap: r.SwapRecord) -> None:
         if where.get(entry.object, groups[change.topic_id, change.partition])
         != groups[change.topic_id, change.partition]
     }
-    if wrong:
-        raise _misplaced("a swap", wrong)
+    return wrong
 
 
-def lacking_for_swap(state: State, placed: Sequence[Placed], old: Sequence[ObjectRow]) -> dict[int, tuple[int, ...]]:
+def lacking_for_swap(
+    state: State, placed: Sequence[Placed], old: Sequence[ObjectRow], moved_to: Mapping[int, int] = MappingProxyType({})
+) -> dict[int, tuple[int, ...]]:
     """By group, the replicas that must have the new objects of a swap, and do not.
 
     All in-sync replicas; and those that have one of the old objects, so that the swap does not leave fewer copies than
     there were, unless they have been fenced for an hour.
+
+    moved_to:  the groups to which partitions of the swap move, with `min.insync.replicas`: all synchronous replicas
+               must have their objects.
     """
     found = {number: set(brokers) for number, brokers in lacking_isr(state, placed).items()}
     held = held_by_all(state, placed)
@@ -269,13 +311,37 @@ def lacking_for_swap(state: State, placed: Sequence[Placed], old: Sequence[Objec
         for broker in copies.brokers:
             if broker not in held[copies.group] and _is_waited_for(state, broker):
                 found.setdefault(copies.group, set()).add(broker)
+    for number, least in moved_to.items():
+        if number in held and (lacking := _moved_replicas(state, number, least) - held[number]):
+            found.setdefault(number, set()).update(lacking)
     return {number: tuple(sorted(brokers)) for number, brokers in found.items()}
 
 
-def swap_targets(state: State, group: int, old: Sequence[ObjectRow]) -> Targets | None:
+def _moved_replicas(state: State, number: int, least: int) -> set[int]:
+    """The replicas that must have the objects of a group to which a partition moves: all but asynchronous ones and
+    those that have been fenced for an hour, but not fewer than `min.insync.replicas`."""
+    synchronous = {one for one in group_at(state, number).replicas if not is_async(state, one)}
+    waited_for = {one for one in synchronous if _is_waited_for(state, one)}
+    return waited_for if len(waited_for) >= min(least, len(synchronous)) else synchronous
+
+
+def moves_to(state: State, keys: Iterable[TopicKey]) -> dict[int, int]:
+    """The groups to which some of these partitions move, with the highest `min.insync.replicas` of their topics."""
+    found: dict[int, int] = {}
+    for key in keys:
+        if is_moving(state, key):
+            number = group_number(state, key)
+            found[number] = max(found.get(number, 1), min_insync(state, key[0]))
+    return found
+
+
+def swap_targets(
+    state: State, group: int, old: Sequence[ObjectRow], moved_to: Mapping[int, int] = MappingProxyType({})
+) -> Targets | None:
     """Where the new objects of a swap are put, so that it fits; None if a replica that must have them is fenced.
 
-    old:  the objects that are replaced.
+    old:       the objects that are replaced.
+    moved_to:  as for `lacking_for_swap`.
     """
     targets = targets_of(state, group)
     if group == OWN_GROUP:
@@ -283,6 +349,8 @@ def swap_targets(state: State, group: int, old: Sequence[ObjectRow]) -> Targets 
     holders = {
         broker for row in old if (c := copies_of(state, row)) is not None and c.group == group for broker in c.brokers
     }
+    if group in moved_to:
+        holders |= _moved_replicas(state, group, moved_to[group])
     known = {broker for broker, _ in targets.all}
     more = tuple(
         (broker, epoch)
@@ -290,7 +358,7 @@ def swap_targets(state: State, group: int, old: Sequence[ObjectRow]) -> Targets 
         if is_active(state, broker) and (epoch := epoch_of(state, broker)) is not None
     )
     targets = targets._replace(joining=(*targets.joining, *more), least=len(targets.isr))
-    if not targets.isr or lacking_for_swap(state, [Placed(group, targets.all)], old):
+    if not targets.isr or lacking_for_swap(state, [Placed(group, targets.all)], old, moved_to):
         return None
     return targets
 
@@ -310,7 +378,7 @@ def decide_register(state: State, record: r.RegisterBrokerRecord, *, replaces: b
 
     Raises InvalidRequest for an invalid id, a root that another broker has, or a directory with last copies.
     """
-    _check_level(state)
+    check_level(state)
     known = state.brokers.get(record.broker)
     if known is not None and known.directory == record.directory:
         return Decision((), None)
@@ -354,9 +422,14 @@ def decide_return(state: State, broker: int, epoch: int, missing: Sequence[str])
     return decide_if_changed(state, record)
 
 
-def decide_remove(state: State, broker: int) -> Decision[None]:
-    """Remove a broker.  Raises InvalidRequest if it has replicas."""
+def decide_remove(state: State, broker: int, *, force: bool = False) -> Decision[None]:
+    """Remove a broker.
+
+    force:  even if uploads for it may be committed, which began before its partitions were moved.
+    Raises InvalidRequest if it has replicas.
+    """
     _registered(state, broker)
+    _check_moved_off(state, broker, force=force)
     changed = decide_if_changed(state, record := r.RemoveBrokerRecord(broker=broker))
     if not changed.records:
         named = sorted(
@@ -366,10 +439,28 @@ def decide_remove(state: State, broker: int) -> Decision[None]:
             and any(broker in group_at(state, number).replicas for number in set(numbers))
         )
         raise InvalidRequest(
-            f"broker {broker} has replicas of {text.counted(len(named), 'topic')} ({', '.join(named[:3])}): delete the "
-            "topics, and wait until upkeep has removed the records of deleted ones"
+            f"broker {broker} has replicas of {text.counted(len(named), 'topic')} ({', '.join(named[:3])}): move them to "
+            "other brokers or delete the topics, and wait until upkeep has removed the records of deleted ones"
         )
     return Decision((record,), None)
+
+
+def _check_moved_off(state: State, broker: int, *, force: bool) -> None:
+    """Raises InvalidRequest if partitions are being moved off the broker, or were so a short time ago."""
+    groups = {number for number, group in state.placement_groups.items() if broker in group.replicas}
+    moving = {key[0] for key, row in state.reassignments.items() if not groups.isdisjoint((row.origin, *row.left))}
+    if moving:
+        named = ", ".join(sorted(state.topics[topic_id].name for topic_id in moving)[:3])
+        raise InvalidRequest(
+            f"{text.counted(len(moving), 'topic')} ({named}) still being moved off broker {broker}, or may return to it: "
+            "wait until `pylog maintain`, `pylog replicate` or a coordinator has moved the records"
+        )
+    if not force and any(not groups.isdisjoint(row.former) for row in state.reassignments.values()):
+        raise InvalidRequest(
+            f"partitions were moved off broker {broker}, and writes that began before may still put records there: wait "
+            "until the fence has passed (`gc.fence.age.ms`), or remove the broker with --force (force=True); such "
+            "writes then fail, and have to be run again"
+        )
 
 
 def decide_elect(state: State, number: int, leader: int, *, unclean: bool) -> Decision[bool]:
@@ -393,13 +484,13 @@ def decide_elect(state: State, number: int, leader: int, *, unclean: bool) -> De
 
 def decide_if_changed(state: State, record: r.AnyRecord) -> Decision[bool]:
     """Write a record unless it is void.  The reply is whether it was written."""
-    _check_level(state)
+    check_level(state)
     return Decision((record,), True) if replay_records(state, [record]) is not state else Decision((), False)
 
 
 def decide_pending_copies(state: State, copies: Sequence[r.Copy], late: Sequence[tuple[str, int]]) -> Decision[bool]:
     """Write copies of objects of pending commits, and which in-sync replicas did not get theirs in time."""
-    _check_level(state)
+    check_level(state)
     pending = {name for one in state.pending for name in one.objects}
     some = tuple(copy for copy in copies if copy.object in pending)
     records = (r.HeldRecord(copies=some), r.LagRecord(lacking=tuple(late)))
@@ -422,7 +513,8 @@ def _registered(state: State, broker: int) -> int:
     return known.epoch
 
 
-def _check_level(state: State) -> None:
+def check_level(state: State) -> None:
+    """Raises InvalidRequest for a log that older pylogs use."""
     level = state.levels[METADATA_VERSION]
     if level < REPLICAS:
         raise InvalidRequest(

@@ -24,7 +24,7 @@ from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.pending import entries_of, visible_end
-from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER
+from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import copies_of, group_at, group_number, holders, is_active, min_insync
 from spark_log.metadata.state import PendingCommit, State, TopicKey
 from spark_log.model import ACKS_ALL
@@ -191,10 +191,12 @@ class ReplicaOracle(Oracle):
             isr = after.placement_groups[known.group].isr if known is not None else ()
             if known is not None and (not isr or not set(isr) <= set(known.brokers)):
                 raise Violation(f"visible: {name} is on {known.brokers}, and the ISR is {isr}")
-        for key in entries_of(commit):
-            group = group_at(after, group_number(after, key))
-            if len(group.replicas) > 1 and len(group.isr) < min_insync(after, key[0]):
-                raise Violation(f"visible: {key} has new records with an ISR of {group.isr}")
+        for topic_id, number, piece in commit.slices:
+            known = copies_of(after, after.objects[piece.object])
+            least, group = min_insync(after, topic_id), group_at(after, OWN_GROUP if known is None else known.group)
+            least = min(least, sum(not self._is_async(after, broker) for broker in group.replicas))
+            if len(group.isr) < least:
+                raise Violation(f"visible: {topic_id}-{number} has new records with an ISR of {group.isr}")
         self.seen["shown"] += 1
 
     def ack(self, commit: r.CommitRecord, reply: Committed) -> None:

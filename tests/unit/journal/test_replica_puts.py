@@ -18,7 +18,7 @@ import pytest
 from spark_log.clock import SystemClock
 from spark_log.errors import LeaderNotAvailable, NoSpace, StorageError, StorageUnavailable
 from spark_log.journal.broker_roots import BrokerFile, Roots, write_broker_file
-from spark_log.journal.replica_puts import ReplicaPut, copy_missing, put_replicas
+from spark_log.journal.replica_puts import NoReplica, ReplicaPut, ReplicaPuts, ToPut, copy_missing, put_replicas
 from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.replicas import Targets
 from spark_log.model import Placed
@@ -131,6 +131,24 @@ def test_no_replica_has_it(tmp_path: Path) -> None:
 def test_without_an_active_replica_nothing_is_put(tmp_path: Path) -> None:
     with pytest.raises(LeaderNotAvailable):
         put(WrappedRoots.in_folder(tmp_path), Targets(1, (), ((1, 5),)))
+
+
+def test_an_object_that_no_replica_takes_is_put_again_until_the_deadline(tmp_path: Path) -> None:
+    """To the replicas of the newest state: the writer may have known an old one."""
+    roots, clock, none = WrappedRoots.in_folder(tmp_path), SystemClock(), Targets(1, ())
+    wanted = ToPut(1, 2, NAME, lambda: (b"ab", b"c"))
+    waiting = ReplicaPuts(roots, lambda group: none, lambda group: THREE, clock)
+    assert waiting.placed(waiting.begin([wanted])) == {NAME: Placed(1, THREE.isr)}
+    late = ReplicaPuts(roots, lambda group: none, lambda group: none, clock, clock.monotonic_ms() + 300)
+    with pytest.raises(LeaderNotAvailable) as error:
+        late.placed(late.begin([wanted]))
+    assert error.value.placement_group == 1
+    ill = WrappedRoots.in_folder(tmp_path, lambda broker, store: ControlledStore(store, tmp_path / "control"))
+    (tmp_path / "control").write_text("hang")
+    impatient = ReplicaPuts(ill, lambda group: THREE, lambda group: THREE, clock, clock.monotonic_ms() + 100, False)
+    with pytest.raises(NoReplica):
+        impatient.placed(impatient.begin([wanted]))
+    (tmp_path / "control").unlink()
 
 
 def test_a_mount_that_goes_after_the_put_does_not_count(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from spark_log.metadata.frames import FRAME_BYTES, encode_columns, encode_end, e
 from spark_log.metadata.last_commit import LastCommit, last_commit
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
-from spark_log.metadata.replica_state import Broker, Copies, Member, PlacementGroup
+from spark_log.metadata.replica_state import Broker, Copies, Member, PlacementGroup, Reassignment
 from spark_log.metadata.state import State
 from spark_log.model import Slice
 from tests.unit.metadata.checkpoints import FIRST_LINE, checkpoint_of, checkpoint_of_frames, frames_of
@@ -47,7 +47,7 @@ GOLDEN_2 = Path(__file__).parent / "checkpoint-4-level-2"
 """The checkpoint of `state_of_level_2()`."""
 GOLDEN_1 = Path(__file__).parent / "checkpoint-4"
 """The checkpoint of `state_of_level_1()`."""
-OF_BROKERS = {"brokers", "placement_groups", "assignments", "copies"}
+OF_BROKERS = {"brokers", "placement_groups", "assignments", "reassignments", "copies"}
 """Kinds of rows of level 4."""
 
 text = st.text(max_size=8)
@@ -109,6 +109,8 @@ states = st.builds(
     brokers=map_of(number, broker),
     placement_groups=map_of(number, placement_group),
     assignments=map_of(text, ids),
+    groups_made=number,
+    reassignments=map_of(key, st.builds(Reassignment, number, ids, ids, number, number, number, number)),
     copies=map_of(number, st.builds(Copies, number, ids, number, number)),
     copies_made=number,
     features=st.sampled_from([Map(), Map({"metadata.version": 1})]),
@@ -150,6 +152,8 @@ def full_state() -> State:
             }
         ),
         assignments=Map({"id-0": (2,), "id-1": (1,)}),
+        groups_made=4,
+        reassignments=Map({("id-1", 0): Reassignment(0, (0,), (0, 2), 8, 5, 1, late=9)}),
         copies=Map({3: Copies(1, (0, 1), 1, 1000), 5: Copies(2, (), 1, 700, True)}),
         copies_made=7,
         pending=(

@@ -9,7 +9,8 @@ import pytest
 
 from spark_log.errors import UnknownTopicOrPartition
 from spark_log.metadata import commands as c
-from spark_log.metadata.records import CommitRecord, Copy, GroupCommit, OffsetEntry
+from spark_log.metadata.decide.reassignments import NewReplicas
+from spark_log.metadata.records import CommitRecord, Copy, GroupCommit, Moved, OffsetEntry
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run
@@ -66,6 +67,8 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.JoinIsr(members=((1, 1),)),
     c.AddPendingCopies(copies=(Copy("data/0000000000000001/a", 1, 1),), late=(("data/0000000000000001/a", 2),)),
     c.ElectLeader(group=1, leader=0),
+    c.AlterReassignments(partitions=(NewReplicas("u", 0, (0, 1)),), keeps_factor=True),
+    c.EndReassignments(partitions=(Moved("u", 0, 1, 0, 1),)),
     c.ResetReplicas(),
     c.RegisterBroker(broker=2, directory="f", url="/b2", is_async=True),
     c.RemoveBroker(broker=2),

@@ -14,10 +14,19 @@ from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.column_blocks import ObjectBlock, PartitionBlock, fold
 from spark_log.metadata.commands import AddPartitions, DeleteTopic
+from spark_log.metadata.decide.reassignments import NewReplicas
 from spark_log.metadata.projection import Delta, Holdings, apply, delta, held_of, is_projected, nothing_held
+from spark_log.metadata.reassignments import is_moving, moving, objects_elsewhere, reassignment_of
 from spark_log.metadata.records import decode_batch, encode_batch
 from spark_log.metadata.replay import replay
-from spark_log.metadata.replica_commands import ElectLeader, JoinIsr, RemoveBroker, ResetReplicas
+from spark_log.metadata.replica_commands import (
+    AlterReassignments,
+    ElectLeader,
+    EndReassignments,
+    JoinIsr,
+    RemoveBroker,
+    ResetReplicas,
+)
 from spark_log.metadata.replica_state import NO_LEADER, OWN_GROUP
 from spark_log.metadata.replicas import can_lead, epoch_of, group_at, holders, is_active
 from spark_log.metadata.state import ObjectRow, State
@@ -28,7 +37,7 @@ LISTS = ((1, 2, 0), (0, 1), (2, 3), (3, 1, 2), (0,))
 KINDS = (
     "topic", "grow", "delete", "prune", "upload", "upload", "put", "put", "put", "commit", "commit", "copied", "copied",
     "copied", "lost", "fence", "fence", "back", "back", "renew", "join", "join", "elect", "swap", "swap", "remove",
-    "reset", "later", "add",
+    "reset", "later", "add", "reassign", "reassign", "moved", "barrier",
 )  # fmt: skip
 actions = st.lists(
     st.tuples(st.sampled_from(KINDS), st.integers(0, 7), st.integers(0, 15)), min_size=10, max_size=50
@@ -130,6 +139,19 @@ class Life(ReplicaHistory):
             if isinstance(record, r.CommitRecord):
                 for made in record.objects:
                     self._check_acknowledged(made.name)
+        self._check_moves()
+
+    def _check_moves(self) -> None:
+        """A partition with a slice in an object of other brokers moves, and no group is gone that something needs."""
+        state = self.state
+        for key, part in state.partitions.items():
+            elsewhere = objects_elsewhere(state, key, (one.object for one in part.entries))
+            assert not elsewhere or is_moving(state, key) or state.topics[key[0]].deleted
+            move = reassignment_of(state, key)
+            assert move is None or not {*move.adding_replicas} & {*move.removing_replicas}
+        groups = {number for numbers in state.assignments.values() for number in numbers}
+        groups |= {number for row in state.reassignments.values() for number in (row.origin, *row.left, *row.former)}
+        assert groups <= {OWN_GROUP, *state.placement_groups}
 
     def _check_acknowledged(self, name: str) -> None:
         """A commit that was decided is in the state, and every replica of the ISR has its objects."""
@@ -195,6 +217,18 @@ class Life(ReplicaHistory):
                 self.command(ResetReplicas())
                 for one in BROKERS:
                     self.add(one)
+            case "reassign" if topics:
+                key = name, amount % state.topics[name].partitions
+                replicas = LISTS[amount % len(LISTS)] if which else None
+                self.command(AlterReassignments(partitions=(NewReplicas(*key, replicas),)))
+            case "moved":
+                for key in moving(state):
+                    part, row = state.partitions[key], state.reassignments[key]
+                    if not objects_elsewhere(state, key, (one.object for one in part.entries)):
+                        ended = r.Moved(*key, row.version, part.edition, state.version)
+                        self.command(EndReassignments(partitions=(ended,)))
+            case "barrier":
+                self.write(r.FenceRecord(upto=state.version - amount))
             case "later":
                 self.now += 1_000_000 * amount
 

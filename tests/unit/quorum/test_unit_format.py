@@ -8,18 +8,15 @@ from hypothesis import strategies as st
 
 from spark_log.errors import CorruptObject
 from spark_log.quorum.messages import Entry, Kind
-from spark_log.quorum.ready import Persist
-from spark_log.quorum.unit_format import MAGIC, decode_log, encode_unit
+from spark_log.quorum.unit_format import MAGIC, Unit, decode_log, encode_unit
 
 
-def write(entries: tuple[Entry, ...], truncate_to: int | None = None, high_watermark: int = 0) -> Persist:
-    return Persist(
-        number=1, epoch=1, voted=None, truncate_to=truncate_to, entries=entries, high_watermark=high_watermark
-    )
+def write(entries: tuple[Entry, ...], truncate_to: int | None = None, high_watermark: int = 0) -> Unit:
+    return Unit(high_watermark, truncate_to, entries)
 
 
 @st.composite
-def writes(draw: st.DrawFn) -> list[Persist]:
+def writes(draw: st.DrawFn) -> list[Unit]:
     """As a follower makes them: some remove entries of an earlier epoch first."""
     found, end = [], draw(st.integers(0, 3))
     first, high_watermark = end, end
@@ -34,31 +31,31 @@ def writes(draw: st.DrawFn) -> list[Persist]:
     return found
 
 
-def folded(found: list[Persist]) -> list[Entry]:
+def folded(found: list[Unit]) -> list[Entry]:
     """The log after some writes, by a dict."""
     log: dict[int, Entry] = {}
-    for persist in found:
-        if persist.truncate_to is not None:
-            log = {offset: entry for offset, entry in log.items() if offset < persist.truncate_to}
-        log |= {entry.offset: entry for entry in persist.entries}
+    for unit in found:
+        if unit.truncate_to is not None:
+            log = {offset: entry for offset, entry in log.items() if offset < unit.truncate_to}
+        log |= {entry.offset: entry for entry in unit.entries}
     return list(log.values())
 
 
 @given(writes(), st.data())
-def test_every_write_comes_back_from_any_files(found: list[Persist], draws: st.DataObject) -> None:
+def test_every_write_comes_back_from_any_files(found: list[Unit], draws: st.DataObject) -> None:
     """Files end between two units."""
-    units = [encode_unit(persist) for persist in found]
+    units = [encode_unit(*unit) for unit in found]
     cut = draws.draw(st.integers(0, len(units)), "units in the first file")
     content = decode_log([("0.log", b"".join(units[:cut])), ("1.log", b"".join(units[cut:]))])
     assert list(content.entries) == folded(found)
-    assert content.high_watermark == max(persist.high_watermark for persist in found)
+    assert content.high_watermark == max(unit.high_watermark for unit in found)
     assert content.end == sum(map(len, units[cut:]))
 
 
 @given(writes(), st.data())
-def test_a_last_unit_that_is_not_whole_is_cut(found: list[Persist], draws: st.DataObject) -> None:
+def test_a_last_unit_that_is_not_whole_is_cut(found: list[Unit], draws: st.DataObject) -> None:
     """However short it is, and if zeros follow."""
-    *units, last = [encode_unit(persist) for persist in found]
+    *units, last = [encode_unit(*unit) for unit in found]
     length = draws.draw(st.integers(0, len(last) - 1), "bytes of the last unit")
     zeros = draws.draw(st.integers(0, 20), "zeros")
     before = b"".join(units)
@@ -67,9 +64,9 @@ def test_a_last_unit_that_is_not_whole_is_cut(found: list[Persist], draws: st.Da
 
 
 @given(writes(), st.data())
-def test_a_changed_byte_is_found(found: list[Persist], draws: st.DataObject) -> None:
+def test_a_changed_byte_is_found(found: list[Unit], draws: st.DataObject) -> None:
     """In the last unit it looks like a write that was not finished; in any other it is an error with its position."""
-    units = [encode_unit(persist) for persist in found]
+    units = [encode_unit(*unit) for unit in found]
     data = bytearray(b"".join(units))
     position = draws.draw(st.integers(0, len(data) - 1), "position")
     data[position] ^= draws.draw(st.integers(1, 255), "bits")
@@ -84,19 +81,19 @@ def test_a_changed_byte_is_found(found: list[Persist], draws: st.DataObject) -> 
 
 def test_a_file_that_is_not_the_last_is_whole() -> None:
     """Its last unit was durable before the next file was begun."""
-    first = encode_unit(write((Entry(0, 1, Kind.DATA, b"x"),)))
-    second = encode_unit(write((Entry(1, 1, Kind.DATA, b"y"),)))
+    first = encode_unit(*write((Entry(0, 1, Kind.DATA, b"x"),)))
+    second = encode_unit(*write((Entry(1, 1, Kind.DATA, b"y"),)))
     with pytest.raises(CorruptObject, match=r"0.log is damaged at position 0, and 1.log follows"):
         decode_log([("0.log", first[:-1]), ("1.log", second)])
 
 
 def test_a_file_that_is_missing_is_noticed() -> None:
-    entries = [encode_unit(write((Entry(offset, 1, Kind.DATA, b"x"),))) for offset in range(3)]
+    entries = [encode_unit(*write((Entry(offset, 1, Kind.DATA, b"x"),))) for offset in range(3)]
     with pytest.raises(CorruptObject, match=r"2.log has entry 2 after entry 0, .* a file is missing"):
         decode_log([("0.log", entries[0]), ("2.log", entries[2])])
 
 
 def test_a_write_of_the_epoch_alone_has_no_unit() -> None:
     """Epoch and vote are in another file."""
-    assert encode_unit(write(())) == b""
+    assert encode_unit(*write(())) == b""
     assert decode_log([]).entries == ()

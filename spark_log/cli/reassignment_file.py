@@ -1,0 +1,163 @@
+"""The files of kafka-reassign-partitions: topics to move, and replicas of partitions.
+
+    {"version": 1, "topics": [{"topic": "orders"}]}
+    {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2], "log_dirs": ["any", "any"]}]}
+
+A file without a version has version 1, as for Kafka's tool.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from spark_log.errors import InvalidReplicaAssignment, InvalidRequest, UnknownTopicOrPartition
+from spark_log.model import TopicPartition
+
+if TYPE_CHECKING:
+    from spark_log.metadata.state import State
+
+VERSION = 1
+ANY = "any"
+Assignment = Mapping[TopicPartition, Sequence[int]]
+
+
+class Wanted(NamedTuple):
+    """An entry of a file."""
+
+    where: str
+    """File and number, for messages."""
+    replicas: tuple[int, ...]
+
+
+def read_topics(file: str) -> dict[str, str]:
+    """The topics of a file, each with its entry's place.  Raises InvalidRequest, which names the file and the entry."""
+    found: dict[str, str] = {}
+    for where, entry in _entries(file, "topics", ("topic",)):
+        name = _topic(where, entry)
+        if name in found:
+            raise InvalidRequest(f"{where}: topic {name!r} is in the file twice")
+        found[name] = where
+    return found
+
+
+def read_reassignment(file: str) -> dict[TopicPartition, Wanted]:
+    """The entries of a file, by partition.  Raises InvalidRequest, which names the file and the entry."""
+    found: dict[TopicPartition, Wanted] = {}
+    for where, entry in _entries(file, "partitions", ("topic", "partition", "replicas", "log_dirs")):
+        tp = TopicPartition(_topic(where, entry), _number(where, "partition", entry.get("partition")))
+        if tp in found:
+            raise InvalidRequest(f"{where}: partition {tp.topic}-{tp.partition} is in the file twice")
+        found[tp] = Wanted(where, _replicas(where, entry))
+    return found
+
+
+def check_topics(state: State, topics: Mapping[str, str]) -> None:
+    """Raises UnknownTopicOrPartition, which names the entry."""
+    from spark_log.metadata.decide.topics import topic_named
+
+    for name, where in topics.items():
+        with _at(where):
+            topic_named(state, name)
+
+
+def check_reassignment(state: State, wanted: Mapping[TopicPartition, Wanted]) -> None:
+    """Raises UnknownTopicOrPartition and InvalidReplicaAssignment, which name the entry."""
+    from spark_log.client.reading.resolve import partition_of
+    from spark_log.metadata.decide.topics import topic_named
+    from spark_log.metadata.replicas import epoch_of
+
+    for tp, (where, replicas) in wanted.items():
+        with _at(where):
+            topic_named(state, tp.topic)
+            partition_of(state, tp)
+            if unknown := [str(broker) for broker in replicas if epoch_of(state, broker) is None]:
+                raise InvalidReplicaAssignment(
+                    f"unknown brokers {', '.join(unknown)}: `pylog broker list` shows the registered ones"
+                )
+
+
+@contextmanager
+def _at(where: str) -> Iterator[None]:
+    """Errors of the body name the entry."""
+    try:
+        yield
+    except (UnknownTopicOrPartition, InvalidRequest) as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+def encode_reassignment(assignment: Assignment) -> str:
+    """A file that `read_reassignment` and Kafka's tool read, in one line."""
+    partitions = [
+        {**tp._asdict(), "replicas": list(replicas), "log_dirs": [ANY] * len(replicas)}
+        for tp, replicas in sorted(assignment.items())
+    ]
+    return json.dumps({"version": VERSION, "partitions": partitions}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _entries(file: str, kind: str, names: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(name of the entry for messages, entry) of the list in a file."""
+    content = _content(file)
+    if (version := content.get("version", VERSION)) != VERSION or isinstance(version, bool):
+        raise InvalidRequest(f"{file}: version {version!r} is not supported; expected {VERSION}")
+    entries = content.get(kind)
+    if not isinstance(entries, list):
+        raise InvalidRequest(f'{file}: it has no list "{kind}", as in {{"version":1,"{kind}":[…]}}')
+    if not entries:
+        raise InvalidRequest(f'{file}: the list "{kind}" is empty')
+    for number, entry in enumerate(entries):
+        where = f"{file}: {kind}[{number}]"
+        if not isinstance(entry, dict):
+            raise InvalidRequest(f"{where} is {_shown(entry)}; expected an object with {', '.join(names)}")
+        if unknown := sorted(entry.keys() - names):
+            raise InvalidRequest(f"{where} has the unknown field {unknown[0]!r}; expected {', '.join(names)}")
+        yield where, entry
+
+
+def _content(file: str) -> Mapping[str, Any]:
+    try:
+        with click.open_file(file, encoding="utf-8-sig") as text:
+            content = json.load(text)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{file} is not UTF-8: {error}") from error
+    except ValueError as error:
+        raise InvalidRequest(f"{file} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise InvalidRequest(f"{file} has {_shown(content)}; expected an object")
+    return content
+
+
+def _topic(where: str, entry: Mapping[str, Any]) -> str:
+    name = entry.get("topic")
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest(f'{where}: "topic" is {_shown(name)}; expected the name of a topic')
+    return name
+
+
+def _number(where: str, name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidRequest(f'{where}: "{name}" is {_shown(value)}; expected a number from 0 on')
+    return value
+
+
+def _replicas(where: str, entry: Mapping[str, Any]) -> tuple[int, ...]:
+    given = entry.get("replicas")
+    if not isinstance(given, list) or not given:
+        raise InvalidRequest(f'{where}: "replicas" is {_shown(given)}; expected a list of broker ids, as [1, 2]')
+    replicas = tuple(_number(where, "replicas", one) for one in given)
+    if twice := next((one for one in replicas if replicas.count(one) > 1), None):
+        raise InvalidRequest(f'{where}: "replicas" has broker {twice} twice: {_shown(given)}')
+    dirs = entry.get("log_dirs")
+    if dirs is not None and dirs != [ANY] * len(replicas):
+        raise InvalidRequest(
+            f'{where}: "log_dirs" is {_shown(dirs)}; expected "{ANY}" for each replica: a broker has one root'
+        )
+    return replicas
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is None else json.dumps(value, ensure_ascii=False)[:60]

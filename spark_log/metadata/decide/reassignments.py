@@ -1,0 +1,88 @@
+"""Decisions: the replicas of partitions are changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spark_log.errors import InvalidReplicationFactor, NoReassignmentInProgress, UnknownTopicOrPartition
+from spark_log.metadata import records as r
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.replicas import (
+    check_can_lead,
+    check_level,
+    check_min_insync,
+    check_replica_list,
+    fewest_synchronous,
+)
+from spark_log.metadata.reassignments import goes_back, is_moving
+from spark_log.metadata.replicas import group_at, group_number, min_insync
+from spark_log.metadata.state import State, TopicKey
+from spark_log.text import counted
+
+
+class NewReplicas(NamedTuple):
+    """The change of a partition."""
+
+    topic_id: str
+    partition: int
+    replicas: tuple[int, ...] | None
+    """None: those that it had before its reassignment."""
+    version: int = 0
+    """Of the reassignment to cancel.  A retry succeeds if it is cancelled."""
+
+
+def decide_reassign(state: State, wanted: Sequence[NewReplicas], *, keeps_factor: bool = False) -> Decision[int]:
+    """Give partitions other replicas.  The reply is how many have changed.
+
+    keeps_factor:  reject a list of another length.
+    Raises UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor; InvalidRequest for fewer
+    replicas than `min.insync.replicas`; NoReassignmentInProgress for a cancellation of nothing.
+    """
+    changed = []
+    for one in wanted:
+        key = one.topic_id, one.partition
+        _check_there(state, key)
+        replicas = _former(state, key, one.version) if one.replicas is None else one.replicas
+        before = group_at(state, group_number(state, key)).replicas
+        if replicas != before:
+            _check(state, key, before, replicas, keeps_factor=keeps_factor)
+            changed.append(r.Replicas(*key, replicas))
+    if not changed:
+        return Decision((), 0)
+    check_level(state)
+    return Decision((r.ReassignRecord(partitions=tuple(changed)),), len(changed))
+
+
+def _check_there(state: State, key: TopicKey) -> None:
+    topic = state.topics.get(key[0])
+    if topic is None or topic.deleted:
+        raise UnknownTopicOrPartition(f"topic id {key[0]} does not exist (any more)")
+    if key not in state.partitions:
+        raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {key[1]}, it has {topic.partitions}")
+
+
+def _check(
+    state: State, key: TopicKey, before: Sequence[int], replicas: tuple[int, ...], *, keeps_factor: bool
+) -> None:
+    name = state.topics[key[0]].name
+    check_replica_list(state, f"topic {name!r}, partition {key[1]}", replicas)
+    check_can_lead(state, name, replicas)
+    if keeps_factor and len(replicas) != len(before):
+        raise InvalidReplicationFactor(
+            f"topic {name!r}, partition {key[1]}: {counted(len(replicas), 'replica')}, and it has {len(before)}: a change "
+            "of the replication factor was not allowed"
+        )
+    check_min_insync(name, min_insync(state, key[0]), fewest_synchronous(state, [replicas]))
+
+
+def _former(state: State, key: TopicKey, version: int) -> tuple[int, ...]:
+    """The replicas to which a cancellation returns."""
+    if is_moving(state, key) and not goes_back(state, key):
+        return group_at(state, state.reassignments[key].origin).replicas
+    row = state.reassignments.get(key)
+    if row is not None and version and row.version > version:
+        return group_at(state, group_number(state, key)).replicas  # the first attempt of this command was applied
+    raise NoReassignmentInProgress(
+        f"topic {state.topics[key[0]].name!r}, partition {key[1]}: nothing to cancel: it is not moving to other replicas"
+    )

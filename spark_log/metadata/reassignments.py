@@ -1,0 +1,87 @@
+"""Questions about partitions whose replicas were changed.  Pure.
+
+A partition *moves* as long as it may have live slices in objects of groups with other brokers.  Its new records are in
+its own group from the record of the reassignment on.  Groups with the same brokers in another order differ in their
+preferred leader only, so nothing is moved between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from spark_log.metadata.replica_state import OWN_GROUP
+from spark_log.metadata.replicas import copies_of, group_at, group_number
+from spark_log.metadata.state import State, TopicKey
+
+
+class PartitionReassignment(NamedTuple):
+    """A partition that moves to other replicas."""
+
+    replicas: tuple[int, ...]
+    """Broker ids: the new replicas, then those that still have records of the partition."""
+    adding_replicas: tuple[int, ...]
+    """New replicas."""
+    removing_replicas: tuple[int, ...]
+    """Brokers that are not replicas any more when the move is done."""
+
+
+def reassignment_of(state: State, key: TopicKey) -> PartitionReassignment | None:
+    """How a partition moves; None if it does not."""
+    row = state.reassignments.get(key)
+    if row is None or not row.left:
+        return None
+    target = group_at(state, group_number(state, key)).replicas
+    origin = group_at(state, row.origin).replicas
+    leaving = dict.fromkeys(broker for group in row.left for broker in group_at(state, group).replicas)
+    removing = tuple(broker for broker in leaving if broker not in target)
+    return PartitionReassignment((*target, *removing), tuple(one for one in target if one not in origin), removing)
+
+
+def moving(state: State) -> list[TopicKey]:
+    """The partitions that move, in order."""
+    return sorted(key for key, row in state.reassignments.items() if row.left)
+
+
+def is_moving(state: State, key: TopicKey) -> bool:
+    """Whether a partition moves."""
+    row = state.reassignments.get(key)
+    return row is not None and bool(row.left)
+
+
+def goes_back(state: State, key: TopicKey) -> bool:
+    """Whether a partition that moves returns to the replicas that it had: its move was cancelled."""
+    row = state.reassignments[key]
+    return has_same_brokers(state, row.origin, group_number(state, key))
+
+
+def has_same_brokers(state: State, one: int, other: int) -> bool:
+    """Whether two groups have the same brokers, in whatever order."""
+    return one == other or set(group_at(state, one).replicas) == set(group_at(state, other).replicas)
+
+
+def may_be_in(state: State, key: TopicKey, group: int, upload_epoch: int) -> bool:
+    """Whether an object of a group may have records of a partition that were uploaded under an epoch.
+
+    Uploads that began before the partition got other replicas are for those that it had.
+    """
+    if group == group_number(state, key):
+        return True
+    row = state.reassignments.get(key)
+    return row is not None and group in row.former and upload_epoch < row.version
+
+
+def group_of_object(state: State, name: str) -> int:
+    """The group of a live object."""
+    copies = copies_of(state, state.objects[name])
+    return OWN_GROUP if copies is None else copies.group
+
+
+def objects_elsewhere(state: State, key: TopicKey, names: Iterable[str]) -> frozenset[str]:
+    """Those of some live objects that are in groups with other brokers than the partition's."""
+    number = group_number(state, key)
+    return frozenset(
+        name
+        for name in set(names)
+        if name in state.objects and not has_same_brokers(state, group_of_object(state, name), number)
+    )

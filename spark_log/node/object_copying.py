@@ -1,0 +1,210 @@
+"""Copying objects to the root of one broker, several at a time.  Reads no log: executors of a Spark job do it, too.
+
+Roots may hang.  Each object is copied in a separate thread, which is left alone if it makes no progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from spark_log.errors import SparkLogError
+from spark_log.journal.broker_roots import Roots
+from spark_log.metadata.records import Copy
+from spark_log.metadata.state import ObjectRow
+from spark_log.node.checked_copies import BadCopy, Pace, SourceFailed, check_copy, copy_checked
+from spark_log.node.daemon_tasks import Task
+from spark_log.store.base import ObjectStore
+from spark_log.store.retry import RetryingStore
+from spark_log.threads import SYSTEM_THREADS, Threads
+
+PARALLEL = {"local": 2, "remote": 8}
+"""Objects that are copied to a broker at the same time."""
+SOURCE_MS = 2_000
+"""How long reads of a copy are tried again before another copy is taken."""
+STALLED_S = 20.0
+"""A copy that makes no progress for so long is given up; so much longer for each `STALLED_BYTES` of the object."""
+STALLED_BYTES = 20 << 20
+WAIT_S = 0.2
+
+
+class WantedCopy(NamedTuple):
+    """An object that a broker lacks.  Sent to tasks."""
+
+    name: str
+    row: ObjectRow
+    group: int
+    """Its placement group."""
+    sources: tuple[tuple[int, int], ...]
+    """(broker, epoch) of the active brokers that may have a copy, in the order in which they are tried."""
+
+
+@dataclass(slots=True)
+class CopiedObjects:
+    """The result for some objects.  Sent back by tasks."""
+
+    done: list[tuple[str, int]] = field(default_factory=list)
+    """Names and sizes of the copies that were made, and were there afterwards."""
+    failed: set[int] = field(default_factory=set)
+    """Placement groups of objects that could not be copied."""
+    bad: list[Copy] = field(default_factory=list)
+    """Copies that were read twice and are bad, on roots that are those of their brokers."""
+    problems: list[str] = field(default_factory=list)
+    stopped: bool = False
+    """The broker's root failed: nothing more can be copied to it now."""
+
+
+class _TargetFailed(Exception):
+    """The broker's own root failed."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """One object on its way."""
+
+    wanted: WantedCopy
+    sources: list[tuple[int, int]]
+    """Those that are not yet tried."""
+    doing: str = "read"
+    moved_ms: int = 0
+    source: int = -1
+    bad: list[Copy] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+class ObjectCopying:
+    """Copies objects to one broker.  `run` may hang with the broker's root."""
+
+    def __init__(self, roots: Roots, broker: int, pace: Pace, threads: Threads = SYSTEM_THREADS) -> None:
+        self._roots, self._broker, self._pace = roots, broker, pace
+        self._clock, self._threads = roots.clock, threads
+        self._lock = threads.lock()
+        self._ended = threads.condition(self._lock)
+        """Notified when a copy ends."""
+        self._silent: set[int] = set()
+        """Brokers whose roots did not answer."""
+
+    def run(self, wanted: Sequence[WantedCopy]) -> CopiedObjects:
+        """Copy the objects.  Failures of roots are part of the result."""
+        found = CopiedObjects()
+        try:
+            self._roots.check(self._broker, again=True)
+            found.done = self._confirmed(self._copy_all(wanted, found))
+        except (_TargetFailed, SparkLogError, OSError, KeyError) as error:
+            found.stopped = True
+            found.problems.append(f"copying to broker {self._broker} stopped: {error}")
+        return found
+
+    def _copy_all(self, wanted: Sequence[WantedCopy], found: CopiedObjects) -> list[WantedCopy]:
+        """The objects that were copied.  Raises _TargetFailed."""
+        target = self._roots[self._broker]
+        parallel = PARALLEL["local" if target.local else "remote"]
+        waiting, copied = [_Job(one, list(one.sources)) for one in reversed(wanted)], list[WantedCopy]()
+        running: list[tuple[_Job, Task[None]]] = []
+        while waiting or running:
+            while waiting and len(running) < parallel:
+                running.append(self._start(waiting.pop(), target))
+            with self._lock:
+                if not any(task.ended for _, task in running):
+                    self._ended.wait(WAIT_S)
+            left: list[tuple[_Job, Task[None]]] = []
+            for job, task in running:
+                if task.ended:
+                    if self._succeeded(job, task, found):
+                        copied.append(job.wanted)
+                elif self._is_stalled(job):
+                    waiting += self._given_up(job)
+                else:
+                    left.append((job, task))
+            running = left
+        return copied
+
+    def _start(self, job: _Job, target: ObjectStore) -> tuple[_Job, Task[None]]:
+        job.moved_ms = self._clock.monotonic_ms()
+        return job, Task(lambda: self._copy(job, target), "pylog-copy", self._threads, self._notify)
+
+    def _notify(self) -> None:
+        with self._lock:
+            self._ended.notify_all()
+
+    def _copy(self, job: _Job, target: ObjectStore) -> None:
+        """Copy an object from the first root that has a good copy.  Raises BadCopy if none has."""
+
+        def moved(to: str) -> None:
+            job.doing, job.moved_ms = to, self._clock.monotonic_ms()
+
+        while job.sources:
+            job.source, epoch = job.sources[0]
+            source = self._source(job.source)
+            try:
+                if job.source not in self._silent and source is not None:
+                    copy_checked(source, target, job.wanted.name, job.wanted.row, self._pace, moved)
+                    return
+            except SourceFailed as error:
+                job.problems.append(f"broker {job.source}: {error}")
+            except BadCopy:
+                moved("read")
+                self._look_again(job, source, epoch)
+            job.sources.pop(0)
+        raise BadCopy("; ".join(job.problems) or "no active broker has a copy")
+
+    def _source(self, broker: int) -> ObjectStore | None:
+        try:
+            store = self._roots[broker]
+        except KeyError:
+            return None
+        return RetryingStore(store.inner, self._clock, SOURCE_MS) if isinstance(store, RetryingStore) else store
+
+    def _look_again(self, job: _Job, source: ObjectStore | None, epoch: int) -> None:
+        """A copy is bad if a second read finds it bad, and the root is that of its broker."""
+        assert source is not None, "it was read"
+        try:
+            check_copy(source, job.wanted.name, job.wanted.row)
+        except BadCopy as error:
+            job.problems.append(f"broker {job.source}: {error}")
+            try:
+                self._roots.check(job.source, again=True)
+            except SparkLogError as wrong:
+                job.problems.append(str(wrong))
+            else:
+                job.bad.append(Copy(job.wanted.name, job.source, epoch))
+        except SourceFailed as error:
+            job.problems.append(f"broker {job.source}: {error}")
+
+    def _succeeded(self, job: _Job, task: Task[None], found: CopiedObjects) -> bool:
+        found.bad += job.bad
+        try:
+            task.result()
+        except BadCopy as error:
+            found.failed.add(job.wanted.group)
+            found.problems.append(f"{job.wanted.name} was not copied to broker {self._broker}: {error}")
+            return False
+        except (SparkLogError, OSError, KeyError) as error:
+            raise _TargetFailed(str(error)) from error
+        found.problems += [f"{job.wanted.name}: {problem}" for problem in job.problems if job.bad]
+        return True
+
+    def _is_stalled(self, job: _Job) -> bool:
+        if job.doing == "wait":
+            return False
+        allowed_s = STALLED_S * (1 + job.wanted.row.size / STALLED_BYTES)
+        return self._clock.monotonic_ms() - job.moved_ms > allowed_s * 1000
+
+    def _given_up(self, job: _Job) -> list[_Job]:
+        """Its thread is left alone.  The job again, without the source that does not answer."""
+        if job.doing == "write":
+            raise _TargetFailed("its root does not answer")
+        self._silent.add(job.source)
+        problems = [*job.problems, f"broker {job.source}: its root does not answer"]
+        return [_Job(job.wanted, job.sources[1:], bad=job.bad, problems=problems)]
+
+    def _confirmed(self, copied: Sequence[WantedCopy]) -> list[tuple[str, int]]:
+        """Names and sizes of the copies, if all are there and the root is still that of the broker."""
+        if not copied:
+            return []
+        self._roots.check(self._broker, again=True)
+        target = self._roots[self._broker]
+        if any(target.size(one.name) != one.row.size for one in copied):
+            raise _TargetFailed("objects are gone that were just put: was its disk unmounted, or swapped?")
+        return [(one.name, one.row.size) for one in copied]

@@ -1,0 +1,144 @@
+"""A data directory: formatted once, and locked by the process that uses it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_log.errors import InconsistentClusterId, InvalidRequest, StorageError
+from spark_log.quorum.messages import EMPTY, ReplicaKey
+from spark_log.quorum.snapshot_format import encode_snapshot
+from spark_log.quorum.voters import Voters
+from spark_log.quorum_node.disk import NEW, PART, Disk, replace_file
+from spark_log.quorum_node.files import LocalFiles
+from spark_log.quorum_node.log_files import snapshot_name
+from spark_log.quorum_node.state_file import META, QUORUM_STATE, Meta, decode_meta, encode_meta, encode_state
+
+LOCK = ".lock"
+FIRST = (QUORUM_STATE, snapshot_name(EMPTY))
+"""Written before `meta.properties`, when a directory is formatted."""
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """A directory that this process has locked."""
+
+    meta: Meta
+    disk: Disk
+    _files: LocalFiles
+    _lock: int
+
+    def __enter__(self) -> DataDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._files.close()
+        os.close(self._lock)
+
+
+def format_directory(path: str, meta: Meta, voters: Voters) -> None:
+    """Make a directory the disk of a replica.
+
+    voters:  the first ones of a new cluster; empty for a replica that joins.
+    Raises InvalidRequest if it is formatted already, or not empty.
+    """
+    for what, value in (("cluster id", meta.cluster_id), ("directory id", meta.directory_id)):
+        if not _ID.fullmatch(value):
+            raise InvalidRequest(f"{what}: {value!r} is not made of 1 to 64 letters, digits, '-' and '_'")
+    if voters and meta.key not in voters:
+        raise InvalidRequest(f"voters: {meta.node_id}@{meta.directory_id} is not among them")
+    _make(path)
+    lock = _locked(path)
+    files = LocalFiles(path)
+    try:
+        _check_empty(path)
+        replace_file(files, QUORUM_STATE, encode_state(0, None))
+        replace_file(files, snapshot_name(EMPTY), b"".join(encode_snapshot(EMPTY, voters, ())))
+        replace_file(files, META, encode_meta(meta))
+    finally:
+        files.close()
+        os.close(lock)
+
+
+def _make(path: str) -> None:
+    """The directory, with its name durable."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be made a directory: {error.strerror}") from error
+    parent = LocalFiles(os.path.dirname(os.path.abspath(path)))
+    parent.sync_names()
+
+
+def _check_empty(path: str) -> None:
+    if (Path(path) / META).exists():
+        found = read_meta(path)
+        raise InvalidRequest(
+            f"{path} is formatted already, for node {found.node_id} of the cluster {found.cluster_id}: use another "
+            "directory, or delete its content, which other nodes may need"
+        )
+    # A process that formatted it may have been killed.
+    known = {LOCK, "lost+found", *FIRST, *(name + ending for name in (META, *FIRST) for ending in (NEW, PART))}
+    if others := sorted(set(os.listdir(path)) - known):
+        raise InvalidRequest(f"{path} is not empty: it has {others[0]}; use an empty directory")
+
+
+def read_meta(path: str) -> Meta:
+    """The identity of a directory.  Raises InvalidRequest if it is not formatted, CorruptObject."""
+    file = Path(path) / META
+    try:
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise InvalidRequest(f"{path} is not formatted: run `pylog quorum init` for an empty directory") from None
+    except OSError as error:
+        raise StorageError(error.errno, f"{file} cannot be read: {error.strerror}") from error
+    return decode_meta(data, str(file))
+
+
+def open_directory(path: str, *, cluster_id: str, node_id: int) -> DataDirectory:
+    """Lock a directory, and check that it is the one of this node.
+
+    Raises InvalidRequest if it is not formatted, is another node's or is in use, InconsistentClusterId, CorruptObject.
+    """
+    meta = read_meta(path)
+    if meta.cluster_id != cluster_id:
+        raise InconsistentClusterId(f"{path} belongs to the cluster {meta.cluster_id}, not to {cluster_id}")
+    if meta.node_id != node_id:
+        raise InvalidRequest(f"{path} is the directory of node {meta.node_id}, not of node {node_id}")
+    lock = _locked(path)
+    files = LocalFiles(path)
+    return DataDirectory(meta, Disk(files), files, lock)
+
+
+def _locked(path: str) -> int:
+    """A file descriptor that holds the lock until it is closed.  Raises InvalidRequest, with the holder's process."""
+    descriptor = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "another process"
+        os.close(descriptor)
+        raise InvalidRequest(f"{path} is used by {holder}: stop it first, or use another directory") from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+    return descriptor
+
+
+def parse_voters(text: str) -> Voters:
+    """`1@directory-id,2@directory-id`.  Raises InvalidRequest."""
+    found = []
+    for one in text.split(","):
+        node, _, directory = one.strip().partition("@")
+        if not node.isascii() or not node.isdigit() or not _ID.fullmatch(directory):
+            raise InvalidRequest(f"voters: {one!r} is not of the form ID@DIRECTORY-ID, as in 1@{'x' * 8}")
+        found.append(ReplicaKey(int(node), directory))
+    if len({key.id for key in found}) < len(found):
+        raise InvalidRequest(f"voters: {text!r} has a node twice")
+    return tuple(sorted(found))

@@ -1,0 +1,101 @@
+"""A data directory: formatted once, for one node of one cluster, and used by one process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest
+from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum_node.directory import format_directory, open_directory, parse_voters, read_meta
+from spark_log.quorum_node.state_file import Meta
+
+META = Meta(cluster_id="c1", node_id=1, directory_id="dir-1")
+VOTERS = (META.key, ReplicaKey(2, "dir-2"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "data" / "quorum")
+
+
+def test_a_formatted_directory_is_a_replica_that_has_nothing(path: str) -> None:
+    """With the voters that it was formatted with, in files named as Kafka's."""
+    format_directory(path, META, VOTERS)
+    with open_directory(path, cluster_id="c1", node_id=1) as directory:
+        restored = directory.disk.load()
+        assert (restored.epoch, restored.voted, restored.entries, restored.voters) == (0, None, (), VOTERS)
+        assert directory.meta == META
+    assert "directory.id=dir-1\n" in (Path(path) / "meta.properties").read_text()
+
+
+def test_a_directory_is_formatted_once(path: str) -> None:
+    """Formatting it again would forget votes and entries."""
+    format_directory(path, META, VOTERS)
+    with pytest.raises(InvalidRequest, match="is formatted already, for node 1 of the cluster c1"):
+        format_directory(path, META, VOTERS)
+
+
+def test_formatting_that_was_interrupted_is_repeated(path: str) -> None:
+    """Without the file that is written last, the directory is not formatted."""
+    format_directory(path, META, VOTERS)
+    (Path(path) / "meta.properties").rename(Path(path) / "meta.properties.new")
+    with pytest.raises(InvalidRequest, match="is not formatted: run `pylog quorum init`"):
+        open_directory(path, cluster_id="c1", node_id=1)
+    format_directory(path, META, VOTERS)
+    assert read_meta(path) == META
+
+
+def test_a_directory_with_other_files_is_not_formatted(path: str) -> None:
+    os.makedirs(path)
+    (Path(path) / "photo.jpg").write_bytes(b"x")
+    with pytest.raises(InvalidRequest, match=r"is not empty: it has photo.jpg"):
+        format_directory(path, META, VOTERS)
+
+
+def test_a_directory_of_another_cluster_or_node_is_refused(path: str) -> None:
+    """Its content would be wrong here, and its vote is not this node's."""
+    format_directory(path, META, VOTERS)
+    with pytest.raises(InconsistentClusterId, match="belongs to the cluster c1, not to c2"):
+        open_directory(path, cluster_id="c2", node_id=1)
+    with pytest.raises(InvalidRequest, match="is the directory of node 1, not of node 2"):
+        open_directory(path, cluster_id="c1", node_id=2)
+
+
+def test_two_processes_do_not_use_one_directory(path: str) -> None:
+    """The second one is refused, with the process that uses it."""
+    format_directory(path, META, VOTERS)
+    first = open_directory(path, cluster_id="c1", node_id=1)
+    with pytest.raises(InvalidRequest, match=f"is used by process {os.getpid()} on "):
+        open_directory(path, cluster_id="c1", node_id=1)
+    first.close()
+    open_directory(path, cluster_id="c1", node_id=1).close()
+
+
+def test_damage_of_the_identity_is_refused(path: str) -> None:
+    format_directory(path, META, VOTERS)
+    (Path(path) / "meta.properties").write_text("version=1\ncluster.id=c1\n")
+    with pytest.raises(CorruptObject, match=r"meta.properties is not understood \('node.id'\)"):
+        open_directory(path, cluster_id="c1", node_id=1)
+
+
+@pytest.mark.parametrize(
+    ("meta", "voters", "message"),
+    [
+        (Meta(cluster_id="a b", node_id=1, directory_id="d"), (), "cluster id: 'a b'"),
+        (Meta(cluster_id="c", node_id=1, directory_id="x/y"), (), "directory id: 'x/y'"),
+        (Meta(cluster_id="c", node_id=1, directory_id="d"), VOTERS, "1@d is not among them"),
+    ],
+)
+def test_an_invalid_identity_is_named(path: str, meta: Meta, voters: tuple[ReplicaKey, ...], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        format_directory(path, meta, voters)
+
+
+def test_voters_are_parsed() -> None:
+    assert parse_voters("2@b,1@a") == (ReplicaKey(1, "a"), ReplicaKey(2, "b"))
+    for text in ("", "1", "x@a", "1@", "1@a,1@b"):
+        with pytest.raises(InvalidRequest, match="voters: "):
+            parse_voters(text)

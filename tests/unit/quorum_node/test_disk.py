@@ -1,0 +1,279 @@
+"""A replica's disk: no crash loses what was reported, and damage is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+
+from spark_log.errors import CorruptObject, NoSpace, StorageError
+from spark_log.quorum.messages import EMPTY, Entry, Kind, Position, ReplicaKey
+from spark_log.quorum.ready import Persist, Restored, SnapshotChunk
+from spark_log.quorum.replica_log import ReplicaLog
+from spark_log.quorum.snapshot_format import encode_snapshot
+from spark_log.quorum_node.disk import Disk, replace_file
+from spark_log.quorum_node.files import LocalFiles
+from spark_log.quorum_node.log_files import snapshot_name
+from spark_log.quorum_node.state_file import QUORUM_STATE, encode_state
+from spark_log.testing.crash_files import Crash, CrashFiles
+from spark_log.testing.quorum_sim.disk import PARTS
+from spark_log.testing.quorum_sim.disk import Disk as ModelDisk
+
+KEY = ReplicaKey(1, "a")
+VOTERS = (KEY, ReplicaKey(2, "a"), ReplicaKey(3, "a"))
+SEGMENT_BYTES = 150
+STEPS = 25
+
+
+def formatted(files: CrashFiles | LocalFiles) -> Disk:
+    replace_file(files, QUORUM_STATE, encode_state(0, None))
+    replace_file(files, snapshot_name(EMPTY), b"".join(encode_snapshot(EMPTY, VOTERS, ())))
+    return Disk(files, SEGMENT_BYTES)
+
+
+def content(restored: Restored) -> tuple[Any, ...]:
+    """Everything that a machine starts from."""
+    log = ReplicaLog.restore(restored.snapshot, restored.voters, restored.entries)
+    entries = log.read(restored.snapshot.offset, log.end)
+    return restored.epoch, restored.voted, restored.snapshot, restored.voters, entries
+
+
+class Replica:
+    """Random writes, as machines make them, to the disk under test and to the simulation's."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.files = CrashFiles()
+        self.disk = formatted(self.files)
+        self.disk.load()
+        self.model = ModelDisk(KEY, VOTERS)
+        self.epoch, self.number, self.high_watermark = 0, 0, 0
+        self.allowed: list[tuple[int, list[tuple[Any, ...]]]] = []
+        """After so many operations, the contents that a crash may leave from there up to the next one's."""
+        self.note([])
+
+    def note(self, next_contents: list[tuple[Any, ...]]) -> None:
+        self.allowed.append((len(self.files.operations), [content(self.model.restored()), *next_contents]))
+
+    @property
+    def end(self) -> int:
+        return self.model.position.offset
+
+    def entries(self, start: int) -> tuple[Entry, ...]:
+        count = self.rng.randint(1, 3)
+        return tuple(Entry(start + one, self.epoch, Kind.DATA, b"x" * self.rng.randrange(30)) for one in range(count))
+
+    def write(self, **fields: Any) -> None:
+        self.number += 1
+        voted = KEY if self.epoch % 2 else None
+        persist = Persist(number=self.number, epoch=self.epoch, voted=voted, **fields)
+        begun, before = len(self.files.operations), content(self.model.restored())
+        parts = []
+        for part in range(PARTS):
+            self.model._apply(persist, part)
+            parts.append(content(self.model.restored()))
+        self.allowed.append((begun, [before, *parts]))
+        self.disk.write(persist)
+        self.note([])
+
+    def step(self) -> None:
+        kind = self.rng.choice(["append", "append", "append", "vote", "truncate", "snapshot", "download"])
+        getattr(self, kind)()
+
+    def append(self) -> None:
+        self.epoch = max(1, self.epoch)
+        self.high_watermark = self.rng.randint(self.high_watermark, self.end)
+        self.write(entries=self.entries(self.end), high_watermark=self.high_watermark)
+
+    def vote(self) -> None:
+        self.epoch += 1
+        self.write()
+
+    def truncate(self) -> None:
+        self.epoch += 1
+        to = self.rng.randint(max(self.high_watermark, self.model.snapshot.offset), self.end)
+        entries = self.entries(to) if self.rng.random() < 0.5 else ()
+        self.write(truncate_to=to, entries=entries, high_watermark=self.high_watermark)
+
+    def snapshot(self) -> None:
+        end = max(self.high_watermark, self.model.snapshot.offset)
+        log = ReplicaLog.restore(self.model.snapshot, VOTERS, self.model.restored().entries)
+        if end == self.model.snapshot.offset:
+            return
+        position, keep_from = log.position_at(end), self.rng.randint(log.start.offset, end)
+        begun, before = len(self.files.operations), content(self.model.restored())
+        self.model.take_snapshot(position, b"state", VOTERS, keep_from)
+        self.allowed.append((begun, [before, content(self.model.restored())]))
+        self.disk.write_snapshot(position, VOTERS, [b"state"])
+        self.disk.snapshotted(position, keep_from)
+        self.note([])
+
+    def download(self) -> None:
+        """A snapshot of the leader replaces a log that is too old, or diverges."""
+        self.epoch += 1
+        offset = self.rng.randint(max(self.high_watermark, self.model.snapshot.offset) + 1, self.end + 5)
+        snapshot, start = Position(self.epoch, offset), 0
+        frames = list(encode_snapshot(snapshot, VOTERS, [b"state", b"more"]))
+        for index, frame in enumerate(frames):
+            is_last = index == len(frames) - 1
+            chunk = SnapshotChunk(snapshot=snapshot, start=start, data=frame, voters=VOTERS, is_last=is_last)
+            self.write(chunk=chunk)
+            start += len(frame)
+        self.high_watermark = offset
+        self.write(reset_to=snapshot, high_watermark=offset)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_crash_after_any_operation_loses_nothing_that_was_reported(seed: int) -> None:
+    """And of the write that was under way there are whole parts, in their order.  A second crash, a power cut after the
+    restart, changes nothing.
+    """
+    replica = Replica(seed)
+    for _ in range(STEPS):
+        replica.step()
+    bounds = [count for count, _ in replica.allowed] + [len(replica.files.operations) + 1]
+    for index, (count, allowed) in enumerate(replica.allowed):
+        for operations in range(count, max(count + 1, bounds[index + 1])):
+            for crash in Crash:
+                files = replica.files.after(operations, crash)
+                found = content(Disk(files, SEGMENT_BYTES).load())
+                assert found in allowed, f"seed {seed}, {crash} after {operations} operations"
+                again = content(Disk(files.after_power_cut(), SEGMENT_BYTES).load())
+                assert again == found, f"seed {seed}, {crash} after {operations} operations, and a power cut"
+
+
+def test_files_are_rolled_and_deleted() -> None:
+    """The log takes several files, and a snapshot lets the old ones go."""
+    replica = Replica(0)
+    for _ in range(20):
+        replica.append()
+    assert len(logs(replica.files)) > 3
+    replica.high_watermark = replica.end
+    replica.snapshot()
+    replica.disk.snapshotted(replica.disk.snapshot, replica.end)
+    assert len(logs(replica.files)) == 1
+    assert [name for name in replica.files.names() if name.endswith("checkpoint")] == [
+        snapshot_name(replica.disk.snapshot)
+    ]
+
+
+def logs(files: CrashFiles | LocalFiles) -> list[str]:
+    return [name for name in files.names() if name.endswith(".log")]
+
+
+# --------------------------------------------------------------------------------------------------------------- damage
+
+
+class Written(NamedTuple):
+    path: Path
+    files: LocalFiles
+    disk: Disk
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Iterator[Written]:
+    """Real files: a snapshot, and entries in three files."""
+    files = LocalFiles(str(tmp_path))
+    disk = formatted(files)
+    disk.load()
+    for number in range(1, 7):
+        disk.write(persist(number))
+    disk.write_snapshot(Position(1, 1), VOTERS, [b"abc" * 10])
+    disk.snapshotted(Position(1, 1), 0)
+    assert len(logs(files)) == 3
+    yield Written(tmp_path, files, disk)
+    files.close()
+
+
+def persist(number: int, size: int = 60) -> Persist:
+    entry = Entry(number - 1, 1, Kind.DATA, b"%d" % number * size)
+    return Persist(number=number, epoch=1, voted=None, entries=(entry,))
+
+
+def test_what_was_written_to_real_files_is_loaded(written: Written) -> None:
+    """And the state of the application."""
+    restored = Disk(written.files, SEGMENT_BYTES).load()
+    assert [entry.offset for entry in restored.entries] == list(range(6))
+    assert (restored.epoch, restored.snapshot, restored.voters) == (1, Position(1, 1), VOTERS)
+    assert b"".join(written.disk.read_state(restored.snapshot)) == b"abc" * 10
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: flip(path / "0000000001.log", 20), "0000000001.log is damaged at position 0, and a unit follows"),
+        (
+            lambda path: cut(path / "0000000002.log", 5),
+            r"0000000002.log is damaged at position \d+, and .*003.log foll",
+        ),
+        (lambda path: (path / "0000000002.log").unlink(), "and not 0000000002.log"),
+        (lambda path: (path / "0000000001.log").unlink(), "begins with entry 2, and the snapshot ends at 1"),
+        (lambda path: flip(path / snapshot_name(Position(1, 1)), 70), "checkpoint is damaged at position"),
+        (lambda path: cut(path / snapshot_name(Position(1, 1)), 21), "its end is missing"),
+        (lambda path: (path / snapshot_name(Position(1, 1))).unlink(), "has lost a snapshot"),
+        (lambda path: flip(path / QUORUM_STATE, 17), "quorum-state is damaged"),
+        (lambda path: (path / QUORUM_STATE).unlink(), "has lost quorum-state"),
+    ],
+)
+def test_damage_is_refused_with_file_and_position(
+    written: Written, damage: Callable[[Path], None], message: str
+) -> None:
+    """A file that was cut, changed or deleted after it was durable."""
+    damage(written.path)
+    with pytest.raises(CorruptObject, match=message):
+        Disk(written.files, SEGMENT_BYTES).load()
+
+
+def cut(path: Path, count: int) -> None:
+    path.write_bytes(path.read_bytes()[:-count])
+
+
+def test_a_last_unit_that_is_not_whole_is_removed(written: Written) -> None:
+    """And the log continues there."""
+    last = written.path / logs(written.files)[-1]
+    cut(last, 3)
+    disk = Disk(written.files, SEGMENT_BYTES)
+    assert len(disk.load().entries) == 5
+    disk.write(persist(6))
+    assert len(Disk(written.files, SEGMENT_BYTES).load().entries) == 6
+
+
+def test_a_write_is_repeated_when_a_full_disk_has_space_again(mount: Callable[[str], Path]) -> None:
+    """A small file system in memory.  Nothing of the first attempt is left."""
+    path = mount("size=64k")
+    files = LocalFiles(str(path))
+    disk = formatted(files)
+    disk.load()
+    (path / "filler").write_bytes(bytes(40_000))
+    disk.write(persist(1))
+    with pytest.raises(NoSpace, match="No space left"):
+        disk.write(persist(2, size=30_000))
+    with pytest.raises(NoSpace):
+        disk.write_snapshot(Position(1, 1), VOTERS, [bytes(30_000)])
+    assert len(Disk(files).load().entries) == 1
+    (path / "filler").unlink()
+    disk.write(persist(2, size=30_000))
+    assert len(Disk(files).load().entries) == 2
+    files.close()
+
+
+def test_an_error_of_the_disk_is_reported_with_the_file(tmp_path: Path) -> None:
+    """A directory that was removed under a running process."""
+    (tmp_path / "d").mkdir()
+    files = LocalFiles(str(tmp_path / "d"))
+    disk = formatted(files)
+    disk.load()
+    for name in files.names():
+        files.delete(name)
+    (tmp_path / "d").rmdir()
+    with pytest.raises((StorageError, FileNotFoundError), match="/d"):
+        disk.write(persist(1))
