@@ -200,6 +200,7 @@ def test_a_replica_that_does_not_get_pending_objects_leaves_the_isr(log: Log, tm
     name = put(log, [0], acks=ACKS_LEADER)
     key = (log.journal.refresh().names["t"], 0)
     assert group_of(log.journal.state).isr == (0, 1, 2) and log.journal.state.partitions[key].readable_end == 0
+    folder_of(log, tmp_path, 2).mkdir()
     (folder_of(log, tmp_path, 2) / "data").write_text("this is not a folder")
     replicator = Replicator(log)
     replicator.round()

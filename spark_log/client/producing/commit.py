@@ -101,8 +101,8 @@ def commit_uploads(
     Raises CommitUnknown if the storage failed repeatedly, so the commit may have been applied.  A retry with the same
     identity applies it once.  Raises NotEnoughReplicas and LeaderNotAvailable after the deadline, or after
     `REPLICAS_MS_MAX` without one: until then, objects are copied to the replicas that lack them if `retry` is patient.
-    RequestTimedOut if readers do not see a commit with acks=all by then, because earlier ones with acks=1 are not on all
-    in-sync replicas.
+    RequestTimedOut if readers do not see a commit with acks=all by then, because earlier ones with acks=1 are not on
+    all in-sync replicas.
     """
     upload = join_uploads(uploads)
     commit = CommitRecord(
