@@ -14,6 +14,7 @@ from spark_log.cli.groups import group
 from spark_log.cli.inspect import config, metadata, plan, producer
 from spark_log.cli.mirror import mirror, recover
 from spark_log.cli.produce import produce
+from spark_log.cli.quorum import quorum, storage
 from spark_log.cli.reassign import reassign
 from spark_log.cli.replicate import replicate
 from spark_log.cli.segments import segment
@@ -69,6 +70,7 @@ SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
     ("Administration", (serve, cluster, config, broker, reassign, elect, producer, transaction)),
     ("Upkeep", (maintain, replicate, merge, gc, checkpoint, verify, repair, mirror, recover)),
     ("Inspection", (plan, segment, metadata)),
+    ("Quorum", (quorum, storage)),
     ("Tools", (bench, completion)),
 )
 

@@ -24,6 +24,7 @@ from spark_log.metadata.replica_commands import (
     AddCopies,
     AddPendingCopies,
     AlterReassignments,
+    DropCopies,
     ElectLeader,
     EndReassignments,
     FenceBroker,
@@ -578,6 +579,7 @@ Single: TypeAlias = (
     | AddCopies
     | AddPendingCopies
     | RemoveCopies
+    | DropCopies
     | JoinIsr
     | ElectLeader
     | AlterReassignments

@@ -23,10 +23,11 @@ from spark_log.journal.root_options import RootOptions
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import is_coordinator, is_loopback, parse_address, split_address, this_host
 from spark_log.net.audit import open_audit, reopen_audit
-from spark_log.net.client import ca_context, health_of
+from spark_log.net.client import health_of
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.quotas import Quota, parse_quotas
-from spark_log.net.server import Server, tls_context
+from spark_log.net.server import Server
+from spark_log.net.tls import ca_context, tls_context
 from spark_log.net.tokens import Tokens, parse_tokens
 from spark_log.node.coordinator import Coordinator, LeaderStatus
 from spark_log.node.group_coordinator import Groups

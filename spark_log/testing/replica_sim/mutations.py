@@ -20,7 +20,7 @@ from spark_log.metadata.decide import replicas as decide
 from spark_log.metadata.decide import upkeep as decide_upkeep
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.replica_state import Member, PlacementGroup
-from spark_log.metadata.replicas import can_lead, copies_of, epoch_of, is_active, is_current, next_leader
+from spark_log.metadata.replicas import can_lead, epoch_of, is_active, is_current, next_leader
 from spark_log.metadata.state import State
 from spark_log.model import ACKS_ALL
 from spark_log.testing.replica_sim import copying, upkeep
@@ -81,15 +81,6 @@ def _joins_at_once(state: State, record: r.JoinIsrRecord) -> State:
     for number, broker in record.members:
         if number in state.placement_groups and can_lead(state, broker):
             state = replay_replicas._with_roles(state, number, {broker: "isr"})
-    return state
-
-
-def _late_leave_all(state: State, record: r.LagRecord) -> State:
-    for name, broker in record.lacking:
-        row = state.objects.get(name)
-        known = None if row is None else copies_of(state, row)
-        if known is not None:
-            state = replay_replicas._with_roles(state, known.group, {broker: "out"})
     return state
 
 
@@ -198,14 +189,6 @@ MUTATIONS: Mapping[str, Mutation] = {
     "pending_for_ever": Mutation(
         "a replica without the objects of a commit that readers see has a deficit",
         (Patch(pending, "not_pending", lambda state, names: state),),
-    ),
-    "late_leave_all": Mutation(
-        "the last active member of an ISR stays, however late it is",
-        (_replaying(r.LagRecord, _late_leave_all),),
-    ),
-    "never_late": Mutation(
-        "a replica that does not get the objects of pending commits leaves the ISR",
-        (_replaying(r.LagRecord, _ignored),),
     ),
     "joins_with_deficit": Mutation(
         "a joining replica enters the ISR when it lacks nothing", (_replaying(r.JoinIsrRecord, _joins_at_once),)
