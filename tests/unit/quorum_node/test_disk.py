@@ -277,6 +277,17 @@ def cut(path: Path, count: int) -> None:
     path.write_bytes(path.read_bytes()[:-count])
 
 
+def test_a_snapshot_that_is_older_than_the_own_one_is_ignored(written: Written) -> None:
+    """The application has made one while the leader's was fetched."""
+    data = b"".join(encode_snapshot(Position(1, 1), VOTERS, ()))
+    chunk = SnapshotChunk(snapshot=Position(1, 1), start=0, data=data, voters=VOTERS, is_last=True)
+    written.disk.write_snapshot(Position(1, 2), VOTERS, [b"newer"])
+    written.disk.snapshotted(Position(1, 2), 0)
+    written.disk.write(Persist(number=7, epoch=1, voted=None, chunk=chunk))
+    assert written.disk.snapshot == Position(1, 2)
+    assert [name for name in written.files.names() if "checkpoint" in name] == [snapshot_name(Position(1, 2))]
+
+
 def test_a_last_unit_that_is_not_whole_is_removed(written: Written) -> None:
     """And the log continues there."""
     last = written.path / logs(written.files)[-1]
