@@ -40,7 +40,7 @@ def connect(
 
     If a path or fsspec URL has no log yet, a new one is created, unless `create` is false.  A coordinator's address
     opens the log that the coordinator writes.  With a coordinator, the process keeps in memory only the metadata of the
-    topics that it uses.  It loads the metadata of all topics when a call, such as those of `log.admin`, needs it.
+    topics that it uses.  It loads the metadata of all topics when a call needs it, such as any call of `log.admin`.
 
     storage_options:  passed to fsspec: credentials, endpoints.
     token:            authenticates to a coordinator; default: the value of the environment variable PYLOG_TOKEN.

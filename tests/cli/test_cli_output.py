@@ -238,15 +238,8 @@ def test_the_environment_holds_the_form(pylog: Pylog) -> None:
     [
         "topic list",
         "topic list -o json",
-        "topic describe orders",
-        "topic offsets orders",
-        "group list",
-        "group describe g",
         "group lag g",
-        "config describe",
         "metadata dump",
-        "cluster info",
-        "consume orders",
         "consume orders -g g -o earliest",
     ],
 )

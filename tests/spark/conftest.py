@@ -1,7 +1,8 @@
 """One Spark for all of these tests, which finds the source as it does for users: by its package's name.
 
 Every test that takes `spark` runs twice: with the session of this process, and with a client of the Spark Connect
-server in the same JVM.  `@pytest.mark.classic("Spark Connect has no …")` marks tests that Connect cannot run.
+server in the same JVM.  `@pytest.mark.classic("Spark Connect has no …")` marks tests that Connect cannot run, and those
+of `TASKS` run once.
 """
 
 from __future__ import annotations
@@ -37,8 +38,23 @@ SERVER = {
 }
 
 
+TASKS = frozenset(
+    f"test_spark_{name}.py" for name in ("checkpoint_damage", "holes", "latest", "replicated_writes", "tune")
+)
+"""Files about what tasks and sinks do.  The server does that for its clients as for itself; how clients get there is
+tested by the other files."""
+
+
+def _is_repeat(item: pytest.Item) -> bool:
+    spark = (
+        item.callspec.params.get("spark") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    )
+    return spark == "connect" and item.path.name in TASKS
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if not _is_repeat(item)]
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 from pyspark_pylog.plain_errors import HIDE, plain, plain_errors
 
 import spark_log
@@ -36,19 +38,30 @@ writer = stream.writeStream.format("noop").option("checkpointLocation", sys.argv
 show_error(lambda: writer.trigger(availableNow=True).start().awaitTermination())
 """
 
+SENTENCES = ("option startingTimestamp", r"offsets [0, 1) of t-0 are gone", "topic 'other' does not exist")
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("debug", ["", "1"], ids=["plain", "debug"])
-def test_the_switch_works_in_the_driver_in_tasks_and_in_streams(tmp_path: Path, debug: str) -> None:
-    """Without it an error is one sentence, with it the lines of pylog that raised it are there as well."""
+def test_the_switch_works_in_the_driver_in_tasks_and_in_streams(tmp_path: Path) -> None:
+    """The lines of pylog that raised an error are there."""
     url = str(tmp_path / "log")
     spark_log.connect(url, durability="os").append("t", texts(4))
-    printed = run_job(script(tmp_path / "job.py", JOB), url, str(tmp_path / "checkpoint"), env={DEBUG_VARIABLE: debug})
-    errors = printed.split("=" * 20)[:3]
-    sentences = ("option startingTimestamp", r"offsets [0, 1) of t-0 are gone", "topic 'other' does not exist")
-    for error, sentence in zip(errors, sentences, strict=True):
-        assert sentence in error
-        assert ("Traceback (most recent call last)" in error and "spark_log" in error) == bool(debug)
+    job = script(tmp_path / "job.py", JOB)
+    errors = run_job(job, url, str(tmp_path / "checkpoint"), env={DEBUG_VARIABLE: "1"}).split("=" * 20)[:3]
+    for error, sentence in zip(errors, SENTENCES, strict=True):
+        assert sentence in error and "Traceback (most recent call last)" in error and "spark_log" in error
+
+
+def test_without_the_switch_an_error_is_one_sentence(
+    tmp_path: Path, classic: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the driver, in tasks and in streams."""
+    url = str(tmp_path / "log")
+    spark_log.connect(url, durability="os").append("t", texts(4))
+    monkeypatch.setattr(sys, "argv", ["job.py", url, str(tmp_path / "checkpoint")])
+    exec(JOB, {"session": lambda master: classic})
+    for error, sentence in zip(capsys.readouterr().out.split("=" * 20)[:3], SENTENCES, strict=True):
+        assert sentence in error and "Traceback (most recent call last)" not in error
 
 
 def _fail() -> None:

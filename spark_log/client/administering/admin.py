@@ -80,10 +80,11 @@ Reply = TypeVar("Reply")
 
 
 class Admin:
-    """Kafka's Admin operations on one log: topics, configs, offsets, groups, producers and transactions.
+    """Kafka's Admin operations on one log: topics, configs, offsets, groups, brokers, producers and transactions.
 
-    Each call except `erase_records` and `elect_leaders` changes everything that it names, or nothing.  It returns
-    when the operation is done, and raises an error if it fails.
+    Each call changes everything that it names, or nothing.  The exceptions are `erase_records` and `elect_leaders`: if
+    one of them fails, a part of the work may be done.  Each call returns when the operation is done, and raises an
+    error if it fails.  After `alter_partition_reassignments` and `replace_broker`, records are copied later.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -272,9 +273,10 @@ class Admin:
     def alter_consumer_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | str | OffsetAndMetadata]
     ) -> None:
-        """Commit positions for a group: offsets, or positions as text.  A running consumer may overwrite them.
+        """Commit offsets for a group.  Each is a number, a position such as "now-10m", or an `OffsetAndMetadata`.
 
-        Raises GroupInUse if a stream publishes its progress to the group, or it has members through a coordinator.
+        A consumer that is running without a coordinator may overwrite them.
+        Raises GroupInUse if the group has members through a coordinator, or if a stream publishes its progress to it.
         """
         partition_keys("alter_consumer_group_offsets", offsets)
         state = self._journal.refresh()
@@ -402,13 +404,14 @@ class Admin:
     def elect_leaders(
         self, election: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, int]:
-        """Choose leaders by hand.  Returns the new leader of each partition whose leader has changed.
+        """Elect leaders.  Returns the new leader, a broker id, of each given partition whose leader has changed.
 
-        All partitions with the same replicas have one leader, so others may change with them.
+        All partitions with the same replicas have one leader, so other partitions may get a new leader, too.  They are
+        not in the result.
 
-        election:    "preferred": the first replica of each partition, where it is in sync; "unclean": of partitions
-                     without a leader, the active replica that lacks the fewest bytes.  Acknowledged records that no
-                     active broker has cannot be read until a broker that has them is back.
+        election:    "preferred": the first replica of each partition, where it is in sync; "unclean": for partitions
+                     without a leader, the replica that lacks the fewest bytes, of those whose broker is not fenced.
+                     Acknowledged records that only fenced brokers have cannot be read until one of them is back.
         partitions:  None: all.
         Raises InvalidRequest, UnknownTopicOrPartition.
         """
