@@ -24,6 +24,13 @@ NOTICED_IN = {
     "fenced_counts": 19,
     "sizes_unchecked": 1,
     "unknown_stay": 51,
+    "late_refused": 7,
+    "late_forgotten": 27,
+    "forgets_before_fence": 27,
+    "groups_go_early": 27,
+    "moves_anywhere": 11,
+    "swaps_to_former": 11,
+    "ends_blindly": 0,
 }
 """A seed that notices that a rule is missing; 0 where none is named.  `--mutations` finds new ones."""
 TRIES = 3

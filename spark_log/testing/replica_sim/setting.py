@@ -18,6 +18,7 @@ from spark_log.metadata import replay_replicas
 from spark_log.metadata.decide import replicas as decide_replicas
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
+from spark_log.metadata.reassignments import moving, objects_elsewhere
 from spark_log.metadata.replica_commands import RegisterBroker
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import can_lead, deficit
@@ -77,6 +78,8 @@ class ReplicaSimulation(Simulation):
         self.busy = True
         """Mergers still merge."""
         self.brokers = rng.choice((3, 3, 4))
+        self.moves = seed % 4 == 3
+        """Partitions get other replicas."""
 
     def begin(self) -> Steps[None]:
         """Create the log, its brokers and its topics."""
@@ -159,6 +162,10 @@ class ReplicaSimulation(Simulation):
                 brokers = state.placement_groups[known.group].replicas
                 if found := [broker for broker in brokers if self.oracle.has_copy(state, broker, name)]:
                     return f"{name} has no known copy, and brokers {found} have it"
+        for key in moving(state):
+            names = objects_elsewhere(state, key, (entry.object for entry in state.partitions[key].entries))
+            if not names or any(self.oracle.is_readable(state, name) for name in names):
+                return f"partition {key} moves"
         return ""
 
     def garbage(self) -> list[str]:
