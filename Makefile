@@ -86,7 +86,7 @@ pictures: setup
 	$(BIN)/python benchmarks/_pictures.py
 
 # Compare pylog with Spark's Kafka connector and a real broker.
-# Example: `make bench-kafka ROWS=1000000 BENCH="--parts write,read"`.
+# Example: `make bench-kafka ROWS=1000000 BENCH="--parts write,read"`.  Three replicas: `BENCH="--parts write --replicas 3"`.
 bench-kafka: setup
 	$(BIN)/python -m benchmarks.beside_kafka $(if $(ROWS),--rows $(ROWS)) $(BENCH)
 

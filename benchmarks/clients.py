@@ -101,7 +101,7 @@ def sides(peers: Sequence[str]) -> Iterator[list[Side]]:
         if peers:
             jars = Path(os.environ.get("PYLOG_KAFKA", ROOT / ".pylog" / "kafka"))
             broker = stack.enter_context(kafka.broker(jars, free_ports(), {"log.segment.delete.delay.ms": "1000"}))
-            pid = int((jars / "run" / "pid").read_text())
+            (pid,) = broker.pids
             librdkafka = Librdkafka(broker.address, pid)
             if "librdkafka" in peers:
                 found += [librdkafka, LibrdkafkaCallbacks(broker.address, pid)]
@@ -111,10 +111,10 @@ def sides(peers: Sequence[str]) -> Iterator[list[Side]]:
 
 
 def free_ports() -> int:
-    """The first of two adjacent rounds."""
-    from benchmarks.beside_kafka.sides import two_free_ports
+    """The first of two free ports side by side."""
+    from benchmarks.beside_kafka import sides
 
-    return two_free_ports()
+    return sides.free_ports()
 
 
 def messages(count: int, rng: random.Random) -> list[bytes]:

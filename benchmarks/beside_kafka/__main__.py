@@ -7,7 +7,9 @@ count. The result is the median of the ratios pair by pair.  `stock` runs with d
 in the session and says that no record is larger than 1 kB; `tune-lz4` also writes pylog's topics with lz4; Kafka keeps
 its defaults in both.  `recommended` gives both sides
 the settings of conf/spark-defaults.conf, conf/spark-python and a checkpoint that renames in place, and gives Kafka the
-settings that its users choose for throughput.  Prints a table and writes all figures to a file.
+settings that its users choose for throughput.  With `--replicas 3`, each topic has three replicas and
+min.insync.replicas is 2: pylog on three roots, and Kafka on three brokers, all on this machine's disk.  Prints a table
+and writes all figures to a file.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from benchmarks import common
 from benchmarks.beside_kafka import query
 from benchmarks.beside_kafka.figures import Fact, Latency, Part, as_json, table
 from benchmarks.beside_kafka.latency import through_queries
-from benchmarks.beside_kafka.sides import Kafka, Null, Parquet, Pylog, Side, two_free_ports
+from benchmarks.beside_kafka.sides import Kafka, Null, Parquet, Pylog, Side, free_ports
 from benchmarks.beside_kafka.work import TOPIC, WORK, Bench, Work, measure
 from spark_log.testing.kafka import BROKER_JARS, CONNECTOR_JARS, Broker, broker
 
@@ -66,16 +68,21 @@ def main() -> None:
     os.environ["PYLOG_PYTHON"] = sys.executable
     found = Found([], [], [])
     try:
-        with broker(jars, two_free_ports(), BROKER) as running:
+        with broker(jars, free_ports(given.replicas + 1), BROKER, given.replicas) as running:
             for settings in given.settings:
                 with bench_of(given, settings, running) as (bench, scratch):
-                    kafka = Kafka(bench.spark, running, jars, recommended=settings == RECOMMENDED)
-                    pylog = Pylog(bench.spark, scratch, "lz4" if settings == TUNE_LZ4 else None)
+                    recommended, lz4 = settings == RECOMMENDED, "lz4" if settings == TUNE_LZ4 else None
+                    kafka = Kafka(bench.spark, running, jars, recommended, given.replicas)
+                    pylog = Pylog(bench.spark, scratch, lz4, given.replicas)
                     compare(given, bench, pylog, kafka, found)
     finally:  # write the minutes of measurements before a later failure can lose them
         print(table(*found))
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps({"machine": machine(), "rows": given.rows, **as_json(*found)}, indent=1))
+        given.out.write_text(
+            json.dumps(
+                {"machine": machine(), "rows": given.rows, "replicas": given.replicas, **as_json(*found)}, indent=1
+            )
+        )
         print(f"\nAll figures, round by round: {given.out}")
 
 
@@ -104,6 +111,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=200, help="of the latency, for each side (200)")
     parser.add_argument("--parts", type=common.some_of(PARTS), default=PARTS, help=f"some of {','.join(PARTS)}")
     parser.add_argument("--settings", type=common.some_of(ALL), default=ALL, help=f"some of {','.join(ALL)}")
+    parser.add_argument("--replicas", type=int, default=1, help="of each topic, each on a root or broker (1)")
     parser.add_argument("--out", type=Path, default=ROOT / ".pylog" / "bench-kafka.json", help="for all figures")
     return parser.parse_args()
 
@@ -131,7 +139,7 @@ def bench_of(given: argparse.Namespace, settings: str, running: Broker) -> Itera
 
 def moves(wanted: Sequence[str], bench: Bench, pylog: Pylog, kafka: Kafka, found: Found) -> None:
     """Writing, reading and copying, compared with the null source and sink and with tables of files."""
-    works = [_with_targets(work, bench.settings) for work in WORK if work.name in wanted]
+    works = [_with_targets(work, bench.settings, pylog.replicas) for work in WORK if work.name in wanted]
     if not works:
         return
     tell(f"{bench.settings}: {bench.rows:,} records to each side")
@@ -150,7 +158,9 @@ def moves(wanted: Sequence[str], bench: Bench, pylog: Pylog, kafka: Kafka, found
         side.drop(TOPIC)
 
 
-def _with_targets(work: Work, settings: str) -> Work:
+def _with_targets(work: Work, settings: str, replicas: int) -> Work:
+    if replicas > 1:
+        return work._replace(target=None)
     target, of_null = TARGETS.get((settings, work.name), (work.target, work.of_null))
     return work._replace(target=target, of_null=of_null)
 

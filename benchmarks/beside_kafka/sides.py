@@ -7,7 +7,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 import spark_log
 from benchmarks import _nulls
 from benchmarks.beside_kafka.machine import bytes_on_disk
+from spark_log.testing.broker_roots import register_broker
 from spark_log.testing.kafka import Broker
 
 PARTITIONS = 4
@@ -70,23 +71,31 @@ class Side(ABC):
 
 
 class Pylog(Side):
-    """Each topic in a separate log."""
+    """Each topic in a separate log, with a root for each replica."""
 
     name = "pylog"
 
-    def __init__(self, spark: SparkSession, folder: Path, compression: str | None = None) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, compression: str | None = None, replicas: int = 1) -> None:
         """compression: of topics; None for the default."""
-        self.spark, self.folder = spark, folder / "pylog"
-        self.configs = {} if compression is None else {"compression.type": compression}
+        self.spark, self.folder, self.replicas = spark, folder / "pylog", replicas
+        self.configs = min_insync(replicas) | ({} if compression is None else {"compression.type": compression})
 
     def url(self, topic: str) -> str:
         return str(self.folder / topic)
 
     def create(self, topic: str) -> None:
-        spark_log.connect(self.url(topic)).create_topic(spark_log.NewTopic(topic, PARTITIONS, configs=self.configs))
+        log = spark_log.connect(self.url(topic))
+        for broker in range(1, self.replicas):
+            register_broker(log, broker, self._root(topic, broker))
+        factor = self.replicas if self.replicas > 1 else None
+        log.create_topic(spark_log.NewTopic(topic, PARTITIONS, configs=self.configs, replication_factor=factor))
+
+    def _root(self, topic: str, broker: int) -> str:
+        return str(self.folder / (topic if broker == 0 else f"{topic}-{broker}"))
 
     def drop(self, topic: str) -> None:
-        shutil.rmtree(self.folder / topic)
+        for broker in range(self.replicas):
+            shutil.rmtree(self._root(topic, broker))
 
     def write(self, frame: DataFrame, topic: str) -> None:
         frame.write.format("pylog").mode("append").option("topic", topic).save(self.url(topic))
@@ -112,23 +121,24 @@ class Pylog(Side):
         return frame.writeStream.format("pylog").option("path", self.url(topic)).option("topic", topic)
 
     def bytes_on_disk(self, topic: str) -> int:
-        return bytes_on_disk([self.folder / topic])
+        return bytes_on_disk([Path(self._root(topic, broker)) for broker in range(self.replicas)])
 
 
 class Kafka(Side):
-    """One broker, and Spark's connector."""
+    """A broker for each replica, and Spark's connector."""
 
     name = "kafka"
 
-    def __init__(self, spark: SparkSession, broker: Broker, folder: Path, recommended: bool) -> None:
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path, recommended: bool, replicas: int = 1) -> None:
         """folder: where the broker runs.  recommended: also the settings that Kafka's users choose for throughput."""
-        self.spark, self.broker, self.folder = spark, broker, folder / "run"
-        self.roots = (int((self.folder / "pid").read_text()),)
+        self.spark, self.broker, self.folder, self.replicas = spark, broker, folder / "run", replicas
+        self.roots = broker.pids
         self.to_read: Mapping[str, str] = RECOMMENDED_READ if recommended else {}
         self.to_write: Mapping[str, str] = RECOMMENDED_WRITE if recommended else {}
 
     def create(self, topic: str) -> None:
-        self._wait(lambda admin: admin.create_topics([NewTopic(topic, PARTITIONS, 1)]))
+        new = NewTopic(topic, PARTITIONS, self.replicas, config=min_insync(self.replicas))
+        self._wait(lambda admin: admin.create_topics([new]))
         self._await_leaders(topic)
 
     def _await_leaders(self, topic: str) -> None:
@@ -184,7 +194,12 @@ class Kafka(Side):
         return writer.format("kafka").options(**options)
 
     def bytes_on_disk(self, topic: str) -> int:
-        return bytes_on_disk(list((self.folder / "data").glob(f"{topic}-*")))
+        return bytes_on_disk(list(self.folder.glob(f"data-*/{topic}-*")))
+
+
+def min_insync(replicas: int) -> dict[str, str]:
+    """Configs of a topic, so that an acknowledged record is on all replicas but one at least."""
+    return {"min.insync.replicas": str(replicas - 1)} if replicas > 1 else {}
 
 
 LEADERS_S = 30
@@ -265,11 +280,11 @@ class Parquet(Side):
         return bytes_on_disk([self.folder / topic])
 
 
-def two_free_ports() -> int:
-    """The first of the two columns."""
-    for port in range(29292, 29492, 2):
-        with suppress(OSError), socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", port))
-            two.bind(("127.0.0.1", port + 1))
+def free_ports(count: int = 2) -> int:
+    """The first of so many free ports side by side: one for each broker, and one for the controller."""
+    for port in range(29292, 29492, count):
+        with suppress(OSError), ExitStack() as stack:
+            for number in range(port, port + count):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
             return port
-    raise RuntimeError("no two ports side by side are free")
+    raise RuntimeError(f"no {count} ports side by side are free")

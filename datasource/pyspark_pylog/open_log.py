@@ -69,7 +69,14 @@ KEPT = KeptJournals()
 
 def journal_of(location: Location, *, create: bool = False) -> Journal:
     storage = dict(location.storage)
-    return open_journal(location.url, storage, location.token, create=create, durability=location.durability)
+    return open_journal(
+        location.url,
+        storage,
+        location.token,
+        create=create,
+        durability=location.durability,
+        client_rack=location.rack,
+    )
 
 
 def kept_journal(location: Location, *, create: bool = False) -> Journal:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_log.cli.base import Failed, Noun, confirmed, guarded, pass_session, storage_option, verb
+from spark_log.cli.base import DURATION, Failed, Noun, confirmed, guarded, pass_session, storage_option, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
 from spark_log.cli.reassign import emit_assignments, start
@@ -36,10 +36,17 @@ def broker() -> None:
 @click.option("--root", metavar="URL", required=True, help="An empty folder, or an empty prefix of a bucket.")
 @click.option("--rack", metavar="NAME", help="Replicas of a partition are on different racks, if possible.")
 @click.option("--async", "is_async", is_flag=True, help="No write waits for it: it gets its copies later.")
+@click.option("--keep", "keep_ms", type=DURATION, metavar="DURATION", help="With --async: it keeps newer objects only.")
 @root_options
 @pass_session
 def add(
-    session: CommandSession, broker: int, root: str, rack: str | None, is_async: bool, options: Mapping[str, str]
+    session: CommandSession,
+    broker: int,
+    root: str,
+    rack: str | None,
+    is_async: bool,
+    keep_ms: int | None,
+    options: Mapping[str, str],
 ) -> None:
     """Register a broker, in which topics can have replicas.
 
@@ -50,9 +57,12 @@ def add(
     Example:
       pylog broker add 1 --root /mnt/disk1/log
       pylog broker add 2 --root s3://bucket-b/log --rack b
+      pylog broker add 3 --root /mnt/nvme/log --async --keep 1d
     """
     with notes_said():
-        session.connect().admin.add_broker(broker, root, rack=rack or "", storage_options=options, is_async=is_async)
+        session.connect().admin.add_broker(
+            broker, root, rack=rack or "", storage_options=options, is_async=is_async, keep_ms=keep_ms or 0
+        )
     emit_line(session, f"broker {broker} added at {root}", {"broker": broker, "root": root, "rack": rack or ""})
 
 
@@ -78,7 +88,7 @@ def list_brokers(session: CommandSession) -> None:
         "lacking_bytes",
         "root",
     ]
-    emit_rows(session, columns, rows, wide=["epoch", "directory", "reason"])
+    emit_rows(session, columns, rows, wide=["keep_ms", "epoch", "directory", "reason"])
 
 
 @verb(broker)

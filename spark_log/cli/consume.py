@@ -55,6 +55,7 @@ COMMIT_MS = 1000
     is_flag=True,
     help="Print only the latest record of each key, and leave out deleted keys.",
 )
+@click.option("--client-rack", metavar="NAME", help="Read from the brokers in this rack first.")
 @pass_session
 def consume(
     session: CommandSession,
@@ -67,6 +68,7 @@ def consume(
     form: str | None,
     follow: bool,
     latest: bool,
+    client_rack: str | None,
 ) -> None:
     """Print the records of a topic, from the earliest to the end.
 
@@ -82,7 +84,7 @@ def consume(
     """
     wanted = Wanted(topic, include)
     columns, header, write = form_of_output(session.output) if form is None else form_of_format(form)
-    log = session.connect()
+    log = session.connect(client_rack=client_rack or "")
     if latest:
         if topic is None or group is not None or position is not None or follow:
             raise click.UsageError("--latest needs TOPIC, and excludes --include, --group, --offset and --follow")

@@ -69,13 +69,16 @@ class CommandSession:
         """Whether the output form can represent nested objects and lists."""
         return self.output in ("json", "yaml")
 
-    def connect(self, *, create: bool = False) -> Log:
-        """Open the log.  Raises a usage error without a URL, and NoLog if there is no log and `create` is false."""
+    def connect(self, *, create: bool = False, client_rack: str = "") -> Log:
+        """Open the log.  Raises a usage error without a URL, and NoLog if there is no log and `create` is false.
+
+        client_rack:  of a reader.
+        """
         from spark_log.client.log import Log
 
-        return Log(self.journal(create=create))
+        return Log(self.journal(create=create, client_rack=client_rack))
 
-    def journal(self, *, create: bool = False) -> Journal:
+    def journal(self, *, create: bool = False, client_rack: str = "") -> Journal:
         """Open only the journal of the log, which needs fewer imports.  Raises the errors of `connect`."""
         from spark_log.client.open_journal import open_journal
 
@@ -85,7 +88,7 @@ class CommandSession:
                 f"no URL: give the log's with -u URL or in {URL_VARIABLE}, as in -u file:///data/log"
             )
         token = None if profile is None else profile.token
-        return open_journal(url, self.storage_options or None, token, create=create, durability="disk")
+        return open_journal(url, self.storage_options or None, token, create=create, client_rack=client_rack)
 
     def _of_url(self) -> Profile | None:
         """The profile that provides the URL.  Its token is not sent anywhere else."""

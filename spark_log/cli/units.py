@@ -51,7 +51,7 @@ def count_text(count: float) -> str:
 
 UNITS: dict[str, Callable[[Any], str]] = {
     **dict.fromkeys(("bytes", "lag_bytes", "lacking_bytes", "size", "length", "segment_bytes"), size_text),
-    **dict.fromkeys(("lag_ms", "timeout_ms", "ahead_ms"), duration_text),
+    **dict.fromkeys(("lag_ms", "timeout_ms", "ahead_ms", "keep_ms"), duration_text),
     **dict.fromkeys(
         (
             "records",

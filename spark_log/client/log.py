@@ -35,6 +35,7 @@ def connect(
     *,
     create: bool = True,
     durability: str = "disk",
+    client_rack: str = "",
 ) -> Log:
     """Open the log at `url`: a path, any fsspec URL, or a coordinator's address, `pylog://host:9550[,host2:9550]`.
 
@@ -46,11 +47,16 @@ def connect(
     token:            authenticates to a coordinator; default: the value of the environment variable PYLOG_TOKEN.
     durability:       on a disk, "disk" syncs files before a write is acknowledged, and "os" leaves that to the
                       operating system; a bucket ignores it.
+    client_rack:      where this process is.  Of the brokers that have a copy of some records, reads try those in this
+                      rack first, then the leader.  Consumers may have another one.
     Raises NoLog, StoreNotExclusive (the storage has no put-if-absent), UnsupportedVersion, StorageError,
     CoordinatorNotAvailable, AuthenticationFailed; InvalidRequest for an invalid URL or option, or if
     `token` is given with a storage URL.
     """
-    return Log(open_journal(url, storage_options, token, create=create, durability=durability, partial=True))
+    journal = open_journal(
+        url, storage_options, token, create=create, durability=durability, client_rack=client_rack, partial=True
+    )
+    return Log(journal)
 
 
 class Log:

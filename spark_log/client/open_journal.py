@@ -27,21 +27,22 @@ def open_journal(
     *,
     create: bool,
     durability: str = "disk",
+    client_rack: str = "",
     partial: bool = False,
 ) -> Journal:
     """The journal at a URL.  A coordinator's reply names the storage of its log, which is opened from here.
 
-    partial:  through a coordinator, hold only the topics that are required (`Journal.require`).
+    client_rack:  where the process is; empty: nowhere in particular.
+    partial:      through a coordinator, hold only the topics that are required (`Journal.require`).
     """
-    url = url_text(url)
+    url, roots = url_text(url), RootOptions.of(storage_options, durability, client_rack)
     if is_coordinator(url):
-        return _served(url, storage_options, _token(token), durability, partial)
+        return _served(url, roots, _token(token), partial)
     if token is not None:
         raise InvalidRequest(
             "token: a log on storage is guarded by the storage's own permissions and takes no token; give the "
             "coordinator's address, pylog://host:9550, as the URL"
         )
-    roots = RootOptions.of(storage_options, durability)
     store = open_store(url, roots.own(), durability)
     link = HttpLink(Target(()), storage=store.url)
     journal = Journal.open(store, create=create, link=link, root_options=roots)
@@ -77,15 +78,12 @@ def _token(token: str | None) -> str | None:
     return token or os.environ.get(TOKEN_VARIABLE)
 
 
-def _served(
-    url: str, storage_options: Mapping[str, Any] | None, token: str | None, durability: str, partial: bool
-) -> Journal:
+def _served(url: str, roots: RootOptions, token: str | None, partial: bool) -> Journal:
     link = HttpLink(parse_target(url), token)
     info = link.info()
     link.cluster_id = info.cluster_id
     try:
-        roots = RootOptions.of(storage_options, durability)
-        store = open_store(info.storage, roots.own(), durability)
+        store = open_store(info.storage, roots.own(), roots.durability)
         journal = Journal.open(store, create=False, link=link, served=True, partial=partial, root_options=roots)
     except NoLog as error:
         raise NoLog(

@@ -28,6 +28,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.read_failover import PATIENT_MS, BoundedStore, from_sources
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
+from spark_log.journal.root_threads import RootThreads
 from spark_log.metadata.replica_state import OWN_BROKER, Broker
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.open import is_local, open_store
@@ -79,6 +80,7 @@ class Roots(Mapping[int, ObjectStore]):
         self.own = own
         self.cluster_id = cluster_id
         self.clock = clock or SystemClock()
+        self._threads = RootThreads(self.clock)
         self._brokers, self._holders, self._options = brokers, holders, options
         self.rack = options.rack
         self._late: dict[int, int] = {}
@@ -179,6 +181,18 @@ class Roots(Mapping[int, ObjectStore]):
     def local(self) -> bool:
         """Whether the reads of all roots take microseconds."""
         return self.own.local and all(is_local(known.url) for known in self._brokers().values())
+
+    def start(self, broker: int, job: Callable[[], None]) -> None:
+        """As `RootThreads.start`, for the root of a broker."""
+        self._threads.start((broker, self._directory(broker)), job)
+
+    def moved(self, broker: int) -> None:
+        """A job makes progress."""
+        self._threads.moved((broker, self._directory(broker)))
+
+    def _directory(self, broker: int) -> str:
+        known = self._brokers().get(broker)
+        return "" if known is None else known.directory
 
     def check(self, broker: int, *, again: bool = False) -> None:
         """Check that a root is that of its broker; once in a process, unless `again`.

@@ -72,6 +72,31 @@ def collect(
     return old, Collected(state.version, state.fence, state.dropped, frozenset(state.dropped_lists))
 
 
+def collect_dropped(state: State, context: Context, broker: int, before: int | None = None) -> Steps[list[str]]:
+    """Delete the old copies of a broker that keeps only the newest objects; returns their names.
+
+    before:  the version up to which this process has deleted them.
+    An old state is safe: a copy that was dropped does not count again.
+    """
+    known = state.brokers[broker]
+    if not known.keep_ms or (before is not None and before >= known.deletable):
+        return []
+    prefixes = [DATA] if before is None else epoch_prefixes(before + 1, known.deletable)
+    names = set[str]()
+    for listed in (yield [List(prefix, broker) for prefix in prefixes]):
+        names.update(listed)
+    old = sorted(name for name in names if upload_epoch(name) <= known.deletable and not _holds(state, broker, name))
+    for at in range(0, len(old), context.limits.deletes_max):
+        yield Delete(old[at : at + context.limits.deletes_max], broker)
+    return old
+
+
+def _holds(state: State, broker: int, name: str) -> bool:
+    row = state.objects.get(name)
+    copies = state.copies.get(row.copies) if row is not None else None
+    return copies is not None and broker in copies.brokers
+
+
 def _candidates(before: Collected | None, state: State, root: int) -> Steps[Iterable[str]]:
     """The objects that may have become garbage."""
     # Before a longer pause, objects may have been dropped that the fence has passed since.

@@ -27,7 +27,7 @@ from spark_log.errors import (
     StorageError,
     StorageUnavailable,
 )
-from spark_log.journal.broker_roots import ANY_ROOT, Roots
+from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, Roots
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.metadata_log import LogReader, MetadataLog, View, decided
 from spark_log.journal.proposal import Context, Proposal, is_led_elsewhere, unanswered
@@ -183,6 +183,10 @@ class Journal:
     def objects(self) -> ObjectStore:
         """The store of the records.  Reads go to any root that has an object, all else to the log's own root."""
         return self.stores.at(ANY_ROOT)
+
+    def objects_near(self, rack: str) -> ObjectStore:
+        """`objects` for a reader in a rack; empty: in that of the process."""
+        return ReplicatedStore(self.roots, rack=rack) if rack and self._brokers() else self.objects
 
     @property
     def roots(self) -> Roots:

@@ -1,10 +1,10 @@
 """Puts of one object to all replicas of its placement group, in parallel.
 
 A put that is not done one second after `min.insync.replicas` of the ISR are, or after half of the time that they took
-if that is more, counts as missed.  Each put runs in a daemon thread: a root that hangs delays neither the others nor
-the end of the process.  Before its first put to the root of a broker, a process checks that it is that broker's (on a
-disk, before each put).  After each put it checks that again, and the size of the object, because a mount may have come
-or gone in between.
+if that is more, counts as missed.  The puts run in the threads of their roots (`root_threads.py`): a root that hangs
+delays neither the others nor the end of the process.  Before its first put to the root of a broker, a process checks
+that it is that broker's (on a disk, before each put).  After each put it checks that again, and the size of the object,
+because a mount may have come or gone in between.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class ReplicaPut:
         self._data = _SharedData(chunks, clock)
         replicas = targets.all if targets.isr else ()
         jobs = {one: partial(_put, roots, one[0], name, self._data) for one in replicas}
-        self._race = _Race(replicas, jobs, clock, until_ms, among=targets.isr, least=targets.least)
+        self._race = _Race(replicas, jobs, roots, clock, until_ms, among=targets.isr, least=targets.least)
 
     def outcome(self) -> Outcome:
         """Wait for the puts.
@@ -262,7 +262,7 @@ def copy_to(
     wait_ms:  how long they are waited for.
     """
     jobs = {one: partial(copy_replica, roots, source, one[0], name, size) for one in targets}
-    race = _Race(targets, jobs, clock, min(until_ms, clock.monotonic_ms() + wait_ms))
+    race = _Race(targets, jobs, roots, clock, min(until_ms, clock.monotonic_ms() + wait_ms))
     ended = race.wait(clock.monotonic_ms)
     for (broker, _), error in sorted(ended.items()):
         if error is not None:
@@ -309,7 +309,7 @@ def _look(
     if not replicas:
         return []
     jobs = {one: partial(_check_put, roots, one[0], name, size) for one in replicas}
-    race = _Race(replicas, jobs, clock, min(until_ms, clock.monotonic_ms() + COPY_MS))
+    race = _Race(replicas, jobs, roots, clock, min(until_ms, clock.monotonic_ms() + COPY_MS))
     ended = race.wait(clock.monotonic_ms)
     return [one for one in replicas if one in ended and ended[one] is None]
 
@@ -334,6 +334,7 @@ def _put(roots: Roots, broker: int, name: str, data: _SharedData) -> None:
         sent = 0
         for chunk in data.chunks():
             sent += len(chunk)
+            roots.moved(broker)
             yield chunk
 
     _check_before(roots, broker)
@@ -435,12 +436,13 @@ class _Forgettable:
 
 
 class _Race:
-    """Jobs, each in a daemon thread, and the rule that says how long they are waited for."""
+    """Jobs, each in a thread of its root, and the rule that says how long they are waited for."""
 
     def __init__(
         self,
         replicas: Sequence[Replica],
         jobs: Mapping[Replica, Callable[[], None]],
+        roots: Roots,
         clock: Clock,
         until_ms: float,
         *,
@@ -459,8 +461,10 @@ class _Race:
         self._enough_ms: int | None = None
         """When enough jobs were done."""
         for replica in replicas:
-            run = partial(self._run, replica, jobs[replica])
-            threading.Thread(target=run, name=f"pylog-put-{replica[0]}", daemon=True).start()
+            try:
+                roots.start(replica[0], partial(self._run, replica, jobs[replica]))
+            except StorageUnavailable as error:
+                self._end(replica, error)
 
     def _run(self, replica: Replica, job: Callable[[], None]) -> None:
         error: Exception | None = None
@@ -468,6 +472,9 @@ class _Race:
             job()
         except Exception as raised:  # noqa: BLE001  judged by who waits
             error = raised
+        self._end(replica, error)
+
+    def _end(self, replica: Replica, error: Exception | None) -> None:
         with self._change:
             self._ended[replica] = error
             done = sum(one in self._among and error is None for one, error in self._ended.items())

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from immutables import Map
 
-from spark_log.metadata.replica_state import PlacementGroup
+from spark_log.metadata.replica_state import Broker, PlacementGroup
 from spark_log.metadata.state import CleanedPart, GroupState, State
 
 Key = TypeVar("Key")
@@ -34,9 +34,15 @@ def reset_clock(state: State, time: int) -> State | None:
         coordinator=state.coordinator._replace(since=min(state.coordinator.since, time)),
         cleaned=_clamped(state.cleaned, lambda part: _cleaned_by(part, time)),
         forgotten=_clamped(state.forgotten, lambda when: when._replace(time=min(when.time, time))),
-        brokers=_clamped(state.brokers, lambda broker: broker._replace(since=min(broker.since, time))),
+        brokers=_clamped(state.brokers, lambda broker: _broker_by(broker, time)),
         placement_groups=_clamped(state.placement_groups, lambda group: _replicas_by(group, time)),
     )
+
+
+def _broker_by(broker: Broker, time: int) -> Broker:
+    marks = tuple((version, min(at, time)) for version, at in broker.marks)
+    dropped_at = (broker.dropped_at[0], min(broker.dropped_at[1], time))
+    return broker._replace(since=min(broker.since, time), marks=marks, dropped_at=dropped_at)
 
 
 def _clamped(things: Map[Key, Value], clamp: Callable[[Value], Value]) -> Map[Key, Value]:

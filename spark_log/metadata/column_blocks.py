@@ -181,9 +181,10 @@ class ObjectBlock(Block[str, ObjectRow]):
     def size(self) -> int:
         return sum(self._numbers[0])
 
-    def with_copies(self, keys: Collection[int]) -> Iterator[tuple[str, ObjectRow]]:
-        """The rows whose `copies` is one of `keys`, in order; no others are made."""
-        found = np.flatnonzero(np.isin(np.asarray(self._numbers[3]), list(keys)))
+    def with_copies(self, keys: Collection[int], after: int = -1) -> Iterator[tuple[str, ObjectRow]]:
+        """The rows whose `copies` is one of `keys`, of uploads after a version, in order; no others are made."""
+        low = bisect_right(self._epochs, after)
+        found = low + np.flatnonzero(np.isin(np.asarray(self._numbers[3])[low:], list(keys)))
         return ((self.key(at), self.value(at)) for at in found.tolist())
 
     def place(self, key: str) -> int:
@@ -455,14 +456,23 @@ def stored_bytes(objects: LayeredMap[str, ObjectRow]) -> int:
     return total
 
 
-def rows_with_copies(objects: LayeredMap[str, ObjectRow], keys: Collection[int]) -> Iterator[tuple[str, ObjectRow]]:
+def first_name(version: int) -> str:
+    """Names of objects of uploads at or after a version are not less than this."""
+    return f"data/{version:016x}/"
+
+
+def rows_with_copies(
+    objects: LayeredMap[str, ObjectRow], keys: Collection[int], after: int = -1
+) -> Iterator[tuple[str, ObjectRow]]:
     """The objects whose `copies` is one of `keys`, in order of their names, so those with the oldest upload first.
 
+    after:  only uploads after this version.
     Looks at a block when its rows are asked for, and makes no other rows.
     """
     base: Any = objects.base
-    changed = sorted((name, row) for name, row in objects.changed() if row.copies in keys)
-    blocks = (block.with_copies(keys) for block in base.blocks) if base else ()
+    first = first_name(after + 1)
+    changed = sorted((name, row) for name, row in objects.changed() if row.copies in keys and name >= first)
+    blocks = (block.with_copies(keys, after) for block in base.blocks) if base else ()
     stored = (row for row in chain.from_iterable(blocks) if row[0] not in objects.changes)
     return heapq.merge(stored, changed, key=itemgetter(0))
 

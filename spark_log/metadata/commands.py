@@ -22,6 +22,7 @@ from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import (
     AddCopies,
     AlterReassignments,
+    DropCopies,
     ElectLeader,
     EndReassignments,
     FenceBroker,
@@ -569,6 +570,7 @@ Single: TypeAlias = (
     | RemoveBroker
     | AddCopies
     | RemoveCopies
+    | DropCopies
     | JoinIsr
     | ElectLeader
     | AlterReassignments

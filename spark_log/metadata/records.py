@@ -292,6 +292,8 @@ class RegisterBrokerRecord(Record, frozen=True, kw_only=True, tag="register_brok
     rack: str = ""
     options: dict[str, str] = {}
     is_async: bool = False
+    keep_ms: int = 0
+    """It keeps only the objects that were written in this time; 0: all."""
 
 
 class FenceBrokerRecord(Record, frozen=True, kw_only=True, tag="fence_broker"):
@@ -336,6 +338,18 @@ class MissingRecord(Record, frozen=True, kw_only=True, tag="missing"):
     """Copies that were found damaged, or absent.  Each is void alone."""
 
     copies: tuple[Copy, ...]
+
+
+class DropCopiesRecord(Record, frozen=True, kw_only=True, tag="drop_copies"):
+    """A broker that keeps only the newest objects drops its copies of others, unless no such broker has one.
+
+    Void if it has another epoch, or has dropped as many.
+    """
+
+    broker: int
+    epoch: int
+    upto: int
+    """Uploads at or below this version."""
 
 
 class JoinIsrRecord(Record, frozen=True, kw_only=True, tag="join_isr"):
@@ -415,6 +429,7 @@ AnyRecord: TypeAlias = (
     | HeldRecord
     | MissingRecord
     | JoinIsrRecord
+    | DropCopiesRecord
     | ElectLeaderRecord
     | ReassignRecord
     | MovedRecord

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace as moved
 
 from spark_log.metadata import records as r
+from spark_log.metadata.kept_copies import droppable, first_dropped, keeps_newest, with_dropped
 from spark_log.metadata.replica_state import (
     NO_LEADER,
     OWN_BROKER,
@@ -26,7 +27,7 @@ from spark_log.metadata.replica_state import (
     Reassignment,
     Role,
 )
-from spark_log.metadata.replicas import can_lead, copies_of, deficits, is_active, is_current, next_leader
+from spark_log.metadata.replicas import can_lead, copies_of, deficits, is_active, is_current, keeps, next_leader
 from spark_log.metadata.state import ObjectRow, State, TopicKey
 from spark_log.model import DataObject, Placed
 
@@ -149,13 +150,18 @@ def counted(state: State, where: Placed) -> tuple[int, ...] | None:
     """The replicas whose copy of an object counts, ascending; None if there are none.
 
     A fenced broker's does not: its root may have been listed for its return already, and may have lost the copy before.
+    Copies on brokers that keep only the newest objects count by `Held` only, which says of which object each is.
     """
     if where.group == OWN_GROUP:
         return ()
     group = state.placement_groups.get(where.group)
     if group is None:
         return None
-    found = {broker for broker, epoch in where.held if broker in group.replicas and _counts(state, broker, epoch)}
+    found = {
+        broker
+        for broker, epoch in where.held
+        if broker in group.replicas and _counts(state, broker, epoch) and not keeps_newest(state, broker)
+    }
     return tuple(sorted(found)) or None
 
 
@@ -234,6 +240,8 @@ def _recopied(state: State, copies: Iterable[r.Copy], *, held: bool) -> State | 
         known = None if row is None else _holders(state, counts, row)
         if row is None or known is None or not (_counts if held else is_current)(state, broker, epoch):
             continue
+        if held and not keeps(state, broker, name):
+            continue
         group, brokers = known
         if broker not in state.placement_groups[group].replicas or (broker in brokers) == held:
             continue
@@ -267,6 +275,7 @@ def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
         epoch=state.version,
         since=state.time,
     )
+    new = first_dropped(state, new, record.keep_ms)
     copies = state.copies.update(
         {
             number: known._replace(brokers=tuple(one for one in known.brokers if one != record.broker))
@@ -342,6 +351,16 @@ def replay_join(state: State, record: r.JoinIsrRecord) -> State:
         if broker not in group.isr:
             state = _settled(_with_roles(state, number, {broker: "joining"}), [number])
     return state
+
+
+def replay_drop(state: State, record: r.DropCopiesRecord) -> State | None:
+    known = state.brokers.get(record.broker)
+    if known is None or not known.keep_ms or known.epoch != record.epoch or record.upto < known.dropped:
+        return None
+    now = with_dropped(state, known, record.upto)
+    old = [r.Copy(name, record.broker, record.epoch) for name in droppable(state, record.broker, record.upto)]
+    state = replay_missing(state, r.MissingRecord(copies=tuple(old))) or state
+    return replace(state, brokers=state.brokers.set(record.broker, now))
 
 
 def replay_elect(state: State, record: r.ElectLeaderRecord) -> State | None:
@@ -439,6 +458,7 @@ REPLAY_REPLICAS: Mapping[type[r.Record], Callable[[State, Any], State | None]] =
     r.HeldRecord: replay_held,
     r.MissingRecord: replay_missing,
     r.JoinIsrRecord: replay_join,
+    r.DropCopiesRecord: replay_drop,
     r.ElectLeaderRecord: replay_elect,
     r.ResetReplicasRecord: replay_reset,
 }

@@ -10,6 +10,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.command import Command
 from spark_log.metadata.decide import reassignments, replicas
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.kept_copies import decide_drop
 from spark_log.metadata.decide.reassignments import NewReplicas
 from spark_log.metadata.state import State
 
@@ -23,6 +24,8 @@ class RegisterBroker(Command, frozen=True, kw_only=True, tag="register_broker"):
     rack: str = ""
     options: dict[str, str] = msgspec.field(default_factory=dict)
     is_async: bool = False
+    keep_ms: int = 0
+    """It keeps only the objects that were written in this time; 0: all."""
     replaces: bool = False
     """The broker exists: it gets this directory in place of the one that it had."""
     lose_data: bool = False
@@ -36,6 +39,7 @@ class RegisterBroker(Command, frozen=True, kw_only=True, tag="register_broker"):
             rack=self.rack,
             options=self.options,
             is_async=self.is_async,
+            keep_ms=self.keep_ms,
         )
         return replicas.decide_register(state, record, replaces=self.replaces, lose_data=self.lose_data)
 
@@ -90,6 +94,15 @@ class RemoveCopies(Command, frozen=True, kw_only=True, tag="remove_copies"):
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
         return replicas.decide_if_changed(state, r.MissingRecord(copies=self.copies))
+
+
+class DropCopies(Command, frozen=True, kw_only=True, tag="drop_copies"):
+    """Drop old copies of a broker that keeps only the newest objects, if it is time."""
+
+    broker: int
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return decide_drop(state, self.broker, now_ms)
 
 
 class JoinIsr(Command, frozen=True, kw_only=True, tag="join_isr"):

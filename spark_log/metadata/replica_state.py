@@ -39,6 +39,16 @@ class Broker(NamedTuple):
     """Why it is fenced."""
     since: int = 0
     """The log's time when it was registered, fenced or returned."""
+    keep_ms: int = 0
+    """It keeps the objects of about this time only, by when they were written; 0: all of them."""
+    dropped: int = 0
+    """Its copies of uploads at or below this version were dropped, and none of them counts again."""
+    deletable: int = 0
+    """`dropped` as it was before: their files are deleted later, because readers may still use them."""
+    marks: tuple[tuple[int, int], ...] = ()
+    """Some versions of the log after `dropped`, with their times."""
+    dropped_at: tuple[int, int] = (0, 0)
+    """Version and time of the last record that dropped copies, or of its registration."""
 
 
 class Member(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from spark_log.metadata.column_blocks import first_name, rows_with_copies
 from spark_log.metadata.replica_state import (
     NO_LEADER,
     OWN,
@@ -80,6 +81,12 @@ def epoch_of(state: State, broker: int) -> int | None:
     return None if known is None else known.epoch
 
 
+def keeps(state: State, broker: int, name: str) -> bool:
+    """Whether a broker keeps objects as old as this one."""
+    known = state.brokers.get(broker)
+    return known is None or not known.keep_ms or name >= first_name(known.dropped + 1)
+
+
 def is_current(state: State, broker: int, epoch: int) -> bool:
     """Whether a copy that was put under this epoch counts: the broker has neither returned nor been replaced since."""
     return epoch_of(state, broker) == epoch
@@ -129,8 +136,14 @@ def holders(state: State, row: ObjectRow) -> tuple[int, ...]:
 
 
 def deficit(state: State, number: int, broker: int) -> Deficit:
-    """The objects that a replica of a group lacks.  Those without any known good copy are left out."""
+    """The objects that a replica of a group lacks.
+
+    Those without any known good copy are left out, and those that it need not keep.
+    """
     lacking = list(lacked(state, number, broker))
+    if (known := state.brokers.get(broker)) is not None and known.keep_ms:
+        sizes = [row.size for _, row in rows_with_copies(state.objects, lacking, known.dropped)] if lacking else []
+        return Deficit(len(sizes), sum(sizes))
     copies = [state.copies[one] for one in lacking]
     return Deficit(sum(c.objects for c in copies), sum(c.bytes for c in copies))
 
@@ -152,6 +165,15 @@ def lacked(state: State, number: int, broker: int) -> Iterator[int]:
     for one, copies in state.copies.items():
         if copies.group == number and copies.brokers and broker not in copies.brokers:
             yield one
+
+
+def lacked_objects(state: State, broker: int) -> Iterator[tuple[str, ObjectRow]]:
+    """The objects that a broker should have and has not, although another one has them, the oldest uploads first."""
+    groups = [number for number, group in state.placement_groups.items() if broker in group.replicas]
+    keys = {one for number in groups for one in lacked(state, number, broker)}
+    known = state.brokers.get(broker)
+    after = known.dropped if known is not None and known.keep_ms else -1
+    return rows_with_copies(state.objects, keys, after) if keys else iter(())
 
 
 def min_insync(state: State, topic_id: str) -> int:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
-from spark_log.metadata.column_blocks import rows_with_copies
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies, RemoveCopies
-from spark_log.metadata.replica_state import Copies
-from spark_log.metadata.replicas import epoch_of, holders, is_active, lacked
+from spark_log.metadata.replicas import epoch_of, holders, is_active, keeps, lacked_objects
 from spark_log.metadata.state import State
 from spark_log.node.checked_copies import Pace
 from spark_log.node.object_copying import CopiedObjects, ObjectCopying, WantedCopy
@@ -39,19 +37,19 @@ class Copied:
 
 def copies_wanted(state: State, broker: int) -> Iterator[WantedCopy]:
     """The objects that a broker lacks, the oldest uploads first."""
-    keys: dict[int, Copies] = {
-        one: state.copies[one]
-        for number, group in state.placement_groups.items()
-        if broker in group.replicas
-        for one in lacked(state, number, broker)
-    }
-    for name, row in rows_with_copies(state.objects, keys):
+    for name, row in lacked_objects(state, broker):
         sources = tuple(
             (source, epoch)
-            for source in holders(state, row)
+            for source in sorted(holders(state, row), key=lambda source: not _is_near(state, source, broker))
             if is_active(state, source) and (epoch := epoch_of(state, source)) is not None
         )
-        yield WantedCopy(name, row, keys[row.copies].group, sources)
+        yield WantedCopy(name, row, state.copies[row.copies].group, sources)
+
+
+def _is_near(state: State, source: int, target: int) -> bool:
+    """Whether two brokers are known to be in one rack."""
+    known, other = state.brokers.get(source), state.brokers.get(target)
+    return known is not None and other is not None and bool(known.rack) and known.rack == other.rack
 
 
 def next_share(wanted: Iterator[WantedCopy], bytes_max: int = BYTES_AT_ONCE) -> list[WantedCopy]:
@@ -108,11 +106,13 @@ def record_copies(journal: Journal, broker: int, epoch: int, results: Iterable[C
         done.bad += held
 
 
-def _remove_if_gone(journal: Journal, broker: int, names: Iterable[str]) -> None:
+def _remove_if_gone(journal: Journal, broker: int, names: Collection[str]) -> None:
     """Garbage collection may have passed while this process was stopped: then nobody else would delete a copy."""
     state = journal.refresh()
     gone = [name for name in names if name not in state.objects and name not in state.dropped]
-    if gone and not state.dropped_lists:
+    gone = [] if state.dropped_lists else gone
+    gone += [name for name in names if name in state.objects and not keeps(state, broker, name)]
+    if gone:
         journal.roots[broker].delete(gone)
 
 

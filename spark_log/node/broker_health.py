@@ -48,7 +48,10 @@ def _broker(state: State, broker: int) -> Finding:
     if lag.objects:
         cure = "a coordinator copies them by itself; without one, run `pylog replicate`"
         return Finding(what, False, f"lacks {counted(lag.objects, 'object')} ({lag.bytes:,} bytes): {cure}")
-    return Finding(what, True, "has all objects of its partitions")
+    newest = known is not None and known.keep_ms
+    return Finding(
+        what, True, "has the newest objects of its partitions" if newest else "has all objects of its partitions"
+    )
 
 
 def _partitions(state: State) -> Finding:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER
-from spark_log.metadata.replicas import is_active, min_insync
+from spark_log.metadata.replicas import is_active, is_async, min_insync
 from spark_log.metadata.state import State
 from spark_log.node.log_metrics import line
 from spark_log.node.replicator import Lag, ReplicationReport, lag_of
@@ -36,7 +36,7 @@ def count_replicas(state: State) -> ReplicaCounts:
         for number, partitions in Counter(numbers).items():
             group = state.placement_groups.get(number)
             if group is not None:
-                under += partitions * (len(group.isr) < len(group.members))
+                under += partitions * (len(group.isr) < sum(not is_async(state, broker) for broker in group.replicas))
                 offline += partitions * (group.leader == NO_LEADER)
                 active = sum(is_active(state, broker) for broker in group.isr)
                 short += partitions * (active < least)

@@ -15,10 +15,20 @@ from spark_log.client.log import Log
 from spark_log.errors import SparkLogError
 from spark_log.journal.object_names import upload_epoch
 from spark_log.metadata.column_blocks import rows_with_copies
+from spark_log.metadata.kept_copies import next_dropped
 from spark_log.metadata.records import Copy
-from spark_log.metadata.replica_commands import AddCopies, JoinIsr
+from spark_log.metadata.replica_commands import AddCopies, DropCopies, JoinIsr
 from spark_log.metadata.replica_state import Member
-from spark_log.metadata.replicas import Deficit, can_lead, copies_of, deficit, epoch_of, is_active, lacked
+from spark_log.metadata.replicas import (
+    Deficit,
+    can_lead,
+    copies_of,
+    deficit,
+    epoch_of,
+    is_active,
+    keeps,
+    lacked_objects,
+)
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.broker_copies import Copied
 from spark_log.node.checked_copies import Pace, is_good
@@ -113,6 +123,7 @@ class Replicator:
         state = journal.refresh()
         if not state.placement_groups:
             return ReplicationReport(version=state.version)
+        state = self._drop_old(state)
         done = self._copier.copy(state, self._behind(state), limit_ms)
         removed = [f"broker {bad.broker}: {bad.object}" for one in done.values() for bad in one.bad]
         found = self._search(journal.state)
@@ -135,6 +146,16 @@ class Replicator:
             or any(one.objects and (one.left or self._is_behind(state, b)) for b, one in done.items()),
         )
 
+    def _drop_old(self, state: State) -> State:
+        """Brokers that keep only the newest objects drop their copies of others, if it is time."""
+        now_ms = self._clock.now_ms()
+        due = [
+            broker for broker, known in state.brokers.items() if next_dropped(known, state.version, now_ms) is not None
+        ]
+        for broker in sorted(due):
+            self._journal.propose(DropCopies(broker=broker))
+        return self._journal.state if due else state
+
     def _behind(self, state: State) -> list[int]:
         """Active brokers that lack something."""
         return [
@@ -147,10 +168,7 @@ class Replicator:
 
     @staticmethod
     def _is_behind(state: State, broker: int) -> bool:
-        return any(
-            broker in group.replicas and any(True for _ in lacked(state, number, broker))
-            for number, group in state.placement_groups.items()
-        )
+        return any(True for _ in lacked_objects(state, broker))
 
     # ---------------------------------------------------------------------------------------------------------- joining
 
@@ -223,7 +241,7 @@ class Replicator:
                 continue
             self._searched[name] = now_ms, epochs
             for broker, epoch in zip(replicas, epochs, strict=True):
-                if epoch is not None and self._has_good(broker, name, row):
+                if epoch is not None and keeps(state, broker, name) and self._has_good(broker, name, row):
                     found.append(Copy(name, broker, epoch))
         if found:
             self._journal.propose(AddCopies(copies=tuple(found)))
@@ -247,8 +265,7 @@ class Replicator:
         if not lacking.objects:
             return Lag(0, 0, 0.0)
         groups = [number for number, group in state.placement_groups.items() if broker in group.replicas]
-        keys = {one for number in groups for one in lacked(state, number, broker)}
-        name, _ = next(rows_with_copies(state.objects, keys))
+        name, _ = next(lacked_objects(state, broker))
         seconds = max(0, self._clock.now_ms() - time_of(state, upload_epoch(name))) / 1000
         now_ms = self._clock.monotonic_ms()
         for number in groups:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spark_log.errors import SparkLogError, StorageUnavailable
-from spark_log.journal.garbage_collection import Collected, collect
+from spark_log.journal.garbage_collection import Collected, collect, collect_dropped
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import DATA, META
 from spark_log.journal.root_owner import check_owner
@@ -50,6 +50,8 @@ class _Root:
     directory: str
     epoch: int
     collected: Collected | None = None
+    dropped: int | None = None
+    """The version up to which old copies were deleted, of a broker that keeps only the newest objects."""
     swept_ms: int | None = None
     task: Task[tuple[list[str], int]] | None = None
 
@@ -109,6 +111,8 @@ class RootCollector:
         journal.roots.check(broker, again=True)
         check_owner(journal.roots.root(broker), journal.roots.own.url)
         names, root.collected = journal.run(collect(state, journal.context, root.collected, broker))
+        names += journal.run(collect_dropped(state, journal.context, broker, root.dropped))
+        root.dropped = state.brokers[broker].deletable
         return names, self._sweep(broker, root, state)
 
     def _sweep(self, broker: int, root: _Root, state: State) -> int:

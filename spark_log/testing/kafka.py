@@ -4,8 +4,8 @@
     python -m spark_log.testing.kafka start DIR [--port 9092]
     python -m spark_log.testing.kafka stop DIR
 
-Use it for tests, jobs and benchmarks, never for data that matters: the broker is one node on loopback, and its records
-are deleted when it stops.  Java and the Ivy that ships with PySpark download the jars, as they do for
+Use it for tests, jobs and benchmarks, never for data that matters: brokers are on loopback, and their records are
+deleted when they stop.  Java and the Ivy that ships with PySpark download the jars, as they do for
 `spark.jars.packages`: about 60 MB, once, checked against the repository's checksums.  To use a mirror, set
 `PYLOG_IVY_SETTINGS` to an Ivy settings file.
 """
@@ -39,16 +39,19 @@ CONNECTOR_JARS = (
 CLUSTER_ID = "cHlsb2ctdGVzdC1rYWZrYQ"
 PORT = 9092
 DEADLINE_S = 60
+PIDS = "pids"
+"""The file with the process ids of the brokers."""
 SETTINGS_FILE = "PYLOG_IVY_SETTINGS"
 
 
 class Broker(NamedTuple):
-    """A running broker, and what Spark needs to connect to it."""
+    """A running cluster of one broker or more, and what Spark needs to connect to it."""
 
     address: str
     """The value for `kafka.bootstrap.servers`."""
     jars: str
     """The value for `spark.jars`, set when the session's JVM starts."""
+    pids: tuple[int, ...]
 
 
 # ------------------------------------------------------------------------------------------------------------- fetching
@@ -115,41 +118,51 @@ def _java(classpath: str, main: str, *options: str) -> list[str]:
 # --------------------------------------------------------------------------------------------------- starting, stopping
 
 
-def start(directory: Path, port: int = PORT, settings: Mapping[str, str] | None = None) -> Broker:
-    """Start an empty broker in the background and wait until it answers.
+def start(directory: Path, port: int = PORT, settings: Mapping[str, str] | None = None, count: int = 1) -> Broker:
+    """Start empty brokers in the background and wait until they answer.
 
-    The controller listens on the next port.
+    They listen on as many ports from `port` on, and the controller, which is in the first of them, on the next.
     settings: extra broker settings (`server.properties`).
     """
     jars = fetch(directory)
     stop(directory)
     run = directory / "run"
     run.mkdir()
-    properties = run / "server.properties"
-    properties.write_text(_properties(run, port, settings or {}))
+    pids = tuple(_start(directory, node, count, port, settings or {}) for node in range(1, count + 1))
+    for node, pid in enumerate(pids, 1):
+        _wait_until_up(directory, node, pid)
+    return Broker(",".join(f"127.0.0.1:{port + number}" for number in range(count)), jars, pids)
+
+
+def _start(directory: Path, node: int, count: int, port: int, settings: Mapping[str, str]) -> int:
+    run = directory / "run"
+    properties = run / f"server-{node}.properties"
+    properties.write_text(_properties(run, node, count, port, settings))
     classpath = str(directory / "broker" / "*")
     formatting = [*_java(classpath, "kafka.tools.StorageTool"), "format", "-t", CLUSTER_ID, "-c", str(properties)]
     formatted = subprocess.run(formatting, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if formatted.returncode:
         raise RuntimeError(f"the broker's folder could not be prepared:\n{formatted.stdout[-3000:]}")
-    pid = _spawn([*_java(classpath, "kafka.Kafka", "-Xmx1g"), str(properties)], run / "broker.log")
-    (run / "pid").write_text(str(pid))
-    _wait_until_up(directory, pid)
-    return Broker(f"127.0.0.1:{port}", jars)
+    pid = _spawn([*_java(classpath, "kafka.Kafka", "-Xmx1g"), str(properties)], run / f"broker-{node}.log")
+    with (run / PIDS).open("a") as file:
+        file.write(f"{pid}\n")
+    return pid
 
 
-def _properties(run: Path, port: int, settings: Mapping[str, str]) -> str:
+def _properties(run: Path, node: int, count: int, port: int, settings: Mapping[str, str]) -> str:
+    controller, mine = f"127.0.0.1:{port + count}", f"127.0.0.1:{port + node - 1}"
+    listeners = [f"PLAINTEXT://{mine}", *([f"CONTROLLER://{controller}"] if node == 1 else [])]
     values = {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@127.0.0.1:{port + 1}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "process.roles": "broker,controller" if node == 1 else "broker",
+        "node.id": str(node),
+        "controller.quorum.voters": f"1@{controller}",
+        "listeners": ",".join(listeners),
+        "advertised.listeners": f"PLAINTEXT://{mine}",
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-        "log.dirs": str(run / "data"),
-        "offsets.topic.replication.factor": "1",
-        "transaction.state.log.replication.factor": "1",
+        "log.dirs": str(run / f"data-{node}"),
+        "offsets.topic.replication.factor": str(count),
+        "transaction.state.log.replication.factor": str(count),
         "transaction.state.log.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
         **settings,
@@ -164,8 +177,8 @@ def _spawn(command: list[str], log: Path) -> int:
     return os.posix_spawnp(command[0], command, os.environ, file_actions=output, setsid=True)
 
 
-def _wait_until_up(directory: Path, pid: int) -> None:
-    log, deadline = directory / "run" / "broker.log", time.monotonic() + DEADLINE_S
+def _wait_until_up(directory: Path, node: int, pid: int) -> None:
+    log, deadline = directory / "run" / f"broker-{node}.log", time.monotonic() + DEADLINE_S
     while "Kafka Server started" not in log.read_text():
         if not _is_broker(pid) or time.monotonic() > deadline:
             found = log.read_text()[-3000:]
@@ -175,16 +188,25 @@ def _wait_until_up(directory: Path, pid: int) -> None:
 
 
 def stop(directory: Path) -> None:
-    """Stop the broker that was started in `directory`, if any, and delete its records."""
-    file = directory / "run" / "pid"
-    if file.exists() and _is_broker(pid := int(file.read_text())):
-        os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + DEADLINE_S
-        while _is_broker(pid):
-            if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-            time.sleep(0.1)
+    """Stop the brokers that were started in `directory`, if any, and delete their records.
+
+    The one with the controller is the last: without it the others would not stop.
+    """
+    file = directory / "run" / PIDS
+    for pid in reversed([int(line) for line in file.read_text().split()] if file.exists() else []):
+        _stop(pid)
     shutil.rmtree(directory / "run", ignore_errors=True)
+
+
+def _stop(pid: int) -> None:
+    if not _is_broker(pid):
+        return
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + DEADLINE_S
+    while _is_broker(pid):
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
 
 
 def _is_broker(pid: int) -> bool:
@@ -199,10 +221,12 @@ def _is_broker(pid: int) -> bool:
 
 
 @contextmanager
-def broker(directory: Path, port: int = PORT, settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
-    """An empty broker that runs for the length of a block."""
+def broker(
+    directory: Path, port: int = PORT, settings: Mapping[str, str] | None = None, count: int = 1
+) -> Iterator[Broker]:
+    """Empty brokers that run for the length of a block."""
     try:
-        yield start(directory, port, settings)
+        yield start(directory, port, settings, count)
     finally:
         stop(directory)
 

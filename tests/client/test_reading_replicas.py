@@ -246,6 +246,25 @@ def test_the_readers_rack_comes_first(log: Log, roots: list[Path]) -> None:
     assert journal.roots.sources(name)[0].url == log.url
 
 
+def test_readers_of_all_kinds_have_a_rack(log: Log, roots: list[Path], caplog: pytest.LogCaptureFixture) -> None:
+    """Only the near broker still has the file, and no reader looks elsewhere; one without a rack does."""
+    for broker, root in enumerate(roots, 1):
+        add_broker(log.journal, broker, str(root), rack=f"r{broker}")
+    create_replicated(log.journal, "t", (0, 1, 2))
+    paths = _paths(log, commit_copies(log, "t", SMALL))
+    for far in (0, 1):
+        paths[far].unlink()
+    near = spark_log.connect(log.url, client_rack="r2")
+    tp, first = spark_log.TopicPartition("t", 0), {"auto_offset_reset": "earliest"}
+    with log.consumer("t", client_rack="r2", **first) as one, near.consumer("t", **first) as other:
+        found = [*one.poll(5_000)[tp], *other.poll(5_000)[tp]]
+    values = [*(record.value for record in found), *_values(near), *near.table("t").column("value").to_pylist()]
+    assert values == [*SMALL, *SMALL, *SMALL, SMALL[-1]]
+    assert not caplog.records
+    assert _values(log) == SMALL
+    assert "another copy of" in caplog.text
+
+
 def test_a_log_without_brokers_reads_its_root_directly(log: Log) -> None:
     log.append("t", [{"value": "a"}])
     assert log.journal.objects is log.journal.roots.own

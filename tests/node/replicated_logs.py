@@ -49,7 +49,14 @@ def create_topic(log: Log, name: str, replicas: Iterable[int]) -> None:
 
 
 def add_broker(
-    log: Log, broker: int, url: str, *, replaces: bool = False, is_async: bool = False, **options: Any
+    log: Log,
+    broker: int,
+    url: str,
+    *,
+    replaces: bool = False,
+    is_async: bool = False,
+    keep_ms: int = 0,
+    **options: Any,
 ) -> None:
     """Register a root with a new directory."""
     store, directory = open_store(url, options), f"{random.getrandbits(64):016x}"
@@ -61,6 +68,7 @@ def add_broker(
             url=store.url,
             options={name: str(value) for name, value in options.items()},
             is_async=is_async,
+            keep_ms=keep_ms,
             replaces=replaces,
         )
     )

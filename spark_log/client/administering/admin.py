@@ -342,6 +342,7 @@ class Admin:
         rack: str = "",
         storage_options: Mapping[str, Any] | None = None,
         is_async: bool = False,
+        keep_ms: int = 0,
     ) -> None:
         """Register a broker: an empty folder or prefix in which topics can have replicas.
 
@@ -352,10 +353,12 @@ class Admin:
         storage_options:  fsspec options of the root.  They are stored in the log, where every client can read them, so
                           do not include secrets: give those to each client, as storage options `<broker>.<option>`.
         is_async:         no write waits for the broker: it gets its copies later.
+        keep_ms:          of an asynchronous broker: it keeps only the objects that were written in this time, such as a
+                          fast disk beside the readers; 0: all.
         Gives a UserWarning if the root is on the same disk as another root of the log.
         Raises InvalidRequest for a root that cannot be the broker's; StorageError if it cannot be written.
         """
-        brokers.add_broker(self._journal, broker, root, rack, storage_options, is_async)
+        brokers.add_broker(self._journal, broker, root, rack, storage_options, is_async, keep_ms)
 
     def replace_broker(
         self,

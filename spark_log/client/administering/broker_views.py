@@ -61,6 +61,8 @@ class BrokerDescription(NamedTuple):
     """Name of the folder on its root that has the copies."""
     since: int
     """The log's time when it was registered, fenced or returned, in milliseconds; 0 for broker 0."""
+    keep_ms: int
+    """It keeps only the objects that were written in this time; 0: all."""
 
 
 class ReplicaDescription(NamedTuple):
@@ -142,6 +144,7 @@ def describe_brokers(state: State, own_url: str) -> list[BrokerDescription]:
                 epoch=known.epoch,
                 directory=known.directory,
                 since=known.since,
+                keep_ms=known.keep_ms,
             )
         )
     return found

@@ -52,12 +52,14 @@ def add_broker(
     rack: str = "",
     storage_options: Mapping[str, Any] | None = None,
     is_async: bool = False,
+    keep_ms: int = 0,
 ) -> Broker:
     """Make an empty folder or prefix the root of a new broker.
 
     storage_options:  are registered in the log, so that all processes can open the root.  Secrets, which every client
                       could read there, are given to each process instead, as storage options `<broker>.<option>`.
     is_async:         copies are made later, and no write ever waits for the broker.
+    keep_ms:          of an asynchronous broker: it keeps only the objects that were written in this time; 0: all.
     Gives a UserWarning if the root is on the same disk as another one.
     Raises InvalidRequest for a root that cannot be the broker's, with the reason; StorageError if it cannot be written
     to.  If the broker has this root already, nothing is changed.
@@ -66,7 +68,15 @@ def add_broker(
     state = journal.refresh()
     options = registered_options(broker, storage_options or {})
     store = journal.roots.open(broker, url, options)
-    wanted = RegisterBroker(broker=broker, directory="", url=store.url, rack=rack, options=options, is_async=is_async)
+    wanted = RegisterBroker(
+        broker=broker,
+        directory="",
+        url=store.url,
+        rack=rack,
+        options=options,
+        is_async=is_async,
+        keep_ms=keep_ms,
+    )
     if (known := state.brokers.get(broker)) is not None and _is_registered(journal, known, wanted, store):
         return known
     return _register(journal, state, wanted, store)
@@ -99,6 +109,7 @@ def replace_broker(
         rack=known.rack,
         options=options,
         is_async=known.is_async,
+        keep_ms=known.keep_ms,
         replaces=True,
         lose_data=lose_data,
     )
@@ -108,7 +119,12 @@ def replace_broker(
 def _is_registered(journal: Journal, known: Broker, wanted: RegisterBroker, store: ObjectStore) -> bool:
     """Whether an earlier call has registered the same."""
     found = read_broker_file(store) if known.url == wanted.url else None
-    same = (known.rack, known.is_async, dict(known.options)) == (wanted.rack, wanted.is_async, wanted.options)
+    same = (known.rack, known.is_async, known.keep_ms, dict(known.options)) == (
+        wanted.rack,
+        wanted.is_async,
+        wanted.keep_ms,
+        wanted.options,
+    )
     here = found is not None and (found.cluster_id, found.directory) == (journal.cluster_id, known.directory)
     return same and here
 

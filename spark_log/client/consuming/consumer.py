@@ -72,6 +72,7 @@ class Consumer:
 
     def __init__(self, journal: Journal, *topics: str, **settings: Any) -> None:
         self._settings = resolve_settings("consumer", CONSUMER, settings)
+        self._settings["client_rack"] = self._settings["client_rack"] or journal.roots.rack
         self._journal = journal
         self._clock = journal.context.clock
         self._decode_key = coder(self._settings["key_deserializer"], "deserialize")

@@ -35,8 +35,9 @@ class JointRead:
     polls.
     """
 
-    def __init__(self, journal: Journal, ranges: Sequence[OffsetRange]) -> None:
-        self._journal, self._ranges, self._pid = journal, ranges, os.getpid()
+    def __init__(self, journal: Journal, ranges: Sequence[OffsetRange], rack: str = "") -> None:
+        """rack:  of the reader; empty: that of the process."""
+        self._journal, self._ranges, self._rack, self._pid = journal, ranges, rack, os.getpid()
         self._starts = {(rng.topic_id, rng.partition): rng.start for rng in ranges}
         """Of partitions that have not taken their records."""
         self._lock = threading.Lock()
@@ -63,18 +64,21 @@ class JointRead:
         except (DataLoss, UnknownTopicOrPartition, *NOT_READ, CorruptObject):  # of one: its cursor will see it
             return {}
         asked: dict[TopicKey, list[tuple[SliceRead, Coming | None]]] = {}
-        for read, coming in asked_together(self._journal.objects, reads):
+        for read, coming in asked_together(self._journal.objects_near(self._rack), reads):
             asked.setdefault((read.topic_id, read.partition), []).append((read, coming))
-        return {key: fetch_asked(self._journal, pairs, RECORD_COLUMNS) for key, pairs in asked.items()}
+        return {key: fetch_asked(self._journal, pairs, RECORD_COLUMNS, rack=self._rack) for key, pairs in asked.items()}
 
 
 class Cursor:
     """Reads one partition from an offset.  It never reads beyond the end of the given state."""
 
-    def __init__(self, journal: Journal, tp: TopicPartition, key: TopicKey, at: int, waiter: Waiter) -> None:
+    def __init__(
+        self, journal: Journal, tp: TopicPartition, key: TopicKey, at: int, waiter: Waiter, rack: str = ""
+    ) -> None:
+        """rack:  of the reader; empty: that of the process."""
         self.at = at
         """Offset of the next record."""
-        self._journal = journal
+        self._journal, self._rack = journal, rack
         self._tp = tp
         self._key = key
         self._rest: Fetched | None = None
@@ -129,7 +133,8 @@ class Cursor:
             self._coming = joint.of(self._key, self.at) if joint is not None else iter(())
             part = next(self._coming, None)
             if part is None:
-                self._coming = fetch_ranges(self._journal, plan_reads(self._journal, [ahead]), RECORD_COLUMNS)
+                reads = plan_reads(self._journal, [ahead])
+                self._coming = fetch_ranges(self._journal, reads, RECORD_COLUMNS, rack=self._rack)
                 part = next(self._coming)
         return part
 

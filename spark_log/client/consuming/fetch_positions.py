@@ -199,6 +199,7 @@ class Reading:
         self._journal = journal
         self._membership = membership
         self._settings = settings
+        self._rack: str = settings["client_rack"]
         self._refresh = refresh
         self._waiter = waiter
         self._failure: SparkLogError | None = None
@@ -294,14 +295,17 @@ class Reading:
                     break
                 ranges.append(rest)
         if not ranges or self._shared is None or not self._shared.has(ranges[0]):
-            self._shared = JointRead(self._journal, ranges) if len(ranges) > 1 else None
+            self._shared = JointRead(self._journal, ranges, self._rack) if len(ranges) > 1 else None
         return self._shared
 
     def _cursor(self, state: State, tp: TopicPartition, fetch_position: FetchPosition) -> Cursor:
         position = self.position(state, tp, fetch_position)
         if fetch_position.cursor is None:
-            fetch_position.cursor = Cursor(self._journal, tp, fetch_position.key, position, self._waiter)
+            fetch_position.cursor = self._cursor_at(tp, fetch_position, position)
         return fetch_position.cursor
+
+    def _cursor_at(self, tp: TopicPartition, fetch_position: FetchPosition, at: int) -> Cursor:
+        return Cursor(self._journal, tp, fetch_position.key, at, self._waiter, self._rack)
 
     def _take_from(
         self, state: State, tp: TopicPartition, fetch_position: FetchPosition, rows: int, joint: JointRead | None
@@ -313,7 +317,7 @@ class Reading:
             return cursor.take(state, rows, joint)
         except (DataLoss, UnknownTopicOrPartition):
             # Trimmed or deleted since the state was read: refresh it and continue from the first record that exists.
-            fetch_position.cursor = Cursor(self._journal, tp, fetch_position.key, cursor.at, self._waiter)
+            fetch_position.cursor = self._cursor_at(tp, fetch_position, cursor.at)
             self._refresh()
             return None
 

@@ -44,12 +44,15 @@ def fetch_ranges(
     window: Window | None = None,
     *,
     latest: bool = False,
+    rack: str = "",
 ) -> Iterator[Fetched]:
     """The records of planned reads.  If a merge has replaced an object meanwhile, the rest is planned again.
 
     latest:  for a view of the latest records.  Raises ConcurrentChange where `check_not_compacted` does.
+    rack:    of the reader; empty: that of the process.
     """
-    yield from fetch_asked(journal, asked_ahead(journal.objects, reads), columns, window, latest=latest)
+    asked = asked_ahead(journal.objects_near(rack), reads)
+    yield from fetch_asked(journal, asked, columns, window, latest=latest, rack=rack)
 
 
 def fetch_asked(
@@ -59,10 +62,11 @@ def fetch_asked(
     window: Window | None = None,
     *,
     latest: bool = False,
+    rack: str = "",
 ) -> Iterator[Fetched]:
     """As `fetch_ranges`, of reads that may have been requested."""
     for read, coming in asked:
-        yield from _fetch(journal, read, columns, window, REPLAN_TRIES, coming, latest=latest)
+        yield from _fetch(journal, read, columns, window, REPLAN_TRIES, coming, latest=latest, rack=rack)
 
 
 def _fetch(
@@ -74,10 +78,11 @@ def _fetch(
     coming: Coming | None = None,
     *,
     latest: bool,
+    rack: str,
 ) -> Iterator[Fetched]:
     at = read.start
     try:
-        for part in fetch(journal.objects, read, columns, window, coming):
+        for part in fetch(journal.objects_near(rack), read, columns, window, coming):
             yield part
             at = part.end
     except NOT_READ as error:
@@ -92,7 +97,7 @@ def _fetch(
             journal.refresh()
         rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
         for again in plan_reads(journal, [rest], window):
-            yield from _fetch(journal, again, columns, window, tries - 1, latest=latest)
+            yield from _fetch(journal, again, columns, window, tries - 1, latest=latest, rack=rack)
 
 
 def check_not_compacted(state: State, read: SliceRead) -> None:

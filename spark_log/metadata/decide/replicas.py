@@ -19,7 +19,9 @@ from spark_log.errors import (
 )
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.kept_copies import check_keep
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS
+from spark_log.metadata.kept_copies import keeps_newest
 from spark_log.metadata.placement import place, topic_shift, usable_brokers
 from spark_log.metadata.reassignments import is_moving, may_be_in
 from spark_log.metadata.replay import replay_records
@@ -351,7 +353,9 @@ def swap_targets(
     more = tuple(
         (broker, epoch)
         for broker in sorted(holders - known)
-        if is_active(state, broker) and (epoch := epoch_of(state, broker)) is not None
+        if is_active(state, broker)
+        and not keeps_newest(state, broker)
+        and (epoch := epoch_of(state, broker)) is not None
     )
     targets = targets._replace(joining=(*targets.joining, *more), least=len(targets.isr))
     if not targets.isr or lacking_for_swap(state, [Placed(group, targets.all)], old, moved_to):
@@ -394,6 +398,7 @@ def decide_register(state: State, record: r.RegisterBrokerRecord, *, replaces: b
     twin = next((i for i, one in state.brokers.items() if one.url == record.url and i != record.broker), None)
     if twin is not None:
         raise InvalidRequest(f"{record.url} is the root of broker {twin}: each broker has a root to itself")
+    check_keep(record.broker, record.keep_ms, is_async=record.is_async)
     lost = last_copies(state, record.broker)
     if lost.objects and not lose_data:
         raise InvalidRequest(

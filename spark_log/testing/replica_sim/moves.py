@@ -20,7 +20,7 @@ def reassigner(sim: ReplicaSimulation) -> Steps[None]:
     """Give partitions other replicas, and cancel that now and then."""
     rng, view = sim.rng, (yield from sim.load())
     while True:
-        yield Sleep(rng.choice((100, 1000, 4000)))
+        yield Sleep(rng.choice((50, 300, 1000)))
         if sim.healing:
             continue
         view = yield from sim.refresh(view)

@@ -22,7 +22,16 @@ from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.metadata import records as r
 from spark_log.metadata.reassignments import is_moving, objects_elsewhere
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
-from spark_log.metadata.replicas import copies_of, deficit, group_at, group_number, holders, is_active, min_insync
+from spark_log.metadata.replicas import (
+    copies_of,
+    deficit,
+    group_at,
+    group_number,
+    holders,
+    is_active,
+    keeps,
+    min_insync,
+)
 from spark_log.metadata.state import State
 from spark_log.testing.replica_sim.roots import Roots
 from spark_log.testing.sim.constants import Constants
@@ -113,8 +122,13 @@ class ReplicaOracle(Oracle):
             return
         known = copies_of(self.state, row)
         brokers = (OWN_BROKER,) if known is None else self.state.placement_groups[known.group].replicas
-        if any(directory_of(self.state, broker) == place[0] for broker in brokers):
+        if any(directory_of(self.state, broker) == place[0] and self._needs(broker, place[1]) for broker in brokers):
             raise Violation(f"referenced: {place} is deleted, and version {self.state.version} has the object")
+
+    def _needs(self, broker: int, name: str) -> bool:
+        """Whether a broker has dropped no copy of an object because it is old, or has the last one."""
+        known = copies_of(self.state, self.state.objects[name])
+        return keeps(self.state, broker, name) or (known is not None and broker in known.brokers)
 
     # -------------------------------------------------------------------------------------------------------- what faults do
 

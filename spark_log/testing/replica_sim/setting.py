@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
+from msgspec import structs
 
 from spark_log.journal import commit_protocol, opening
 from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile
@@ -15,13 +16,14 @@ from spark_log.journal.proposal import Context, DecisionRule, Proposal
 from spark_log.journal.store_operations import Steps
 from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata import replay_replicas
+from spark_log.metadata.decide import kept_copies
 from spark_log.metadata.decide import replicas as decide_replicas
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
 from spark_log.metadata.reassignments import moving, objects_elsewhere
 from spark_log.metadata.replica_commands import RegisterBroker
 from spark_log.metadata.replica_state import OWN_BROKER
-from spark_log.metadata.replicas import can_lead, deficit
+from spark_log.metadata.replicas import can_lead, deficit, keeps
 from spark_log.metadata.state import State
 from spark_log.testing.replica_sim.oracle import ReplicaOracle, directory_of
 from spark_log.testing.replica_sim.roots import Disk, ReplicaWorld
@@ -78,8 +80,10 @@ class ReplicaSimulation(Simulation):
         self.busy = True
         """Mergers still merge."""
         self.brokers = rng.choice((3, 3, 4))
-        self.moves = seed % 4 == 3
+        self.moves = seed % 5 == 4
         """Partitions get other replicas."""
+        self.keep_ms = random.Random(f"keep {seed}").choice((0, self.age // 2))
+        """For how long an asynchronous broker keeps objects; it changes no other draw of the seed."""
 
     def begin(self) -> Steps[None]:
         """Create the log, its brokers and its topics."""
@@ -100,13 +104,14 @@ class ReplicaSimulation(Simulation):
             self.roots.mounted[broker] = Disk(files)
 
     def _register(self, broker: int, brokers: int) -> DecisionRule:
-        return RegisterBroker(
+        made = RegisterBroker(
             broker=broker,
             directory=self.fresh("dir"),
             url=f"simulated://broker{broker}",
             rack=self.rng.choice(("", "x", "y")),
             is_async=brokers == 4 and broker == 3 and self.rng.random() < 0.6,
         )
+        return structs.replace(made, keep_ms=self.keep_ms) if made.is_async else made
 
     def _topic(self, name: str, brokers: int) -> DecisionRule:
         rng = self.rng
@@ -137,6 +142,7 @@ class ReplicaSimulation(Simulation):
             *self.constants.patches(),
             Patch(replay_replicas, "MISSES_KEPT_MS", 5000),
             Patch(decide_replicas, "WAITED_FOR_MS", self.waited_ms),
+            Patch(kept_copies, "KEEP_MS_MIN", 1),
         )
 
     # ------------------------------------------------------------------------------------------------------------ the end
@@ -160,7 +166,8 @@ class ReplicaSimulation(Simulation):
             known = state.copies.get(row.copies)
             if known is not None and not known.brokers:
                 brokers = state.placement_groups[known.group].replicas
-                if found := [broker for broker in brokers if self.oracle.has_copy(state, broker, name)]:
+                some = [broker for broker in brokers if keeps(state, broker, name)]
+                if found := [broker for broker in some if self.oracle.has_copy(state, broker, name)]:
                     return f"{name} has no known copy, and brokers {found} have it"
         for key in moving(state):
             names = objects_elsewhere(state, key, (entry.object for entry in state.partitions[key].entries))

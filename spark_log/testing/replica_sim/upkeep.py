@@ -18,10 +18,12 @@ from spark_log.journal.store_operations import Delete, Get, List, Op, Put, Sleep
 from spark_log.metadata.command import Command
 from spark_log.metadata.commands import Swap
 from spark_log.metadata.decide.replicas import lacking_for_swap, moves_to
+from spark_log.metadata.kept_copies import keeps_newest
 from spark_log.metadata.reassignments import is_moving
 from spark_log.metadata.records import Copy, SwapRecord
 from spark_log.metadata.replica_commands import (
     AddCopies,
+    DropCopies,
     ElectLeader,
     FenceBroker,
     JoinIsr,
@@ -38,6 +40,7 @@ from spark_log.metadata.replicas import (
     group_number,
     holders,
     is_active,
+    keeps,
     last_copies,
 )
 from spark_log.metadata.state import State, TopicKey
@@ -81,6 +84,9 @@ def replicator(sim: ReplicaSimulation) -> Steps[None]:
         for broker in sim.rng.sample([OWN_BROKER, *sorted(state.brokers)], len(state.brokers) + 1):
             if not is_active(state, broker):
                 continue
+            if keeps_newest(state, broker):
+                view, dropped = yield from propose(sim, view, DropCopies(broker=broker))
+                sim.oracle.seen["old copies dropped"] += dropped is True
             for number, group in sorted(state.placement_groups.items()):
                 if broker in group.replicas:
                     view = yield from _replicate(sim, view, number, broker)
@@ -93,7 +99,10 @@ def _lacked(state: State, number: int, broker: int) -> list[str]:
     return sorted(
         name
         for name, row in state.objects.items()
-        if (known := copies_of(state, row)) is not None and known.group == number and broker not in known.brokers
+        if (known := copies_of(state, row)) is not None
+        and known.group == number
+        and broker not in known.brokers
+        and keeps(state, broker, name)
     )
 
 
@@ -370,6 +379,9 @@ def collector(sim: ReplicaSimulation, broker: int) -> Steps[None]:
         try:
             yield from copying.check_root(view.state, broker)
             _, memory = yield from in_directory(collecting, directory)
+            if broker != OWN_BROKER:
+                dropped = garbage_collection.collect_dropped(view.state, sim.context, broker)
+                yield from in_directory(dropped, directory)
         except (StorageUnavailable, WrongRoot):
             continue
 
@@ -463,6 +475,7 @@ def _replace(sim: ReplicaSimulation, view: View, broker: int) -> Steps[View]:
         url=known.url,
         rack=known.rack,
         is_async=known.is_async,
+        keep_ms=known.keep_ms,
         replaces=True,
         lose_data=lose,
     )

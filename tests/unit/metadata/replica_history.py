@@ -39,7 +39,7 @@ class ReplicaHistory(History):
         """Carry out a command; its reply."""
         return self.do(lambda state, now: command(state, now))
 
-    def add(self, broker: int, *, rack: str = "", is_async: bool = False) -> None:
+    def add(self, broker: int, *, rack: str = "", is_async: bool = False, keep_ms: int = 0) -> None:
         self.command(
             RegisterBroker(
                 broker=broker,
@@ -47,6 +47,7 @@ class ReplicaHistory(History):
                 url=f"/b{broker}",
                 rack=rack,
                 is_async=is_async,
+                keep_ms=keep_ms,
             )
         )
 

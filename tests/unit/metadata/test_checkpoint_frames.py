@@ -139,7 +139,17 @@ def full_state() -> State:
             {
                 0: Broker("", "", "a"),
                 1: Broker("/disks/1", "5f2c9a1b3d4e6f70", "b", (("endpoint", "e"),), epoch=4, since=1_699_999_999_000),
-                2: Broker("s3://bucket/log", "6e1f9a1b3d4e6f71", is_async=True, epoch=5),
+                2: Broker(
+                    "s3://bucket/log",
+                    "6e1f9a1b3d4e6f71",
+                    is_async=True,
+                    epoch=5,
+                    keep_ms=60_000,
+                    dropped=2,
+                    deletable=1,
+                    marks=((4, 7),),
+                    dropped_at=(5, 9),
+                ),
                 3: Broker("/disks/3", "7d0e9a1b3d4e6f72", epoch=6, fenced=True, reason="it failed", since=9),
             }
         ),

@@ -1,0 +1,65 @@
+"""A broker that keeps only the newest objects gets them and is read from; old ones are deleted there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_log import Log
+from spark_log.client.administering.broker_views import describe_brokers
+from spark_log.clock import SystemClock
+from spark_log.journal.journal import Journal
+from spark_log.node.broker_health import broker_findings
+from spark_log.node.replicator import Replicator
+from spark_log.node.root_collection import RootCollector
+from spark_log.store.open import open_store
+from spark_log.testing.clocks import SkewedClock
+from tests.node.replicated_logs import add_broker, brokers_of, create_topic, folder_of, put
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def clock() -> SkewedClock:
+    return SkewedClock(SystemClock())
+
+
+@pytest.fixture
+def log(tmp_path: Path, clock: SkewedClock) -> Log:
+    log = Log(Journal.open(open_store(str(tmp_path / "log")), create=True, clock=clock))
+    log.admin.incremental_alter_configs({None: {"log.clock.skew.max.ms": "-1"}})
+    add_broker(log, 1, str(tmp_path / "broker-1"), is_async=True, keep_ms=HOUR)
+    create_topic(log, "t", (0, 1))
+    return log
+
+
+def test_it_has_the_newest_objects(log: Log, tmp_path: Path, clock: SkewedClock) -> None:
+    old, replicator, collector = put(log, [0]), Replicator(log), RootCollector(log.journal)
+    assert replicator.round().objects == 1
+    files = folder_of(log, tmp_path, 1)
+    assert (files / old).exists()
+    for _ in range(20):
+        clock.skew_ms += HOUR // 16 + 1
+        replicator.round()
+    young = put(log, [0])
+    report = replicator.round()
+    assert report.objects == 1 and not report.lag[1].objects
+    state = log.journal.refresh()
+    assert (brokers_of(state, old), brokers_of(state, young)) == ((0,), (0, 1))
+    assert collector.round(state).names == [f"broker 1: {old}"]
+    assert not (files / old).exists() and (files / young).exists()
+    assert collector.round(state).names == []
+    assert [finding.says for finding in broker_findings(state)][1] == "has the newest objects of its partitions"
+    assert [finding for finding in broker_findings(state) if not finding.healthy] == []
+    (described,) = [one for one in describe_brokers(state, log.url) if one.broker == 1]
+    assert (described.keep_ms, described.lacking_objects, described.objects) == (HOUR, 0, 1)
+    assert log.read("t").num_rows == 20
+    assert Replicator(log).round().objects == 0
+
+
+def test_it_lacks_what_is_new(log: Log) -> None:
+    """Then health says so."""
+    put(log, [0])
+    (finding,) = [one for one in broker_findings(log.journal.refresh()) if one.what == "broker 1"]
+    assert not finding.healthy and finding.says.startswith("lacks 1 object")

@@ -1,0 +1,55 @@
+"""Threads of roots: they are used again, and a root that hangs keeps a limited number of them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import pytest
+
+from spark_log.errors import StorageUnavailable
+from spark_log.journal.root_threads import HUNG_MS, THREADS_MAX, RootThreads
+from spark_log.testing.clocks import ManualClock
+
+WAIT_S = 10
+
+
+def done_by(threads: RootThreads, broker: int) -> int:
+    """Run a job; the identity of its thread."""
+    found = queue.Queue[int]()
+    threads.start((broker, "d"), lambda: found.put(threading.get_ident()))
+    return found.get(timeout=WAIT_S)
+
+
+def test_threads_are_used_again() -> None:
+    threads = RootThreads(ManualClock())
+    assert len({done_by(threads, 1) for _ in range(200)}) < 20
+
+
+def test_a_root_whose_threads_all_hang_fails_immediately() -> None:
+    """Before that its requests wait for a thread.  Other roots, and one in its place, are not affected."""
+    clock, free = ManualClock(), threading.Event()
+    hangs, ended = threading.Semaphore(0), threading.Semaphore(0)
+    threads = RootThreads(clock)
+
+    def hang() -> None:
+        hangs.release()
+        free.wait(WAIT_S)
+        ended.release()
+
+    begun = threading.active_count()
+    for _ in range(THREADS_MAX + 5):
+        threads.start((1, "d"), hang)
+    assert threading.active_count() - begun <= THREADS_MAX
+    assert all(hangs.acquire(timeout=WAIT_S) for _ in range(THREADS_MAX))
+    clock.sleep_ms(HUNG_MS + 1)
+    threads.moved((1, "d"))
+    threads.start((1, "d"), hang)
+    clock.sleep_ms(HUNG_MS + 1)
+    with pytest.raises(StorageUnavailable, match="the root of broker 1 hangs: 32 requests"):
+        threads.start((1, "d"), hang)
+    assert done_by(threads, 2)
+    threads.start((1, "other"), ended.release)
+    assert ended.acquire(timeout=WAIT_S)
+    free.set()
+    assert all(ended.acquire(timeout=WAIT_S) for _ in range(THREADS_MAX + 6))
