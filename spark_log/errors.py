@@ -175,6 +175,19 @@ class NotCoordinator(SparkLogError):
         """Epoch of the current coordinator."""
 
 
+class NotLeaderOrFollower(SparkLogError):
+    """The node of a quorum does not lead.  Unless `maybe_applied`, nothing was appended."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, leader: int | None, epoch: int) -> None:
+        super().__init__(message)
+        self.leader = leader
+        """Id of the node that leads; None if it is not known."""
+        self.epoch = epoch
+        """Its epoch."""
+
+
 class InconsistentClusterId(SparkLogError):
     """The coordinator serves a different log than expected, or the original of a copied log."""
 
@@ -288,6 +301,15 @@ class CorruptObject(SparkLogError):
 class LogRestored(SparkLogError):
     """An older copy of the log was restored while this process used it.  Restart the process, and check which of its
     last writes are missing."""
+
+
+class LogMoved(SparkLogError):
+    """The log was moved to another URL while this process used it.  Nothing was applied.  Open the log again: the
+    former URL leads to the new one."""
+
+    def __init__(self, message: str, *, url: str) -> None:
+        super().__init__(message)
+        self.url = url
 
 
 class RecordDeserialization(SparkLogError):

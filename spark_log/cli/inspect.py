@@ -10,6 +10,7 @@ import click
 from spark_log.cli.base import POSITION, Failed, Noun, Verb, config_option, pass_session, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import emit_line, emit_rows, emit_value
+from spark_log.cli.quorum_dump import dump_quorum
 from spark_log.cli.session import CommandSession
 from spark_log.cli.topics import all_configs_option, alter_configs, config_table
 from spark_log.cli.units import human
@@ -115,20 +116,37 @@ def metadata() -> None:
 
 
 @verb(metadata, "dump")
+@click.argument("path", required=False, type=click.Path(exists=True))
 @click.option(
     "--state", "of_state", is_flag=True, help="Show the state that results from the records instead, as JSON."
 )
+@click.option("--verify", is_flag=True, help="With PATH: only check that everything is whole.")
 @pass_session
-def dump_metadata(session: CommandSession, of_state: bool) -> None:
+def dump_metadata(session: CommandSession, path: str | None, of_state: bool, verify: bool) -> None:
     """Show the records of the metadata log that have not been deleted yet.
 
     With -o json, each version is one line with its complete records.  A damaged record is reported, and the exit
     status is then 1.
 
+    PATH is a node's directory of a quorum, or one of its files, in place of the log: it shows the writes of a log
+    (.log) and the snapshots (.checkpoint).  With -o json, their entries are shown as well.
+
     \b
     Example:
       pylog metadata dump -o json
+      pylog metadata dump /var/lib/pylog/quorum --verify
     """
+    if path is not None:
+        if of_state:
+            raise click.UsageError("--state is for the metadata log, without a PATH")
+        dump_quorum(session, path, verify=verify)
+        return
+    if verify:
+        raise click.UsageError("--verify needs a PATH; `pylog verify` checks a log")
+    _dump_log(session, of_state=of_state)
+
+
+def _dump_log(session: CommandSession, *, of_state: bool) -> None:
     import msgspec
 
     from spark_log.journal.object_names import LOG

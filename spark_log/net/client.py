@@ -51,6 +51,7 @@ from spark_log.net.messages import (
     encode,
     error_of,
 )
+from spark_log.net.tls import ca_context
 from spark_log.store.open import is_other_storage
 
 logger = logging.getLogger("spark_log")
@@ -517,16 +518,6 @@ def _checked_token(token: str) -> str:
     if not found.isprintable() or len(found.split()) != 1:
         raise InvalidRequest("token: it is empty, or contains white space or control characters; give one word")
     return found
-
-
-def ca_context(ca: str) -> ssl.SSLContext:
-    """TLS with certificates that a file verifies, or the machine's own list (`system`).  Raises InvalidRequest."""
-    try:
-        return ssl.create_default_context(cafile=None if ca == "system" else ca)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidRequest(
-            f"ca={ca} is not a file with certificates ({_words(error)}): give one, or `system`"
-        ) from error
 
 
 def _any_certificate() -> ssl.SSLContext:

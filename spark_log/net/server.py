@@ -6,7 +6,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -30,9 +30,9 @@ from spark_log.metadata.projection import Holdings, object_rows
 from spark_log.net import audit
 from spark_log.net.address import is_own_host
 from spark_log.net.change_replies import ChangeReplies
-from spark_log.net.connection_limits import ConnectionLimits, Connections, Peer
+from spark_log.net.connection_limits import ConnectionLimits
+from spark_log.net.http_port import KEEPALIVE_S, Handler, HttpPort
 from spark_log.net.leader_check import LeaderCheck
-from spark_log.net.listener import Listener
 from spark_log.net.long_poll import LongPolls, PausedConnections
 from spark_log.net.messages import (
     GROUP_PATHS,
@@ -58,7 +58,6 @@ from spark_log.net.service import GroupService, Service
 from spark_log.net.thread_results import ThreadResults
 from spark_log.net.tokens import Grant, Tokens, check_allowed, check_names
 
-KEEPALIVE_S = 75.0
 REPLY_BYTES_MAX = 1 << 20
 """Limit of new log records in a reply to commands.  Clients that are further behind read them from storage."""
 HELD_MAX = 1000
@@ -66,29 +65,8 @@ HELD_MAX = 1000
 each of them in each request, and the event loop waits while they are compared."""
 STANDBY_LOOK_S = 0.05
 """How often a request checks whether a standby has read the log since it arrived."""
-SHUTDOWN_S = 2.0
-"""Time for open requests at shutdown."""
 logger = logging.getLogger("spark_log")
-_broken = logging.getLogger("spark_log.http")
-_broken.setLevel(logging.CRITICAL)
-"""aiohttp logs a traceback for every request that is not HTTP: clients must not be able to fill the log."""
-
-_GONE = Peer("", lambda: None, 0.0)
-"""Stands for a peer that has hung up while its request was read."""
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Result = TypeVar("Result")
-
-
-class _Http(web.Server):
-    """aiohttp's server, with a callback for closed connections."""
-
-    def __init__(self, handler: Handler, closed: Callable[[Any], None], **settings: Any) -> None:
-        super().__init__(handler, **settings)
-        self._closed = closed
-
-    def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
-        self._closed(handler)
-        super().connection_lost(handler, exc)
 
 
 class Server:
@@ -123,11 +101,8 @@ class Server:
         self._waiters = LongPolls()
         self._led = False
         """Whether it led when waiting requests were last woken."""
-        self._connections = Connections(limits)
-        self._peers: dict[Any, Peer] = {}
-        """By aiohttp's protocol object."""
-        self._http: _Http | None = None
-        self._listener: Listener | None = None
+        self._port = HttpPort(self._guard, limits)
+        self._connections = self._port.connections
         self._routes: dict[str, tuple[str, Handler]] = {
             "/health": ("GET", self._health),
             "/alive": ("GET", self._alive),
@@ -154,54 +129,23 @@ class Server:
         self._service.on_change = changed
         self._thread_results = ThreadResults(loop)
         self._parking = PausedConnections(loop)
-        make = self._http = _Http(
-            self._guard,
-            self._closed,
-            request_factory=self._request,
-            access_log=None,
-            logger=_broken,
-            keepalive_timeout=KEEPALIVE_S,
-            max_line_size=self._limits.header_bytes,
-            max_field_size=self._limits.header_bytes,
-        )
-
-        def connected(peer: Peer) -> Any:
-            protocol = make()
-            self._peers[protocol] = peer
-            return protocol
-
-        self._listener = Listener(self._connections, connected, tls)
-        found = await self._listener.start(host.strip("[]"), port)
-        self._sweeper = loop.create_task(self._sweep())
+        found = await self._port.start(host, port, tls)
+        self._watching = loop.create_task(self._watch_pauses())
         return found
-
-    def _closed(self, protocol: Any) -> None:
-        peer = self._peers.pop(protocol, None)
-        if peer is not None:
-            self._connections.remove(peer)
-
-    def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-        loop, limit = asyncio.get_running_loop(), self._limits.body_bytes
-        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=limit)
 
     async def stop(self) -> None:
         """Answer waiting requests, and close."""
         self._stopping = True
         self._wake()
-        self._sweeper.cancel()
-        if self._listener is not None:
-            self._listener.close()
-        if self._http is not None:
-            self._http.pre_shutdown()
-            await self._http.shutdown(SHUTDOWN_S)
+        self._watching.cancel()
+        await self._port.stop()
         self._parking.close()
 
     def replace(self, tokens: Tokens, quotas: Mapping[str, Quota], tls: ssl.SSLContext | None) -> None:
         """Apply new tokens, quotas and TLS settings.  Waiting requests with removed tokens end."""
         self._tokens = tokens
         self._quotas.replace(quotas)
-        if self._listener is not None:
-            self._listener.tls = tls
+        self._port.use(tls)
         self._connections.close_idle([grant.name for grant in tokens.grants])
         for task, check in self._held.items():
             try:
@@ -218,19 +162,16 @@ class Server:
         self._waiters.wake(None if self._stopping or (self._led and not leading) else touched)
         self._led = leading
 
-    async def _sweep(self) -> None:
-        """Close connections whose request does not arrive: otherwise they would count for as long as their owners
-        like."""
+    async def _watch_pauses(self) -> None:
         while True:
             await asyncio.sleep(1.0)
             self._leader.note_pause()
-            self._connections.close_overdue(time.monotonic())
 
     # --------------------------------------------------------------------------------------------------------- requests
 
     async def _guard(self, request: web.BaseRequest) -> web.StreamResponse:
         """Apply limits, and convert errors to messages with a matching status."""
-        peer = self._peer(request)
+        peer = self._port.peer(request)
         self._connections.begin(peer)
         try:
             if (wrong := self._wrong_host(request)) is not None:
@@ -266,9 +207,6 @@ class Server:
             "use localhost, or give it that address with --advertise, or tokens"
         )
 
-    def _peer(self, request: web.BaseRequest) -> Peer:
-        return self._peers.get(request.protocol, _GONE)
-
     async def _admit(self, request: web.BaseRequest) -> tuple[Grant, bytes]:
         """The grant of a request's token, and the body.  Marks the connection as a client's.
 
@@ -277,7 +215,7 @@ class Server:
         """
         grant = self._grant(request)
         body = await self._read(request)
-        self._connections.establish(self._peer(request), grant.name, self._quotas.of(grant.name).connections)
+        self._connections.establish(self._port.peer(request), grant.name, self._quotas.of(grant.name).connections)
         return grant, body
 
     def _grant(self, request: web.BaseRequest) -> Grant:
@@ -479,16 +417,6 @@ class Server:
 
 async def _nothing(request: web.BaseRequest) -> web.StreamResponse:
     return _failed(InvalidRequest(f"{request.path}: no such path"), 404)
-
-
-def tls_context(certificate: str, key: str) -> ssl.SSLContext:
-    """TLS with a certificate.  Raises InvalidRequest for invalid files."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidRequest(f"[tls]: {certificate} and {key} cannot be used: {error}") from error
-    return context
 
 
 def _outcome(command: AnyCommand, found: Any) -> CommandOutcome:

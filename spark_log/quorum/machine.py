@@ -98,6 +98,12 @@ class Machine:
         """Entries before this offset are durable on this replica's disk."""
         return self._core.durable_end
 
+    def replication(self) -> dict[ReplicaKey, tuple[int, int]]:
+        """On the leader, for each other replica that fetches: the end of its log, and when it last fetched."""
+        role = self._core.role
+        progress = role.progress if isinstance(role, Leader) else {}
+        return {replica: (one.end, one.fetched_ms) for replica, one in sorted(progress.items())}
+
     def next_deadline(self) -> int | None:
         """When to call `tick`, at the latest; None: this replica waits for its disk."""
         role = self._core.role

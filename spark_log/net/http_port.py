@@ -1,0 +1,108 @@
+"""A port that speaks HTTP, with limits of its connections.  `server.py` and `quorum_port.py` say what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from spark_log.net.connection_limits import ConnectionLimits, Connections, Peer
+from spark_log.net.listener import Listener
+
+KEEPALIVE_S = 75.0
+SHUTDOWN_S = 2.0
+"""Time for open requests at shutdown."""
+SWEEP_S = 1.0
+_broken = logging.getLogger("spark_log.http")
+_broken.setLevel(logging.CRITICAL)
+"""aiohttp logs a traceback for every request that is not HTTP: clients must not be able to fill the log."""
+
+_GONE = Peer("", lambda: None, 0.0)
+"""Stands for a peer that has hung up while its request was read."""
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class _Http(web.Server):
+    """aiohttp's server, with a callback for closed connections."""
+
+    def __init__(self, handler: Handler, closed: Callable[[Any], None], **settings: Any) -> None:
+        super().__init__(handler, **settings)
+        self._closed = closed
+
+    def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
+        self._closed(handler)
+        super().connection_lost(handler, exc)
+
+
+class HttpPort:
+    """Listens, and passes requests to a handler.  Runs on the event loop."""
+
+    def __init__(self, handler: Handler, limits: ConnectionLimits) -> None:
+        self.connections = Connections(limits)
+        self._handler = handler
+        self._limits = limits
+        self._peers: dict[Any, Peer] = {}
+        """By aiohttp's protocol object."""
+        self._http: _Http | None = None
+        self._listener: Listener | None = None
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Listen, and return the port.  Raises OSError."""
+        make = self._http = _Http(
+            self._handler,
+            self._closed,
+            request_factory=self._request,
+            access_log=None,
+            logger=_broken,
+            keepalive_timeout=KEEPALIVE_S,
+            max_line_size=self._limits.header_bytes,
+            max_field_size=self._limits.header_bytes,
+        )
+
+        def connected(peer: Peer) -> Any:
+            protocol = make()
+            self._peers[protocol] = peer
+            return protocol
+
+        self._listener = Listener(self.connections, connected, tls)
+        found = await self._listener.start(host.strip("[]"), port)
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+        return found
+
+    def _closed(self, protocol: Any) -> None:
+        peer = self._peers.pop(protocol, None)
+        if peer is not None:
+            self.connections.remove(peer)
+
+    def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+        loop, limit = asyncio.get_running_loop(), self._limits.body_bytes
+        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=limit)
+
+    async def _sweep(self) -> None:
+        """Close connections whose request does not arrive: otherwise they would count for as long as their owners
+        like."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.connections.close_overdue(time.monotonic())
+
+    def peer(self, request: web.BaseRequest) -> Peer:
+        return self._peers.get(request.protocol, _GONE)
+
+    def use(self, tls: ssl.SSLContext | None) -> None:
+        """For new connections."""
+        if self._listener is not None:
+            self._listener.tls = tls
+
+    async def stop(self) -> None:
+        """Stop accepting, and close all connections after the open requests."""
+        if self._listener is not None:
+            self._sweeper.cancel()
+            self._listener.close()
+        if self._http is not None:
+            self._http.pre_shutdown()
+            await self._http.shutdown(SHUTDOWN_S)

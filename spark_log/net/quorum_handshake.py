@@ -1,0 +1,112 @@
+"""The headers with which one node of a quorum opens a connection to another, and the checks of them.  Pure.
+
+A connection is a WebSocket: the request of its HTTP upgrade has the headers, so a node that is refused gets a status
+and a reason.  The messages then go one way, from the node that opened the connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_log.errors import (
+    AuthenticationFailed,
+    InconsistentClusterId,
+    InvalidRequest,
+    SparkLogError,
+)
+from spark_log.net.address import parse_address
+from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum.voters import Voters
+
+PATH = "/v1/quorum"
+SECRET_MIN = 16
+"""Characters, at least."""
+CLUSTER, SOURCE, TARGET, ADDRESS, PROCESS, VOTERS, REFUSED = (
+    f"X-Pylog-{name}" for name in ("Cluster", "Source", "Target", "Address", "Process", "Voters", "Refused")
+)
+STATUS: tuple[tuple[type[SparkLogError], int], ...] = ((AuthenticationFailed, 401), (InconsistentClusterId, 409))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """A node, as it introduces itself."""
+
+    cluster_id: str
+    key: ReplicaKey
+    address: str
+    """For connections to it."""
+    process: str
+    """A random id: another process with the same key uses a copy of the directory."""
+
+
+def check_secret(secret: str) -> None:
+    """Raises InvalidRequest."""
+    if len(secret) < SECRET_MIN:
+        raise InvalidRequest(f"the secret of the nodes has {len(secret)} characters: expected {SECRET_MIN} at least")
+
+
+def request_headers(me: Identity, target: int, secret: str) -> dict[str, str]:
+    """Of the node that opens a connection."""
+    return {
+        "Authorization": f"Bearer {secret}",
+        CLUSTER: me.cluster_id,
+        SOURCE: key_text(me.key),
+        TARGET: str(target),
+        ADDRESS: me.address,
+        PROCESS: me.process,
+    }
+
+
+def check_request(headers: Mapping[str, str], me: Identity, secret: str) -> Identity:
+    """The node that opens a connection to this one.
+
+    Raises AuthenticationFailed, InconsistentClusterId, or InvalidRequest for another node's address.
+    """
+    kind, _, given = headers.get("Authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not hmac.compare_digest(_digest(given.strip()), _digest(secret)):
+        raise AuthenticationFailed("the secret differs from that of this node: all nodes need the same")
+    if headers.get(CLUSTER) != me.cluster_id:
+        raise InconsistentClusterId(
+            f"this node belongs to the cluster {me.cluster_id}, not to {headers.get(CLUSTER) or '(none given)'}"
+        )
+    if headers.get(TARGET) != str(me.key.id):
+        raise InvalidRequest(f"this is node {me.key.id}, not node {headers.get(TARGET)}: check the addresses of nodes")
+    key = parse_key(headers.get(SOURCE, ""))
+    if key.id == me.key.id:
+        raise InvalidRequest(f"this is node {key.id} as well: check the ids and the addresses of nodes")
+    return Identity(
+        cluster_id=me.cluster_id,
+        key=key,
+        address=parse_address(headers.get(ADDRESS, ""), ADDRESS),
+        process=headers.get(PROCESS, ""),
+    )
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).digest()
+
+
+def reply_headers(me: Identity, voters: Voters) -> dict[str, str]:
+    """Of the node that accepts a connection."""
+    return {SOURCE: key_text(me.key), VOTERS: ",".join(map(key_text, voters))}
+
+
+def voters_of(headers: Mapping[str, str]) -> Voters:
+    """That the other node knows; none if it has just begun."""
+    text = headers.get(VOTERS, "")
+    return tuple(map(parse_key, text.split(","))) if text else ()
+
+
+def key_text(key: ReplicaKey) -> str:
+    return f"{key.id}@{key.directory}"
+
+
+def parse_key(text: str) -> ReplicaKey:
+    """Raises InvalidRequest."""
+    node, _, directory = text.partition("@")
+    if not (node.isascii() and node.isdigit() and directory):
+        raise InvalidRequest(f"{text!r} is not a node and its directory id, as in 1@{'x' * 8}")
+    return ReplicaKey(int(node), directory)

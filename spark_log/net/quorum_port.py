@@ -1,0 +1,123 @@
+"""The connections that other nodes of a quorum have opened to this one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable
+
+from aiohttp import WSMsgType, web
+
+from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.net.connection_limits import ConnectionLimits
+from spark_log.net.http_port import KEEPALIVE_S, HttpPort
+from spark_log.net.quorum_handshake import (
+    PATH,
+    REFUSED,
+    STATUS,
+    Identity,
+    check_request,
+    key_text,
+    reply_headers,
+)
+from spark_log.quorum.messages import Message, ReplicaKey
+from spark_log.quorum.voters import Voters
+from spark_log.quorum.wire import decode_message
+
+MESSAGE_BYTES_MAX = 32 << 20
+"""Of a message: an entry may be larger than `fetch_bytes`."""
+HEARTBEAT_S = 2.0
+"""How often a connection is checked; it is closed if the check has no answer for half of that."""
+CLOSE_S = 0.5
+LIMITS = ConnectionLimits(body_bytes=1 << 10, connections=64, silent_connections=64, request_ms=5_000)
+logger = logging.getLogger("spark_log")
+
+
+class QuorumPort:
+    """Accepts nodes that know the secret, and passes on what they say."""
+
+    def __init__(
+        self,
+        me: Identity,
+        secret: str,
+        receive: Callable[[Message], None],
+        *,
+        connected: Callable[[Identity], None],
+        voters: Callable[[], Voters],
+    ) -> None:
+        """
+        connected:  called with each node that has opened a connection.
+        voters:     the present ones, for a node that joins.
+        """
+        self.me = me
+        self._secret = secret
+        self._receive = receive
+        self._connected = connected
+        self._voters = voters
+        self._port = HttpPort(self._serve, LIMITS)
+        self._open: dict[ReplicaKey, tuple[str, set[web.WebSocketResponse]]] = {}
+        """By the other node's directory: its process, and its connections."""
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Listen, and return the port.  Raises OSError."""
+        return await self._port.start(host, port, tls)
+
+    async def stop(self) -> None:
+        closing = [asyncio.create_task(socket.close()) for _, found in self._open.values() for socket in found]
+        if closing:
+            await asyncio.wait(closing, timeout=CLOSE_S)
+        await self._port.stop()
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        peer = self._port.peer(request)
+        self._port.connections.begin(peer)
+        try:
+            if request.path != PATH:
+                raise InvalidRequest(f"{request.path}: no such path")
+            other = check_request(request.headers, self.me, self._secret)
+            self._check_copy(other)
+            self._port.connections.establish(peer, key_text(other.key))
+        except SparkLogError as error:
+            status = next((code for kind, code in STATUS if isinstance(error, kind)), 400)
+            return web.Response(status=status, text=f"{error}\n", headers={REFUSED: str(error)})
+        finally:
+            self._port.connections.end(peer, time.monotonic() + KEEPALIVE_S)
+        self._port.connections.begin(peer)
+        return await self._listen(request, other)
+
+    def _check_copy(self, other: Identity) -> None:
+        """Two processes with copies of one directory could vote twice."""
+        process, sockets = self._open.get(other.key, ("", set()))
+        if sockets and process != other.process:
+            logger.error("two processes use copies of the directory %s; the second is refused", key_text(other.key))
+            raise InvalidRequest(
+                f"another process uses a copy of the directory {key_text(other.key)} and is connected: stop one of them"
+            )
+
+    async def _listen(self, request: web.BaseRequest, other: Identity) -> web.StreamResponse:
+        socket = web.WebSocketResponse(heartbeat=HEARTBEAT_S, max_msg_size=MESSAGE_BYTES_MAX, compress=False)
+        socket.headers.update(reply_headers(self.me, self._voters()))
+        _, sockets = self._open[other.key] = (other.process, self._open.get(other.key, ("", set()))[1])
+        sockets.add(socket)
+        try:
+            await socket.prepare(request)
+            self._connected(other)
+            await self._pass_on(socket, other)
+        finally:
+            sockets.discard(socket)
+        return socket
+
+    async def _pass_on(self, socket: web.WebSocketResponse, other: Identity) -> None:
+        async for part in socket:
+            try:
+                if part.type is not WSMsgType.BINARY:
+                    raise InvalidRequest(f"expected messages of replicas, not {part.type.name}")
+                message = decode_message(part.data)
+                if message.source != other.key:
+                    raise InvalidRequest(f"a message of {key_text(message.source)}")
+            except InvalidRequest as error:
+                logger.error("node %s: %s; the connection is closed", key_text(other.key), error)
+                return
+            self._receive(message)

@@ -1,0 +1,455 @@
+"""A node of a quorum: one event loop that gives a machine its inputs, and does what it says.
+
+    node = Node(config, state)
+    await node.start()
+    index = await node.append(b"...")       on the leader: when the entry is final, and was applied here
+    await node.confirm()                    on the leader: then a read of the state sees everything acknowledged before
+    await node.run()                        until `stop`; raises the error that ended the node
+
+The disk has one thread, which makes one write durable after another, and snapshots have another one.  So neither a slow
+disk nor a slow node delays the loop.  A write or an fsync that fails ends the node, because nobody knows what the disk
+has then.  A full disk does not: the node gives up the lead, and tries again until there is space.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from spark_log.clock import SystemClock
+from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, SparkLogError
+from spark_log.net.address import split_address
+from spark_log.net.quorum_handshake import Identity
+from spark_log.net.quorum_links import Connect, QuorumLinks
+from spark_log.net.quorum_port import QuorumPort
+from spark_log.net.tls import node_contexts
+from spark_log.quorum.leading import Change
+from spark_log.quorum.machine import Machine
+from spark_log.quorum.messages import Entry, FetchSnapshotResponse, Kind, Message, Position, ReplicaKey
+from spark_log.quorum.ready import ReadChunk, Ready, Restored
+from spark_log.quorum.snapshot_format import is_frame
+from spark_log.quorum.voters import Voters
+from spark_log.quorum_node.applier import Applier, StateMachine
+from spark_log.quorum_node.directory import open_directory
+from spark_log.quorum_node.node_config import NodeConfig, check_node_config
+from spark_log.quorum_node.node_disk import DiskWriter
+from spark_log.quorum_node.node_status import NodeStatus, ReplicaStatus
+from spark_log.quorum_node.pending import PendingAppends, not_leader
+
+ENTRY_BYTES_MAX = 8 << 20
+UNKNOWN_S = 2.0
+"""How long an append waits for its fate after this node has lost the lead."""
+SLOW_DISK_MS = 10_000
+"""A leader whose disk has not finished a write for so long hands over."""
+WATCH_S = 1.0
+CLOSE_S = 5.0
+"""For the write that is under way when the node stops."""
+SNAPSHOT_AGAIN_S = 30.0
+"""After a snapshot for which the disk had no space."""
+logger = logging.getLogger("spark_log")
+Result = TypeVar("Result")
+
+
+class Node:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        state: StateMachine,
+        on_leader: Callable[[int, ReplicaKey | None], None] = lambda epoch, leader: None,
+    ) -> None:
+        """
+        on_leader:  called with each new epoch or leader; None: it is not known.
+        """
+        check_node_config(config)
+        self.config = config
+        self.port = 0
+        """That it listens on."""
+        self._state = state
+        self._on_leader = on_leader
+        self._clock = SystemClock()
+        self._machine: Machine | None = None
+        self._pending = PendingAppends()
+        self._appending: list[tuple[bytes, asyncio.Future[int]]] = []
+        self._reads: dict[int, asyncio.Future[None]] = {}
+        """By the number that the machine confirms."""
+        self._led_by: tuple[int, ReplicaKey | None] = (0, None)
+        self._elections = 0
+        self._tick: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopping = self._is_snapshotting = False
+        self._snapshot_after_s = 0.0
+
+    # --------------------------------------------------------------------------------------------------- start and stop
+
+    async def start(self) -> None:
+        """Open the directory, listen, and take part.
+
+        Raises InvalidRequest, InconsistentClusterId and CorruptObject for a directory that cannot be used.
+        """
+        loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = loop.create_future()
+        config = self.config
+        self._directory = open_directory(config.directory, cluster_id=config.cluster_id, node_id=config.node_id)
+        try:
+            disk = self._directory.disk
+            self._snapshots = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pylog-quorum-snapshot")
+            self._writer = DiskWriter(
+                disk, self._clock, persisted=self._persisted, full=self._give_up_lead, failed=self._fail
+            )
+            restored = await loop.run_in_executor(self._writer.thread, disk.load)
+            self._applier = Applier(self._state, disk, self._applied)
+            self._applier.restored = self._pending.skipped
+            if restored.snapshot.offset:
+                await self._applier.restore(restored.snapshot)
+            await self._connect()
+        except BaseException:
+            self._directory.close()
+            raise
+        self._spawn(self._begin(restored))
+        self._spawn(self._watch())
+
+    async def _connect(self) -> None:
+        config = self.config
+        host, port = split_address(config.listen, "listen")
+        server_tls, client_tls = node_contexts(config.certificate, config.key, config.ca)
+        identity = Identity(cluster_id=config.cluster_id, key=self.key, address=config.advertise, process=uuid4().hex)
+        self._server = QuorumPort(identity, config.secret, self._receive, connected=self._meet, voters=self._voters)
+        try:
+            self.port = await self._server.start(host, port, server_tls)
+        except OSError as error:
+            raise InvalidRequest(f"cannot listen on {config.listen}: {error.strerror or error}") from error
+        self._found_voters: asyncio.Future[Voters] = asyncio.get_running_loop().create_future()
+        identity = replace(identity, address=config.advertise or f"{host}:{self.port}")
+        connect = Connect(identity, config.secret, client_tls, refused=self._refused, voters=self._heard_of)
+        self._links = QuorumLinks(connect, config.peers)
+
+    def _meet(self, other: Identity) -> None:
+        self._links.meet(other)
+
+    def _voters(self) -> Voters:
+        return () if self._machine is None else self._machine.voters
+
+    def _heard_of(self, voters: Voters) -> None:
+        if voters and not self._found_voters.done():
+            self._found_voters.set_result(voters)
+
+    async def _begin(self, restored: Restored) -> None:
+        """Make the machine.  A replica that joins, and has no entry yet, asks the others for the voters first."""
+        if not restored.voters and not any(entry.kind is Kind.VOTERS for entry in restored.entries):
+            restored = replace(restored, voters=await self._found_voters)
+        self._machine = Machine(self.key, restored, self.config.times, Random(), self._clock.monotonic_ms())
+        self._spawn(self._applier.run())
+        self._input(Machine.tick)
+
+    @property
+    def key(self) -> ReplicaKey:
+        return self._directory.meta.key
+
+    async def run(self) -> None:
+        """Wait for the end.  Raises the error that ended the node."""
+        await asyncio.shield(self._ended)
+
+    async def stop(self) -> None:
+        """Hand over, if this node leads, and stop."""
+        if not self._ended.done():
+            await self.hand_over()
+            await self._links.flush()
+            self._end(None)
+        await self._close()
+
+    def _fail(self, error: BaseException) -> None:
+        """The node says nothing from here on, and the process should end."""
+        logger.error("the node ends: %s", error)
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._ended.done():
+            return
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)
+            self._ended.exception()  # `run` raises it
+        if self._tick is not None:
+            self._tick.cancel()
+        self._pending.give_up(self._pending.offsets(), "the node has ended")
+        for _, future in self._appending:
+            _refuse(future, not_leader(None, 0))
+        self._lose_reads()
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._links.close()
+        await self._server.stop()
+        self._writer.close()
+        self._snapshots.shutdown(wait=False, cancel_futures=True)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(self._writer.thread.shutdown), CLOSE_S)
+        self._directory.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    # ----------------------------------------------------------------------------------------------------- applications
+
+    async def append(self, data: bytes) -> int:
+        """Add an entry; its index, when a majority has it on disk and it was applied here.
+
+        Raises NotLeaderOrFollower.  With `maybe_applied`, this node lost the lead and does not know what became of the
+        entry: append it again on the new leader, under an id by which the application recognises it.
+        """
+        if len(data) > ENTRY_BYTES_MAX:
+            raise InvalidRequest(f"an entry of {len(data):,} bytes: expected {ENTRY_BYTES_MAX:,} at most")
+        if self._writer.is_full:
+            raise NoSpace(f"the disk of {self.config.directory} is full: free some space")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[int] = loop.create_future()
+        if not self._appending:
+            loop.call_soon(self._append_all)
+        self._appending.append((data, future))
+        return await future
+
+    def _append_all(self) -> None:
+        """All appends of one round of the loop together."""
+        appending, self._appending = self._appending, []
+        data = [one for one, _ in appending]
+        start = self._input(lambda machine, now_ms: machine.append(data, now_ms))
+        for index, (_, future) in enumerate(appending):
+            if start is None or self._machine is None:
+                _refuse(future, not_leader(self._led_by[1], self._led_by[0]))
+            else:
+                self._pending.add(start + index, self._machine.epoch, future)
+
+    async def confirm(self) -> None:
+        """Wait until the state here has everything that any node acknowledged before this call.
+
+        Raises NotLeaderOrFollower.
+        """
+        noted = 0 if self._machine is None else self._machine.high_watermark
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._input(partial(self._ask_to_confirm, future)) is None:
+            raise not_leader(self._led_by[1], self._led_by[0])
+        await future
+        await self._applier.reached(noted)
+
+    def _ask_to_confirm(self, future: asyncio.Future[None], machine: Machine, now_ms: int) -> int | None:
+        number = machine.confirm(now_ms)
+        if number is not None:
+            self._reads[number] = future
+        return number
+
+    async def hand_over(self) -> bool:
+        """Let another voter lead; False if this node does not lead, or is the only voter."""
+        if not self._input(Machine.hand_over):
+            return False
+        deadline_s = asyncio.get_running_loop().time() + 2 * self.config.times.election_timeout_ms / 1000
+        while self._machine is not None and self._machine.is_leader:
+            if asyncio.get_running_loop().time() > deadline_s:
+                return False
+            await asyncio.sleep(0.01)
+        return True
+
+    def add_voter(self, key: ReplicaKey) -> Change:
+        """Begin to add a replica that fetches already, on the leader."""
+        return self._input(lambda machine, now_ms: machine.add_voter(key, now_ms)) or Change.NOT_LEADER_OR_FOLLOWER
+
+    def remove_voter(self, key: ReplicaKey) -> Change:
+        """Begin to remove another replica, on the leader."""
+        return self._input(lambda machine, now_ms: machine.remove_voter(key, now_ms)) or Change.NOT_LEADER_OR_FOLLOWER
+
+    def status(self) -> NodeStatus | None:
+        """None until the node takes part."""
+        machine = self._machine
+        if machine is None:
+            return None
+        now_ms = self._clock.monotonic_ms()
+        return NodeStatus(
+            cluster_id=self.config.cluster_id,
+            key=self.key,
+            role=machine.role,
+            epoch=machine.epoch,
+            leader=machine.leader,
+            voters=machine.voters,
+            high_watermark=machine.high_watermark,
+            log_start=machine.log.start.offset,
+            log_end=machine.log.end,
+            durable_end=machine.durable_end,
+            applied=self._applier.end,
+            snapshot=machine.log.snapshot,
+            replication=tuple(
+                ReplicaStatus(
+                    key=key,
+                    is_voter=key in machine.voters,
+                    log_end=end,
+                    lag=machine.log.end - end,
+                    fetched_ms_ago=now_ms - fetched_ms,
+                )
+                for key, (end, fetched_ms) in machine.replication().items()
+            ),
+            problems=self._links.problems(),
+            elections=self._elections,
+            writes=self._writer.writes,
+            write_ms_max=self._writer.ms_max,
+            writing_ms=self._writer.writing_ms,
+            is_full=self._writer.is_full,
+        )
+
+    # ----------------------------------------------------------------------------------------------------------- inputs
+
+    def _input(self, act: Callable[[Machine, int], Result]) -> Result | None:
+        """Give the machine an input, and do what it says; None without a machine."""
+        if self._machine is None or self._ended.done():
+            return None
+        try:
+            result = act(self._machine, self._clock.monotonic_ms())
+            self._carry_out(self._machine, self._machine.ready())
+        except Exception as error:
+            logger.exception("an invariant of the replica %s is broken", self.key)
+            self._fail(error)
+            return None
+        return result
+
+    def _receive(self, message: Message) -> None:
+        if isinstance(message, FetchSnapshotResponse) and message.size is not None and not is_frame(message.data):
+            logger.error("node %d sent a chunk of a snapshot that is damaged; it is asked again", message.source.id)
+            return
+        self._input(lambda machine, now_ms: machine.step(message, now_ms))
+
+    def _refused(self, node_id: int) -> None:
+        """Nobody listens at the address of a node."""
+        leader = self._led_by[1]
+        if leader is not None and leader.id == node_id:
+            self._input(lambda machine, now_ms: machine.unreachable(leader, now_ms))
+
+    def _persisted(self, number: int) -> None:
+        self._input(lambda machine, now_ms: machine.persisted(number, now_ms))
+
+    def _give_up_lead(self) -> None:
+        self._input(Machine.hand_over)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if self._writer.writing_ms > SLOW_DISK_MS and self._input(Machine.hand_over):
+                logger.error("the disk has not finished a write for %d ms; another node leads", self._writer.writing_ms)
+
+    # ---------------------------------------------------------------------------------------------------------- outputs
+
+    def _carry_out(self, machine: Machine, ready: Ready) -> None:
+        if ready.persist is not None:
+            if ready.persist.truncate_to is not None:
+                self._pending.truncated(ready.persist.truncate_to)
+            self._writer.write(ready.persist)
+        for message in ready.send:
+            self._links.send(message)
+        for read in ready.read:
+            self._spawn(self._answer(read))
+        self._applier.give(ready.restore, ready.committed)
+        for number in ready.confirmed:
+            _resolve(self._reads.pop(number, None))
+        self._note_leader(machine)
+        self._schedule_tick(machine)
+
+    def _note_leader(self, machine: Machine) -> None:
+        was_leader = self._led_by[1] == machine.key
+        if self._led_by == (machine.epoch, machine.leader):
+            return
+        self._elections += machine.leader is not None
+        self._led_by = machine.epoch, machine.leader
+        if was_leader:
+            self._lose_reads()
+            why = "this node does not lead any more"
+            asyncio.get_running_loop().call_later(UNKNOWN_S, self._pending.give_up, self._pending.offsets(), why)
+        self._on_leader(machine.epoch, machine.leader)
+
+    def _lose_reads(self) -> None:
+        reads, self._reads = self._reads, {}
+        for future in reads.values():
+            _refuse(future, not_leader(self._led_by[1], self._led_by[0]))
+
+    def _schedule_tick(self, machine: Machine) -> None:
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
+        deadline_ms = machine.next_deadline()
+        if deadline_ms is not None:
+            after_s = max(0, deadline_ms - self._clock.monotonic_ms()) / 1000
+            self._tick = asyncio.get_running_loop().call_later(after_s, self._input, Machine.tick)
+
+    async def _answer(self, read: ReadChunk) -> None:
+        """Send a chunk of a snapshot; nothing, if it is damaged here."""
+        disk, request = self._directory.disk, read.request
+        try:
+            data, size = await asyncio.to_thread(disk.read_chunk, request.snapshot, request.start)
+        except CorruptObject as error:
+            logger.error("%s; a follower cannot fetch it from here: this node hands over", error)
+            self._give_up_lead()
+        else:
+            self._links.send(read.answer(data, size))
+
+    def _applied(self, entry: Entry) -> None:
+        self._pending.final(entry)
+        loop_s = asyncio.get_running_loop().time()
+        if (
+            self._applier.bytes >= self.config.snapshot_bytes
+            and not self._is_snapshotting
+            and loop_s > self._snapshot_after_s
+        ):
+            self._is_snapshotting = True
+            self._make_snapshot(entry.offset + 1)
+
+    # -------------------------------------------------------------------------------------------------------- snapshots
+
+    def _make_snapshot(self, end: int) -> None:
+        """Of all entries before `end`, which are applied; the state is taken now, and written in a thread."""
+        assert self._machine is not None, "entries come from the machine"
+        log, disk = self._machine.log, self._directory.disk
+        snapshot, voters, pieces = log.position_at(end), log.voters_at(end), self._applier.snapshot()
+        write = partial(disk.write_snapshot, snapshot, voters, pieces)
+        self._spawn(self._finish_snapshot(snapshot, write))
+
+    async def _finish_snapshot(self, snapshot: Position, write: Callable[[], None]) -> None:
+        """Forget the entries before the previous snapshot: a follower that lacks later ones needs no snapshot."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._snapshots, write)
+        except NoSpace as error:
+            logger.error("no snapshot was made: %s", error)
+            self._snapshot_after_s = loop.time() + SNAPSHOT_AGAIN_S
+            return
+        finally:
+            self._is_snapshotting = False
+        assert self._machine is not None, "entries come from the machine"
+        before = self._machine.log.snapshot.offset
+        if snapshot.offset > before:
+            self._input(lambda machine, now_ms: machine.snapshotted(snapshot.offset, before, now_ms))
+        await loop.run_in_executor(self._writer.thread, self._directory.disk.snapshotted, snapshot, before)
+
+
+def _resolve(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+def _refuse(future: asyncio.Future[Any], error: SparkLogError) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,57 @@
+"""The settings of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_log.errors import InvalidRequest
+from spark_log.net.address import is_loopback, parse_address, split_address
+from spark_log.net.quorum_handshake import check_secret
+from spark_log.quorum.ready import Config
+
+SNAPSHOT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Of one node."""
+
+    directory: str
+    """Formatted by `pylog quorum init` for this cluster and this node."""
+    cluster_id: str
+    node_id: int
+    listen: str
+    advertise: str = ""
+    """The address for other nodes; empty: the one it listens on."""
+    peers: Mapping[int, str]
+    """Addresses of the other nodes, by id."""
+    secret: str
+    """The same on all nodes, and not known to clients."""
+    certificate: str = ""
+    key: str = ""
+    ca: str = ""
+    """Certificates that verify the other nodes, or `system`."""
+    insecure: bool = False
+    """Listen for other machines without TLS: the secret can be read in the network."""
+    snapshot_bytes: int = SNAPSHOT_BYTES
+    """Of entries between two snapshots."""
+    times: Config = field(default_factory=Config)
+
+
+def check_node_config(config: NodeConfig) -> None:
+    """Raises InvalidRequest for settings that are invalid or unsafe."""
+    check_secret(config.secret)
+    for node_id, address in config.peers.items():
+        parse_address(address, f"peers: node {node_id}")
+        if node_id == config.node_id:
+            raise InvalidRequest(f"peers: {node_id} is this node: give the addresses of the other nodes")
+    if len({bool(config.certificate), bool(config.key), bool(config.ca)}) > 1:
+        raise InvalidRequest("certificate, key and ca go together: give all or none")
+    if not (config.certificate or config.insecure or is_loopback(config.listen)):
+        raise InvalidRequest(
+            f"listen: {config.listen} can be reached from other machines; give certificate, key and ca, or insecure "
+            "to send the secret without TLS"
+        )
+    if not config.advertise and split_address(config.listen, "listen")[0] in ("0.0.0.0", "[::]"):
+        raise InvalidRequest(f"advertise: {config.listen} is not an address for other nodes; give one")

@@ -1,0 +1,88 @@
+"""The thread that makes writes durable, one after another, and what has become of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from spark_log.clock import Clock
+from spark_log.errors import NoSpace
+from spark_log.quorum.ready import Persist
+from spark_log.quorum_node.disk import Disk
+from spark_log.quorum_node.writes import take_write
+
+RETRY_S = 1.0
+"""Between attempts to write on a full disk."""
+logger = logging.getLogger("spark_log")
+
+
+class DiskWriter:
+    """Runs on the event loop, beside the thread."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        *,
+        persisted: Callable[[int], None],
+        full: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """
+        persisted:  called with the number of a write that is durable, with all before it.
+        full:       called when the disk has no space.
+        failed:     called with an error that is final.
+        """
+        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pylog-quorum-disk")
+        self.is_full = False
+        self.writes = self.ms_max = 0
+        self._disk, self._clock = disk, clock
+        self._persisted, self._full, self._failed = persisted, full, failed
+        self._waiting: deque[Persist] = deque()
+        self._begun_ms: int | None = None
+        self._is_closed = False
+
+    @property
+    def writing_ms(self) -> int:
+        """Since the write that is under way began; 0: none is."""
+        return 0 if self._begun_ms is None else self._clock.monotonic_ms() - self._begun_ms
+
+    def write(self, persist: Persist) -> None:
+        self._waiting.append(persist)
+        if self._begun_ms is None:
+            self._begin(take_write(self._waiting))
+
+    def _begin(self, persist: Persist) -> None:
+        if self._is_closed:
+            return
+        self._begun_ms = self._clock.monotonic_ms() if self._begun_ms is None else self._begun_ms
+        writing = asyncio.get_running_loop().run_in_executor(self.thread, self._disk.write, persist)
+        writing.add_done_callback(lambda done: self._written(persist, done))
+
+    def _written(self, persist: Persist, done: asyncio.Future[None]) -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if isinstance(error, NoSpace):
+            if not self.is_full:
+                logger.error("%s; this node does not lead until there is space", error)
+            self.is_full = True
+            self._full()
+            asyncio.get_running_loop().call_later(RETRY_S, self._begin, persist)
+        elif error is not None:
+            self._failed(error)
+        else:
+            self.writes, self.ms_max = self.writes + 1, max(self.ms_max, self.writing_ms)
+            self.is_full, self._begun_ms = False, None
+            self._persisted(persist.number)
+            if self._waiting and self._begun_ms is None:
+                self._begin(take_write(self._waiting))
+
+    def close(self) -> None:
+        """A write that is under way ends; none is begun."""
+        self._is_closed = True
+        self._waiting.clear()
+        self.thread.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,93 @@
+"""`pylog quorum init`, `pylog storage info`, `pylog metadata dump PATH`: the directories of a quorum's nodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spark_log.quorum.messages import Entry, Kind, Position
+from spark_log.quorum.ready import Persist
+from spark_log.quorum.voters import encode_voters
+from spark_log.quorum_node.directory import open_directory, parse_voters
+from tests.cli.commands import Pylog
+
+VOTERS = parse_voters("1@aa,2@bb")
+
+
+@pytest.fixture
+def pylog() -> Pylog:
+    return Pylog("")
+
+
+@pytest.fixture
+def directory(pylog: Pylog, tmp_path: Path) -> Path:
+    """Of a node that has written something."""
+    path = tmp_path / "node"
+    init(pylog, path, "--initial-voters", "1@aa,2@bb")
+    with open_directory(str(path), cluster_id="c", node_id=1) as found:
+        found.disk.load()
+        entries = (Entry(0, 3, Kind.LEADER, b""), Entry(1, 3, Kind.VOTERS, encode_voters(VOTERS)))
+        found.disk.write(Persist(number=1, epoch=3, voted=VOTERS[1], entries=entries))
+        more = (Entry(2, 3, Kind.DATA, b"red"), Entry(3, 3, Kind.DATA, b"\xff"))
+        found.disk.write(Persist(number=2, epoch=3, voted=VOTERS[1], entries=more, high_watermark=2))
+        found.disk.write_snapshot(Position(3, 2), VOTERS, [b"state"])
+    return path
+
+
+def init(pylog: Pylog, path: Path, *flags: str) -> str:
+    return pylog.ok("quorum", "init", str(path), "--cluster-id", "c", "--node", "1", *flags)
+
+
+def test_a_directory_is_formatted_in_three_ways(pylog: Pylog, tmp_path: Path) -> None:
+    """As the first voter, as one of the first voters with the id that it has there, or to join; once."""
+    assert "formatted" in init(pylog, tmp_path / "a", "--standalone")
+    assert "with the directory id aa" in init(pylog, tmp_path / "b", "--initial-voters", "2@bb,1@aa")
+    init(pylog, tmp_path / "c")
+    voters = [info(pylog, tmp_path / name)["voters"] for name in "abc"]
+    assert voters == [f"1@{info(pylog, tmp_path / 'a')['directory_id']}", "1@aa, 2@bb", None]
+    again = ("quorum", "init", str(tmp_path / "a"), "--cluster-id", "c", "--node", "1")
+    assert "is formatted already, for node 1" in pylog.refused(*again)
+    other = ("quorum", "init", str(tmp_path / "d"), "--cluster-id", "c", "--node", "3", "--initial-voters", "1@aa")
+    assert "node 3 is not among them" in pylog.refused(*other)
+    assert len(pylog.ok("quorum", "random-id").strip()) == 22
+
+
+def info(pylog: Pylog, path: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads(pylog.ok("storage", "info", str(path), "-o", "json"))
+    return found
+
+
+def test_storage_info_shows_identity_and_content(pylog: Pylog, directory: Path) -> None:
+    found = info(pylog, directory)
+    assert (found["cluster_id"], found["node_id"], found["directory_id"]) == ("c", 1, "aa")
+    assert (found["epoch"], found["voted"], found["voters"]) == (3, "2@bb", "1@aa, 2@bb")
+    assert (found["log_start"], found["log_end"], found["high_watermark"]) == (0, 4, 2)
+    assert found["snapshot"] == "00000000000000000002-0000000003.checkpoint"
+    assert "is not formatted" in pylog.refused("storage", "info", str(directory.parent))
+
+
+def test_a_dump_shows_writes_and_snapshots(pylog: Pylog, directory: Path) -> None:
+    """Of a directory or a file; entries with -o json."""
+    table = pylog.ok("metadata", "dump", str(directory))
+    assert "BASE_OFFSET  LAST_OFFSET  COUNT  EPOCH  POSITION" in table and "END_OFFSET  EPOCH" in table
+    (log,) = json.loads(pylog.ok("metadata", "dump", str(directory / "0000000001.log"), "-o", "json"))
+    first, second = log["content"]
+    assert first["entries"][1] == {"offset": 1, "epoch": 3, "kind": "voters", "voters": ["1@aa", "2@bb"]}
+    assert [entry.get("data", entry.get("hex")) for entry in second["entries"]] == ["red", "ff"]
+    assert "neither" in pylog.refused("metadata", "dump", str(directory / "quorum-state"))
+
+
+def test_damage_is_shown_behind_what_is_whole(pylog: Pylog, directory: Path) -> None:
+    """With file and position, and exit status 1; a last write that is not finished is not damage."""
+    verify = ("metadata", "dump", str(directory), "--verify")
+    assert "3 files with 2 writes of the log: all are whole\n" in pylog.ok(*verify)
+    log = directory / "0000000001.log"
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-1])
+    assert "bytes of an unfinished write" in pylog.ok(*verify)
+    log.write_bytes(whole.replace(b"PQU1", b"PQU0", 1))
+    assert "0000000001.log is damaged at position 0, and a unit follows" in pylog.refused(*verify)
+    log.rename(directory / "0000000002.log")
+    assert "damaged at position 0" in pylog.refused("metadata", "dump", str(directory))

@@ -1,0 +1,339 @@
+"""Nodes of a quorum in one process: real disks, real connections, one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, NotLeaderOrFollower, StorageError
+from spark_log.quorum.leading import Change
+from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum.ready import Config
+from spark_log.quorum_node.directory import format_directory
+from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
+from spark_log.quorum_node.node_config import NodeConfig
+from spark_log.quorum_node.state_file import Meta
+from tests.net.asking import make_certificate
+from tests.processes import free_port
+
+TIMES = Config(fetch_timeout_ms=600, election_timeout_ms=200, fetch_wait_ms=100, retry_ms=300)
+SECRET = "0123456789abcdef"
+
+
+class Entries:
+    """The application: a list of what was appended."""
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+
+    def apply(self, index: int, data: bytes) -> None:
+        self.data.append(data)
+
+    def snapshot(self) -> Iterable[bytes]:
+        return [data + b"\n" for data in self.data]
+
+    def restore(self, pieces: Iterator[bytes]) -> None:
+        self.data = b"".join(pieces).splitlines()
+
+
+class Cluster:
+    def __init__(self, folder: Path, count: int = 3, **config: Any) -> None:
+        self.folder, self._config = folder, config
+        self.addresses = {node: f"127.0.0.1:{free_port()}" for node in range(1, count + 1)}
+        self.states: dict[int, Entries] = {}
+        self.nodes: dict[int, Node] = {}
+        voters = tuple(ReplicaKey(node, f"d{node}") for node in self.addresses)
+        for key in voters:
+            self.format(key, voters)
+
+    def path(self, node: int) -> Path:
+        return self.folder / str(node)
+
+    def format(self, key: ReplicaKey, voters: tuple[ReplicaKey, ...] = ()) -> None:
+        meta = Meta(cluster_id="c", node_id=key.id, directory_id=key.directory)
+        format_directory(str(self.path(key.id)), meta, voters)
+
+    def node(self, node: int, **config: Any) -> Node:
+        values = {
+            "directory": str(self.path(node)),
+            "cluster_id": "c",
+            "node_id": node,
+            "listen": self.addresses.get(node, "127.0.0.1:0"),
+            "peers": {other: address for other, address in self.addresses.items() if other != node},
+            "secret": SECRET,
+            "times": TIMES,
+            **self._config,
+            **config,
+        }
+        self.states[node] = Entries()
+        return Node(NodeConfig(**values), self.states[node])
+
+    async def start(self, *nodes: int) -> None:
+        for node in nodes or self.addresses:
+            self.nodes[node] = self.node(node)
+            await self.nodes[node].start()
+
+    async def stop(self, node: int) -> None:
+        await self.nodes.pop(node).stop()
+
+    async def leader(self) -> int:
+        def leaders() -> list[int]:
+            return [node for node, one in self.nodes.items() if (s := one.status()) and s.role == "leader"]
+
+        await until(lambda: len(leaders()) == 1)
+        return leaders()[0]
+
+    async def append(self, data: bytes) -> int:
+        while True:
+            with suppress(NotLeaderOrFollower):
+                return await self.nodes[await self.leader()].append(data)
+
+    async def all_have(self, data: list[bytes]) -> None:
+        await until(lambda: all(self.states[node].data == data for node in self.nodes))
+
+
+@asynccontextmanager
+async def cluster(folder: Path, count: int = 3, **config: Any) -> AsyncIterator[Cluster]:
+    found = Cluster(folder, count, **config)
+    try:
+        await found.start()
+        yield found
+    finally:
+        for node in list(found.nodes):
+            await found.stop(node)
+
+
+async def until(true: Callable[[], object], seconds: float = 20) -> None:
+    deadline_s = asyncio.get_running_loop().time() + seconds
+    while not true():
+        assert asyncio.get_running_loop().time() < deadline_s, "it did not happen in time"
+        await asyncio.sleep(0.01)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_entries_are_final_on_all_nodes_in_one_order(tmp_path: Path) -> None:
+    """An append returns its index; a confirmed read has everything that was acknowledged; a follower names the leader;
+    a new leader is reported, and a hand-over takes no timeout.
+    """
+
+    async def test() -> None:
+        async with cluster(tmp_path) as found:
+            leader = await found.leader()
+            indexes = await asyncio.gather(*(found.append(b"%d" % number) for number in range(20)))
+            assert sorted(indexes) == list(range(indexes[0], indexes[0] + 20))
+            data = [b"%d" % number for number in range(20)]
+            await found.nodes[leader].confirm()
+            assert found.states[leader].data == data
+            await found.all_have(data)
+            follower = next(node for node in found.nodes if node != leader)
+            with pytest.raises(NotLeaderOrFollower, match=f"node {leader} does") as refused:
+                await found.nodes[follower].append(b"x")
+            assert refused.value.leader == leader
+            with pytest.raises(NotLeaderOrFollower):
+                await found.nodes[follower].confirm()
+            with pytest.raises(InvalidRequest, match="an entry of 8,388,609 bytes"):
+                await found.nodes[leader].append(bytes(ENTRY_BYTES_MAX + 1))
+            assert await found.nodes[leader].hand_over()
+            assert await found.leader() != leader
+            await found.append(b"more")
+            await found.all_have([*data, b"more"])
+
+    run(test)
+
+
+def test_a_follower_that_was_away_gets_a_snapshot(tmp_path: Path) -> None:
+    """The others have deleted the entries that it lacks.  All of them start again from their disks."""
+
+    async def test() -> None:
+        async with cluster(tmp_path, snapshot_bytes=500) as found:
+            leader = await found.leader()
+            away = next(node for node in found.nodes if node != leader)
+            await found.stop(away)
+            data = []
+            while (status := found.nodes[leader].status()) is None or status.log_start < 20:
+                data.append(b"%03d" % len(data) * 30)
+                await found.append(data[-1])
+            await found.start(away)
+            await found.all_have(data)
+            for node in list(found.nodes):
+                await found.stop(node)
+            await found.start()
+            await found.append(b"last")
+            await found.all_have([*data, b"last"])
+
+    run(test)
+
+
+def test_a_node_joins_and_takes_the_place_of_a_lost_disk(tmp_path: Path) -> None:
+    """It learns the voters from the others.  The wiped node, under its old id, is another replica."""
+
+    async def test() -> None:
+        async with cluster(tmp_path) as found:
+            await found.append(b"a")
+            leader = await found.leader()
+            lost = next(node for node in found.nodes if node != leader)
+            await found.stop(lost)
+            shutil.rmtree(found.path(lost))
+            found.format(ReplicaKey(lost, "new"))
+            await found.start(lost)
+            node = found.nodes[leader]
+            assert node.remove_voter(ReplicaKey(lost, f"d{lost}")) is Change.NONE
+            await until(lambda: node.add_voter(ReplicaKey(lost, "new")) is Change.NONE)
+            await found.append(b"b")
+            await found.all_have([b"a", b"b"])
+            status = found.nodes[lost].status()
+            assert status is not None and ReplicaKey(lost, "new") in status.voters
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"secret": "another secret of nodes"}, "the secret differs"),
+        ({"peers": {1: "SECOND", 2: "FIRST"}}, "this is node 2, not node 1"),
+    ],
+)
+def test_a_stranger_is_refused_with_the_reason(tmp_path: Path, config: dict[str, Any], reason: str) -> None:
+    """The others continue, and the reason is in the stranger's status and log."""
+
+    async def test() -> None:
+        async with cluster(tmp_path) as found:
+            await found.stop(3)
+            swapped = {1: found.addresses[2], 2: found.addresses[1]}
+            values = {name: swapped if name == "peers" else value for name, value in config.items()}
+            stranger = found.node(3, **values)
+            await stranger.start()
+            await until(lambda: any(reason in (problem or "") for problem in stranger._links.problems().values()))
+            await stranger.stop()
+            await found.append(b"x")
+
+    run(test)
+
+
+def test_a_second_process_with_a_copied_directory_is_refused(tmp_path: Path) -> None:
+    """Two processes with one identity could vote twice."""
+
+    async def test() -> None:
+        async with cluster(tmp_path) as found:
+            await found.append(b"x")
+            shutil.copytree(found.path(3), tmp_path / "copy")
+            copy = found.node(3, directory=str(tmp_path / "copy"), listen="127.0.0.1:0")
+            await copy.start()
+            await until(lambda: all("copy of the directory 3@d3" in (p or "") for p in copy._links.problems().values()))
+            await copy.stop()
+
+    run(test)
+
+
+def test_a_full_disk_costs_the_lead_and_no_more(tmp_path: Path, mount: Callable[[str], Path]) -> None:
+    """The node continues as a follower when it has space again."""
+
+    async def test() -> None:
+        async with cluster(tmp_path) as found:
+            full = 1
+            await found.stop(full)
+            small = mount("size=300k")
+            shutil.copytree(found.path(full), small / "d")
+            shutil.rmtree(found.path(full))
+            found.path(full).symlink_to(small / "d")
+            await found.start(full)
+            await until_leads(found, full)
+            (small / "filler").write_bytes(bytes(150_000))
+            with suppress(NotLeaderOrFollower):
+                await found.nodes[full].append(bytes(200_000))
+            with pytest.raises(NoSpace, match="is full: free some space"):
+                await found.nodes[full].append(b"x")
+            await until(lambda: (s := found.nodes[full].status()) and s.is_full)
+            await found.append(b"on the others")
+            (small / "filler").unlink()
+            await until(lambda: b"on the others" in found.states[full].data)
+
+    run(test)
+
+
+async def until_leads(found: Cluster, node: int) -> None:
+    """Hand over until this node leads."""
+    while (leader := await found.leader()) != node:
+        await found.append(b"x")
+        await found.nodes[leader].hand_over()
+
+
+def test_an_error_of_the_disk_ends_the_node(tmp_path: Path) -> None:
+    """`run` raises it with the file, and pending appends get an error that says that they may have been applied."""
+
+    async def test() -> None:
+        async with cluster(tmp_path, count=1) as found:
+            await found.append(b"a")
+            node = found.nodes[1]
+            for name in node._directory.disk.files.names():
+                if name.endswith(".log"):
+                    node._directory.disk.files.close()
+                    (found.path(1) / name).unlink()
+                    (found.path(1) / name).mkdir()
+            with pytest.raises(NotLeaderOrFollower, match="the node has ended") as failed:
+                await node.append(b"b")
+            assert failed.value.maybe_applied
+            with pytest.raises(StorageError, match=r"1/0000000001.log failed: Is a directory"):
+                await node.run()
+
+    run(test)
+
+
+def test_nodes_talk_over_tls(tmp_path: Path) -> None:
+    """The certificate of each is verified by the others."""
+    certificate, key = make_certificate(tmp_path)
+
+    async def test() -> None:
+        tls = {"certificate": certificate, "key": key, "ca": certificate}
+        async with cluster(tmp_path / "data", **tls) as nodes:
+            await nodes.append(b"x")
+            await nodes.all_have([b"x"])
+
+    run(test)
+
+
+def test_damage_stops_the_start(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster(tmp_path, count=1) as found:
+            await found.append(b"a")
+            await found.append(b"b")
+            await found.stop(1)
+            log = found.path(1) / "0000000001.log"
+            log.write_bytes(log.read_bytes().replace(b"PQU1", b"PQU2", 1))
+            with pytest.raises(CorruptObject, match="damaged at position 0"):
+                await found.node(1).start()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"secret": "short"}, "the secret of the nodes has 5 characters: expected 16 at least"),
+        ({"listen": "0.0.0.0:9551"}, "can be reached from other machines"),
+        ({"listen": "0.0.0.0:9551", "insecure": True}, "is not an address for other nodes"),
+        ({"peers": {1: "localhost:1"}}, "peers: 1 is this node"),
+        ({"certificate": "x"}, "certificate, key and ca go together"),
+    ],
+)
+def test_invalid_settings_are_named(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    values = {
+        "directory": str(tmp_path),
+        "cluster_id": "c",
+        "node_id": 1,
+        "listen": "localhost:1",
+        "peers": {},
+        "secret": SECRET,
+    }
+    with pytest.raises(InvalidRequest, match=message):
+        Node(NodeConfig(**{**values, **config}), Entries())
