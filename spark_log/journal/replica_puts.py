@@ -3,8 +3,8 @@
 A put that is not done one second after `min.insync.replicas` of the ISR are, or after half of the time that they took
 if that is more, counts as missed.  The puts run in the threads of their roots (`root_threads.py`): a root that hangs
 delays neither the others nor the end of the process.  Before its first put to the root of a broker, a process checks
-that it is that broker's (on a disk, before each put).  After each put it checks that again, and the size of the object,
-because a mount may have come or gone in between.
+that it is that broker's (the store of a disk does it in each put).  After each put it checks that again, and the size
+of the object, because a mount may have come or gone in between.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _check_held(targets: Targets, outcome: Outcome) -> None:
     if refusals and sum(one in outcome.held for one in targets.isr) < targets.least:
         raise refusals[0]
     if not outcome.held:
-        if errors and all(isinstance(error, NoSpace) for error in outcome.missed.values()):
+        if not targets.leader_only and all(isinstance(error, NoSpace) for error in outcome.missed.values()):
             raise errors[0]
         whys = [f"broker {one}: {error or 'it did not answer'}" for one, error in sorted(outcome.missed.items())]
         raise NoReplica(f"no replica could be written: {'; '.join(whys)}", placement_group=targets.group)
@@ -190,9 +190,9 @@ class ReplicaPuts:
 
     roots: Roots
     targets: Callable[[int], Targets]
-    """Where objects of a group are put, as far as the writer knows."""
+    """Where objects of a group are put, as far as the writer knows; with acks=1 on the leader."""
     newest: Callable[[int], Targets]
-    """The same by the newest state of the log.  It may raise StorageUnavailable."""
+    """All of its replicas by the newest state of the log.  It may raise StorageUnavailable."""
     clock: Clock
     until_ms: float = math.inf
     """Deadline on the monotonic clock."""
@@ -226,7 +226,7 @@ class ReplicaPuts:
 
     def _put(self, one: ToPut, targets: Callable[[int], Targets]) -> ReplicaPut:
         where = targets(one.group)._replace(least=one.least)
-        stuck_ms = STUCK_MS if self.patient else IMPATIENT_MS
+        stuck_ms = STUCK_MS if self.patient and not where.leader_only else IMPATIENT_MS
         return ReplicaPut(self.roots, where, one.name, one.chunks, self.clock, self.until_ms, stuck_ms)
 
     def _newest(self, group: int) -> Targets:
@@ -319,7 +319,7 @@ def copy_replica(roots: Roots, source: int, target: int, name: str, size: int) -
 
     Raises StorageError, WrongRoot; CorruptObject if the source has other bytes.
     """
-    _check_before(roots, target)
+    _check(roots, target)
     origin = _root(roots, source)
     if copy_object(origin, _root(roots, target), name, size) is None:
         raise ObjectNotFound(f"{origin.url}/{name} is not there", key=name)
@@ -337,7 +337,7 @@ def _put(roots: Roots, broker: int, name: str, data: _SharedData) -> None:
             roots.moved(broker)
             yield chunk
 
-    _check_before(roots, broker)
+    _check(roots, broker)
     _root(roots, broker).put(name, Chunks(counted))
     _check_put(roots, broker, name, sent)
     data.size = sent
@@ -356,13 +356,8 @@ def _check_put(roots: Roots, broker: int, name: str, size: int) -> None:
         )
 
 
-def _check_before(roots: Roots, broker: int) -> None:
-    """Check a root before a put: once in a process, and on disks, where that takes microseconds, each time.  A put
-    would create the folders of a disk that is not mounted any more."""
-    _check(roots, broker, again=_root(roots, broker).local)
-
-
 def _check(roots: Roots, broker: int, *, again: bool = False) -> None:
+    """As `Roots.check`."""
     try:
         roots.check(broker, again=again)
     except KeyError:
