@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ import spark_log
 from spark_log.cli.reassignment_file import encode_reassignment, read_reassignment, read_topics
 from spark_log.errors import InvalidRequest
 from spark_log.model import NewTopic, TopicPartition
+from spark_log.node.broker_duties import replicate_every
 from tests.cli.commands import Pylog
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk")
@@ -167,6 +172,51 @@ def test_a_broker_is_drained(pylog: Pylog) -> None:
     assert pylog.ok("broker", "drain", "1") == "broker 1 has no replicas\n"
     assert pylog.ok("broker", "remove", "1", "--yes", "--force") == "broker 1 removed\n"
     assert "no other broker is left" in pylog.refused("broker", "drain", "2")
+
+
+def test_a_broker_is_taken_out_under_load(pylog: Pylog, tmp_path: Path) -> None:
+    """Its disk is thrown away at last; each record is there once, and none is on it."""
+    stop, written = threading.Event(), list[int]()
+
+    def write() -> None:
+        with spark_log.connect(pylog.url) as log:
+            while not stop.is_set():
+                number = len(written)
+                log.append("orders", [{"value": str(number), "partition": number % 2}])
+                written.append(number)
+
+    def replicate() -> None:
+        with spark_log.connect(pylog.url) as log:
+            for _ in replicate_every(log, 100, stop=stop):
+                pass
+
+    threads = [threading.Thread(target=run, daemon=True) for run in (write, replicate)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: len(written) > 20)
+        proposed = json.dumps(pylog.json("broker", "drain", "1", "--dry-run")["proposed"])
+        pylog.ok("broker", "drain", "1")
+        wait_until(lambda: pylog.run("reassign", "verify", "-", stdin=proposed).exit_code == 0)
+        reached = len(written)
+        wait_until(lambda: len(written) > reached + 5)
+        pylog.ok("broker", "remove", "1", "--yes", "--force")
+        shutil.rmtree(tmp_path / "disk1")
+        reached = len(written)
+        wait_until(lambda: len(written) > reached + 5)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    found = [int(line) for line in pylog.ok("consume", "orders").split()]
+    assert sorted(found) == written
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 # ------------------------------------------------------------------------------------------------------------------ files
