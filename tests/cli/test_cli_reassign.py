@@ -17,7 +17,7 @@ import spark_log
 from spark_log.cli.reassignment_file import encode_reassignment, read_reassignment, read_topics
 from spark_log.errors import InvalidRequest
 from spark_log.model import NewTopic, TopicPartition
-from spark_log.node.broker_duties import replicate_every
+from spark_log.node.broker_duties import replicate_once
 from tests.cli.commands import Pylog
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk")
@@ -123,6 +123,25 @@ def test_a_move_is_listed_until_it_is_cancelled(pylog: Pylog, tmp_path: Path) ->
     assert [row["replicas"] for row in pylog.json("topic", "describe", "orders")["partitions"]] == ["0,1", "2,1"]
 
 
+def test_a_throttle_lasts_until_everything_is_moved(pylog: Pylog, tmp_path: Path) -> None:
+    """It is a config of the log, so that every process keeps to it."""
+    pylog.ok("produce", "orders", "-p", "0", stdin="a\n")
+    file = saved(tmp_path, plan({"partition": 0, "replicas": [2, 1]}))
+    pylog.ok("reassign", "execute", file, "--throttle", "50MB")
+
+    def throttle() -> str:
+        rows = pylog.json("config", "describe", "--all")
+        return next(row["value"] for row in rows if row["config"] == "follower.replication.throttled.rate")
+
+    assert pylog.run("reassign", "verify", file).exit_code == 1 and throttle() == "50000000"
+    pylog.ok("replicate")
+    pylog.ok("reassign", "verify", file, "--preserve-throttles")
+    assert throttle() == "50000000"
+    pylog.ok("reassign", "verify", file)
+    assert throttle() == str(2**63 - 1)
+    assert "not a number of bytes per second" in pylog.wrong("reassign", "execute", file, "--throttle", "fast")
+
+
 def test_a_rollback_during_a_move_returns_to_the_first_replicas(pylog: Pylog, tmp_path: Path) -> None:
     """It prints the assignment before the first move, not the one that is given up."""
     pylog.ok("produce", "orders", "-p", "0", stdin="a\n")
@@ -187,8 +206,8 @@ def test_a_broker_is_taken_out_under_load(pylog: Pylog, tmp_path: Path) -> None:
 
     def replicate() -> None:
         with spark_log.connect(pylog.url) as log:
-            for _ in replicate_every(log, 100, stop=stop):
-                pass
+            while not stop.wait(0.1):
+                replicate_once(log)
 
     threads = [threading.Thread(target=run, daemon=True) for run in (write, replicate)]
     for thread in threads:
