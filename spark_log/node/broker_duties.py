@@ -29,7 +29,9 @@ def replicate_once(
     copier: Copier | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> ReplicationReport:
-    """Check the roots of brokers, copy all that can be copied now, then move partitions.  The report sums up all rounds.
+    """Check the roots of brokers, copy all that can be copied now, then move partitions.
+
+    The report sums up all rounds.
 
     bytes_per_s:  limit of all copying and moving; None: no limit.
     brokers:      check and copy to these only, and move nothing; None: all.

@@ -1,4 +1,4 @@
-"""Moves partitions: rewrites their slices that are in objects of other brokers as objects of their own replicas.
+"""Moves partitions: rewrites their slices that are in objects of other brokers than their replicas.
 
 A move continues where the last one ended, whichever process made it.  Each portion is planned on the newest state, and
 begins at a random place, so that two processes that move the same partitions seldom write the same portion twice.
@@ -166,8 +166,7 @@ def _end_moves(state: State, keys: Collection[TopicKey], on_failure: OnFailure) 
         slices = yield from live_slices(state, some, on_failure)
         for key, pieces in slices.items():
             if not objects_elsewhere(state, key, (piece.object for piece in pieces)):
-                row, part = state.reassignments[key], state.partitions[key]
-                ended.append(Moved(*key, row.version, part.edition, state.version))
+                ended.append(Moved(*key, state.reassignments[key].version, state.version))
     if ended:
         state = yield Decide([Proposal(EndReassignments(partitions=tuple(ended)))])
     return state, len(ended)
@@ -199,7 +198,7 @@ class Mover:
         return found
 
     def take(self) -> Moves:
-        """What the rounds have moved since this was last called, maybe in another thread."""
+        """The work of the rounds since this was last called, maybe in another thread."""
         with self._lock:
             done, self._done = self._done, Moves()
         return done
