@@ -10,7 +10,7 @@ from spark_log.testing.replica_simulation import REPLICAS, main
 from spark_log.testing.simulation import replay_command
 
 SEEDS = 4
-MOVING = 4
+MOVING = 9
 """A seed in which partitions get other replicas, as in every fifth one."""
 NOTICED_IN = {
     "any_broker_epoch": 8,
@@ -26,13 +26,13 @@ NOTICED_IN = {
     "fenced_counts": 19,
     "sizes_unchecked": 1,
     "unknown_stay": 51,
-    "late_refused": 4,
-    "late_forgotten": 4,
+    "late_refused": 9,
+    "late_forgotten": 14,
     "forgets_before_fence": 9,
-    "groups_go_early": 19,
-    "moves_anywhere": 4,
-    "swaps_to_former": 34,
-    "ends_blindly": 0,
+    "groups_go_early": 74,
+    "moves_anywhere": 9,
+    "swaps_to_former": 19,
+    "ends_blindly": 104,
 }
 """A seed that notices that a rule is missing; 0 where none is named.  `--mutations` finds new ones."""
 TRIES = 3
