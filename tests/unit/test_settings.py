@@ -69,6 +69,7 @@ def test_defaults_of_a_log() -> None:
         "broker.session.timeout.ms": 9000,
         "default.replication.factor": 1,
         "delete.topic.enable": True,
+        "follower.replication.throttled.rate": 2**63 - 1,
         "gc.fence.age.ms": 24 * 3600 * 1000,
         "log.clock.skew.max.ms": 10 * 60 * 1000,
         "metadata.checkpoint.interval": 100,
