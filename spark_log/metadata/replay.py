@@ -88,7 +88,8 @@ def replay(state: State, batch: r.Batch) -> State:
 
 def end_version(state: State, batch: r.Batch, new: State) -> State:
     """The version that follows `state`, after all of its records."""
-    shown = [key for one in state.pending if one not in new.pending for key in entries_of(one)]
+    kept = set(map(id, new.pending))
+    shown = [key for one in state.pending if id(one) not in kept for key in entries_of(one)]
     new = replace(new, recent=extended(state.recent, new.version, batch.records, shown))
     if not all(isinstance(record, r.FenceRecord) for record in batch.records):
         return replace(new, changed=new.version)
