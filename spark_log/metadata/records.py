@@ -416,10 +416,8 @@ class Moved(NamedTuple):
     partition: int
     version: int
     """Of its reassignment."""
-    edition: int
-    """Of the partition, when its slices were looked at."""
     seen: int
-    """Version of the log at that time."""
+    """Version of the log when its slices were looked at."""
 
 
 class MovedRecord(Record, frozen=True, kw_only=True, tag="moved"):

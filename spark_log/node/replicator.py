@@ -32,7 +32,7 @@ from spark_log.metadata.replicas import (
 )
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.broker_copies import Copied
-from spark_log.node.checked_copies import is_good
+from spark_log.node.checked_copies import Pace, is_good
 from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
 from spark_log.node.daemon_tasks import Task
 from spark_log.node.lost_commits import lose, lost_text
@@ -79,6 +79,10 @@ class ReplicationReport:
     """Objects without a good copy on any active root."""
     lag: Mapping[int, Lag] = field(default_factory=dict)
     """By broker."""
+    moved_partitions: int = 0
+    """Partitions of which nothing is left in objects of other brokers than their replicas."""
+    moved_bytes: int = 0
+    """Size of the new objects with records of partitions that move."""
     problems: tuple[str, ...] = ()
     busy: bool = False
     """There is more that could be copied now."""
@@ -102,7 +106,7 @@ class Replicator:
         """
         self._journal = log.journal
         self._clock = log.journal.context.clock
-        self._copier = copier or CopyThreads(log.journal, bytes_per_s)
+        self._copier = copier or CopyThreads(log.journal, Pace(self._clock, bytes_per_s))
         self._only = None if brokers is None else frozenset(brokers)
         self._whole_ms: dict[tuple[int, int], int] = {}
         """By group and broker: when the state was read of which the replica lacks nothing, on the monotonic clock."""

@@ -9,7 +9,8 @@ lost        only a commit that readers never saw, and that no active broker has
 referenced  no live copy is deleted, and nothing that a reader may still need
 visible     readers see a commit when all in-sync replicas have it, as a whole, in order, and never lose sight of it;
             it is acknowledged with acks=all when they see it
-weaker      a swap leaves no fewer copies than there were
+weaker      a swap leaves no fewer copies than there were; that of a move has all synchronous replicas
+moved       a partition with a live slice on other brokers than its replicas moves
 
 All promises of `sim/oracle.py` hold as well: offsets, contents, repeats, states.
 """
@@ -25,6 +26,7 @@ from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.pending import entries_of, visible_end
+from spark_log.metadata.reassignments import is_moving, objects_elsewhere
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import (
     copies_of,
@@ -184,9 +186,13 @@ class ReplicaOracle(Oracle):
 
     def _check_commit(self, commit: r.CommitRecord, before: State, after: State) -> None:
         least: dict[int, int] = {}
-        for _, run in commit.slices:
-            number = group_number(before, (run.topic_id, run.partition))
-            least[number] = max(least.get(number, 1), min_insync(before, run.topic_id))
+        for at, run in commit.slices:
+            number, needed = commit.placed[at].group if commit.placed else OWN_GROUP, min_insync(before, run.topic_id)
+            if number != group_number(before, (run.topic_id, run.partition)):  # uploaded before the partition moved
+                replicas = group_at(before, number).replicas
+                needed = min(needed, sum(not self._is_async(before, broker) for broker in replicas))
+                self.seen["late commits"] += 1
+            least[number] = max(least.get(number, 1), needed)
         for made in commit.objects:
             known = copies_of(after, after.objects[made.name])
             if known is None:
@@ -250,6 +256,9 @@ class ReplicaOracle(Oracle):
         self.seen["commits lost"] += 1
 
     def _check_swap(self, swap: r.SwapRecord, before: State, after: State) -> None:
+        for change in swap.changes:
+            if is_moving(before, (change.topic_id, change.partition)):
+                self._check_moved(change, before, after)
         new = {
             known.group: set(known.brokers)
             for made in swap.objects
@@ -264,6 +273,19 @@ class ReplicaOracle(Oracle):
                 late = row is not None and row.fenced and before.time - row.since > self._waited_ms
                 if not late and not (row is not None and row.is_async):
                     raise Violation(f"weaker: {name} was on {known.brokers}, what replaces it on {new[known.group]}")
+
+    def _check_moved(self, change: r.Change, before: State, after: State) -> None:
+        """Of a partition that moves, new objects are on all replicas that are synchronous, and not fenced for long."""
+        for name in {piece.object for piece in change.slices}.difference(before.objects):
+            known = copies_of(after, after.objects[name])
+            if known is None:
+                continue
+            replicas = {b for b in after.placement_groups[known.group].replicas if not self._is_async(before, b)}
+            late = {b for b in replicas if (row := before.brokers.get(b)) is not None and row.fenced}
+            late = {b for b in late if before.time - before.brokers[b].since > self._waited_ms}
+            least = min(min_insync(before, change.topic_id), len(replicas))
+            if not replicas - late <= set(known.brokers) or len(known.brokers) < least:
+                raise Violation(f"weaker: {name} was moved to {known.brokers}, the replicas are {replicas}")
 
     # ----------------------------------------------------------------------------------------------------------- checks
 
@@ -297,6 +319,9 @@ class ReplicaOracle(Oracle):
             if not self.is_readable(state, name) and self.survivors(state, name):
                 raise Violation(f"kept: {name} is on {self.survivors(state, name)}, readers try {holders(state, row)}")
         for key, part in state.partitions.items():
+            names = objects_elsewhere(state, key, (entry.object for entry in part.entries))
+            if names and not is_moving(state, key):
+                raise Violation(f"moved: {names} have slices of {key}, which is on {group_number(state, key)}")
             if part.readable_end != visible_end(state, key):
                 raise Violation(f"visible: {key} up to {part.readable_end}, what is pending is {state.pending}")
         pending = {name for one in state.pending for name in one.objects}

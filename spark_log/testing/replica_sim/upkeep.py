@@ -17,9 +17,10 @@ from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Delete, Get, List, Op, Put, Sleep, Steps
 from spark_log.metadata.command import Command
 from spark_log.metadata.commands import Swap
-from spark_log.metadata.decide.replicas import lacking_for_swap
+from spark_log.metadata.decide.replicas import lacking_for_swap, moves_to
 from spark_log.metadata.kept_copies import keeps_newest
 from spark_log.metadata.pending import entries_of, is_gone, is_lost, lacking_objects
+from spark_log.metadata.reassignments import is_moving
 from spark_log.metadata.records import Copy, LostRecord, SwapRecord
 from spark_log.metadata.replica_commands import (
     AddCopies,
@@ -356,11 +357,16 @@ def merger(sim: ReplicaSimulation) -> Steps[None]:
 
 
 def _merge(sim: ReplicaSimulation, view: View, key: TopicKey) -> Steps[View]:
+    part = view.state.partitions[key]
+    at = sim.rng.randrange(len(part.entries) - 1)
+    old = tuple(entry for entry in part.entries[at : at + sim.rng.randint(2, 4)] if isinstance(entry, Slice))
+    return (yield from rewrite(sim, view, key, old))
+
+
+def rewrite(sim: ReplicaSimulation, view: View, key: TopicKey, old: tuple[Slice, ...]) -> Steps[View]:
+    """Replace adjacent slices of a partition by one in a new object."""
     state, rng = view.state, sim.rng
-    part, number = state.partitions[key], group_number(view.state, key)
-    at = rng.randrange(len(part.entries) - 1)
-    old = tuple(entry for entry in part.entries[at : at + rng.randint(2, 4)] if isinstance(entry, Slice))
-    rows = []
+    number, rows = group_number(view.state, key), []
     for piece in old:
         found = yield from read_slice(sim, state, key, piece)
         if found is None:
@@ -370,7 +376,7 @@ def _merge(sim: ReplicaSimulation, view: View, key: TopicKey) -> Steps[View]:
     made = Object(data_key(state.version, f"{sim.context.unique()}.seg"), number, encoded.chunks[0])
     swap = _swap(state, key, old, made, encoded.runs[0])
     held: Held = {}
-    yield from copying.upload(sim, state, {broker: [made] for broker in _swap_targets(state, number, old)}, held)
+    yield from copying.upload(sim, state, {broker: [made] for broker in _swap_targets(state, key, old)}, held)
     if number and not held.get(made.name):
         return view
     if sim.world.faults and rng.random() < 0.1:
@@ -382,7 +388,7 @@ def _merge(sim: ReplicaSimulation, view: View, key: TopicKey) -> Steps[View]:
             sim.oracle.seen["swaps"] += 1
             return view
         rows_now = [row for piece in old if (row := view.state.objects.get(piece.object)) is not None]
-        lacking = lacking_for_swap(view.state, where, rows_now).get(number)
+        lacking = lacking_for_swap(view.state, where, rows_now, moves_to(view.state, [key])).get(number)
         if not lacking:
             return view
         sim.oracle.seen["swap waits"] += 1
@@ -400,15 +406,18 @@ def _swap(state: State, key: TopicKey, old: tuple[Slice, ...], made: Object, run
     return swap
 
 
-def _swap_targets(state: State, number: int, old: Sequence[Slice]) -> set[int]:
-    """The replicas that writers wait for, and those that have one of the old objects."""
+def _swap_targets(state: State, key: TopicKey, old: Sequence[Slice]) -> set[int]:
+    """The replicas that writers wait for, and those that have one of the old objects; all if the partition moves."""
+    number = group_number(state, key)
     if number == OWN_GROUP:
         return {OWN_BROKER}
     group = state.placement_groups[number]
     found = {*group.isr, *group.joining}
+    if is_moving(state, key):
+        found.update(broker for broker in group.replicas if can_lead(state, broker))
     for piece in old:
         known = copies_of(state, state.objects[piece.object])
-        found.update(known.brokers if known is not None else ())
+        found.update(known.brokers if known is not None and known.group == number else ())
     return found
 
 

@@ -72,7 +72,7 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.ElectLeader(group=1, leader=0),
     c.DropCopies(broker=3),
     c.AlterReassignments(partitions=(NewReplicas("u", 0, (0, 1)),), keeps_factor=True),
-    c.EndReassignments(partitions=(Moved("u", 0, 1, 0, 1),)),
+    c.EndReassignments(partitions=(Moved("u", 0, 1, 1),)),
     c.ResetReplicas(),
     c.RegisterBroker(broker=2, directory="f", url="/b2", is_async=True),
     c.RemoveBroker(broker=2),

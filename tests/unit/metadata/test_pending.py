@@ -287,7 +287,7 @@ def lost_record(log: PendingHistory, held: tuple[int, ...], topic: str = "u") ->
 
 
 def test_a_lost_commit_leaves_holes_and_holds_up_nobody(log: PendingHistory) -> None:
-    """Its repeat is told so; later records stay; nothing of its object is left."""
+    """Its repeat gets an error; later records stay; nothing of its object is left."""
     log.topic((1, 2), name="u")
     log.leader_only(("u", 0), held=(1,))
     commit, (name,) = log.last, log.names()
