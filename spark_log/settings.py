@@ -430,7 +430,15 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         30000,
         _ms(1),
         "A replica that missed a write may join its ISR again this long after the write, and when it lacks no record that "
-        "is older than this. The time after the write doubles with each further miss within an hour.",
+        "is older than this. The time after the write doubles with each further miss within an hour. An in-sync replica "
+        "leaves the ISR if it has lacked records that were written with acks 0 or 1 for this long.",
+    ),
+    ConfigSpec(
+        "replica.lost.after.ms",
+        300000,
+        _ms(1),
+        "Records that were written with acks 0 or 1, or after such ones, and that only fenced brokers have, are given up "
+        "after this time if readers have never seen them: their offsets have no records then.",
     ),
     ConfigSpec(
         "streaming.identity.retention.ms",

@@ -26,6 +26,7 @@ NOTICED_IN = {
     "fenced_counts": 19,
     "sizes_unchecked": 1,
     "unknown_stay": 51,
+    "loses_held": 5,
     "late_refused": 9,
     "late_forgotten": 14,
     "forgets_before_fence": 9,
