@@ -19,6 +19,7 @@ from spark_log.errors import InvalidConfig, InvalidTopic
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+THROTTLE = "follower.replication.throttled.rate"
 TOPIC_NAME_MAX = 249
 
 Value = int | float | bool | str
@@ -327,11 +328,17 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
     ),
     _without_effect("flush.ms", LONG_MAX, _ms(0), "Each commit is synced, unless its writer has `durability=os`."),
     _without_effect(
-        "follower.replication.throttled.replicas", "", _TEXT, "`pylog replicate --throttle` limits all copying."
+        "follower.replication.throttled.replicas",
+        "",
+        _TEXT,
+        "`follower.replication.throttled.rate` of the log limits all copying.",
     ),
     _without_effect("index.interval.bytes", 4096, _bytes(0, INT_MAX), "An index has an entry for every batch."),
     _without_effect(
-        "leader.replication.throttled.replicas", "", _TEXT, "`pylog replicate --throttle` limits all copying."
+        "leader.replication.throttled.replicas",
+        "",
+        _TEXT,
+        "`follower.replication.throttled.rate` of the log limits all copying.",
     ),
     _without_effect(
         "local.retention.bytes", -2, _bytes(-2), "There is one storage, to which `retention.bytes` applies."
@@ -382,6 +389,12 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "Replication factor of a topic that is created without one. 1: the log's own root alone.",
     ),
     ConfigSpec("delete.topic.enable", True, _FLAG, "Topics can be deleted."),
+    ConfigSpec(
+        THROTTLE,
+        LONG_MAX,
+        _bytes(1),
+        "Bytes per second that each process copies and moves between brokers at most. `pylog reassign execute --throttle` sets it.",
+    ),
     ConfigSpec(
         "gc.fence.age.ms",
         86400000,

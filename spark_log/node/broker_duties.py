@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from spark_log.client.log import Log
 from spark_log.errors import SparkLogError
-from spark_log.node.checked_copies import Pace
+from spark_log.node.checked_copies import pace_of
 from spark_log.node.copy_threads import Copier, CopyThreads
 from spark_log.node.leader_balance import LeaderBalance
 from spark_log.node.moving import Mover, move_every
@@ -40,7 +40,7 @@ def replicate_once(
     progress:     called with ("copy", bytes so far, bytes in all).
     """
     Prober(log, brokers).until_sure()
-    pace, moves = Pace(log.journal.context.clock, bytes_per_s), brokers is None and copier is None
+    pace, moves = pace_of(log, bytes_per_s), brokers is None and copier is None
     replicator = Replicator(log, brokers=brokers, copier=copier or CopyThreads(log.journal, pace))
     total = ReplicationReport(version=0)
     while True:
@@ -87,7 +87,7 @@ def replicate_every(
     """
     stop, ended = stop or threading.Event(), threading.Event()
     clock = log.journal.context.clock
-    pace, moves = Pace(clock, bytes_per_s), brokers is None and copier is None
+    pace, moves = pace_of(log, bytes_per_s), brokers is None and copier is None
     replicator = Replicator(log, brokers=brokers, copier=copier or CopyThreads(log.journal, pace))
     mover, balance, is_first = Mover(log, pace), LeaderBalance(log.journal), True
     try:

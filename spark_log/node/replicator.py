@@ -32,7 +32,7 @@ from spark_log.metadata.replicas import (
 )
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.broker_copies import Copied
-from spark_log.node.checked_copies import Pace, is_good
+from spark_log.node.checked_copies import is_good, pace_of
 from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
 from spark_log.node.daemon_tasks import Task
 from spark_log.settings import cluster_config
@@ -105,7 +105,7 @@ class Replicator:
         """
         self._journal = log.journal
         self._clock = log.journal.context.clock
-        self._copier = copier or CopyThreads(log.journal, Pace(self._clock, bytes_per_s))
+        self._copier = copier or CopyThreads(log.journal, pace_of(log, bytes_per_s))
         self._only = None if brokers is None else frozenset(brokers)
         self._whole_ms: dict[tuple[int, int], int] = {}
         """By group and broker: when the state was read of which the replica lacks nothing, on the monotonic clock."""

@@ -70,6 +70,7 @@ def test_defaults_of_a_log() -> None:
         "broker.session.timeout.ms": 9000,
         "default.replication.factor": 1,
         "delete.topic.enable": True,
+        "follower.replication.throttled.rate": 2**63 - 1,
         "gc.fence.age.ms": 24 * 3600 * 1000,
         "leader.imbalance.check.interval.seconds": 300,
         "leader.imbalance.per.broker.percentage": 10,
