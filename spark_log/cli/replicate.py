@@ -7,38 +7,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from spark_log.cli.base import DURATION, Failed, Verb, pass_session
+from spark_log.cli.base import DURATION, RATE, Failed, Verb, pass_session
 from spark_log.cli.output import emit_line, progress_bars
 from spark_log.cli.session import CommandSession
-from spark_log.cli.units import duration_text, parse_rate, size_text
-from spark_log.errors import InvalidRequest
+from spark_log.cli.units import duration_text, size_text
 from spark_log.text import counted
 
 if TYPE_CHECKING:
     from spark_log.node.replicator import ReplicationReport
 
 
-class RateType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
-    """Bytes per second."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_rate(str(value))
-        except InvalidRequest as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.command(cls=Verb)
 @click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Repeat it this often, until interrupted.")
-@click.option(
-    "--throttle", type=RateType(), metavar="RATE", help="Copy and move at most so many bytes per second, as 50MB."
-)
+@click.option("--throttle", type=RATE, metavar="RATE", help="Copy and move at most so many bytes per second, as 50MB.")
 @click.option(
     "--broker", "brokers", type=int, multiple=True, metavar="ID", help="Check and copy to this broker only; repeatable."
 )
@@ -48,9 +33,9 @@ def replicate(session: CommandSession, every_ms: int | None, throttle: int | Non
 
     A broker whose root fails all checks for broker.session.timeout.ms is fenced, and taken back when its root answers
     again. Each copy is checked byte by byte before it counts. Replicas that have caught up join their ISR. Partitions
-    that got other replicas are moved there, unless --broker is given. Several
-    processes may run it, and each may be killed at any time. A coordinator does the same automatically, and pylog
-    maintain at the start of each run.
+    that got other replicas are moved there, unless --broker is given. Several processes may run it, and each may be
+    killed at any time. A coordinator does the same automatically, and pylog maintain at the start of each run. A lower
+    follower.replication.throttled.rate of the log takes precedence over --throttle.
 
     Without --every, the exit status is 1 if something could not be copied.
 

@@ -28,6 +28,7 @@ from spark_log.metadata.reassignments import moving
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
 from spark_log.node.broker_upkeep import BrokerUpkeep, BrokerUpkeepReport
+from spark_log.node.checked_copies import pace_of
 from spark_log.node.compaction import CompactionTally
 from spark_log.node.compaction import compact as compact_steps
 from spark_log.node.compaction_plan import group_parts
@@ -343,7 +344,7 @@ def _duties(
     view, _ = yield from change("advancing the fence", view, fence_and_expire(view.state, context), view.state)
     done.collected = yield from attempt("garbage collection", _collect(view.state, context, memory), 0)
     if not idle and moves and moving(view.state):
-        how = Moving(on_failure=failed, progress=progress)
+        how = Moving(on_failure=failed, progress=progress, pace=pace_of(log).take)
         view, done.moved = yield from change("moving", view, move_all(view.state, context, how), done.moved)
     if not idle:
         merging = merge_steps(view.state, context, open_spool, progress, failed, memory)
