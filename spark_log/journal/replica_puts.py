@@ -28,6 +28,7 @@ from spark_log.errors import (
     UnsupportedVersion,
 )
 from spark_log.journal.broker_roots import Roots, WrongRoot
+from spark_log.journal.root_owner import check_first_use
 from spark_log.metadata.replica_state import OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import Targets
 from spark_log.model import Placed
@@ -360,6 +361,8 @@ def _check_before(roots: Roots, broker: int) -> None:
     """Check a root before a put: once in a process, and on disks, where that takes microseconds, each time.  A put
     would create the folders of a disk that is not mounted any more."""
     _check(roots, broker, again=_root(roots, broker).local)
+    if broker != OWN_BROKER:
+        check_first_use(roots, broker)
 
 
 def _check(roots: Roots, broker: int, *, again: bool = False) -> None:

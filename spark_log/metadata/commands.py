@@ -21,6 +21,7 @@ from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import (
     AddCopies,
+    AlterBroker,
     AlterReassignments,
     DropCopies,
     ElectLeader,
@@ -565,6 +566,7 @@ Single: TypeAlias = (
     | ListDropped
     | MarkCleaned
     | RegisterBroker
+    | AlterBroker
     | FenceBroker
     | ReturnBroker
     | RemoveBroker
