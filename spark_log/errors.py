@@ -303,6 +303,15 @@ class LogRestored(SparkLogError):
     last writes are missing."""
 
 
+class LogMoved(SparkLogError):
+    """The log was moved to another URL while this process used it.  Nothing was applied.  Open the log again: the
+    former URL leads to the new one."""
+
+    def __init__(self, message: str, *, url: str) -> None:
+        super().__init__(message)
+        self.url = url
+
+
 class RecordDeserialization(SparkLogError):
     """The user's deserializer fails at a record.  `poll` first returns the records before it; `seek` skips it."""
 

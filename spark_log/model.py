@@ -27,6 +27,11 @@ APPEND_TIME = 1
 APPEND_TIME_IN_ROWS = 2
 """The rows hold the log's times: merged from `APPEND_TIME` slices."""
 
+ACKS_ALL = -1
+"""A commit counts when enough in-sync replicas have its objects."""
+ACKS_LEADER = 1
+"""A commit counts when the leader has them.  A commit with acks=0 is the same: only its client does not wait."""
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic, by name."""

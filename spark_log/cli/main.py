@@ -13,6 +13,7 @@ from spark_log.cli.erase import erase
 from spark_log.cli.groups import group
 from spark_log.cli.inspect import config, metadata, plan, producer
 from spark_log.cli.mirror import mirror, recover
+from spark_log.cli.move import move
 from spark_log.cli.produce import produce
 from spark_log.cli.quorum import quorum, storage
 from spark_log.cli.reassign import reassign
@@ -68,7 +69,7 @@ def completion(shell: str) -> None:
 SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
     ("Every day", (topic, produce, consume, group)),
     ("Administration", (serve, cluster, config, broker, reassign, elect, producer, transaction)),
-    ("Upkeep", (maintain, replicate, merge, gc, checkpoint, verify, repair, mirror, recover)),
+    ("Upkeep", (maintain, replicate, merge, gc, checkpoint, verify, repair, mirror, recover, move)),
     ("Inspection", (plan, segment, metadata)),
     ("Quorum", (quorum, storage)),
     ("Tools", (bench, completion)),

@@ -36,6 +36,13 @@ APPEND_BYTES = 8 << 20
 @click.option(
     "-H", "--header", "headers", multiple=True, metavar="K=V", help="A header of all records; may be repeated."
 )
+@click.option(
+    "--acks",
+    type=click.Choice(["0", "1", "all"]),
+    default="all",
+    show_default=True,
+    help="The replicas to wait for: all in-sync ones, or only the leader (1, and 0 is the same here).",
+)
 @pass_session
 def produce(
     session: CommandSession,
@@ -45,6 +52,7 @@ def produce(
     null_marker: str | None,
     partition: int | None,
     headers: tuple[str, ...],
+    acks: str,
 ) -> None:
     """Append each line of standard input to a topic as a record.  A topic that does not exist is created.
 
@@ -65,7 +73,8 @@ def produce(
     try:
         for lines in _line_groups(sys.stdin.buffer):
             keys, values = _split(lines, key, key_delimiter, count)
-            log.append(topic, _table(_nulled(keys, null_marker), _nulled(values, null_marker), partition, pairs))
+            records = _table(_nulled(keys, null_marker), _nulled(values, null_marker), partition, pairs)
+            log.append(topic, records, acks=acks)
             count += len(lines)
     except SparkLogError as error:
         error.args = (f"{error}; {counted(count, 'line')} {'was' if count == 1 else 'were'} appended",)

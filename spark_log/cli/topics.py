@@ -175,7 +175,8 @@ def describe(session: CommandSession, name: str | None, everything: bool, which:
     """Show a topic's configs and where each is set, and the replicas and contents of its partitions.
 
     A config's source is topic if the topic sets it, else default.  With one of the last three options, only such
-    partitions are listed, by default those of all topics.
+    partitions are listed, by default those of all topics.  Records from the high watermark to the end of a partition
+    were written with acks=0 or 1, or after such ones: readers see them when all in-sync replicas have them.
 
     \b
     Example:
@@ -191,7 +192,8 @@ def describe(session: CommandSession, name: str | None, everything: bool, which:
     found = log.admin.describe_topics([name])[name]
     fields = {"topic": name, "id": found.topic_id, "created": format_timestamp_ms(found.created_ms)}
     moves = [name for name in MOVE_COLUMNS if any(getattr(part, name) for part in found.partitions)]
-    columns = ["partition", *REPLICA_COLUMNS, *moves, "start", "end", "records", "bytes", "objects"]
+    high = ["high_watermark"] if any(part.high_watermark < part.end for part in found.partitions) else []
+    columns = ["partition", *REPLICA_COLUMNS, *moves, "start", *high, "end", "records", "bytes", "objects"]
     rows = [{**_replicas_shown(part), "records": part.rows} for part in found.partitions]
     configs = config_table(log, name, everything=everything)
     emit_parts(session, fields, {"configs": configs, "partitions": Table(columns, rows)})

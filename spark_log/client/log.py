@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_log.client.open_journal import open_journal
-from spark_log.client.producing.append import Appender, check_acks, txn_identity_if_given
+from spark_log.client.producing.append import Appender, acks_of, txn_identity_if_given
 from spark_log.client.reading.plan import SliceRead
 from spark_log.client.reading.scan import plan_scan, scan
 from spark_log.client.reading.scan_batches import SCAN_SCHEMA
 from spark_log.client.topics import create_topic
 from spark_log.conditions import Condition
+from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
-from spark_log.model import NewTopic, TopicPartition
+from spark_log.model import ACKS_ALL, NewTopic, TopicPartition
 from spark_log.segment.compression import DEFAULT_COMPRESSION
 
 if TYPE_CHECKING:
@@ -124,16 +125,22 @@ class Log:
                rows, the append raises SequenceConflict.
         partitioner:  "default" (murmur2 of the key, as in Kafka), "round-robin", "sticky", or a class "module:Class".
         compression:  "zstd", "lz4" or "none"; used if the topic's `compression.type` is `producer`, its default.
-        acks:  0, 1 or "all".  All have the effect of "all": the append waits for the in-sync replicas.  One that does
-               not answer in about a second is removed from the ISR, and the append succeeds if at least
-               `min.insync.replicas` others have the records durably.  Then the records are visible.
+        acks:  "all": the append waits for the in-sync replicas.  One that does not answer in about a second is removed
+               from the ISR, and the append succeeds if at least `min.insync.replicas` others have the records durably.
+               Then the records are visible.  1: it waits for the leader's copy only; this process makes the others in
+               the background, and readers see the records when all in-sync replicas have them.  0 is the same here:
+               the call returns the offsets.
         Raises InvalidRequest for an invalid argument, InvalidRecord and its subclasses for invalid `data`,
         UnknownTopicOrPartition, CommitUnknown, SequenceConflict; NotEnoughReplicas or LeaderNotAvailable if, for two
         minutes, too few replicas answer.
         """
-        check_acks(acks)
+        wanted = acks_of(acks)
         identity = txn_identity_if_given(txn_app_id, txn_version, topic)
-        return self._appender.append(topic, data, identity, partitioner=partitioner, compression=compression)
+        if identity is not None and wanted != ACKS_ALL:
+            raise InvalidRequest(f"acks={acks}: an append with txn_version happens once, which needs acks=all")
+        return self._appender.append(
+            topic, data, identity, partitioner=partitioner, compression=compression, acks=wanted
+        )
 
     def create_topic(self, topic: NewTopic) -> str:
         """Create a topic and return its id.  Gives a UserWarning for configs that are accepted but have no effect."""

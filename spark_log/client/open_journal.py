@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from functools import lru_cache
@@ -12,12 +13,15 @@ from spark_log.client.validate import url_text
 from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
+from spark_log.metadata.decide.coordinators import moved_to
 from spark_log.net.address import Target, is_coordinator, parse_target
 from spark_log.net.client import HttpLink, check_cluster
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 
 TOKEN_VARIABLE = "PYLOG_TOKEN"
+
+logger = logging.getLogger("spark_log")
 
 
 def open_journal(
@@ -32,6 +36,8 @@ def open_journal(
 ) -> Journal:
     """The journal at a URL.  A coordinator's reply names the storage of its log, which is opened from here.
 
+    The former URL of a log that was moved leads to the new one.
+
     client_rack:  where the process is; empty: nowhere in particular.
     partial:      through a coordinator, hold only the topics that are required (`Journal.require`).
     """
@@ -43,7 +49,18 @@ def open_journal(
             "token: a log on storage is guarded by the storage's own permissions and takes no token; give the "
             "coordinator's address, pylog://host:9550, as the URL"
         )
-    store = open_store(url, roots.own(), durability)
+    journal, former = _embedded(url, roots, create=create), set[str]()
+    while (moved := moved_to(journal.state.coordinator)) and journal.link is not None:
+        former.add(journal.metadata.url)
+        if moved in former:
+            raise InvalidRequest(f"{url} leads to {', '.join(sorted(former))} and back: which of them has the log?")
+        logger.info("%s was moved to %s", journal.metadata.url, moved)
+        journal = _embedded(moved, roots, create=False)
+    return journal
+
+
+def _embedded(url: str, roots: RootOptions, *, create: bool) -> Journal:
+    store = open_store(url, roots.own(), roots.durability)
     link = HttpLink(Target(()), storage=store.url)
     journal = Journal.open(store, create=create, link=link, root_options=roots)
     link.cluster_id = journal.cluster_id

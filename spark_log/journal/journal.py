@@ -21,6 +21,7 @@ from spark_log.errors import (
     CorruptObject,
     InconsistentClusterId,
     InvalidRequest,
+    LogMoved,
     LogRestored,
     NotCoordinator,
     SparkLogError,
@@ -45,7 +46,7 @@ from spark_log.journal.topic_feed import UNANSWERED_MS, FeedView, TopicFeed
 from spark_log.journal.upkeep import seal_and_expire
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
 from spark_log.journal.upkeep_thread import UpkeepThread
-from spark_log.metadata.decide.coordinators import decide_release, decide_take_over
+from spark_log.metadata.decide.coordinators import decide_release, decide_take_over, moved_error, moved_to
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.projection import holds, is_projected, object_row
 from spark_log.metadata.replica_state import Broker
@@ -199,8 +200,8 @@ class Journal:
         return run(steps, self.stores, self.context.clock, self.link)
 
     def refresh_if_there(self, *, peek: bool = False) -> bool:
-        """`refresh`, and in the same round whether the log still exists; False if it was deleted or replaced: then this
-        journal must not be used any more.
+        """`refresh`, and in the same round whether the log still exists; False if it was deleted, replaced or moved:
+        then this journal must not be used any more.
 
         peek:  only `newest` has to be refreshed, in one round if possible.
         Raises LogRestored if an older copy of this log was restored.
@@ -208,6 +209,8 @@ class Journal:
         read = self._log.peek if peek else self._log.refresh
         try:
             view, there = self._read_beside(read, self.metadata_log.is_still_there())
+        except LogMoved:
+            return False
         except (CorruptObject, LogRestored):
             if self.run(self.metadata_log.is_still_there()):
                 raise
@@ -267,6 +270,7 @@ class Journal:
         """
         if topics is None:
             return self._require_all()
+        self._check_is_here()
         wanted, of_groups = tuple(topics), tuple(groups)
         if holds(self.newest, wanted, of_groups):
             return self._view.state
@@ -367,9 +371,19 @@ class Journal:
                 return
             follows = now is known and view.state.version >= known.state.version
             self._view = view if follows else self._log.newer(view, now)
+        self._check_is_here()
+
+    def _check_is_here(self) -> None:
+        """Raises LogMoved, also after the first time: whatever this process would read is old.
+
+        A process without a link moves the log.
+        """
+        if self.link is not None and (url := moved_to(self._view.state.coordinator)):
+            raise moved_error(url)
 
     def poll(self) -> State:
         """Like `refresh`, for a waiting reader: one get if nothing happened, or one request to the coordinator."""
+        self._check_is_here()
         return self._or_whole(lambda: self._ask_coordinator(0) if self._follows_coordinator() else self._look())
 
     def wait(
@@ -386,6 +400,7 @@ class Journal:
         group:  a coordinator also reports the start of a rebalance of this group.
         topics: ids; a coordinator does not report records of other topics before the time is over.
         """
+        self._check_is_here()
         if self._follows_coordinator():
             wait_ms = int(min(timeout_ms, LONG_POLL_MS_MAX))
             return self._or_whole(lambda: self._ask_coordinator(wait_ms, group, topics))
@@ -450,6 +465,7 @@ class Journal:
                       them.
         Raises the decision's errors, CommitUnknown if the storage failed and the change may have been applied.
         """
+        self._check_is_here()
         command = Proposal(decide, deadline_ms=self._deadline_ms() if deadline_ms is None else deadline_ms)
         with self._queue_lock:
             self._queue.append(command)

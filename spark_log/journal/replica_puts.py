@@ -166,7 +166,7 @@ def _check_held(targets: Targets, outcome: Outcome) -> None:
     if refusals and sum(one in outcome.held for one in targets.isr) < targets.least:
         raise refusals[0]
     if not outcome.held:
-        if errors and all(isinstance(error, NoSpace) for error in outcome.missed.values()):
+        if not targets.leader_only and all(isinstance(error, NoSpace) for error in outcome.missed.values()):
             raise errors[0]
         whys = [f"broker {one}: {error or 'it did not answer'}" for one, error in sorted(outcome.missed.items())]
         raise NoReplica(f"no replica could be written: {'; '.join(whys)}", placement_group=targets.group)
@@ -191,9 +191,9 @@ class ReplicaPuts:
 
     roots: Roots
     targets: Callable[[int], Targets]
-    """Where objects of a group are put, as far as the writer knows."""
+    """Where objects of a group are put, as far as the writer knows; with acks=1 on the leader."""
     newest: Callable[[int], Targets]
-    """The same by the newest state of the log.  It may raise StorageUnavailable."""
+    """All of its replicas by the newest state of the log.  It may raise StorageUnavailable."""
     clock: Clock
     until_ms: float = math.inf
     """Deadline on the monotonic clock."""
@@ -227,7 +227,7 @@ class ReplicaPuts:
 
     def _put(self, one: ToPut, targets: Callable[[int], Targets]) -> ReplicaPut:
         where = targets(one.group)._replace(least=one.least)
-        stuck_ms = STUCK_MS if self.patient else IMPATIENT_MS
+        stuck_ms = STUCK_MS if self.patient and not where.leader_only else IMPATIENT_MS
         return ReplicaPut(self.roots, where, one.name, one.chunks, self.clock, self.until_ms, stuck_ms)
 
     def _newest(self, group: int) -> Targets:

@@ -20,7 +20,7 @@ from spark_log.metadata.commands import TRANSACTIONAL
 from spark_log.metadata.features import SUPPORTED
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.replay import next_version, replay_records
-from spark_log.metadata.state import GroupState, Leadership, ProducerState, State, TopicKey
+from spark_log.metadata.state import GroupState, Leadership, PendingCommit, ProducerState, State, TopicKey
 
 VERSIONS = 1_000_000_000
 """After a loss a log continues at the next multiple of this: no log reaches it otherwise."""
@@ -124,6 +124,7 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
         topics=Map({names[key]: topic for key, topic in state.topics.items()}),
         partitions=LayeredMap(partitions),
         assignments=Map({names[key]: groups for key, groups in state.assignments.items() if key in names}),
+        pending=tuple(_renew_pending(one, names) for one in state.pending),
         reassignments=Map({(names[key[0]], key[1]): row for key, row in state.reassignments.items()}),
         dropped=Map({name: version for name in stored if name not in state.objects}),
         dropped_lists=Map(),
@@ -135,6 +136,13 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
         generations=generation,
         coordinator=Leadership(state.coordinator.epoch + RAISED),
         features=Map(SUPPORTED),  # a lost version may have raised any
+    )
+
+
+def _renew_pending(one: PendingCommit, names: Mapping[str, str]) -> PendingCommit:
+    return one._replace(
+        slices=tuple((names.get(topic_id, topic_id), number, entry) for topic_id, number, entry in one.slices),
+        pieces=tuple((names.get(topic_id, topic_id), number, entry) for topic_id, number, entry in one.pieces),
     )
 
 

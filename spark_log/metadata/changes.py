@@ -27,6 +27,7 @@ _QUIET = (
     r.GroupGenerationRecord,
     r.HeldRecord,
     r.InitProducerRecord,
+    r.LagRecord,
     r.ListDroppedRecord,
     r.MovedRecord,
     r.SwapRecord,
@@ -64,13 +65,23 @@ def no_changes(version: int) -> Changes:
     return Changes(version, {}, {}, {}, {}, {}, False)
 
 
-def extended(recent: Sequence[Changes], version: int, records: Iterable[r.AnyRecord]) -> tuple[Changes, ...]:
-    """The recent changes with those of the next version; without the older ones if it may have changed anything."""
+def extended(
+    recent: Sequence[Changes],
+    version: int,
+    records: Iterable[r.AnyRecord],
+    shown: Iterable[tuple[str, int]] = (),
+) -> tuple[Changes, ...]:
+    """The recent changes with those of the next version; without the older ones if it may have changed anything.
+
+    shown:  (topic id, partition) of pending commits that readers see from this version on.
+    """
     found = no_changes(version)._replace(concerns_all=not all(isinstance(record, _QUIET) for record in records))
     for record in records:
         if isinstance(record, r.ResetClockRecord):
             return (no_changes(version),)  # no state before has it, so none is compared by its changes
         _note(found, record)
+    for key in shown:
+        found.partitions[key] = found.appended[key[0]] = None
     if found.names > NAMES_MAX:
         return (no_changes(version),)
     return (*recent[1 - RECENT_VERSIONS :], found)

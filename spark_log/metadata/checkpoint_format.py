@@ -39,6 +39,7 @@ from spark_log.metadata.state import (
     MemberSession,
     ObjectRow,
     Partition,
+    PendingCommit,
     Position,
     ProducerState,
     State,
@@ -168,6 +169,7 @@ KINDS = {
     "assignments": _Kind(lambda state: _sorted(state.assignments), tuple[str, tuple[int, ...]]),
     "reassignments": _Kind(lambda state: _sorted(state.reassignments), tuple[TopicKey, Reassignment]),
     "copies": _Kind(lambda state: _sorted(state.copies), tuple[int, Copies]),
+    "pending": _Kind(lambda state: enumerate(state.pending), tuple[int, PendingCommit]),
 }
 """Kinds by name, in the order of the file: positions come before their groups."""
 REMOVED_KINDS = {
@@ -367,6 +369,7 @@ class _Maps:
         self._offsets = defaultdict[str, MapMutation[TopicKey, Position]](lambda: Map[TopicKey, Position]().mutate())
         self._blocks = defaultdict[str, list[Block[Any, Any]]](list)
         self._removed = defaultdict[str, list[Any]](list)
+        self._pending: list[PendingCommit] = []
 
     def add_block(self, block: Block[Any, Any]) -> None:
         self._blocks[block.KIND].append(block)
@@ -382,6 +385,8 @@ class _Maps:
                 self._maps[kind].update([(group, self._group(group, row)) for group, row in rows])
             case "producers":
                 self._maps[kind].update([(name, _sharing(known)) for name, known in rows])
+            case "pending":
+                self._pending += [commit for _, commit in rows]
             case "removed_partitions" | "removed_objects":
                 self._removed[kind.removeprefix("removed_")] += rows
             case _:
@@ -425,6 +430,7 @@ class _Maps:
             assignments=self._maps["assignments"].finish(),
             copies=self._maps["copies"].finish(),
             copies_made=header.copies_made,
+            pending=tuple(self._pending),
             groups_made=header.groups_made,
             reassignments=self._maps["reassignments"].finish(),
         )

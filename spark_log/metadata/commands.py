@@ -18,9 +18,11 @@ from spark_log.metadata import records as r
 from spark_log.metadata.command import Command
 from spark_log.metadata.decide import commits, groups, topics, transactions, upkeep
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.pending import LackingObject
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import (
     AddCopies,
+    AddPendingCopies,
     AlterBroker,
     AlterReassignments,
     DropCopies,
@@ -159,6 +161,8 @@ class _PackedCommitted(NamedTuple):
     repeated: bool
     last: int = -1
     time_ms: int = 0
+    pending: bool = False
+    lacking: tuple[LackingObject, ...] = ()
 
 
 class Committer(NamedTuple):
@@ -200,12 +204,16 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
 
     def pack(self, reply: commits.Committed) -> _PackedCommitted:
         rows = [(*key, span.start, span.stop) for key, span in reply.ranges.items()]
-        return _PackedCommitted(reply.version, rows, reply.repeated, reply.last, reply.time_ms)
+        return _PackedCommitted(
+            reply.version, rows, reply.repeated, reply.last, reply.time_ms, reply.pending, reply.lacking
+        )
 
     def unpack(self, packed: Any) -> commits.Committed:
         found = msgspec.convert(packed, _PackedCommitted)
         ranges = {(name, number): range(a, b) for name, number, a, b in found.ranges}
-        return commits.Committed(found.version, ranges, found.repeated, found.last, found.time_ms)
+        return commits.Committed(
+            found.version, ranges, found.repeated, found.last, found.time_ms, found.pending, found.lacking
+        )
 
 
 def _check_unfenced(state: State, commits: Sequence[r.GroupCommit], now_ms: int) -> None:
@@ -571,6 +579,7 @@ Single: TypeAlias = (
     | ReturnBroker
     | RemoveBroker
     | AddCopies
+    | AddPendingCopies
     | RemoveCopies
     | DropCopies
     | JoinIsr

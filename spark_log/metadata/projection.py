@@ -74,6 +74,7 @@ class HeldPartition(NamedTuple):
     start: int
     end: int
     edition: int
+    readable_end: int
 
 
 class HeldTopic(Struct, frozen=True, array_like=True):
@@ -196,8 +197,11 @@ def held_of(state: State, head: str = "") -> Holdings:
 def _held_topic(state: State, topic_id: str | None) -> HeldTopic:
     if topic_id is None:
         return HeldTopic()
-    parts = (part for _, part in state.topic_partitions(topic_id))
-    return HeldTopic(topic_id, tuple(HeldPartition(part.start, part.end, part.edition) for part in parts))
+    return HeldTopic(topic_id, tuple(_held_partition(part) for _, part in state.topic_partitions(topic_id)))
+
+
+def _held_partition(part: Partition) -> HeldPartition:
+    return HeldPartition(part.start, part.end, part.edition, part.readable_end)
 
 
 def delta(state: State, head: str, held: Holdings, known: str) -> Delta:
@@ -244,10 +248,10 @@ def _topic_delta(state: State, topic_id: str, held: HeldTopic) -> TopicDelta:
     found = []
     for number, part in state.topic_partitions(topic_id):
         had = known[number] if number < len(known) else None
-        if had != (part.start, part.end, part.edition):
+        if had != _held_partition(part):
             entries = part.entries
             if had is not None and had.edition == part.edition:
-                entries = tuple(entry for entry in entries if entry.start >= had.end)
+                entries = tuple(entry for entry in entries if entry.start >= had.readable_end)
             slices = tuple(entry for entry in entries if isinstance(entry, Slice))
             pieces = tuple(entry for entry in entries if isinstance(entry, Piece))
             found.append(PartitionDelta(number, part.start, part.end, part.edition, slices, pieces))

@@ -21,7 +21,7 @@ from crc32c import crc32c
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.groups.group import Roster
 from spark_log.metadata.features import check_level
-from spark_log.model import DataObject, Placed, Run, Slice
+from spark_log.model import ACKS_ALL, DataObject, Placed, Run, Slice
 
 BATCH_MAGIC = b"pylog-batch"
 BATCH_VERSION = 1
@@ -147,6 +147,8 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     """For a streaming batch: a fingerprint of the source offsets that it has read; empty if unknown to the sink."""
     placed: tuple[Placed, ...] = ()
     """Where each of `objects` is; empty: all are in the log's own root."""
+    acks: int = ACKS_ALL
+    """`ACKS_LEADER`: one in-sync replica has the objects; readers see the records when all have them.  Level 4."""
 
 
 class CommitOffsetsRecord(Record, frozen=True, kw_only=True, tag="commit_offsets"):
@@ -366,6 +368,16 @@ class JoinIsrRecord(Record, frozen=True, kw_only=True, tag="join_isr"):
     """(group, broker)."""
 
 
+class LagRecord(Record, frozen=True, kw_only=True, tag="lag"):
+    """In-sync replicas that did not get the objects of pending commits in time: they leave the ISR.
+
+    Each is void alone: if the object is not pending any more, if the broker has it, or if no active broker has it.
+    """
+
+    lacking: tuple[tuple[str, int], ...]
+    """(object, broker)."""
+
+
 class ElectLeaderRecord(Record, frozen=True, kw_only=True, tag="elect_leader"):
     """A leader by hand: the preferred one, or one that is not in the ISR (unclean), which then is the whole ISR."""
 
@@ -439,6 +451,7 @@ AnyRecord: TypeAlias = (
     | HeldRecord
     | MissingRecord
     | JoinIsrRecord
+    | LagRecord
     | DropCopiesRecord
     | ElectLeaderRecord
     | ReassignRecord

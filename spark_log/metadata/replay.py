@@ -21,7 +21,19 @@ from spark_log.metadata.cleaner_point import moved_point
 from spark_log.metadata.clock_reset import reset_clock
 from spark_log.metadata.last_commit import last_commit
 from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.pending import (
+    entries_of,
+    is_pending_in,
+    must_wait,
+    new_entries,
+    newest_released,
+    pending_commit,
+    released,
+    with_ends,
+    with_entries,
+)
 from spark_log.metadata.replay_reassignments import (
+    places_of_slices,
     replay_moved,
     replay_reassign,
     with_late_slices,
@@ -29,6 +41,7 @@ from spark_log.metadata.replay_reassignments import (
 )
 from spark_log.metadata.replay_replicas import (
     REPLAY_REPLICAS,
+    is_led,
     lacking_isr,
     placed_rows,
     swapped_copies,
@@ -50,7 +63,7 @@ from spark_log.metadata.state import (
     State,
     Topic,
 )
-from spark_log.model import APPEND_TIME, CREATE_TIME, DataObject, Slice
+from spark_log.model import ACKS_ALL, DataObject, Slice
 from spark_log.settings import cluster_config, topic_config
 
 Key = TypeVar("Key")
@@ -73,7 +86,8 @@ def replay(state: State, batch: r.Batch) -> State:
 
 def end_version(state: State, batch: r.Batch, new: State) -> State:
     """The version that follows `state`, after all of its records."""
-    new = replace(new, recent=extended(state.recent, new.version, batch.records))
+    shown = [key for one in state.pending if one not in new.pending for key in entries_of(one)]
+    new = replace(new, recent=extended(state.recent, new.version, batch.records, shown))
     if not all(isinstance(record, r.FenceRecord) for record in batch.records):
         return replace(new, changed=new.version)
     if new.fence < new.changed:
@@ -94,8 +108,21 @@ def next_version(state: State, time: int) -> State:
 def replay_records(state: State, records: Iterable[r.AnyRecord]) -> State:
     """Apply `records` within one version; void ones change nothing."""
     for record in records:
-        state = _REPLAY[type(record)](state, record) or state
+        before, state = state, _REPLAY[type(record)](state, record) or state
+        if state.pending and _may_release(before, state, record):
+            state = released(state)
     return state
+
+
+def _may_release(before: State, state: State, record: r.AnyRecord) -> bool:
+    """Whether readers may see pending commits after a record.  One of them alone changes nothing for the others."""
+    if isinstance(record, r.CommitRecord):
+        return state.placement_groups is not before.placement_groups
+    return (
+        state.copies is not before.copies
+        or state.placement_groups is not before.placement_groups
+        or state.topics is not before.topics
+    )
 
 
 def admits(state: State, record: r.CommitRecord) -> bool:
@@ -212,7 +239,7 @@ def _delete_topic(state: State, record: r.DeleteTopicRecord) -> State | None:
     )
     for number in range(topic.partitions):
         key = (record.topic_id, number)
-        if not state.partitions[key].entries:
+        if not state.partitions[key].entries and not is_pending_in(state, key):
             state = _drop_partition(state, key)
     return state
 
@@ -229,7 +256,7 @@ def _drop_partition(state: State, key: tuple[str, int]) -> State:
 def _trim(state: State, record: r.TrimRecord) -> State | None:
     key = (record.topic_id, record.partition)
     part = state.partitions.get(key)
-    if part is None or not part.start < record.start <= part.end:
+    if part is None or not part.start < record.start <= part.readable_end:
         return None
     return replace(state, partitions=state.partitions.set(key, part._replace(start=record.start)))
 
@@ -260,62 +287,34 @@ def _commit(state: State, record: r.CommitRecord) -> State | None:
         return None
     if known_objects(state, record.objects):
         return None
-    appended = _appended(state, record)
-    placed = placed_rows(state, record.objects, record.placed, _counts(record))
-    if appended is None or placed is None:
+    new = new_entries(state, record)
+    if new is None:
         return None
-    partitions, ranges = appended
-    after, rows = with_missed(placed[0], record.placed, record.upload_epoch), placed[1]
+    waits = must_wait(state, record, new)
+    placed = placed_rows(state, record.objects, record.placed, _counts(record), pending=waits)
+    if placed is None:
+        return None
+    after, rows = _missed_by(placed[0], record), placed[1]
     if after is None:
         return None
-    return replace(
-        with_late_slices(_with_positions(after, record.groups), record),
-        partitions=partitions,
+    ranges = {key: (state.partitions[key].end, entries[-1].end) for key, entries in new.items()}
+    after = replace(
+        with_late_slices(_with_positions(after, record.groups), places_of_slices(record)),
+        partitions=with_ends(state, new) if waits else with_entries(state, new),
         objects=state.objects.update(rows),
         producers=state.producers.set(record.producer, _produced(state, record, ranges)),
     )
+    if not waits:
+        return after
+    after = replace(after, pending=(*after.pending, pending_commit(state, record, new)))
+    return newest_released(after) if after.placement_groups is state.placement_groups else after
 
 
-def _appended(
-    state: State, record: r.CommitRecord
-) -> tuple[LayeredMap[tuple[str, int], Partition], dict[tuple[str, int], tuple[int, int]]] | None:
-    """Partitions with the commit's slices at their ends, and the range of each; None if a topic is gone."""
-    new: dict[tuple[str, int], list[Slice | r.Piece]] = {}
-    ends: dict[tuple[str, int], int] = {}
-    stamped: dict[str, bool] = {}
-    for topic_id, number, entry in _named_entries(record):
-        key = (topic_id, number)
-        if key not in ends:
-            topic, part = _live(state, topic_id), state.partitions.get(key)
-            if topic is None or part is None:
-                return None
-            ends[key] = part.end
-            stamped[topic_id] = topic_config(topic.configs, "message.timestamp.type") == "LogAppendTime"
-            new[key] = []
-        base = ends[key]
-        entry = moved(entry, start=base + entry.start, end=base + entry.end)
-        if stamped[topic_id]:
-            now_us = state.time * 1000
-            entry = moved(entry, min_us=now_us, max_us=now_us, time_kind=APPEND_TIME)
-        new[key].append(entry)
-        ends[key] = entry.end
-    changed, ranges = {}, {}
-    for key, entries in new.items():
-        part = state.partitions[key]
-        ranges[key] = (part.end, ends[key])
-        changed[key] = part._replace(end=ends[key], entries=part.entries + tuple(entries))
-    return state.partitions.update(changed), ranges
-
-
-def _named_entries(record: r.CommitRecord) -> Iterable[tuple[str, int, Slice | r.Piece]]:
-    """The commit's slices or pieces, with offsets relative to their base."""
-    for number, run in record.slices:
-        name = record.objects[number].name
-        piece = Slice(
-            0, run.rows, name, run.position, run.length, run.crc, run.batches, run.min_us, run.max_us, CREATE_TIME
-        )
-        yield run.topic_id, run.partition, piece
-    yield from record.pieces
+def _missed_by(state: State, record: r.CommitRecord) -> State | None:
+    """The state without the replicas that a commit has missed; None if no in-sync replica has its objects."""
+    if record.acks == ACKS_ALL:
+        return with_missed(state, record.placed, record.upload_epoch)
+    return state if is_led(state, record.placed) else None
 
 
 def _counts(record: r.CommitRecord) -> tuple[int, ...]:
@@ -458,7 +457,7 @@ def _swapped(state: State, change: r.Change) -> State | None:
     if not deleted and not _covers(new, max(change.start, min(part.start, change.end)), change.end):
         return None
     entries = (*part.entries[:low], *new, *part.entries[high:])
-    if not entries and deleted:
+    if not entries and deleted and not is_pending_in(state, key):
         return _drop_partition(state, key)
     part = part._replace(edition=part.edition + 1, entries=entries)
     return replace(state, partitions=state.partitions.set(key, part))

@@ -35,7 +35,7 @@ def _reassigned(state: State, key: TopicKey, group: int) -> Reassignment:
     origin, homes = known.origin if known.left else before, known.left
     if (part.end, part.edition) != (known.end, known.edition):
         homes = (*homes, before)  # otherwise it got nothing
-    left = _others(state, group, homes) if part.entries else ()
+    left = _others(state, group, homes) if part.entries or part.end != part.readable_end else ()
     former = tuple(dict.fromkeys((*known.former, before)))
     new = Reassignment(origin if left else group, left, former, state.version)
     return new._replace(end=part.end, edition=part.edition) if len(left) == len(set(homes)) else new
@@ -58,24 +58,30 @@ def _with_numbers(state: State, numbers: Mapping[str, list[int]]) -> State:
 
 
 def replay_moved(state: State, record: r.MovedRecord) -> State | None:
-    """A swap or a late commit since the slices were looked at may have put others in other groups."""
+    """A swap or a late commit since the slices were looked at may have put others in other groups.
+
+    Nobody has looked at the slices of pending commits.
+    """
     rows = dict[TopicKey, Reassignment]()
     for topic_id, partition, version, edition, seen in record.partitions:
         key = topic_id, partition
         row, part = state.reassignments.get(key), state.partitions.get(key)
         if row is None or part is None or not row.left:
             continue
-        if (row.version, part.edition) == (version, edition) and row.late <= seen:
+        if part.end == part.readable_end and (row.version, part.edition) == (version, edition) and row.late <= seen:
             rows[key] = Reassignment(group_number(state, key), (), row.former, row.version)
     return replace(state, reassignments=state.reassignments.update(rows)) if rows else None
 
 
-def with_late_slices(state: State, record: r.CommitRecord) -> State:
-    """After a commit: partitions move (again) whose new slices are in objects of former groups."""
+def with_late_slices(state: State, places: Mapping[TopicKey, set[int]]) -> State:
+    """After a commit: partitions move (again) whose new slices are in objects of former groups.
+
+    places:  the groups of its objects, by partition.
+    """
     if not state.reassignments:
         return state
     rows = dict[TopicKey, Reassignment]()
-    for key, groups in places_of_slices(record).items():
+    for key, groups in places.items():
         row = state.reassignments.get(key)
         late = () if row is None else _others(state, group_number(state, key), groups.intersection(row.former))
         if row is not None and late:

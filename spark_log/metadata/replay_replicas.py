@@ -82,25 +82,25 @@ class _Recount:
 
     state: State
     made: int = field(init=False)
-    _numbers: dict[tuple[int, tuple[int, ...]], int] = field(init=False, default_factory=dict)
+    _numbers: dict[tuple[int, tuple[int, ...], bool], int] = field(init=False, default_factory=dict)
     _changes: dict[int, list[int]] = field(init=False, default_factory=lambda: defaultdict(lambda: [0, 0]))
     new: dict[int, Copies] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.made = self.state.copies_made
 
-    def number(self, group: int, brokers: tuple[int, ...]) -> int:
+    def number(self, group: int, brokers: tuple[int, ...], pending: bool) -> int:
         """The key of these holders; 0 for group 0."""
         if group == OWN_GROUP:
             return 0
         if not self._numbers:
             rows = sorted(self.state.copies.items(), reverse=True)  # of equal ones, the first
-            self._numbers.update({(known.group, known.brokers): number for number, known in rows})
-        number = self._numbers.get((group, brokers))
+            self._numbers.update({(known.group, known.brokers, known.pending): number for number, known in rows})
+        number = self._numbers.get((group, brokers, pending))
         if number is None:
             self.made = number = self.made + 1
-            self._numbers[group, brokers] = number
-            self.new[number] = Copies(group, brokers, 0, 0)
+            self._numbers[group, brokers, pending] = number
+            self.new[number] = Copies(group, brokers, 0, 0, pending)
         return number
 
     def add(self, number: int, size: int, sign: int = 1) -> None:
@@ -125,10 +125,11 @@ class _Recount:
 
 
 def placed_rows(
-    state: State, objects: Sequence[DataObject], placed: Sequence[Placed], live: Sequence[int]
+    state: State, objects: Sequence[DataObject], placed: Sequence[Placed], live: Sequence[int], *, pending: bool = False
 ) -> tuple[State, dict[str, ObjectRow]] | None:
     """The rows of new objects, and the state with their copies counted.  Objects without entries get no row.
 
+    pending:  they are of a commit that readers do not see yet.
     None if an object has no copy that counts, or if `placed` is not for these objects.
     """
     if placed and len(placed) != len(objects):
@@ -140,7 +141,7 @@ def placed_rows(
         if brokers is None:
             return None
         if entries:
-            key = counts.number(where.group, brokers)
+            key = counts.number(where.group, brokers, pending)
             rows[made.name] = ObjectRow(made.size, made.index_position, entries, key)
             counts.add(key, made.size)
     return (counts.result() if any(row.copies for row in rows.values()) else state), rows
@@ -189,15 +190,22 @@ def lacking_isr(state: State, placed: Iterable[Placed]) -> dict[int, tuple[int, 
     return {number: lacking for number, lacking in found.items() if lacking}
 
 
+def is_led(state: State, placed: Sequence[Placed]) -> bool:
+    """Whether an in-sync replica of each group has all of some new objects."""
+    return all(
+        held.intersection(state.placement_groups[number].isr) for number, held in held_by_all(state, placed).items()
+    )
+
+
 def with_missed(state: State, placed: Sequence[Placed], upload_epoch: int) -> State | None:
     """Replicas that did not get all objects of a commit leave the ISR, or stop joining.
 
     None if no replica of an ISR has them.
     """
+    if not is_led(state, placed):
+        return None
     for number, held in held_by_all(state, placed).items():
         group = state.placement_groups[number]
-        if not held.intersection(group.isr):
-            return None
         members = tuple(
             member if member.role == "out" or member.broker in held else _missed(state, member, upload_epoch)
             for member in group.members
@@ -242,23 +250,34 @@ def _recopied(state: State, copies: Iterable[r.Copy], *, held: bool) -> State | 
             continue
         if held and not keeps(state, broker, name):
             continue
-        group, brokers = known
-        if broker not in state.placement_groups[group].replicas or (broker in brokers) == held:
+        if broker not in state.placement_groups[known.group].replicas or (broker in known.brokers) == held:
             continue
-        now = {*brokers, broker} if held else {*brokers} - {broker}
+        now = {*known.brokers, broker} if held else {*known.brokers} - {broker}
         counts.add(row.copies, row.size, -1)
-        rows[name] = row = moved(row, copies=counts.number(group, tuple(sorted(now))))
+        rows[name] = row = moved(row, copies=counts.number(known.group, tuple(sorted(now)), known.pending))
         counts.add(row.copies, row.size)
-        groups.add(group)
+        groups.add(known.group)
     if not rows:
         return None
     return _settled(replace(counts.result(), objects=state.objects.update(rows)), groups)
 
 
-def _holders(state: State, counts: _Recount, row: ObjectRow) -> tuple[int, tuple[int, ...]] | None:
-    """Group and holders of an object; None if it is in the log's own root."""
-    known = state.copies.get(row.copies) or counts.new.get(row.copies)
-    return None if known is None else (known.group, known.brokers)
+def _holders(state: State, counts: _Recount, row: ObjectRow) -> Copies | None:
+    """Where an object is; None if it is in the log's own root."""
+    return state.copies.get(row.copies) or counts.new.get(row.copies)
+
+
+def not_pending(state: State, names: Iterable[str]) -> State:
+    """Objects of a commit that readers see from now on: a replica that lacks them has a deficit."""
+    counts, rows = _Recount(state), dict[str, ObjectRow]()
+    for name in names:
+        row = state.objects.get(name)
+        known = None if row is None else _holders(state, counts, row)
+        if row is not None and known is not None:
+            rows[name] = moved(row, copies=counts.number(known.group, known.brokers, False))
+            counts.add(row.copies, row.size, -1)
+            counts.add(rows[name].copies, row.size)
+    return replace(counts.result(), objects=state.objects.update(rows)) if rows else state
 
 
 # ---------------------------------------------------------------------------------------------------------------- brokers
@@ -360,6 +379,23 @@ def replay_join(state: State, record: r.JoinIsrRecord) -> State:
             continue
         if broker not in group.isr:
             state = _settled(_with_roles(state, number, {broker: "joining"}), [number])
+    return state
+
+
+def replay_lag(state: State, record: r.LagRecord) -> State:
+    """The last active member of an ISR stays, and so does one that nobody could copy to."""
+    for name, broker in record.lacking:
+        row = state.objects.get(name)
+        known = None if row is None else copies_of(state, row)
+        if known is None or not known.pending or broker in known.brokers:
+            continue
+        group = state.placement_groups[known.group]
+        others = [one for one in group.isr if one != broker and can_lead(state, one)]
+        if broker in group.isr and others and any(is_active(state, one) for one in known.brokers):
+            members = tuple(
+                _missed(state, one, state.version) if one.broker == broker else one for one in group.members
+            )
+            state = _with_group(state, known.group, members)
     return state
 
 
@@ -469,6 +505,7 @@ REPLAY_REPLICAS: Mapping[type[r.Record], Callable[[State, Any], State | None]] =
     r.HeldRecord: replay_held,
     r.MissingRecord: replay_missing,
     r.JoinIsrRecord: replay_join,
+    r.LagRecord: replay_lag,
     r.DropCopiesRecord: replay_drop,
     r.ElectLeaderRecord: replay_elect,
     r.ResetReplicasRecord: replay_reset,

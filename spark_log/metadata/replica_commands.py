@@ -97,6 +97,18 @@ class AddCopies(Command, frozen=True, kw_only=True, tag="add_copies"):
         return replicas.decide_if_changed(state, r.HeldRecord(copies=self.copies))
 
 
+class AddPendingCopies(Command, frozen=True, kw_only=True, tag="add_pending_copies"):
+    """Record copies of objects of pending commits, by who writes: others are passed over."""
+
+    role = "write"
+    copies: tuple[r.Copy, ...]
+    late: tuple[tuple[str, int], ...] = ()
+    """(object, broker) of those that could not be copied within `replica.lag.time.max.ms`."""
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return replicas.decide_pending_copies(state, self.copies, self.late)
+
+
 class RemoveCopies(Command, frozen=True, kw_only=True, tag="remove_copies"):
     """Record copies that were found damaged or absent."""
 

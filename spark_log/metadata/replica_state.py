@@ -121,3 +121,5 @@ class Copies(NamedTuple):
     """How many live objects there are."""
     bytes: int
     """Their size."""
+    pending: bool = False
+    """They are of commits that readers do not see yet: a replica that lacks them may be in the ISR."""

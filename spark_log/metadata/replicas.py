@@ -15,6 +15,7 @@ from spark_log.metadata.replica_state import (
     PlacementGroup,
 )
 from spark_log.metadata.state import ObjectRow, State, TopicKey
+from spark_log.model import ACKS_ALL
 from spark_log.settings import topic_config
 
 
@@ -35,6 +36,8 @@ class Targets(NamedTuple):
     """The same for the replicas that are about to enter the ISR."""
     least: int = 1
     """`min.insync.replicas`: a writer does not wait long for others when this many in-sync replicas have an object."""
+    leader_only: bool = False
+    """There are other replicas, which get the objects later, or if the leader does not take them: acks=1."""
 
     @property
     def all(self) -> tuple[tuple[int, int], ...]:
@@ -42,11 +45,14 @@ class Targets(NamedTuple):
         return (*self.isr, *self.joining)
 
 
-def targets_of(state: State, group: int, least: int = 1) -> Targets:
-    """Where objects of a placement group are put: its active replicas that are in the ISR or joining it."""
+def targets_of(state: State, group: int, least: int = 1, acks: int = ACKS_ALL) -> Targets:
+    """Where objects of a placement group are put: its active replicas that are in the ISR or joining it; with acks=1
+    its leader alone."""
     if group == OWN_GROUP:
         return Targets(least=least)
     known = group_at(state, group)
+    if acks != ACKS_ALL and known.leader != NO_LEADER:
+        return Targets(group, _with_epochs(state, [known.leader]), leader_only=True)
     return Targets(group, _with_epochs(state, known.isr), _with_epochs(state, known.joining), least)
 
 
@@ -138,9 +144,9 @@ def holders(state: State, row: ObjectRow) -> tuple[int, ...]:
 def deficit(state: State, number: int, broker: int) -> Deficit:
     """The objects that a replica of a group lacks.
 
-    Those without any known good copy are left out, and those that it need not keep.
+    Those without any known good copy are left out, pending ones, and those that it need not keep.
     """
-    lacking = list(lacked(state, number, broker))
+    lacking = [one for one in lacked(state, number, broker) if not state.copies[one].pending]
     if (known := state.brokers.get(broker)) is not None and known.keep_ms:
         sizes = [row.size for _, row in rows_with_copies(state.objects, lacking, known.dropped)] if lacking else []
         return Deficit(len(sizes), sum(sizes))
@@ -149,11 +155,11 @@ def deficit(state: State, number: int, broker: int) -> Deficit:
 
 
 def deficits(state: State, number: int) -> dict[int, int]:
-    """The replicas of a group that lack objects, with the number of these."""
+    """The replicas of a group that lack objects, with the number of these.  Pending ones do not count."""
     found: dict[int, int] = {}
     replicas = group_at(state, number).replicas
     for copies in state.copies.values():
-        if copies.group == number and copies.brokers:
+        if copies.group == number and copies.brokers and not copies.pending:
             for broker in replicas:
                 if broker not in copies.brokers:
                     found[broker] = found.get(broker, 0) + copies.objects
@@ -161,7 +167,7 @@ def deficits(state: State, number: int) -> dict[int, int]:
 
 
 def lacked(state: State, number: int, broker: int) -> Iterator[int]:
-    """Ids of the copies that a replica of a group has not, although another broker has them."""
+    """Ids of the copies that a replica of a group has not, although another broker has them; also pending ones."""
     for one, copies in state.copies.items():
         if copies.group == number and copies.brokers and broker not in copies.brokers:
             yield one

@@ -41,15 +41,29 @@ class Partition(NamedTuple):
 
     start: int = 0
     end: int = 0
+    """The next record gets this offset."""
     edition: int = 0
     """Grows with every swap, but not with appends and trims."""
     entries: tuple[Slice | Piece, ...] = ()
-    """In offset order, without gaps, up to `end`; the first ones may be below `start`."""
+    """In offset order, without gaps, up to `readable_end`; the first ones may be below `start`."""
 
     @property
     def readable_end(self) -> int:
-        """The high watermark: readers see the records before it.  These are all that are committed."""
-        return self.end
+        """The high watermark: readers see the records before it.  Those from here to `end` are in `State.pending`."""
+        return self.entries[-1].end if self.entries else self.start
+
+
+class PendingCommit(NamedTuple):
+    """A commit that readers do not see yet: not all in-sync replicas have its objects, or an earlier one waits."""
+
+    producer: str
+    sequence: int
+    version: int
+    objects: tuple[str, ...]
+    slices: tuple[tuple[str, int, Slice], ...]
+    """(topic id, partition, slice), in the order of offsets within a partition."""
+    pieces: tuple[tuple[str, int, Piece], ...] = ()
+    """Instead of slices."""
 
 
 class ObjectRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -208,6 +222,8 @@ class State:
     """Which brokers have copies of objects.  Objects of a group with the same holders share a row."""
     copies_made: int = 0
     """The highest key that `copies` has had: a key is never used again."""
+    pending: tuple[PendingCommit, ...] = ()
+    """Commits that readers do not see yet, in the order of their offsets."""
     features: Map[str, int] = field(default_factory=Map)
     """Raised levels; see `features.py`."""
     recent: tuple[Changes, ...] = field(default=(), compare=False, repr=False)

@@ -16,6 +16,7 @@ from spark_log.journal.index_reads import read_found
 from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import Entries, prunable, swap_in
 from spark_log.journal.store_operations import Refresh, Steps
+from spark_log.metadata.pending import entries_with_pending
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State
 from spark_log.metadata.swaps import Rewrite, resolve
@@ -27,7 +28,7 @@ def prune_lost(state: State, context: Context) -> Steps[None]:
     if not (yield from _lost(_pieces(prunable(state).values()))):
         return
     state = yield Refresh()  # an index may be missing because a newer state has replaced it
-    everything = {key: part.entries for key, part in state.partitions.items()}
+    everything = entries_with_pending(state)
     lost = yield from _lost(_pieces(everything.values()))
     old = {key: entries for key, entries in prunable(state).items() if not lost.isdisjoint(entries)}
     if not old:
@@ -66,7 +67,7 @@ def _read(pieces: Iterable[Piece]) -> Steps[dict[Piece, list[Slice]]]:
 def _uncounted(state: State, known: dict[Piece, list[Slice]]) -> Counter[str]:
     """By object, the live slices that are counted but that no readable entry names."""
     counted = Counter({name: row.live for name, row in state.objects.items()})
-    for part in state.partitions.values():
-        counted.subtract(one.object for one in resolve(part.entries, known))
-        counted.subtract(entry.object for entry in part.entries if isinstance(entry, Piece))
+    for entries in entries_with_pending(state).values():
+        counted.subtract(one.object for one in resolve(entries, known))
+        counted.subtract(entry.object for entry in entries if isinstance(entry, Piece))
     return +counted

@@ -102,7 +102,7 @@ def begin_mirror(log: Log, store: ObjectStore) -> None:
     here, there = f"{store.url}/", f"{journal.metadata.url}/"
     if here != there and (here.startswith(there) or there.startswith(here)):
         raise InvalidRequest(f"{here} and {there}: a mirror and its log must not lie within each other")
-    form = _format_of(store)
+    form = format_of(store)
     if form is None:
         if found := [*store.list(META), *store.list(DATA)]:
             raise InvalidRequest(f"{store.url} has {found[0]}: a mirror begins in an empty folder")
@@ -294,7 +294,8 @@ class Mirror:
         return view
 
 
-def _format_of(store: ObjectStore) -> Format | None:
+def format_of(store: ObjectStore) -> Format | None:
+    """`meta/format` in a root; None if it has none."""
     try:
         return parse_format(store.get(FORMAT_KEY), store.url)
     except ObjectNotFound:
@@ -302,7 +303,7 @@ def _format_of(store: ObjectStore) -> Format | None:
 
 
 def _check_format(store: ObjectStore, source: Journal) -> None:
-    form = _format_of(store)
+    form = format_of(store)
     if form is None:
         raise NoLog(f"{store.url} is not a mirror: is its disk mounted? `pylog mirror set {store.url}` begins one")
     if form.cluster_id != source.cluster_id:

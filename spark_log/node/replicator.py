@@ -16,8 +16,9 @@ from spark_log.errors import SparkLogError
 from spark_log.journal.object_names import upload_epoch
 from spark_log.metadata.column_blocks import rows_with_copies
 from spark_log.metadata.kept_copies import next_dropped
+from spark_log.metadata.pending import lacking_objects
 from spark_log.metadata.records import Copy
-from spark_log.metadata.replica_commands import AddCopies, DropCopies, JoinIsr
+from spark_log.metadata.replica_commands import AddCopies, AddPendingCopies, DropCopies, JoinIsr
 from spark_log.metadata.replica_state import Member
 from spark_log.metadata.replicas import (
     Deficit,
@@ -104,6 +105,8 @@ class Replicator:
         self._only = None if brokers is None else frozenset(brokers)
         self._whole_ms: dict[tuple[int, int], int] = {}
         """By group and broker: when the state was read of which the replica lacks nothing, on the monotonic clock."""
+        self._pending_ms: dict[tuple[str, int], int] = {}
+        """By object of a pending commit and in-sync replica that lacks it: since when, on the monotonic clock."""
         self._searched: dict[str, tuple[int, tuple[int | None, ...]]] = {}
         """By object without any known copy: when it was looked for, and the epochs of the replicas."""
 
@@ -126,6 +129,7 @@ class Replicator:
         for broker, copied in done.items():
             self._note_whole(state, broker, copied, began_ms)
         state = journal.refresh()
+        self._drop_late(state)
         joined = self._join(state)
         state = journal.state
         return ReplicationReport(
@@ -165,6 +169,18 @@ class Replicator:
     @staticmethod
     def _is_behind(state: State, broker: int) -> bool:
         return any(True for _ in lacked_objects(state, broker))
+
+    # -------------------------------------------------------------------------------------------------- pending commits
+
+    def _drop_late(self, state: State) -> None:
+        """In-sync replicas that lack an object of a pending commit for `replica.lag.time.max.ms` leave the ISR, as in
+        Kafka: readers would never see the commit."""
+        now_ms, lag_ms = self._clock.monotonic_ms(), cluster_config(state.configs, "replica.lag.time.max.ms")
+        lacking = {(one.name, broker) for one in lacking_objects(state, state.pending) for broker, _ in one.lacking}
+        self._pending_ms = {one: self._pending_ms.get(one, now_ms) for one in lacking}
+        late = sorted(one for one, since_ms in self._pending_ms.items() if now_ms - since_ms >= lag_ms)
+        if late:
+            self._journal.propose(AddPendingCopies(copies=(), late=tuple(late)))
 
     # ---------------------------------------------------------------------------------------------------------- joining
 

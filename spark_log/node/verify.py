@@ -32,6 +32,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import LOG
 from spark_log.journal.opening import View, check_chain, open_view
 from spark_log.journal.store_operations import OWN_ROOT, PARALLEL, Get, List, Op, Steps
+from spark_log.metadata.pending import entries_with_pending, visible_end
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replay_replicas import without_replicas
 from spark_log.metadata.slice_index import decode_piece, slices_of
@@ -125,10 +126,10 @@ def resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Probl
     slices: dict[TopicKey, list[Slice]] = {}
     problems: list[Problem] = []
     indexes = yield from _read_indexes(state)
-    for key, part in sorted(state.partitions.items()):
+    for key, entries in entries_with_pending(state).items():
         slices[key] = []
-        problems += _gaps(_name(state, key), part)
-        for entry in part.entries:
+        problems += _gaps(_name(state, key), state.partitions[key], visible_end(state, key))
+        for entry in entries:
             if isinstance(entry, Slice):
                 slices[key].append(entry)
                 continue
@@ -142,7 +143,7 @@ def resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Probl
 def _read_indexes(state: State) -> Steps[dict[Piece, bytes | None]]:
     """The bytes of each slice index; None: its object is missing.  Adjacent ones are read together."""
     groups = neighbours(
-        entry for part in state.partitions.values() for entry in part.entries if isinstance(entry, Piece)
+        entry for entries in entries_with_pending(state).values() for entry in entries if isinstance(entry, Piece)
     )
     found: dict[Piece, bytes | None] = {}
     for at in range(0, len(groups), INDEXES_AT_ONCE):
@@ -162,16 +163,19 @@ def _name(state: State, key: TopicKey) -> str:
     return f"{state.topics[key[0]].name}-{key[1]}"
 
 
-def _gaps(name: str, part: Partition) -> Iterator[Problem]:
+def _gaps(name: str, part: Partition, end: int) -> Iterator[Problem]:
+    """
+    end:  where the pending commits of the partition begin, or its end.
+    """
     entries = part.entries
     if not entries:
-        if part.start != part.end:
-            yield Problem(name, f"offsets {part.start} to {part.end} have no slices")
+        if part.start != end:
+            yield Problem(name, f"offsets {part.start} to {end} have no slices")
         return
     if entries[0].start > part.start:
         yield Problem(name, f"offsets {part.start} to {entries[0].start} have no slices")
-    if entries[-1].end != part.end:
-        yield Problem(name, f"its slices end at {entries[-1].end}, the partition at {part.end}")
+    if entries[-1].end != end:
+        yield Problem(name, f"its slices end at {entries[-1].end}, the partition at {end}")
     yield from _holes(name, entries)
 
 
@@ -208,7 +212,10 @@ def _piece_sums(piece: Piece, rows: Sequence[Slice]) -> Iterator[Problem]:
 def _counts(state: State, slices: dict[TopicKey, list[Slice]]) -> Iterator[Problem]:
     live = Counter(piece.object for rows in slices.values() for piece in rows)
     live.update(
-        entry.object for part in state.partitions.values() for entry in part.entries if isinstance(entry, Piece)
+        entry.object
+        for entries in entries_with_pending(state).values()
+        for entry in entries
+        if isinstance(entry, Piece)
     )
     for name in sorted({*live, *state.objects}):
         row = state.objects.get(name)

@@ -84,6 +84,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "mirror run",
         "mirror set",
         "mirror status",
+        "move",
         "plan",
         "produce",
         "producer list",

@@ -71,3 +71,16 @@ def test_a_damaged_object_is_repaired_from_the_mirror(pylog: Pylog, tmp_path: Pa
         "verify", "--repair-from", str(tmp_path / "empty")
     )
     assert "--repair-from, which is missing" in pylog.run("verify", "--repair-option", "key=k").stderr
+
+
+def test_a_log_is_moved(pylog: Pylog, tmp_path: Path) -> None:
+    """It asks before; the former URL leads to the new place; wrong usage is named."""
+    new = tmp_path / "moved"
+    assert "give --yes" in pylog.refused("move", str(new))
+    assert "give either TARGET or --cancel" in pylog.wrong("move")
+    assert "would move the log from" in pylog.run("move", str(new), "--dry-run").stderr and not new.exists()
+    done = pylog.json("move", str(new), "--yes")
+    assert done["url"] == new.as_uri() and done["closed_ms"] >= 0
+    assert Pylog(new).ok("topic", "list") == pylog.ok("topic", "list")
+    assert pylog.json("cluster", "info")["url"] == new.as_uri()
+    assert "already" in pylog.refused("move", "--cancel", "--yes")

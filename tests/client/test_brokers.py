@@ -400,7 +400,7 @@ def test_unknown_brokers(log: Log) -> None:
 def test_a_root_that_hangs_is_not_waited_for_by_an_administrator(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unfencing fails and says what to do, removing warns, and verifying names the broker whose copies are unchecked."""
+    """Unfencing fails and says what to do, removing warns, and verifying names the broker."""
     with_copies(log, [tmp_path / "disk1", tmp_path / "disk2"])
     commit_copies(log, "t", [b"a"])
     add_broker(log.journal, 3, str(tmp_path / "disk3"))

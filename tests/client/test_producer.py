@@ -490,7 +490,7 @@ def test_settings_of_kafkas_clients_are_taken_over(tmp_path: Path) -> None:
         max_in_flight_requests_per_connection=5,
         request_timeout_ms=30_000,
         client_id="me",
-        acks="1",
+        acks="-1",
     )
     assert isinstance(producer, Producer) and producer.partitions_for("t") == {0}
     producer.close()

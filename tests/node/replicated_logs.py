@@ -20,7 +20,7 @@ from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replica_commands import RegisterBroker
 from spark_log.metadata.replicas import copies_of, epoch_of, group_number
 from spark_log.metadata.state import State
-from spark_log.model import Placed
+from spark_log.model import ACKS_ALL, Placed
 from spark_log.segment.conform import conform
 from spark_log.store.memory import MemoryStore
 from spark_log.store.open import open_store
@@ -74,7 +74,9 @@ def add_broker(
     )
 
 
-def put(log: Log, held: Sequence[int], rows: int = 10, *, width: int = 100, topic: str = "t") -> str:
+def put(
+    log: Log, held: Sequence[int], rows: int = 10, *, width: int = 100, topic: str = "t", acks: int = ACKS_ALL
+) -> str:
     """Commit an object that these brokers have; its name."""
     state, at = log.journal.refresh(), next(_numbers)
     staged = MemoryStore(f"staged-{at}")
@@ -95,6 +97,8 @@ def put(log: Log, held: Sequence[int], rows: int = 10, *, width: int = 100, topi
         objects=uploaded.objects,
         slices=uploaded.slices,
         placed=(Placed(group_number(state, (state.names[topic], 0)), epochs),),
+        birth=-1 if acks == ACKS_ALL else state.version,
+        acks=acks,
     )
     log.journal.propose(Append(commit=commit))
     return name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from spark_log import Log
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
+from spark_log.model import ACKS_LEADER
 from spark_log.node.checked_copies import BadCopy, check_copy
 from spark_log.node.replicator import Replicator
 from tests.node.replicated_logs import add_broker, brokers_of, create_topic, folder_of, group_of, put, replicated_log
@@ -191,3 +193,19 @@ def test_every_byte_of_an_object_is_checked(log: Log) -> None:
         store.put(name, [good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :]])
         with pytest.raises(BadCopy):
             check_copy(store, name, row)
+
+
+def test_a_replica_that_does_not_get_pending_objects_leaves_the_isr(log: Log, tmp_path: Path) -> None:
+    """Its root takes nothing for `replica.lag.time.max.ms`: readers would wait for it for ever."""
+    name = put(log, [0], acks=ACKS_LEADER)
+    key = (log.journal.refresh().names["t"], 0)
+    assert group_of(log.journal.state).isr == (0, 1, 2) and log.journal.state.partitions[key].readable_end == 0
+    folder_of(log, tmp_path, 2).mkdir()
+    (folder_of(log, tmp_path, 2) / "data").write_text("this is not a folder")
+    replicator = Replicator(log)
+    replicator.round()
+    time.sleep(0.002)
+    replicator.round()
+    state = log.journal.refresh()
+    assert (group_of(state).isr, brokers_of(state, name)) == ((0, 1), (0, 1))
+    assert state.partitions[key].readable_end == state.partitions[key].end > 0

@@ -146,9 +146,20 @@ def test_another_isolation_level_is_refused() -> None:
 def test_acks_are_those_of_kafka(name: str) -> None:
     """all, -1, 0 and 1."""
     for value in ("all", "-1", "0", "1"):
-        assert written(**{name: value}).notes == ()
+        options = written(**{name: value})
+        assert (options.notes, options.acks) == ((), -1 if value in ("all", "-1") else 1)
     with pytest.raises(InvalidRequest, match=f"option {name}: '2' is not one of all, -1, 0, 1"):
         written(**{name: "2"})
+
+
+def test_exactly_once_writes_need_acks_all() -> None:
+    """As Kafka's idempotence does: streams, and batches with a version."""
+    for options in ({"txnAppId": "a", "txnVersion": "1"}, {"pylog.txnFromQuery": "true"}):
+        with pytest.raises(InvalidRequest, match="option kafka.acks: '1' is for batch writes"):
+            written(**{"kafka.acks": "1", **options})
+    with pytest.raises(InvalidRequest, match="option acks: '0' is for batch writes"):
+        write_options(asked("/log", None, topic="t", acks="0"), streaming=True)
+    assert write_options(asked("/log", None, topic="t", acks="-1"), streaming=True).acks == -1
 
 
 @pytest.mark.parametrize("value", ["lz4", "zstd", "none"])

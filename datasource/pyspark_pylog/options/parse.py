@@ -27,7 +27,7 @@ from pyspark_pylog.options.values import Options, duration_ms, flag, one_of, pos
 from pyspark_pylog.options.where_condition import condition_of
 from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
-from spark_log.model import PROGRESS_TOPIC, TopicPartition
+from spark_log.model import ACKS_ALL, ACKS_LEADER, PROGRESS_TOPIC, TopicPartition
 from spark_log.positions import Earliest, Latest
 from spark_log.segment.compression import COMPRESSIONS
 from spark_log.settings import check_topic_name
@@ -129,6 +129,8 @@ class WriteOptions:
     """Checkpoint of the streaming query, if known."""
     dead_letters: str | None
     """The topic for rows that cannot be written; None: they fail the write."""
+    acks: int
+    """As a commit has it."""
     notes: tuple[str, ...]
     """Warnings about options without effect, to be logged once."""
 
@@ -333,8 +335,7 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
     if topic is not None:
         check_topic_name(topic)
     notes = tuple(_kafkas(options, WRITES))
-    for name in ("acks", "kafka.acks"):
-        one_of(options, name, "all", "-1", "0", "1")
+    acks = _acks(options, streaming=streaming)
     if streaming:
         _only(
             options,
@@ -360,6 +361,7 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
         skip_older_batches=one_of(options, "onolderbatch", "fail", "skip") == "skip",
         checkpoint=options.get("checkpointlocation") or options.get("pylog.checkpoint"),
         dead_letters=_dead_letters(options, topic),
+        acks=acks,
         notes=(*notes, *_write_notes(options)),
     )
 
@@ -430,6 +432,22 @@ def _write_notes(options: Options) -> Iterator[str]:
     ):
         if ours in options and kafkas in options:
             yield f"{kafkas}: without effect, the option {ours} takes precedence"
+
+
+def _acks(options: Options, *, streaming: bool) -> int:
+    """`acks` as a commit has it.  Exactly-once writes need all, as Kafka's idempotence does."""
+    given = [name for name in ("acks", "kafka.acks") if name in options]
+    found = [
+        ACKS_ALL if one_of(options, name, "all", "-1", "0", "1") in ("all", "-1") else ACKS_LEADER for name in given
+    ]
+    if not found or found[0] == ACKS_ALL:
+        return ACKS_ALL
+    if streaming or "txnversion" in options or "pylog.txnfromquery" in options:
+        raise InvalidRequest(
+            f"option {given[0]}: {options[given[0]]!r} is for batch writes without txnVersion: a write that happens once "
+            "needs acks=all, as Kafka's idempotence does; remove the option"
+        )
+    return ACKS_LEADER
 
 
 def _only(options: Options, names: tuple[str, ...], where: str) -> None:

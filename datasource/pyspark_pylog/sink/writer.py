@@ -36,6 +36,7 @@ from pyspark_pylog.sink.write_columns import pieces, written_columns
 from pyspark_pylog.task_metadata import journal_since, newest_journal
 from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.producing.commit import PlainProducer
+from spark_log.client.producing.pending_copies import wait_for_copies
 from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, specs_of, topic_spec
 from spark_log.client.producing.upload import Uploaded, Uploader
 from spark_log.client.topics import DEAD_LETTER_CONFIGS, ensure_topic
@@ -112,7 +113,7 @@ def _begin(options: WriteOptions, schema: StructType) -> Begun:
         ensure_topic(journal, options.dead_letters, DEAD_LETTER_CONFIGS)
     state = journal.newest
     log = planned_log(options.location, journal, state.version)
-    targets = {group: targets_of(state, group) for group in state.placement_groups}
+    targets = {group: targets_of(state, group, acks=options.acks) for group in state.placement_groups}
     if options.topic is None:
         return Begun(options, columns, log, specs_of(state), targets)
     known = [name for name in (options.topic, options.dead_letters) if name is not None]
@@ -189,7 +190,8 @@ class LogWriter(DataSourceArrowWriter):
             options, epoch = self.begun.options, self.begun.log.version
             committed: Committed | None
             if options.txn_version is None:
-                committed = PlainProducer(journal).commit(epoch, uploads)
+                committed = PlainProducer(journal).commit(epoch, uploads, acks=options.acks)
+                wait_for_copies(journal)  # Spark may end this process, as below
             elif options.txn_from_query:
                 query = options.query_id or next((message.query_id for message in done if message.query_id), None)
                 committed = commit_sink_batch(journal, options, query, epoch, uploads)

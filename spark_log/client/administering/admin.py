@@ -148,7 +148,7 @@ class Admin:
         live = [piece for piece in slices if piece.end > part.start]
         size = sum(piece.length for piece in live) + sum(piece.bytes for piece in missing)
         objects = len({piece.object for piece in live})
-        return PartitionDescription(number, part.start, part.readable_end, size, objects, *replicas)
+        return PartitionDescription(number, part.start, part.readable_end, part.end, size, objects, *replicas)
 
     def create_partitions(self, totals: Mapping[str, int]) -> None:
         """Increase the partition counts of topics to new totals."""

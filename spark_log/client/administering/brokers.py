@@ -253,8 +253,8 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     """Take a fenced broker back, without the copies that its root lacks.  False if it was not fenced.
 
     deep:  also without those that have another size than in the state.
-    Raises WrongRoot if the root is not the broker's, or that of a log of which this one is a copy; StorageUnavailable if
-    it does not answer; StorageError if it cannot be read.  Then the broker stays fenced.
+    Raises WrongRoot if the root is not the broker's, or that of a log of which this one is a copy; StorageUnavailable
+    if it does not answer; StorageError if it cannot be read.  Then the broker stays fenced.
     """
     journal.require(None)
     known = _known(journal.refresh(), broker)

@@ -12,7 +12,11 @@ class PartitionDescription(NamedTuple):
 
     partition: int
     start: int
+    high_watermark: int
+    """Readers see the records before it."""
     end: int
+    """The next record gets this offset.  Records from `high_watermark` on were written with acks=0 or 1, or after such
+    ones, and are not on all in-sync replicas yet."""
     bytes: int
     """Size of the segments that hold its records."""
     objects: int
@@ -36,7 +40,7 @@ class PartitionDescription(NamedTuple):
 
     @property
     def rows(self) -> int:
-        return self.end - self.start
+        return self.high_watermark - self.start
 
     @property
     def unavailable(self) -> bool:

@@ -16,7 +16,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.replica_puts import ReplicaPuts
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.replicas import Targets, targets_of
-from spark_log.model import TopicPartition
+from spark_log.model import ACKS_ALL, ACKS_LEADER, TopicPartition
 from spark_log.segment.compression import DEFAULT_COMPRESSION
 from spark_log.segment.conform import conform
 from spark_log.text import counted
@@ -40,18 +40,22 @@ class Appender:
         *,
         partitioner: str,
         compression: str,
+        acks: int = ACKS_ALL,
     ) -> dict[TopicPartition, range]:
         """Append records, all or none, and return the offsets they got.
 
         identity:  from `txn_identity`; None: one of the appender's.
+        acks:      `ACKS_LEADER` only without an identity.
         """
         ensure_topic(self._journal, topic)
         epoch = self._journal.recent().version
-        uploaded = upload_rows(self._journal, topic, data, epoch, partitioner=partitioner, compression=compression)
+        uploaded = upload_rows(
+            self._journal, topic, data, epoch, partitioner=partitioner, compression=compression, acks=acks
+        )
         if not uploaded.slices:
             return {}
         if identity is None:
-            return offsets_by_name(self._journal.state, self._commit_plain(epoch, uploaded))
+            return offsets_by_name(self._journal.state, self._commit_plain(epoch, uploaded, acks))
         try:
             committed = commit_uploads(self._journal, identity, epoch, [uploaded])
         except SequenceConflict as error:
@@ -60,13 +64,13 @@ class Appender:
             logger.warning("%s", skipped_version(identity, committed, [uploaded]))
         return offsets_by_name(self._journal.state, committed)
 
-    def _commit_plain(self, epoch: int, uploaded: Uploaded) -> Committed:
+    def _commit_plain(self, epoch: int, uploaded: Uploaded, acks: int) -> Committed:
         try:
             producer = self._idle.pop()  # the one that was used last, so that few identities are in use
         except IndexError:
             producer = PlainProducer(self._journal)
         try:
-            return producer.commit(epoch, [uploaded])
+            return producer.commit(epoch, [uploaded], acks=acks)
         finally:
             self._idle.append(producer)
 
@@ -79,6 +83,7 @@ def upload_rows(
     *,
     partitioner: str = "default",
     compression: str = DEFAULT_COMPRESSION,
+    acks: int = ACKS_ALL,
 ) -> Uploaded:
     """Write records as objects under an upload epoch, without committing them."""
     clock = journal.context.clock
@@ -89,7 +94,7 @@ def upload_rows(
         journal.context.random(),
         partitioner=partitioner,
         compression=compression,
-        replicas=replica_puts(journal),
+        replicas=replica_puts(journal, acks=acks),
     )
     try:
         count = 0
@@ -101,14 +106,16 @@ def upload_rows(
         uploader.close()
 
 
-def replica_puts(journal: Journal, until_ms: float = math.inf, *, patient: bool = True) -> ReplicaPuts:
-    """Puts to the replicas that are in sync or joining when a put begins.
+def replica_puts(
+    journal: Journal, until_ms: float = math.inf, *, patient: bool = True, acks: int = ACKS_ALL
+) -> ReplicaPuts:
+    """Puts to the replicas that are in sync or joining when a put begins; with acks=1 first to the leader alone.
 
     until_ms, patient:  as for `ReplicaPuts`.
     """
 
     def targets(group: int) -> Targets:
-        found = targets_of(journal.newest, group)
+        found = targets_of(journal.newest, group, acks=acks)
         return found if found.isr else newest(group)  # in an old state all of them may be fenced
 
     def newest(group: int) -> Targets:
@@ -118,10 +125,11 @@ def replica_puts(journal: Journal, until_ms: float = math.inf, *, patient: bool 
     return ReplicaPuts(journal.roots, targets, newest, journal.context.clock, until_ms, patient)
 
 
-def check_acks(acks: str | int) -> None:
-    """Raises InvalidRequest unless it is 0, 1 or all."""
-    if str(acks) not in ("0", "1", "-1", "all"):
-        raise InvalidRequest(f"invalid value {acks!r} for acks: expected 0, 1 or all")
+def acks_of(given: str | int) -> int:
+    """`acks` as a commit has it.  Raises InvalidRequest unless it is 0, 1 or all."""
+    if str(given) not in ("0", "1", "-1", "all"):
+        raise InvalidRequest(f"invalid value {given!r} for acks: expected 0, 1 or all")
+    return ACKS_ALL if str(given) in ("-1", "all") else ACKS_LEADER
 
 
 def txn_identity_if_given(app_id: str | None, version: int | None, topic: str) -> Identity | None:

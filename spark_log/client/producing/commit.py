@@ -11,6 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from spark_log.client.producing.lacking_replicas import copied
+from spark_log.client.producing.pending_copies import await_visible, copy_in_background
 from spark_log.client.producing.upload import Uploaded, join_uploads
 from spark_log.errors import (
     CommitUnknown,
@@ -34,7 +35,7 @@ from spark_log.metadata.records import CommitRecord, GroupCommit
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.slice_index import IndexPart, encode_index
 from spark_log.metadata.state import State, TopicKey
-from spark_log.model import DataObject, Placed, Run, Slice, TopicPartition
+from spark_log.model import ACKS_ALL, DataObject, Placed, Run, Slice, TopicPartition
 from spark_log.positions import format_timestamp_ms
 from spark_log.settings import has_cleanup_policy, topic_config
 
@@ -89,15 +90,19 @@ def commit_uploads(
     by: Sequence[tuple[str, Committer]] = (),
     *,
     upkeep: bool = True,
+    acks: int = ACKS_ALL,
 ) -> Committed:
     """Commit uploads, made under upload epoch `epoch`, in their order, together with positions of groups.
 
     by:      the members of groups that commit the positions.
     upkeep:  as for `propose`.
+    acks:    with `ACKS_LEADER` readers may not see the records yet when this returns.
 
     Raises CommitUnknown if the storage failed repeatedly, so the commit may have been applied.  A retry with the same
     identity applies it once.  Raises NotEnoughReplicas and LeaderNotAvailable after the deadline, or after
     `REPLICAS_MS_MAX` without one: until then, objects are copied to the replicas that lack them if `retry` is patient.
+    RequestTimedOut if readers do not see a commit with acks=all by then, because earlier ones with acks=1 are not on
+    all in-sync replicas.
     """
     upload = join_uploads(uploads)
     commit = CommitRecord(
@@ -113,6 +118,7 @@ def commit_uploads(
         groups=tuple(groups),
         source=identity.source,
         placed=upload.placed,
+        acks=acks,
     )
     if len(upload.slices) > SLICES_INLINE_MAX:
         commit = _with_pieces(journal, commit)
@@ -180,7 +186,8 @@ def _persist_on_replicas(journal: Journal, append: Append, retry: RetryPolicy, u
     until_ms = clock.monotonic_ms() + REPLICAS_MS_MAX if retry.deadline_ms is None else retry.deadline_ms
     while True:
         try:
-            return _persist(journal, append, retry, upkeep)
+            committed = _persist(journal, append, retry, upkeep)
+            return _acknowledged(journal, append, committed, retry, until_ms)
         except (NotEnoughReplicas, LeaderNotAvailable) as error:
             left_ms = until_ms - clock.monotonic_ms() - REPLICAS_BACKOFF_MS
             if left_ms <= 0 or not retry.patient:
@@ -195,6 +202,16 @@ def _persist_on_replicas(journal: Journal, append: Append, retry: RetryPolicy, u
         with suppress(StorageUnavailable):
             journal.refresh(round(until_ms))  # it was refused on the state that this process knew
         wait = min(2 * wait, REPLICAS_BACKOFF_MS_MAX)
+
+
+def _acknowledged(
+    journal: Journal, append: Append, committed: Committed, retry: RetryPolicy, until_ms: float
+) -> Committed:
+    """With acks=all wait until readers see the commit; with acks=1 copy what replicas lack in the background."""
+    if append.commit.acks == ACKS_ALL:
+        return await_visible(journal, committed, lambda: _persist(journal, append, retry, False), until_ms)
+    copy_in_background(journal, committed.lacking)
+    return committed
 
 
 def _persist(journal: Journal, append: Append, retry: RetryPolicy, upkeep: bool) -> Committed:
@@ -300,6 +317,7 @@ class PlainProducer:
         uploads: Sequence[Uploaded],
         groups: Sequence[GroupCommit] = (),
         retry: RetryPolicy = RETRY_POLICY,
+        acks: int = ACKS_ALL,
     ) -> Committed:
         """Commit once.  After a failure, the next commit has a new identity."""
         with self._lock:
@@ -309,7 +327,9 @@ class PlainProducer:
                 self._producer, self._birth, self._sequence = self._journal.context.unique(), state.version, 0
             identity = Identity(producer=self._producer, sequence=self._sequence, birth=self._birth)
             try:
-                committed = commit_uploads(self._journal, identity, epoch, uploads, groups, retry, upkeep=False)
+                committed = commit_uploads(
+                    self._journal, identity, epoch, uploads, groups, retry, upkeep=False, acks=acks
+                )
             except BaseException:
                 # It may have been applied, even after an interrupt: the next commit must not pass for its duplicate.
                 self._producer = ""

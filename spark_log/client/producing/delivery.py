@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_log.client.producing.append import replica_puts
+from spark_log.client.producing.append import acks_of, replica_puts
 from spark_log.client.producing.commit import PlainProducer, RetryPolicy
 from spark_log.client.producing.futures import Assignment, Columns, Headers, Ints, SentBatch
 from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, faults_of, topic_spec
@@ -40,6 +40,7 @@ from spark_log.journal.replica_puts import NoReplica
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.state import TopicKey
+from spark_log.model import ACKS_ALL
 from spark_log.segment.conform import Rows
 from spark_log.segment.partitioners import Murmur2Partitioner, Partitioner, assign_partitions, make_partitioner
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
@@ -98,6 +99,7 @@ class Delivery:
         self._clock = journal.context.clock
         self._settings = settings
         self._plain = PlainProducer(journal)
+        self._acks = acks_of(settings["acks"])
         self._rng = journal.context.random()
         self._partitioners: dict[str, Partitioner] = {}
         self._assigning = journal.context.threads.lock()
@@ -160,7 +162,9 @@ class Delivery:
         epoch = self._journal.recent(deadline).version
         store = with_retries_for(self._journal.roots.own, self._clock, deadline - self._clock.monotonic_ms())
         compression = self._settings["compression_type"]
-        replicas = replica_puts(self._journal, deadline, patient=self._is_held is None)
+        patient = self._is_held is None
+        acks = ACKS_ALL if patient else self._acks  # it is for records that a leader has not taken
+        replicas = replica_puts(self._journal, deadline, patient=patient, acks=acks)
         uploader = Uploader(store, epoch, self._rng, compression=compression, replicas=replicas)
         attempt = Attempt(epoch, uploader, [], [])
         try:
@@ -187,7 +191,9 @@ class Delivery:
             self._settings["retry_backoff_max_ms"],
             patient=self._is_held is None,
         )
-        committed = self._plain.commit(attempt.epoch, [uploaded], retry=retry) if uploaded.slices else None
+        committed = None
+        if uploaded.slices:
+            committed = self._plain.commit(attempt.epoch, [uploaded], retry=retry, acks=self._acks)
         earlier = Counter[TopicKey]()
         for one in attempt.staged:
             self._resolve(one, committed, earlier)

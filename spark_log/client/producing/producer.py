@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 from spark_log.client.client_settings import PRODUCER, coder, resolve_settings
 from spark_log.client.producing.accumulator import TopicQueue, linger_left_ms
+from spark_log.client.producing.append import acks_of
 from spark_log.client.producing.delivery import Attempt
 from spark_log.client.producing.futures import NONE, RecordFuture, SentBatch, stamp_of
 from spark_log.client.producing.group_pipelines import Owner, Pipelines
@@ -36,6 +37,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
+from spark_log.model import ACKS_ALL
 from spark_log.positions import TIME_MS_MAX
 from spark_log.text import type_of
 from spark_log.threads import Thread, at_exit
@@ -56,6 +58,11 @@ class Producer:
 
     def __init__(self, journal: Journal, **settings: Any) -> None:
         self._settings = resolve_settings("producer", PRODUCER, settings)
+        if settings.get("enable_idempotence") and acks_of(self._settings["acks"]) != ACKS_ALL:
+            raise InvalidRequest(
+                f"acks={self._settings['acks']} with enable_idempotence=True: expected acks='all', as in Kafka; without "
+                "enable_idempotence any acks is accepted"
+            )
         self._journal = journal
         self._clock = journal.context.clock
         self._machine = journal.context.threads

@@ -21,8 +21,10 @@ from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.groups import check_generation, check_positions
 from spark_log.metadata.decide.replicas import check_replicas, without_places
 from spark_log.metadata.decide.transactions import is_timed_out
-from spark_log.metadata.replay import admits, known_objects
+from spark_log.metadata.pending import LackingObject, lacking_objects, pending_of, pending_until
+from spark_log.metadata.replay import admits, known_objects, replay_records
 from spark_log.metadata.state import ProducerState, State, TopicKey
+from spark_log.model import ACKS_ALL, ACKS_LEADER
 from spark_log.settings import has_cleanup_policy
 from spark_log.text import counted
 
@@ -39,6 +41,10 @@ class Committed(NamedTuple):
     """For a duplicate: the sequence of the producer's last commit."""
     time_ms: int = 0
     """The log's time at the commit; 0 for a duplicate that is not the producer's last commit."""
+    pending: bool = False
+    """Readers do not see the records yet: an acks=all commit is not acknowledged before they do."""
+    lacking: tuple[LackingObject, ...] = ()
+    """The objects that replicas must get before; some of them if there are many."""
 
 
 def decide_commit(
@@ -61,7 +67,7 @@ def decide_commit(
         last = known.last_commit
         if last is not None and last.sequence == commit.sequence:
             repeat = Committed(last.version, last.ranges, repeated=True, last=last.sequence, time_ms=known.time)
-            return Decision((), repeat)
+            return Decision((), _with_pending(state, commit, repeat))
         if not commit.dense and commit.sequence <= known.last:
             return Decision((), Committed(known.version, {}, repeated=True, last=known.last))
     _check_producer(state, commit)
@@ -78,8 +84,31 @@ def decide_commit(
     for group in commit.groups:
         check_generation(state, group)
         check_positions(state, group)
-    ranges = _next_ranges(state, commit)
-    return Decision((commit,), Committed(state.version, ranges, repeated=False, time_ms=state.time))
+    _check_acks(commit)
+    committed = Committed(state.version, _next_ranges(state, commit), repeated=False, time_ms=state.time)
+    if commit.acks != ACKS_ALL or state.pending:
+        committed = _with_pending(replay_records(state, [commit]), commit, committed)
+    return Decision((commit,), committed)
+
+
+def _check_acks(commit: r.CommitRecord) -> None:
+    """Identities that outlive a process, and positions of groups, are for exactly-once writes."""
+    if commit.acks not in (ACKS_ALL, ACKS_LEADER):
+        raise InvalidRequest(f"acks={commit.acks} in a commit: expected {ACKS_ALL} or {ACKS_LEADER}")
+    if commit.acks != ACKS_ALL and (commit.birth < 0 or commit.groups):
+        raise InvalidRequest("streams, transactions and versions of an application need acks=all")
+
+
+def _with_pending(state: State, commit: r.CommitRecord, committed: Committed) -> Committed:
+    """The reply for a commit that is pending in a state, with the objects that must be copied first.
+
+    For acks=all also those of the commits before it, for which it waits.
+    """
+    waiting = pending_of(state, commit.producer, commit.sequence) if state.pending else None
+    if waiting is None:
+        return committed
+    some = pending_until(state, waiting) if commit.acks == ACKS_ALL else (waiting,)
+    return committed._replace(pending=True, lacking=lacking_objects(state, some))
 
 
 def _check_repeat(known: ProducerState, commit: r.CommitRecord) -> None:

@@ -42,7 +42,7 @@ from spark_log.metadata.replicas import (
     targets_of,
 )
 from spark_log.metadata.state import ObjectRow, State, TopicKey
-from spark_log.model import Placed
+from spark_log.model import ACKS_ALL, Placed
 from spark_log.settings import cluster_config
 
 AnyPlaced = TypeVar("AnyPlaced", r.CommitRecord, r.SwapRecord)
@@ -159,21 +159,25 @@ def check_min_insync(name: str, wanted: int, replicas: int) -> None:
 
 
 def check_replicas(state: State, commit: r.CommitRecord) -> None:
-    """Whether enough in-sync replicas have the objects of a commit.
+    """Whether enough in-sync replicas have the objects of a commit; with acks=1, whether one of them has.
 
     Raises LeaderNotAvailable, NotEnoughReplicas; InvalidRequest for an object of another group than its records.
     """
     _check_places(state, commit)
     least = _least(state, commit)
     for number, held in sorted(held_by_all(state, commit.placed).items()):
-        _check_group(state, commit, number, held, least.get(number, 1))
+        _check_group(state, commit, number, held, least.get(number, 1) if commit.acks == ACKS_ALL else 1)
 
 
 def without_places(record: AnyPlaced) -> AnyPlaced:
     """The record as in a log without brokers, if all of its objects are in the log's own root."""
-    if all(where.group == OWN_GROUP for where in record.placed) and len(record.placed) == len(record.objects):
-        return structs.replace(record, placed=()) if record.placed else record
-    return record
+    if record.placed and not (
+        all(where.group == OWN_GROUP for where in record.placed) and len(record.placed) == len(record.objects)
+    ):
+        return record
+    if isinstance(record, r.CommitRecord):
+        record = structs.replace(record, acks=ACKS_ALL) if record.acks != ACKS_ALL else record
+    return structs.replace(record, placed=()) if record.placed else record
 
 
 def _check_places(state: State, commit: r.CommitRecord) -> None:
@@ -494,6 +498,21 @@ def decide_if_changed(state: State, record: r.AnyRecord) -> Decision[bool]:
     """Write a record unless it is void.  The reply is whether it was written."""
     check_level(state)
     return Decision((record,), True) if replay_records(state, [record]) is not state else Decision((), False)
+
+
+def decide_pending_copies(state: State, copies: Sequence[r.Copy], late: Sequence[tuple[str, int]]) -> Decision[bool]:
+    """Write copies of objects of pending commits, and which in-sync replicas did not get theirs in time."""
+    check_level(state)
+    pending = {name for one in state.pending for name in one.objects}
+    some = tuple(copy for copy in copies if copy.object in pending)
+    records = (r.HeldRecord(copies=some), r.LagRecord(lacking=tuple(late)))
+    written: list[r.AnyRecord] = []
+    for record in records:
+        after = replay_records(state, [record])
+        if after is not state:
+            written.append(record)
+        state = after
+    return Decision(tuple(written), bool(written))
 
 
 def _registered(state: State, broker: int) -> int:

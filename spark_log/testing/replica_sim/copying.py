@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 from spark_log.errors import StorageUnavailable
 from spark_log.journal.broker_roots import BROKER_KEY, WrongRoot
 from spark_log.journal.store_operations import Get, Put, Steps
-from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.pending import LackingObject
+from spark_log.metadata.records import Copy
+from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER
 from spark_log.metadata.replicas import epoch_of, group_at, holders
 from spark_log.metadata.state import State, TopicKey
-from spark_log.model import Placed, Slice
+from spark_log.model import ACKS_ALL, Placed, Slice
 from spark_log.testing.replica_sim.faults import DAMAGED, flicker
 from spark_log.testing.replica_sim.oracle import directory_of, key_in
 from spark_log.testing.replica_sim.setting import ReplicaSimulation, broker_file
@@ -94,12 +96,30 @@ def upload_again(sim: ReplicaSimulation, state: State, brokers: Sequence[int], m
             sim.oracle.seen["copied uncommitted"] += 1
 
 
-def targets_of(state: State, objects: Iterable[Object]) -> dict[int, list[Object]]:
+def copy_pending(sim: ReplicaSimulation, state: State, lacking: Iterable[LackingObject]) -> Steps[tuple[Copy, ...]]:
+    """Copy objects of pending commits to in-sync replicas that lack them; returns the copies that were made."""
+    done: list[Copy] = []
+    for one in lacking:
+        for source, _ in one.held:
+            content = yield from read_copy(sim, state, source, one.name)
+            if content is not None:
+                break
+        else:
+            continue
+        for broker, epoch in one.lacking:
+            current = epoch_of(state, broker) == epoch
+            if current and (yield from put_copies(sim, state, broker, [Object(one.name, one.group, content)])):
+                done.append(Copy(one.name, broker, epoch))
+    return tuple(done)
+
+
+def targets_of(state: State, objects: Iterable[Object], acks: int = ACKS_ALL) -> dict[int, list[Object]]:
     """The replicas for which a writer waits, with their objects."""
     found: dict[int, list[Object]] = {}
     for made in objects:
         group = group_at(state, made.group)
-        for broker in (*group.isr, *group.joining):
+        led = acks != ACKS_ALL and group.leader != NO_LEADER
+        for broker in (group.leader,) if led else (*group.isr, *group.joining):
             found.setdefault(broker, []).append(made)
     return found
 

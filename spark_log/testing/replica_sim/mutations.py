@@ -13,13 +13,16 @@ from typing import Any
 
 from spark_log.journal import garbage_collection
 from spark_log.journal.store_operations import Steps
+from spark_log.metadata import pending, replay, replay_replicas
 from spark_log.metadata import records as r
-from spark_log.metadata import replay, replay_replicas
+from spark_log.metadata.decide import commits
 from spark_log.metadata.decide import replicas as decide
 from spark_log.metadata.decide import upkeep as decide_upkeep
+from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.replica_state import Member, PlacementGroup
 from spark_log.metadata.replicas import can_lead, epoch_of, is_active, is_current, next_leader
 from spark_log.metadata.state import State
+from spark_log.model import ACKS_ALL
 from spark_log.testing.replica_sim import copying, upkeep
 from spark_log.testing.sim.constants import Mutation, Patch, patched
 
@@ -65,6 +68,10 @@ def _late_stays(state: State, member: Member, upload_epoch: int) -> Member:
 
 
 _MISSED = replay_replicas._missed
+
+
+def _answers_pending(state: State, commit: r.CommitRecord, committed: Committed) -> Committed:
+    return committed
 
 
 # ---------------------------------------------------------------------------------------------------------- ISR, leaders
@@ -156,6 +163,32 @@ MUTATIONS: Mapping[str, Mutation] = {
     "late_stays": Mutation(
         "a replica that entered after the upload began leaves the ISR as well",
         (Patch(replay_replicas, "_missed", _late_stays),),
+    ),
+    "shown_on_one": Mutation(
+        "readers see a commit when all in-sync replicas have it", (Patch(pending, "_is_held", lambda *_: True),)
+    ),
+    "shown_below_min": Mutation(
+        "readers see nothing new while the ISR is below `min.insync.replicas`",
+        (Patch(pending, "_is_below_min", lambda *_: False),),
+    ),
+    "shown_out_of_order": Mutation(
+        "a commit waits for earlier ones of its partitions", (Patch(pending, "_is_next", lambda *_: True),)
+    ),
+    "all_passes_pending": Mutation(
+        "a commit with acks=all behind a pending one is pending",
+        (Patch(replay, "must_wait", lambda state, record, keys: record.acks != ACKS_ALL),),
+    ),
+    "answers_pending": Mutation(
+        "a commit with acks=all is acknowledged when readers see it",
+        (Patch(commits, "_with_pending", _answers_pending),),
+    ),
+    "led_by_nobody": Mutation(
+        "a commit with acks=1 is on an in-sync replica",
+        (Patch(replay, "is_led", lambda *_: True), Patch(commits, "check_replicas", lambda *_: None)),
+    ),
+    "pending_for_ever": Mutation(
+        "a replica without the objects of a commit that readers see has a deficit",
+        (Patch(pending, "not_pending", lambda state, names: state),),
     ),
     "joins_with_deficit": Mutation(
         "a joining replica enters the ISR when it lacks nothing", (_replaying(r.JoinIsrRecord, _joins_at_once),)

@@ -6,6 +6,8 @@ led         the leader of a group is active and in its ISR
 enough      a commit rests on `min.insync.replicas` members of each ISR, and all members that stay have its objects
 kept        a record is found by its readers if one of the copies that ever counted is still there
 referenced  no live copy is deleted, and nothing that a reader may still need
+visible     readers see a commit when all in-sync replicas have it, as a whole, in order, and never lose sight of it;
+            it is acknowledged with acks=all when they see it
 weaker      a swap leaves no fewer copies than there were
 
 All promises of `sim/oracle.py` hold as well: offsets, contents, repeats, states.
@@ -13,15 +15,27 @@ All promises of `sim/oracle.py` hold as well: offsets, contents, repeats, states
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spark_log.journal.broker_roots import BROKER_KEY
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.metadata import records as r
-from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER
-from spark_log.metadata.replicas import copies_of, deficit, group_number, holders, is_active, keeps, min_insync
-from spark_log.metadata.state import State
+from spark_log.metadata.decide.commits import Committed
+from spark_log.metadata.pending import entries_of, visible_end
+from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
+from spark_log.metadata.replicas import (
+    copies_of,
+    group_at,
+    group_number,
+    holders,
+    is_active,
+    keeps,
+    min_insync,
+)
+from spark_log.metadata.state import PendingCommit, State, TopicKey
+from spark_log.model import ACKS_ALL
 from spark_log.testing.replica_sim.roots import Roots
 from spark_log.testing.sim.constants import Constants
 from spark_log.testing.sim.content import PlainCodec
@@ -144,9 +158,16 @@ class ReplicaOracle(Oracle):
 
     def _note(self, record: r.AnyRecord, before: State, after: State) -> None:
         super()._note(record, before, after)
+        for commit in before.pending:
+            if commit not in after.pending:
+                self._check_shown(commit, after)
         match record:
             case r.CommitRecord():
                 self._check_commit(record, before, after)
+            case r.LagRecord():
+                for number, group in after.placement_groups.items():
+                    if not any(is_active(after, one) for one in group.isr) and before.placement_groups[number] != group:
+                        raise Violation(f"in sync: {record} left nobody in the ISR of {number}")
             case r.SwapRecord():
                 self._check_swap(record, before, after)
             case r.FenceBrokerRecord():
@@ -167,10 +188,56 @@ class ReplicaOracle(Oracle):
                 continue
             isr = after.placement_groups[known.group].isr
             was = before.placement_groups[known.group].isr
+            if any(made.name in one.objects for one in after.pending):
+                if commit.acks != ACKS_ALL and not set(was) & set(known.brokers):
+                    raise Violation(f"enough: {made.name} is on {known.brokers}, and the ISR was {was}")
+                continue
             if not set(isr) <= set(known.brokers):
                 raise Violation(f"enough: {made.name} is on {known.brokers}, and the ISR is {isr}")
             if len(set(was) & set(known.brokers)) < least[known.group]:
                 raise Violation(f"enough: {made.name} is on {known.brokers} of the ISR {was}, {least} are needed")
+
+    def _check_shown(self, commit: PendingCommit, after: State) -> None:
+        """Readers see a commit now that was pending."""
+        for name in commit.objects:
+            known = copies_of(after, after.objects[name])
+            isr = after.placement_groups[known.group].isr if known is not None else ()
+            if known is not None and (not isr or not set(isr) <= set(known.brokers)):
+                raise Violation(f"visible: {name} is on {known.brokers}, and the ISR is {isr}")
+        for topic_id, number, piece in commit.slices:
+            known = copies_of(after, after.objects[piece.object])
+            least, group = min_insync(after, topic_id), group_at(after, OWN_GROUP if known is None else known.group)
+            least = min(least, sum(not self._is_async(after, broker) for broker in group.replicas))
+            if len(group.isr) < least:
+                raise Violation(f"visible: {topic_id}-{number} has new records with an ISR of {group.isr}")
+        self.seen["shown"] += 1
+
+    def ack(self, commit: r.CommitRecord, reply: Committed) -> None:
+        super().ack(commit, reply)
+        for key, span in reply.ranges.items():
+            if commit.acks == ACKS_ALL and self.state.partitions[key].readable_end < span.stop:
+                raise Violation(f"visible: {span} of {key} is acknowledged, and readers do not see it")
+
+    def referenced(self) -> Counter[str]:
+        """Also by pending commits."""
+        found = super().referenced()
+        for one in self.state.pending:
+            found.update(entry.object for entries in entries_of(one).values() for entry in entries)
+        return found
+
+    def hidden(self, state: State) -> list[PendingCommit]:
+        """The pending commits of which all objects are somewhere, and those before them."""
+        found, blocked = list[PendingCommit](), set[TopicKey]()
+        for commit in state.pending:
+            keys = entries_of(commit).keys()
+            if blocked.isdisjoint(keys) and all(self._is_somewhere(state, name) for name in commit.objects):
+                found.append(commit)
+            else:
+                blocked |= keys
+        return found
+
+    def _is_somewhere(self, state: State, name: str) -> bool:
+        return any(self.has_copy(state, broker, name) for broker in (OWN_BROKER, *state.brokers))
 
     def _check_swap(self, swap: r.SwapRecord, before: State, after: State) -> None:
         new = {
@@ -192,6 +259,10 @@ class ReplicaOracle(Oracle):
 
     def _note_version(self, before: State) -> None:
         state = self.state
+        for key, part in state.partitions.items():
+            was = before.partitions.get(key)
+            if was is not None and part.readable_end < was.readable_end:
+                raise Violation(f"visible: readers saw {key} up to {was.readable_end}, now to {part.readable_end}")
         for name, row in state.objects.items():
             old = before.objects.get(name)
             if old is not None and old.copies == row.copies and before.brokers is state.brokers:
@@ -215,8 +286,14 @@ class ReplicaOracle(Oracle):
                     raise Violation(f"claimed: version {state.version} has {name} on broker {broker}, which lacks it")
             if not self.is_readable(state, name) and self.survivors(state, name):
                 raise Violation(f"kept: {name} is on {self.survivors(state, name)}, readers try {holders(state, row)}")
+        for key, part in state.partitions.items():
+            if part.readable_end != visible_end(state, key):
+                raise Violation(f"visible: {key} up to {part.readable_end}, what is pending is {state.pending}")
+        pending = {name for one in state.pending for name in one.objects}
+        holders_of = [copies_of(state, row) for name, row in state.objects.items() if name not in pending]
         for number, group in state.placement_groups.items():
-            lacking = [broker for broker in group.isr if deficit(state, number, broker).objects]
+            some = [one.brokers for one in holders_of if one is not None and one.group == number and one.brokers]
+            lacking = [broker for broker in group.isr if any(broker not in brokers for brokers in some)]
             idle = [broker for broker in group.isr if not is_active(state, broker) or self._is_async(state, broker)]
             if len(group.isr) > 1 and (lacking or idle):
                 raise Violation(f"in sync: ISR {group.isr} of {number}; {lacking} lack objects, {idle} are not active")

@@ -79,6 +79,10 @@ class ReplicaSimulation(Simulation):
         self.busy = True
         """Mergers still merge."""
         self.brokers = rng.choice((3, 3, 4))
+        self.acks_rng = random.Random(f"acks {seed}")
+        """Decides which writes have acks=1; apart from `rng`, so that seeds without such writes stay as they were."""
+        self.leader_share = self.acks_rng.choice((0.0, 0.0, 0.3, 0.8))
+        """How many of the writes that is."""
         self.keep_ms = random.Random(f"keep {seed}").choice((0, self.age // 2))
         """For how long an asynchronous broker keeps objects; it changes no other draw of the seed."""
 
@@ -157,6 +161,8 @@ class ReplicaSimulation(Simulation):
             for broker in group.replicas:
                 if deficit(state, number, broker).objects:
                     return f"broker {broker} lacks objects of group {number}"
+        if hidden := self.oracle.hidden(state):
+            return f"readers do not see {hidden[0].objects}"
         if unnoticed := self.oracle.unnoticed(state):
             return f"{unnoticed[0]} is not there"
         for name, row in state.objects.items():

@@ -19,9 +19,11 @@ from spark_log.metadata.command import Command
 from spark_log.metadata.commands import Swap
 from spark_log.metadata.decide.replicas import lacking_for_swap
 from spark_log.metadata.kept_copies import keeps_newest
+from spark_log.metadata.pending import lacking_objects
 from spark_log.metadata.records import Copy, SwapRecord
 from spark_log.metadata.replica_commands import (
     AddCopies,
+    AddPendingCopies,
     DropCopies,
     ElectLeader,
     FenceBroker,
@@ -75,7 +77,7 @@ def replicator(sim: ReplicaSimulation) -> Steps[None]:
 
     Separate steps: the product's replicator has threads, because its roots may hang.
     """
-    view = yield from sim.load()
+    view, lacking = (yield from sim.load()), dict[tuple[str, int], int]()
     while True:
         yield Sleep(sim.rng.choice((2, 30, 200)))
         view = yield from sim.refresh(view)
@@ -89,9 +91,23 @@ def replicator(sim: ReplicaSimulation) -> Steps[None]:
             for number, group in sorted(state.placement_groups.items()):
                 if broker in group.replicas:
                     view = yield from _replicate(sim, view, number, broker)
+        if late := tuple(_late(sim, view.state, lacking)):
+            view, _ = yield from propose(sim, view, AddPendingCopies(copies=(), late=late))
         joining = tuple(_ready_to_join(sim, view.state))
         if joining:
             view, _ = yield from propose(sim, view, JoinIsr(members=joining))
+
+
+def _late(sim: ReplicaSimulation, state: State, since: dict[tuple[str, int], int]) -> list[tuple[str, int]]:
+    """Objects of pending commits that in-sync replicas have lacked for long.
+
+    since:  when this replicator has seen them first.
+    """
+    now = {(one.name, broker) for one in lacking_objects(state, state.pending) for broker, _ in one.lacking}
+    seen = {one: since.get(one, sim.now) for one in now}
+    since.clear()
+    since.update(seen)
+    return sorted(one for one, first in seen.items() if sim.now - first >= sim.lag_ms)
 
 
 def _lacked(state: State, number: int, broker: int) -> list[str]:

@@ -21,14 +21,17 @@ from spark_log.journal.opening import View
 from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.metadata.commands import Append
+from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.records import CommitRecord
+from spark_log.metadata.replica_commands import AddPendingCopies
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import group_number
 from spark_log.metadata.state import State, TopicKey
-from spark_log.model import DataObject, Run, Slice
+from spark_log.model import ACKS_ALL, ACKS_LEADER, DataObject, Run, Slice
 from spark_log.testing.replica_sim.copying import (
     Held,
     Object,
+    copy_pending,
     placed,
     read_copy,
     read_slice,
@@ -89,7 +92,8 @@ def _upload(sim: ReplicaSimulation, state: State) -> Steps[Upload]:
         named.append(DataObject(name, encoded.size, encoded.index_position))
         objects.append(Object(name, group, encoded.chunks[0]))
     held: Held = {}
-    yield from upload(sim, state, targets_of(state, objects), held)
+    acks = ACKS_LEADER if sim.acks_rng.random() < sim.leader_share else ACKS_ALL
+    yield from upload(sim, state, targets_of(state, objects, acks), held)
     commit = CommitRecord(
         producer=payload,
         sequence=0,
@@ -97,6 +101,7 @@ def _upload(sim: ReplicaSimulation, state: State) -> Steps[Upload]:
         upload_epoch=state.version,
         objects=tuple(named),
         slices=tuple(slices),
+        acks=acks,
     )
     return Upload(objects, held, commit)
 
@@ -117,7 +122,7 @@ def _commit(sim: ReplicaSimulation, view: View, made: Upload) -> Steps[View]:
             continue
         match proposal.error:
             case None:
-                sim.oracle.ack(commit, proposal.reply)
+                view = yield from _await_visible(sim, view, commit, proposal.reply)
                 if sim.rng.random() < 0.1:
                     yield from _repeat(sim, view, made)
                 return view
@@ -139,6 +144,32 @@ def _commit(sim: ReplicaSimulation, view: View, made: Upload) -> Steps[View]:
     return view
 
 
+def _await_visible(sim: ReplicaSimulation, view: View, commit: CommitRecord, reply: Committed) -> Steps[View]:
+    """With acks=all copy what is pending before the commit, until readers see it; else perhaps what it lacks."""
+    if commit.acks != ACKS_ALL:
+        sim.oracle.seen["acks=1"] += 1
+    for _ in range(COMMIT_TRIES):
+        if commit.acks != ACKS_ALL or not reply.pending:
+            sim.oracle.ack(commit, reply)
+        if not reply.pending or (commit.acks != ACKS_ALL and sim.acks_rng.random() < 0.5):
+            return view
+        sim.oracle.seen["pending"] += 1
+        made = yield from copy_pending(sim, view.state, reply.lacking)
+        yield Sleep(sim.acks_rng.choice((1, 50, 300)))
+        asked = [Proposal(AddPendingCopies(copies=made)), again := Proposal(Append(commit=commit))]
+        try:
+            view = yield from sim.propose(view, asked)
+        except (StorageUnavailable, ClockSkewed):
+            continue
+        if again.error is not None:
+            if isinstance(again.error, UnknownProducerId | UploadFenced):
+                return view
+            raise Violation(f"repeat: {type(again.error).__name__}: {again.error}")
+        reply = again.reply
+    sim.oracle.seen["not visible in time"] += 1
+    return view
+
+
 def _repeat(sim: ReplicaSimulation, view: View, made: Upload) -> Steps[None]:
     """The same commit again, whatever has become of its replicas."""
     again = Proposal(Append(commit=made.record()))
@@ -147,7 +178,8 @@ def _repeat(sim: ReplicaSimulation, view: View, made: Upload) -> Steps[None]:
     except (StorageUnavailable, ClockSkewed):
         return
     if again.error is None:
-        sim.oracle.ack(made.commit, again.reply)
+        if made.commit.acks != ACKS_ALL or not again.reply.pending:
+            sim.oracle.ack(made.commit, again.reply)
     elif not isinstance(again.error, UnknownProducerId | UploadFenced):
         raise Violation(f"repeat: {type(again.error).__name__}: {again.error}")
 

@@ -133,6 +133,8 @@ def test_a_state_survives_its_bytes(state: State) -> None:
 
 def full_state() -> State:
     """Rows of every kind: those of `state_of_level_3`, with brokers."""
+    a_slice = Slice(8, 9, "data/0000000000000008/f.seg", 0, 100, 7, 1, 10, 20)
+    a_piece = Piece(9, 12, "data/0000000000000008/g.idx", 0, 600, 9, 2, 200, 10, 20)
     return replace(
         in_columns(plain_state(copies=3)),
         brokers=Map(
@@ -162,8 +164,12 @@ def full_state() -> State:
         assignments=Map({"id-0": (2,), "id-1": (1,)}),
         groups_made=4,
         reassignments=Map({("id-1", 0): Reassignment(0, (0,), (0, 2), 8, 5, 1, late=9)}),
-        copies=Map({3: Copies(1, (0, 1), 1, 1000), 5: Copies(2, (), 1, 700)}),
+        copies=Map({3: Copies(1, (0, 1), 1, 1000), 5: Copies(2, (), 1, 700, True)}),
         copies_made=7,
+        pending=(
+            s.PendingCommit("p", 3, 9, ("data/0000000000000008/f.seg",), (("id-1", 0, a_slice),)),
+            s.PendingCommit("q", 0, 9, (), (), (("id-1", 0, a_piece),)),
+        ),
         features=Map({"metadata.version": 4}),
     )
 

@@ -65,6 +65,7 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.AddCopies(copies=(Copy("data/0000000000000001/x", 1, 1),)),
     c.RemoveCopies(copies=(Copy("data/0000000000000001/x", 1, 1),)),
     c.JoinIsr(members=((1, 1),)),
+    c.AddPendingCopies(copies=(Copy("data/0000000000000001/a", 1, 1),), late=(("data/0000000000000001/a", 2),)),
     c.ElectLeader(group=1, leader=0),
     c.DropCopies(broker=3),
     c.AlterBroker(broker=0, rack="a"),

@@ -1,0 +1,73 @@
+"""`pylog move`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_log.cli.base import Verb, confirmed, guarded, pass_session, storage_option
+from spark_log.cli.output import emit_line, progress_bars
+from spark_log.cli.session import CommandSession
+from spark_log.cli.units import duration_text
+from spark_log.net.address import is_coordinator
+
+if TYPE_CHECKING:
+    from spark_log.client.log import Log
+
+
+@click.command(cls=Verb)
+@click.argument("target", metavar="TARGET", required=False)
+@storage_option("--target-option", "the new storage")
+@click.option("--cancel", is_flag=True, help="Open the log again in its former place, if it is not yet in the new one.")
+@guarded
+@pass_session
+def move(
+    session: CommandSession, target: str | None, options: Mapping[str, str], cancel: bool, dry_run: bool, yes: bool
+) -> None:
+    """Move the log to another disk or bucket.
+
+    TARGET is an empty folder or prefix, or a mirror of the log. Everything is copied first, while clients write. Then
+    the log is closed for some seconds, the rest is copied, and the log opens in TARGET. Its former URL leads there as
+    long as the former root exists. Processes that have the log open end with LogMoved when they next use it, except
+    Spark drivers, which follow at the next batch. Uploads in progress are void, and have to be run again.
+
+    Stop the coordinator before, and start it with the new URL. A log with brokers cannot be moved. If the command is
+    killed, run it again.
+
+    \b
+    Example:
+      pylog move s3://bucket/log --url file:///data/log --yes
+    """
+    from spark_log.node.move import cancel_move, move_log
+    from spark_log.store.open import open_store
+
+    if (target is None) != cancel:
+        raise click.UsageError("give either TARGET or --cancel")
+    log = _opened(session)
+    if target is None:
+        if confirmed(f"open {log.url} for writers again", dry_run=dry_run, yes=yes):
+            cancel_move(log, session.storage_options)
+            emit_line(session, f"the log is at {log.url}", {"url": log.url})
+        return
+    store = open_store(target, options or session.storage_options)
+    if confirmed(f"move the log from {log.url} to {store.url}", dry_run=dry_run, yes=yes):
+        with progress_bars() as progress:
+            done = move_log(log, store, progress)
+        text = f"the log is at {done.url}; it was closed for {duration_text(done.closed_ms)}"
+        emit_line(session, text, asdict(done))
+
+
+def _opened(session: CommandSession) -> Log:
+    """The log in the root of its URL, even if it was moved from there."""
+    from spark_log.client.log import Log
+    from spark_log.journal.journal import Journal
+    from spark_log.journal.root_options import RootOptions
+    from spark_log.store.open import open_store
+
+    if not session.url or is_coordinator(session.url):
+        raise click.UsageError("give the URL of the log's storage, as in -u file:///data/log")
+    options = RootOptions.of(session.storage_options, "disk")
+    return Log(Journal.open(open_store(session.url, options.own()), create=False, root_options=options))

@@ -1,0 +1,137 @@
+"""acks=0 and acks=1: who waits for which copies, and when readers see the records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.client.producing.append import upload_rows
+from spark_log.client.producing.pending_copies import wait_for_copies
+from spark_log.errors import InvalidRequest, RequestTimedOut
+from spark_log.metadata.commands import Append
+from spark_log.metadata.records import CommitRecord
+from spark_log.metadata.replica_commands import FenceBroker
+from spark_log.model import ACKS_LEADER, LATEST, TopicPartition
+from spark_log.testing.broker_roots import ControlledRoots, register_broker
+
+ROWS = [{"value": b"%d" % number} for number in range(9)]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[spark_log.Log]:
+    """Brokers 0, 1 and 2, a topic "t" on all of them, and "u" on 1 and 2."""
+    log = spark_log.connect(tmp_path / "log", durability="os")
+    for broker in (1, 2):
+        register_broker(log, broker, str(tmp_path / f"broker{broker}"))
+    for name, replicas in (("t", (0, 1, 2)), ("u", (1, 2))):
+        log.admin.create_topics([spark_log.NewTopic(name, replica_assignment={0: replicas})])
+    (tmp_path / "orders").mkdir()
+    yield log
+    wait_for_copies(log.journal)
+    log.close()
+
+
+@pytest.fixture
+def roots(log: spark_log.Log, tmp_path: Path) -> Iterator[ControlledRoots]:
+    roots = ControlledRoots.of(log, tmp_path / "orders")
+    yield roots
+    for broker in (1, 2):
+        roots.order(broker, "")
+
+
+def ends(log: spark_log.Log, topic: str = "t") -> tuple[int, int]:
+    """The high watermark and the end of the topic's partition."""
+    state = log.journal.refresh()
+    part = state.partitions[state.names[topic], 0]
+    return part.readable_end, part.end
+
+
+def isr(log: spark_log.Log, topic: str = "t") -> tuple[int, ...]:
+    return log.admin.describe_topics([topic])[topic].partitions[0].isr
+
+
+def commit_on_leader(log: spark_log.Log, topic: str = "t") -> None:
+    """Records with acks=1 of a process that has died since."""
+    state = log.journal.refresh()
+    uploaded = upload_rows(log.journal, topic, ROWS, state.version, acks=ACKS_LEADER)
+    commit = CommitRecord(
+        producer=log.journal.context.unique(),
+        sequence=0,
+        birth=state.version,
+        upload_epoch=state.version,
+        objects=uploaded.objects,
+        slices=uploaded.slices,
+        placed=uploaded.placed,
+        acks=ACKS_LEADER,
+    )
+    log.journal.propose(Append(commit=commit))
+
+
+@pytest.mark.parametrize("acks", [1, "0"])
+def test_an_append_waits_for_the_leader_only(log: spark_log.Log, roots: ControlledRoots, acks: str | int) -> None:
+    """Readers see the records when all in-sync replicas have them, which this process copies to later."""
+    roots.order(1, "hang")
+    assert log.append("t", ROWS, acks=acks) == {TopicPartition("t", 0): range(9)}
+    assert isr(log) == (0, 1, 2), "an append that waits for a root takes it out of the ISR"
+    assert ends(log) == (0, 9) and log.read("t").num_rows == 0
+    described = log.admin.describe_topics(["t"])["t"].partitions[0]
+    assert (described.high_watermark, described.end, described.rows) == (0, 9, 0)
+    assert log.admin.list_offsets({TopicPartition("t", 0): LATEST}) == {TopicPartition("t", 0): 0}
+    roots.order(1, "")
+    wait_for_copies(log.journal)
+    assert log.read("t").num_rows == 9 and isr(log) == (0, 1, 2)
+
+
+def test_an_append_with_acks_all_copies_what_is_pending_before_it(log: spark_log.Log) -> None:
+    """It is acknowledged when readers see it."""
+    commit_on_leader(log)
+    commit_on_leader(log)
+    assert ends(log) == (0, 18)
+    assert log.append("t", ROWS) == {TopicPartition("t", 0): range(18, 27)}
+    assert ends(log) == (27, 27) and isr(log) == (0, 1, 2)
+
+
+def test_records_with_acks_all_are_not_acknowledged_before_readers_see_them(log: spark_log.Log) -> None:
+    """The only root that has an earlier record is away.  The error says that they are in the log."""
+    commit_on_leader(log, "u")
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    with log.producer(delivery_timeout_ms=300) as producer:
+        future = producer.send("u", b"later")
+        with pytest.raises(RequestTimedOut, match="readers do not see it yet") as late:
+            future.result(30)
+    assert late.value.maybe_applied and ends(log, "u") == (0, 10)
+
+
+def test_a_producer_with_acks_0_does_not_wait(log: spark_log.Log) -> None:
+    with log.producer(acks=0) as producer:
+        assert producer.send("t", b"x").result(30).offset == -1
+    wait_for_copies(log.journal)
+    assert ends(log) == (1, 1)
+
+
+def test_a_leader_whose_root_takes_nothing_is_passed_over(log: spark_log.Log, roots: ControlledRoots) -> None:
+    """Nobody else checks the roots here: the writer puts to all replicas, and later another one leads."""
+    log.admin.incremental_alter_configs({None: {"replica.lag.time.max.ms": "1"}})
+    roots.order(1, "full")
+    with log.producer(acks=1) as producer:
+        assert producer.send("u", b"x").result(30).offset == 0
+    assert log.append("u", ROWS, acks=1) == {TopicPartition("u", 0): range(1, 10)}
+    wait_for_copies(log.journal)
+    assert ends(log, "u") == (10, 10) and isr(log, "u") == (2,)
+
+
+def test_writes_that_happen_once_need_acks_all(log: spark_log.Log) -> None:
+    """As in Kafka, an idempotent producer does if that is asked for; a transaction takes nothing else."""
+    with pytest.raises(InvalidRequest, match="needs acks=all"):
+        log.append("t", ROWS, "app", 1, acks=1)
+    with pytest.raises(InvalidRequest, match="expected acks='all'"):
+        log.producer(acks=1, enable_idempotence=True)
+
+
+def test_a_topic_with_one_copy_has_nothing_pending(log: spark_log.Log) -> None:
+    log.create_topic(spark_log.NewTopic("v"))
+    log.append("v", ROWS, acks=1)
+    assert ends(log, "v") == (9, 9)

@@ -1,0 +1,198 @@
+"""A log moves to another storage while clients use it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from pyspark_pylog.open_log import kept_journal, planned_log
+from pyspark_pylog.options.parse import Location
+
+import spark_log
+from spark_log.client.log import Log
+from spark_log.client.producing.append import upload_rows
+from spark_log.errors import InvalidRequest, LogMoved, UploadFenced
+from spark_log.journal.journal import Journal
+from spark_log.metadata.commands import Append, SetConfigs
+from spark_log.metadata.records import CommitRecord
+from spark_log.node.move import cancel_move, move_log
+from spark_log.node.serve import Config, start
+from spark_log.store.local import LocalStore
+from spark_log.store.open import open_store
+from spark_log.testing.stores import Wrapper
+from tests.node.test_mirror import Died, Dying
+
+
+def opened(path: Path) -> Log:
+    """The log at a folder, wherever it was moved to."""
+    return Log(Journal.open(open_store(str(path)), create=False))
+
+
+def values(log: Log, topic: str = "t") -> list[str]:
+    return [value.as_py().decode() for value in log.read(topic, columns=["value"])["value"]]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    log = spark_log.connect(tmp_path / "old", create=True)
+    for number in range(5):
+        log.append("t", [{"value": str(number)}])
+    return log
+
+
+def test_a_moved_log_has_everything_and_both_urls_lead_to_it(log: Log, tmp_path: Path) -> None:
+    """With the same id; nothing in the former place is needed."""
+    new = open_store(str(tmp_path / "new"))
+    moved = move_log(opened(tmp_path / "old"), new)
+    assert moved.url == new.url
+    for path in ("old", "new"):
+        with spark_log.connect(tmp_path / path) as again:
+            assert again.url == new.url and again.journal.cluster_id == log.journal.cluster_id
+            again.append("t", [{"value": path}])
+    shutil.rmtree(tmp_path / "old")
+    with spark_log.connect(tmp_path / "new") as again:
+        assert values(again) == [*map(str, range(5)), "old", "new"]
+        assert again.journal.state.coordinator.address == ""
+
+
+def test_a_client_of_the_former_place_is_told(log: Log, tmp_path: Path) -> None:
+    """Each call, so that it neither writes there nor reads old records."""
+    consumer = log.consumer("t", group_id="g", auto_offset_reset="earliest")
+    assert consumer.poll(timeout_ms=1000)
+    move_log(opened(tmp_path / "old"), open_store(str(tmp_path / "new")))
+    for _ in range(2):
+        with pytest.raises(LogMoved, match="was moved to file://.*/new"):
+            log.append("t", [{"value": "x"}])
+        with pytest.raises(LogMoved):
+            log.read("t")
+    with pytest.raises(LogMoved):
+        consumer.poll(timeout_ms=5000)
+
+
+def test_an_upload_that_began_before_is_void(log: Log, tmp_path: Path) -> None:
+    """Its objects are in the former place only."""
+    state = log.journal.refresh()
+    uploaded = upload_rows(log.journal, "t", [{"value": b"x", "partition": 0}], state.version)
+    move_log(opened(tmp_path / "old"), open_store(str(tmp_path / "new")))
+    with spark_log.connect(tmp_path / "old") as again:
+        commit = CommitRecord(
+            producer="p",
+            epoch=0,
+            sequence=0,
+            upload_epoch=state.version,
+            objects=uploaded.objects,
+            slices=uploaded.slices,
+        )
+        with pytest.raises(UploadFenced):
+            again.journal.propose(Append(commit=commit))
+        assert len(values(again)) == 5
+
+
+def test_nobody_writes_to_the_former_place(log: Log, tmp_path: Path) -> None:
+    """Neither a coordinator, nor a process that has the old state and wins the race for the next version."""
+    standby = Journal.open(open_store(str(tmp_path / "old")), create=False)
+    move_log(opened(tmp_path / "old"), open_store(str(tmp_path / "new")))
+    with pytest.raises(LogMoved):
+        standby.take_over(standby.refresh().coordinator.epoch, "localhost:9550", "here")
+    with pytest.raises(LogMoved):
+        standby.propose(SetConfigs(name=None, changes={"num.partitions": "2"}))
+    with pytest.raises(InvalidRequest, match="was moved to .*/new: start the coordinator with that URL"):
+        asyncio.run(start(Config(url=str(tmp_path / "old"), listen="127.0.0.1:0")))
+
+
+def test_a_log_moves_again(log: Log, tmp_path: Path) -> None:
+    """All former URLs lead to the last one, and a move that has ended is not repeated."""
+    for before, after in (("old", "new"), ("new", "newest"), ("new", "newest")):
+        moved = move_log(opened(tmp_path / before), open_store(str(tmp_path / after)))
+    for path in ("old", "new", "newest"):
+        assert spark_log.connect(tmp_path / path).url == moved.url
+    with pytest.raises(InvalidRequest, match="was moved to .*/newest already"):
+        move_log(opened(tmp_path / "new"), open_store(str(tmp_path / "other")))
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_log_that_cannot_be_moved(log: Log, tmp_path: Path) -> None:
+    """With the reason; it is as before."""
+    here, there = opened(tmp_path / "old"), open_store(str(tmp_path / "new"))
+    with pytest.warns(UserWarning, match="on the same disk"):
+        log.admin.add_broker(1, str(tmp_path / "disk1"))
+    with pytest.raises(InvalidRequest, match="a log with brokers cannot be moved"):
+        move_log(here, there)
+    log.admin.remove_broker(1)
+    here.journal.take_over(0, "localhost:9550", "here")
+    with pytest.raises(InvalidRequest, match="the coordinator at localhost:9550 has the log: stop it"):
+        move_log(opened(tmp_path / "old"), there)
+    here.journal.release(1)
+    (tmp_path / "other").mkdir()
+    spark_log.connect(tmp_path / "other", create=True).append("u", [{"value": "x"}])
+    with pytest.raises(InvalidRequest, match="has another log"):
+        move_log(opened(tmp_path / "old"), open_store(str(tmp_path / "other")))
+    assert not (tmp_path / "new").exists()
+    log.append("t", [{"value": "6"}])
+
+
+def test_a_move_that_cannot_be_ended_is_cancelled(log: Log, tmp_path: Path) -> None:
+    """The log is where it was; it is refused for a log that has arrived."""
+    new, here = LocalStore(str(tmp_path / "new")), opened(tmp_path / "old")
+    with pytest.raises(Died):
+        move_log(here, Closing(new))
+    with pytest.raises(LogMoved):
+        log.append("t", [{"value": "x"}])
+    cancel_move(opened(tmp_path / "old"))
+    with spark_log.connect(tmp_path / "old") as again:
+        again.append("t", [{"value": "5"}])
+    with pytest.raises(InvalidRequest, match="is not being moved"):
+        cancel_move(opened(tmp_path / "old"))
+    move_log(opened(tmp_path / "old"), new)
+    assert values(spark_log.connect(tmp_path / "old")) == [*map(str, range(6))]
+    with pytest.raises(InvalidRequest, match="the log is at .*/new already"):
+        cancel_move(opened(tmp_path / "old"))
+
+
+class Closing(Wrapper):
+    """A storage that fails when the record that closes the log is copied."""
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        if b'"moved to ' in data:
+            raise Died
+        return super().put_new(key, data)
+
+
+def test_spark_follows_at_the_next_batch(log: Log, tmp_path: Path) -> None:
+    """A driver keeps the journals of its logs."""
+    location = Location(url=str(tmp_path / "old"), storage={}, durability="os")
+    before = kept_journal(location)
+    assert kept_journal(location) is before
+    move_log(opened(tmp_path / "old"), LocalStore(str(tmp_path / "new")))
+    for _ in range(2):
+        after = kept_journal(location)
+        assert after.metadata.url.endswith("/new") and after.state.version > before.state.version
+        assert planned_log(location, after).roots.urls[0][1].endswith("/new")
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_move_that_dies_at_any_write_is_run_again(tmp_path: Path, *, after: bool) -> None:
+    """Until then, nothing is lost and no record is written twice: the log is here, there, or closed."""
+    for writes in range(2 if after else 1, 40, 3):
+        old, new = tmp_path / f"old{writes}", tmp_path / f"new{writes}"
+        log = spark_log.connect(old, create=True, durability="os")
+        log.append("t", [{"value": "0"}])
+        try:
+            dying = Dying(LocalStore(str(new), "os"), writes, after=after)
+            dying.probed = dying.inner.fingerprint()
+            move_log(opened(old), dying)
+        except Died:
+            pass
+        else:
+            break
+        with suppress(LogMoved, InvalidRequest):
+            spark_log.connect(old).append("t", [{"value": "1"}])
+        move_log(opened(old), LocalStore(str(new), "os"))
+        moved = spark_log.connect(old)
+        moved.append("t", [{"value": "2"}])
+        assert moved.url.endswith(f"new{writes}") and values(moved) in (["0", "2"], ["0", "1", "2"])
+    else:
+        raise AssertionError("it never ended")
