@@ -259,7 +259,7 @@ of_topic = click.argument("topic", metavar="[TOPIC[:PARTITION]]", required=False
 def preferred(session: CommandSession, topic: str | None) -> None:
     """Make the first replica of each partition its leader, where it is in sync.
 
-    Without TOPIC, of all topics.  All partitions with the same replicas have one leader.
+    Without TOPIC, of all topics.  Partitions with the same list of replicas share one leader.
 
     \b
     Example:

@@ -42,14 +42,14 @@ def connect(
 
     If a path or fsspec URL has no log yet, a new one is created, unless `create` is false.  A coordinator's address
     opens the log that the coordinator writes.  With a coordinator, the process keeps in memory only the metadata of the
-    topics that it uses.  It loads the metadata of all topics when a call needs it, such as any call of `log.admin`.
+    topics that it uses.  It loads the metadata of all topics when a call needs it, such as any method of `log.admin`.
 
     storage_options:  passed to fsspec: credentials, endpoints.
     token:            authenticates to a coordinator; default: the value of the environment variable PYLOG_TOKEN.
     durability:       on a disk, "disk" syncs files before a write is acknowledged, and "os" leaves that to the
                       operating system; a bucket ignores it.
-    client_rack:      where this process is.  Of the brokers that have a copy of some records, reads try those in this
-                      rack first, then the leader.  Consumers may have another one.
+    client_rack:      the rack of this process.  Reads first try the brokers in this rack that have a copy of the
+                      records, then the leader.  The setting `client_rack` of a consumer takes precedence.
     Raises NoLog, StoreNotExclusive (the storage has no put-if-absent), UnsupportedVersion, StorageError,
     CoordinatorNotAvailable, AuthenticationFailed; InvalidRequest for an invalid URL or option, or if
     `token` is given with a storage URL.
@@ -125,11 +125,11 @@ class Log:
                rows, the append raises SequenceConflict.
         partitioner:  "default" (murmur2 of the key, as in Kafka), "round-robin", "sticky", or a class "module:Class".
         compression:  "zstd", "lz4" or "none"; used if the topic's `compression.type` is `producer`, its default.
-        acks:  "all": the append waits for the in-sync replicas.  One that does not answer in about a second is removed
-               from the ISR, and the append succeeds if at least `min.insync.replicas` others have the records durably.
-               Then the records are visible.  1: it waits for the leader's copy only; this process makes the others in
-               the background, and readers see the records when all in-sync replicas have them.  0 is the same here:
-               the call returns the offsets.
+        acks:  "all": the append waits for the in-sync replicas.  A replica that does not answer in about a second is
+               removed from the ISR, and the append succeeds if at least `min.insync.replicas` replicas have stored the
+               records durably.  Then the records are visible.  1: it waits for the leader's copy only; this process
+               makes the others in the background, and readers see the records when all in-sync replicas have them.
+               0 means the same as 1 here, because the call returns the offsets.
         Raises InvalidRequest for an invalid argument, InvalidRecord and its subclasses for invalid `data`,
         UnknownTopicOrPartition, CommitUnknown, SequenceConflict; NotEnoughReplicas or LeaderNotAvailable if, for two
         minutes, too few replicas answer.

@@ -7,13 +7,15 @@ On the root of a broker:
     <directory>/meta/probe-…    marks of the checks of the root
 
 The name of the directory is a random id from the broker's registration.  No put creates a root: before its first put a
-writer reads `meta/broker.json`, because an unmounted disk leaves an empty folder in which anybody can write.
+writer reads `meta/broker.json`, because an unmounted disk leaves an empty folder in which anybody can write.  On disks
+each put and delete does so, and continues with the folder in which it found the file.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -31,6 +33,7 @@ from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.root_threads import RootThreads
 from spark_log.metadata.replica_state import OWN_BROKER, Broker
 from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.local import Guard
 from spark_log.store.open import is_local, open_store
 from spark_log.store.retry import with_retries
 
@@ -98,7 +101,8 @@ class Roots(Mapping[int, ObjectStore]):
         if broker == ANY_ROOT:
             return ReplicatedStore(self) if self._brokers() else self.own
         known = self._brokers()[broker]
-        return self._open(broker, f"{known.url.rstrip('/')}/{known.directory}", known)
+        guard = Guard(BROKER_KEY, BrokerCheck(known.url, self.cluster_id, broker, known.directory))
+        return self._open(broker, f"{known.url.rstrip('/')}/{known.directory}", known, guard)
 
     def __contains__(self, broker: object) -> bool:
         return broker in (OWN_BROKER, ANY_ROOT) or broker in self._brokers()
@@ -114,17 +118,17 @@ class Roots(Mapping[int, ObjectStore]):
         known = self._brokers()[broker]
         return self._open(broker, known.url, known)
 
-    def _open(self, broker: int, url: str, known: Broker) -> ObjectStore:
+    def _open(self, broker: int, url: str, known: Broker, guard: Guard | None = None) -> ObjectStore:
         key = broker, url, known.directory
         store = self._opened.get(key)
         if store is None:
-            self._opened[key] = store = self.open(broker, url, dict(known.options))
+            self._opened[key] = store = self.open(broker, url, dict(known.options), guard)
         return store
 
-    def open(self, broker: int, url: str, registered: Mapping[str, str]) -> ObjectStore:
+    def open(self, broker: int, url: str, registered: Mapping[str, str], guard: Guard | None = None) -> ObjectStore:
         """The store at a URL, with the options of the root of a broker, which need not be registered."""
         given = self._options.of_broker(broker, url, self.own.url, registered)
-        return with_retries(open_store(url, given, self._options.durability), self.clock)
+        return with_retries(open_store(url, given, self._options.durability, guard), self.clock)
 
     def sources(self, name: str, holders: Sequence[int] | None = None, rack: str = "") -> list[ObjectStore]:
         """Stores from which an object can be read, in the order in which they are tried.
@@ -215,32 +219,55 @@ def _is_near(known: Broker | None, rack: str) -> bool:
     return bool(rack) and known is not None and known.rack == rack and not known.fenced
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerCheck:
+    """Checks the description of a root, which must be that of a broker."""
+
+    url: str
+    cluster_id: str
+    broker: int
+    directory: str
+
+    def __call__(self, data: bytes | None) -> None:
+        """Raises WrongRoot, CorruptObject, UnsupportedVersion.  None: there is no description."""
+        if data is None:
+            raise WrongRoot(
+                f"{self.url} has no {BROKER_KEY}, so it is not the root of broker {self.broker}: is its disk mounted?"
+            )
+        found = _parse_broker_file(data, self.url)
+        if (found.cluster_id, found.broker, found.directory) != (self.cluster_id, self.broker, self.directory):
+            raise WrongRoot(
+                f"{self.url} is the root of broker {found.broker} of log {found.cluster_id}, directory "
+                f"{found.directory}; expected broker {self.broker} of log {self.cluster_id}, directory "
+                f"{self.directory}: another disk is in its place"
+            )
+
+
 def check_root(root: ObjectStore, cluster_id: str, broker: int, directory: str) -> None:
-    """Raises WrongRoot unless a root is that of a broker."""
-    found = read_broker_file(root)
-    if found is None:
-        raise WrongRoot(
-            f"{root.url} has no {BROKER_KEY}, so it is not the root of broker {broker}: is its disk mounted?"
-        )
-    if (found.cluster_id, found.broker, found.directory) != (cluster_id, broker, directory):
-        raise WrongRoot(
-            f"{root.url} is the root of broker {found.broker} of log {found.cluster_id}, directory {found.directory}; "
-            f"expected broker {broker} of log {cluster_id}, directory {directory}: another disk is in its place"
-        )
+    """Raises as `BrokerCheck` does, unless a root is that of a broker."""
+    BrokerCheck(root.url, cluster_id, broker, directory)(_read_broker_file(root))
 
 
 def read_broker_file(root: ObjectStore) -> BrokerFile | None:
     """The description of a root; None if it has none.  Raises CorruptObject, UnsupportedVersion."""
+    data = _read_broker_file(root)
+    return None if data is None else _parse_broker_file(data, root.url)
+
+
+def _read_broker_file(root: ObjectStore) -> bytes | None:
     try:
-        data = root.get(BROKER_KEY)
+        return root.get(BROKER_KEY)
     except ObjectNotFound:
         return None
+
+
+def _parse_broker_file(data: bytes, url: str) -> BrokerFile:
     try:
         found = msgspec.json.decode(data, type=BrokerFile)
     except msgspec.DecodeError as error:
-        raise CorruptObject(f"{root.url}/{BROKER_KEY} is damaged: {error}") from error
+        raise CorruptObject(f"{url}/{BROKER_KEY} is damaged: {error}") from error
     if found.format != 1:
-        raise UnsupportedVersion(f"{root.url}/{BROKER_KEY} has format {found.format}, this pylog reads 1: update pylog")
+        raise UnsupportedVersion(f"{url}/{BROKER_KEY} has format {found.format}, this pylog reads 1: update pylog")
     return found
 
 

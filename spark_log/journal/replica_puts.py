@@ -3,8 +3,8 @@
 A put that is not done one second after `min.insync.replicas` of the ISR are, or after half of the time that they took
 if that is more, counts as missed.  The puts run in the threads of their roots (`root_threads.py`): a root that hangs
 delays neither the others nor the end of the process.  Before its first put to the root of a broker, a process checks
-that it is that broker's (on a disk, before each put).  After each put it checks that again, and the size of the object,
-because a mount may have come or gone in between.
+that it is that broker's (the store of a disk does it in each put).  After each put it checks that again, and the size
+of the object, because a mount may have come or gone in between.
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ def copy_replica(roots: Roots, source: int, target: int, name: str, size: int) -
 
     Raises StorageError, WrongRoot; CorruptObject if the source has other bytes.
     """
-    _check_before(roots, target)
+    _check(roots, target)
     origin = _root(roots, source)
     if copy_object(origin, _root(roots, target), name, size) is None:
         raise ObjectNotFound(f"{origin.url}/{name} is not there", key=name)
@@ -338,7 +338,7 @@ def _put(roots: Roots, broker: int, name: str, data: _SharedData) -> None:
             roots.moved(broker)
             yield chunk
 
-    _check_before(roots, broker)
+    _check(roots, broker)
     _root(roots, broker).put(name, Chunks(counted))
     _check_put(roots, broker, name, sent)
     data.size = sent
@@ -357,17 +357,12 @@ def _check_put(roots: Roots, broker: int, name: str, size: int) -> None:
         )
 
 
-def _check_before(roots: Roots, broker: int) -> None:
-    """Check a root before a put: once in a process, and on disks, where that takes microseconds, each time.  A put
-    would create the folders of a disk that is not mounted any more."""
-    _check(roots, broker, again=_root(roots, broker).local)
-    if broker != OWN_BROKER:
-        check_first_use(roots, broker)
-
-
 def _check(roots: Roots, broker: int, *, again: bool = False) -> None:
+    """As `Roots.check`; also raises WrongRoot if this log is a copy of the one that the root belongs to."""
     try:
         roots.check(broker, again=again)
+        if broker != OWN_BROKER:
+            check_first_use(roots, broker)
     except KeyError:
         raise WrongRoot(f"broker {broker} is not registered any more") from None
 

@@ -2,6 +2,9 @@
 
 Put-if-absent is: write a temporary file, fsync, `os.link` it to the name (which fails if the name exists), fsync the
 directory.  fsspec's exclusive create is not exclusive on local disks, so this module calls the operating system.
+
+A disk may be mounted or unmounted at any time.  So a store with a guard writes and deletes by a handle of the folder in
+which it has just read the guard's file.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from spark_log.errors import InvalidRequest, NoSpace, ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.store.base import Bytes, check_key, check_prefix, split_prefix
@@ -43,19 +47,39 @@ CREATE_TRIES = 100
 """Another process may remove an empty directory before a file is created in it."""
 
 
+class Guard(NamedTuple):
+    """How a store knows the folder above its root."""
+
+    key: str
+    """A file there."""
+    check: Callable[[bytes | None], object]
+    """Raises StorageError unless the file has the right content; None: it is not there."""
+
+
+class _Base(NamedTuple):
+    """Where paths of writes begin."""
+
+    handle: int | None
+    """A directory; None: they are absolute."""
+    root: str
+    """The path of the store's root."""
+
+
 class LocalStore:
     """Objects are files under `root`.
 
     durability:  "disk" syncs file and directory before a put returns; "os" leaves that to the operating system.
+    guard:       None: the root is created when it is needed, wherever its path leads.
     """
 
     local = True
 
-    def __init__(self, root: str, durability: str = "disk") -> None:
+    def __init__(self, root: str, durability: str = "disk", guard: Guard | None = None) -> None:
         if durability not in ("disk", "os"):
             raise InvalidRequest(f"durability: {durability!r} is not 'disk' or 'os'")
         self.root = os.path.abspath(os.path.expanduser(root))
         self._sync = durability == "disk"
+        self._guard = guard
 
     @property
     def url(self) -> str:
@@ -86,11 +110,11 @@ class LocalStore:
             return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        self._write(key, chunks, self._rename)
+        self._write(key, chunks, _rename)
 
     def put_new(self, key: str, data: bytes) -> bool:
         assert data, f"an empty object {key} cannot be put exclusively on every store"
-        return self._write(key, (data,), self._link)
+        return self._write(key, (data,), _link)
 
     def list(self, prefix: str) -> list[str]:
         with self._storage_errors(prefix):
@@ -98,13 +122,14 @@ class LocalStore:
 
     def delete(self, keys: Iterable[str]) -> None:
         folders = set()
-        for key in keys:
-            path = self._path(key)
-            with self._storage_errors(key), suppress(FileNotFoundError):
-                os.unlink(path)
-            folders.add(os.path.dirname(path))
-        for folder in folders:
-            self._prune(folder)
+        with self._base() as base:
+            for key in keys:
+                path = f"{base.root}/{check_key(key)}"
+                with self._storage_errors(key), suppress(FileNotFoundError):
+                    os.unlink(path, dir_fd=base.handle)
+                folders.add(os.path.dirname(path))
+            for folder in folders:
+                _prune(base, folder)
 
     def written_ms(self, key: str) -> int | None:
         """By the clock of this machine's kernel, or of the file server on a network mount."""
@@ -118,13 +143,50 @@ class LocalStore:
         folder = f"{self.root}/{check_prefix(prefix)[:-1]}"
         with self._storage_errors(prefix):
             old = [path for path in _unfinished(folder) if _touched_ms(path) < before_ms]
-        for path in old:
-            _unlink(path)
-            self._prune(os.path.dirname(path))
+        with self._base() as base:
+            for path in old:
+                there = base.root + path.removeprefix(self.root)
+                _unlink(base, there)
+                _prune(base, os.path.dirname(there))
         return len(old)
 
     def _path(self, key: str) -> str:
         return f"{self.root}/{check_key(key)}"
+
+    @contextmanager
+    def _base(self) -> Iterator[_Base]:
+        """Where paths of a write begin.  Raises what the guard's check raises."""
+        if self._guard is None:
+            yield _Base(None, self.root)
+            return
+        folder, name = os.path.split(self.root)
+        handle = self._open_folder(folder)
+        try:
+            self._guard.check(None if handle is None else self._read_guard(handle))
+            assert handle is not None, "the check refuses a folder without the file"
+            yield _Base(handle, name)
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+    def _open_folder(self, path: str) -> int | None:
+        with self._storage_errors(""):
+            try:
+                return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def _read_guard(self, handle: int) -> bytes | None:
+        assert self._guard is not None, "it is read for the check"
+        with self._storage_errors(self._guard.key):
+            try:
+                fd = os.open(self._guard.key, os.O_RDONLY | os.O_CLOEXEC, dir_fd=handle)
+            except FileNotFoundError:
+                return None
+            try:
+                return _read(fd, 0, os.fstat(fd).st_size)
+            finally:
+                os.close(fd)
 
     def _walk(self, folder: str, names: str = "") -> Iterator[str]:
         """The objects below a folder, in its entries whose names begin so."""
@@ -141,23 +203,31 @@ class LocalStore:
                 elif not entry.name.startswith(TEMPORARY):
                     yield f"{folder}/{entry.name}"
 
-    def _write(self, key: str, chunks: Iterable[Bytes], place: Callable[[str, str], bool]) -> bool:
+    def _write(self, key: str, chunks: Iterable[Bytes], place: Callable[[_Base, str, str], bool]) -> bool:
         """Write a temporary file, then rename or link it with `place`.  A failure leaves nothing behind."""
-        target = self._path(key)
+        with self._base() as base:
+            return self._write_at(base, key, chunks, place)
+
+    def _write_at(
+        self, base: _Base, key: str, chunks: Iterable[Bytes], place: Callable[[_Base, str, str], bool]
+    ) -> bool:
+        target = f"{base.root}/{check_key(key)}"
         folder = os.path.dirname(target)
         temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}"
         with self._storage_errors(key):
-            fd, parents = self._create(temporary, folder)
-            are_synced = _sync_meanwhile(parents if self._sync else ())
+            fd, parents = _create(base, temporary, folder)
+            are_synced = _sync_meanwhile(base, parents if self._sync else ())
             try:
                 self._fill(fd, chunks)
-                placed = place(temporary, target)
+                placed = place(base, temporary, target)
             except BaseException:
-                _unlink(temporary)
+                _unlink(base, temporary)
+                with suppress(OSError):
+                    are_synced()  # it uses the handle
                 raise
         if self._sync:
             with self._storage_errors(key, placed=True):
-                _sync_folder(folder)
+                _sync_folders(base, (folder,))
                 are_synced()
         return placed
 
@@ -169,56 +239,6 @@ class LocalStore:
                 os.fsync(fd)
         finally:
             os.close(fd)
-
-    def _create(self, path: str, folder: str) -> tuple[int, Sequence[str]]:
-        """A new file, and the directories in which names of new directories must become durable."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        parents: Sequence[str] = ()
-        for _ in range(CREATE_TRIES):
-            with suppress(FileNotFoundError):
-                return os.open(path, flags, 0o666), parents
-            with suppress(FileNotFoundError):
-                parents = (*parents, *self._make_folders(folder))
-        return os.open(path, flags, 0o666), parents
-
-    def _prune(self, folder: str) -> None:
-        """Remove a directory that is empty, and its parents: each upload epoch has a directory."""
-        while len(folder) > len(self.root):
-            try:
-                os.rmdir(folder)
-            except OSError:  # not empty, already removed, or no permission
-                return
-            folder = os.path.dirname(folder)
-
-    def _make_folders(self, folder: str) -> Sequence[str]:
-        """Make a directory and its parents; returns the directories that got a new name."""
-        if os.path.isdir(folder):
-            return ()
-        parent = os.path.dirname(folder)
-        parents = self._make_folders(parent)
-        try:
-            os.mkdir(folder)
-        except FileExistsError:
-            # Checked once: if another process removes it again, the caller retries.
-            if not stat.S_ISDIR(os.stat(folder).st_mode):
-                raise
-        return (*parents, parent)
-
-    def _rename(self, temporary: str, target: str) -> bool:
-        os.rename(temporary, target)
-        return True
-
-    def _link(self, temporary: str, target: str) -> bool:
-        """Over NFS a link may report an error although it was made: then the file has two names."""
-        try:
-            os.link(temporary, target)
-            created = True
-        except OSError as error:
-            created = os.stat(temporary).st_nlink == 2
-            if not created and not isinstance(error, FileExistsError):
-                raise
-        _unlink(temporary)
-        return created
 
     @contextmanager
     def _storage_errors(self, key: str, *, placed: bool = False) -> Iterator[None]:
@@ -234,6 +254,68 @@ class LocalStore:
             if not placed and error.errno in FULL:
                 kind = NoSpace
             raise kind(f"{self.root}/{key}: {error.strerror or error}{hint}") from error
+
+
+def _create(base: _Base, path: str, folder: str) -> tuple[int, Sequence[str]]:
+    """A new file, and the directories in which names of new directories must become durable."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    parents: Sequence[str] = ()
+    for _ in range(CREATE_TRIES):
+        with suppress(FileNotFoundError):
+            return os.open(path, flags, 0o666, dir_fd=base.handle), parents
+        with suppress(FileNotFoundError):
+            parents = (*parents, *_make_folders(base, folder))
+    return os.open(path, flags, 0o666, dir_fd=base.handle), parents
+
+
+def _make_folders(base: _Base, folder: str) -> Sequence[str]:
+    """Make a directory and its parents; returns the directories that got a new name."""
+    if not folder or _is_folder(base, folder):
+        return ()
+    parent = os.path.dirname(folder)
+    parents = _make_folders(base, parent)
+    try:
+        os.mkdir(folder, dir_fd=base.handle)
+    except FileExistsError:
+        # Checked once: if another process removes it again, the caller retries.
+        if not stat.S_ISDIR(os.stat(folder, dir_fd=base.handle).st_mode):
+            raise
+    return (*parents, parent)
+
+
+def _is_folder(base: _Base, path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path, dir_fd=base.handle).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _prune(base: _Base, folder: str) -> None:
+    """Remove a directory that is empty, and its parents: each upload epoch has a directory."""
+    while len(folder) > len(base.root):
+        try:
+            os.rmdir(folder, dir_fd=base.handle)
+        except OSError:  # not empty, already removed, or no permission
+            return
+        folder = os.path.dirname(folder)
+
+
+def _rename(base: _Base, temporary: str, target: str) -> bool:
+    os.rename(temporary, target, src_dir_fd=base.handle, dst_dir_fd=base.handle)
+    return True
+
+
+def _link(base: _Base, temporary: str, target: str) -> bool:
+    """Over NFS a link may report an error although it was made: then the file has two names."""
+    try:
+        os.link(temporary, target, src_dir_fd=base.handle, dst_dir_fd=base.handle)
+        created = True
+    except OSError as error:
+        created = os.stat(temporary, dir_fd=base.handle).st_nlink == 2
+        if not created and not isinstance(error, FileExistsError):
+            raise
+    _unlink(base, temporary)
+    return created
 
 
 def _read(fd: int, start: int, end: int) -> bytes:
@@ -253,24 +335,20 @@ def _write_all(fd: int, data: memoryview) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _sync_folder(folder: str) -> None:
-    """Make names durable.  If the folder is gone, its objects were deleted on purpose."""
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _sync_folders(folders: Sequence[str]) -> None:
+def _sync_folders(base: _Base, folders: Sequence[str]) -> None:
+    """Make names durable.  If a folder is gone, its objects were deleted on purpose."""
     for folder in folders:
-        _sync_folder(folder)
+        try:
+            fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=base.handle)
+        except FileNotFoundError:
+            continue
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
-def _sync_meanwhile(folders: Sequence[str]) -> Callable[[], object]:
+def _sync_meanwhile(base: _Base, folders: Sequence[str]) -> Callable[[], object]:
     """Make names durable in a thread, while the file is written; the result waits for it.
 
     Most file systems then write their journal once for both: a put into a new directory takes two thirds of the time.
@@ -279,7 +357,7 @@ def _sync_meanwhile(folders: Sequence[str]) -> Callable[[], object]:
         return lambda: None
     pool = ThreadPoolExecutor(max_workers=1)
     try:
-        return pool.submit(_sync_folders, folders).result
+        return pool.submit(_sync_folders, base, folders).result
     finally:
         pool.shutdown(wait=False)
 
@@ -306,8 +384,8 @@ def _touched_ms(path: str) -> float:
         return math.inf
 
 
-def _unlink(path: str) -> None:
+def _unlink(base: _Base, path: str) -> None:
     try:
-        os.unlink(path)
+        os.unlink(path, dir_fd=base.handle)
     except OSError:
         return

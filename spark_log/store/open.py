@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from spark_log.errors import InvalidRequest
 from spark_log.store.base import ObjectStore
-from spark_log.store.local import LocalStore
+from spark_log.store.local import Guard, LocalStore
 from spark_log.store.memory import MemoryStore
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
@@ -18,9 +18,15 @@ SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 ADDRESS = re.compile(r"[A-Za-z0-9.-]+:[0-9]+")
 
 
-def open_store(url: str, storage_options: Mapping[str, Any] | None = None, durability: str = "disk") -> ObjectStore:
+def open_store(
+    url: str,
+    storage_options: Mapping[str, Any] | None = None,
+    durability: str = "disk",
+    guard: Guard | None = None,
+) -> ObjectStore:
     """The store at `url`: a path, file://, memory://, s3:// (or s3a://), gs:// or abfs://.
 
+    guard:  of a folder, for `LocalStore`.
     Raises InvalidRequest, with the reason, for a URL that cannot hold a log.
     """
     found = SCHEME.match(url)
@@ -29,11 +35,11 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None, durab
             raise InvalidRequest(f"url: {url!r} has no path")
         if ADDRESS.fullmatch(url):
             raise InvalidRequest(f"url: {url!r} is an address: a coordinator is pylog://{url}, and a folder ./{url}")
-        return _local(url, url, storage_options, durability)
+        return _local(url, url, storage_options, durability, guard)
     scheme, rest = found[1].lower(), url[found.end() :]
     match scheme:
         case "file":
-            return _local(url, _path_of(url, rest), storage_options, durability)
+            return _local(url, _path_of(url, rest), storage_options, durability, guard)
         case "memory":
             return MemoryStore(rest.removeprefix("//"))
         case "pylog":
@@ -70,12 +76,14 @@ def is_other_storage(url: str, other: str, *, same_machine: bool) -> bool:
         return False
 
 
-def _local(url: str, path: str, storage_options: Mapping[str, Any] | None, durability: str) -> LocalStore:
+def _local(
+    url: str, path: str, storage_options: Mapping[str, Any] | None, durability: str, guard: Guard | None
+) -> LocalStore:
     if storage_options:
         raise InvalidRequest(
             f"storage options ({', '.join(storage_options)}) are for buckets, and {url} is a local path: leave them out"
         )
-    return LocalStore(path, durability)
+    return LocalStore(path, durability, guard)
 
 
 def _path_of(url: str, rest: str) -> str:

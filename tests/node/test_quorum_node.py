@@ -289,6 +289,42 @@ def test_an_error_of_the_disk_ends_the_node(tmp_path: Path) -> None:
     run(test)
 
 
+def test_an_append_without_a_majority_ends_unknown(tmp_path: Path) -> None:
+    """The leader gives up.  When the others are back, all have the entry or none."""
+
+    async def test() -> None:
+        async with cluster(tmp_path) as found:
+            leader = await found.leader()
+            await found.append(b"a")
+            others = [node for node in found.nodes if node != leader]
+            for node in others:
+                await found.stop(node)
+            with pytest.raises(NotLeaderOrFollower, match="does not lead any more; append it again") as failed:
+                await found.nodes[leader].append(b"b")
+            assert failed.value.maybe_applied
+            await found.start(*others)
+            await found.append(b"c")
+            await until(lambda: len({tuple(state.data) for state in found.states.values()}) == 1)
+            assert [data for data in found.states[leader].data if data != b"b"] == [b"a", b"c"]
+
+    run(test)
+
+
+def test_an_error_of_the_application_ends_the_node(tmp_path: Path) -> None:
+    """Its state would differ from those of the others."""
+
+    async def test() -> None:
+        async with cluster(tmp_path, count=1) as found:
+            await found.append(b"a")
+            found.states[1].data = None  # type: ignore[assignment]
+            with pytest.raises(NotLeaderOrFollower, match="the node has ended"):
+                await found.nodes[1].append(b"b")
+            with pytest.raises(AttributeError):
+                await found.nodes[1].run()
+
+    run(test)
+
+
 def test_nodes_talk_over_tls(tmp_path: Path) -> None:
     """The certificate of each is verified by the others."""
     certificate, key = make_certificate(tmp_path)

@@ -82,9 +82,11 @@ Reply = TypeVar("Reply")
 class Admin:
     """Kafka's Admin operations on one log: topics, configs, offsets, groups, brokers, producers and transactions.
 
+    A broker is not a server but a place for replicas: a folder or a prefix of a bucket, with an id.
+
     Each call changes everything that it names, or nothing.  The exceptions are `erase_records` and `elect_leaders`: if
     one of them fails, a part of the work may be done.  Each call returns when the operation is done, and raises an
-    error if it fails.  After `alter_partition_reassignments` and `replace_broker`, records are copied later.
+    error if it fails.  But `alter_partition_reassignments` and `replace_broker` return before the records are copied.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -276,7 +278,8 @@ class Admin:
         """Commit offsets for a group.  Each is a number, a position such as "now-10m", or an `OffsetAndMetadata`.
 
         A consumer that is running without a coordinator may overwrite them.
-        Raises GroupInUse if the group has members through a coordinator, or if a stream publishes its progress to it.
+        Raises GroupInUse if the group has members that joined through a coordinator, or if a Spark stream (with the
+        option `group.id`) publishes its progress to the group.
         """
         partition_keys("alter_consumer_group_offsets", offsets)
         state = self._journal.refresh()
@@ -417,8 +420,8 @@ class Admin:
     ) -> dict[TopicPartition, int]:
         """Elect leaders.  Returns the new leader, a broker id, of each given partition whose leader has changed.
 
-        All partitions with the same replicas have one leader, so other partitions may get a new leader, too.  They are
-        not in the result.
+        Partitions with the same list of replicas share one leader, so other partitions may get a new leader, too.  They
+        are not in the result.
 
         election:    "preferred": the first replica of each partition, where it is in sync; "unclean": for partitions
                      without a leader, the replica that lacks the fewest bytes, of those whose broker is not fenced.

@@ -1,10 +1,14 @@
-"""docs/raft.md names the times of `Config`."""
+"""docs/raft.md names the times of `Config`, and the limits of a node."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from spark_log.net.quorum_handshake import SECRET_MIN
+from spark_log.net.quorum_port import HEARTBEAT_S
 from spark_log.quorum.ready import Config
+from spark_log.quorum_node.node import ENTRY_BYTES_MAX, SLOW_DISK_MS, UNKNOWN_S
+from spark_log.quorum_node.node_config import SNAPSHOT_BYTES
 
 PAGE = Path(__file__).parents[3] / "docs" / "raft.md"
 
@@ -16,3 +20,13 @@ def test_the_times_on_the_page_are_those_of_the_config() -> None:
     assert f"election has {election:g} to {2 * election:g} s" in text
     assert f"resigns after {1.5 * timeout:g} s" in text
     assert config.retry_ms > config.fetch_wait_ms
+
+
+def test_the_limits_of_a_node_on_the_page_are_those_of_the_code() -> None:
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"An entry has {ENTRY_BYTES_MAX:,} bytes at most" in text
+    assert f"After {SNAPSHOT_BYTES >> 20} MB of entries" in text
+    assert f"at least {SECRET_MIN} characters" in text
+    assert f"appends fail with `maybe_applied` {UNKNOWN_S:g} s later" in text
+    assert f"a leader hands over after {SLOW_DISK_MS // 1000} s" in text
+    assert "a check, each two seconds, has no answer for one second" in text and HEARTBEAT_S == 2
