@@ -30,6 +30,7 @@ from spark_log.metadata.replica_commands import (
     EndReassignments,
     FenceBroker,
     JoinIsr,
+    LoseCommit,
     RegisterBroker,
     RemoveBroker,
     RemoveCopies,
@@ -583,6 +584,7 @@ Single: TypeAlias = (
     | RemoveCopies
     | DropCopies
     | JoinIsr
+    | LoseCommit
     | ElectLeader
     | AlterReassignments
     | EndReassignments

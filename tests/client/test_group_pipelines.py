@@ -11,6 +11,7 @@ import pytest
 
 import spark_log
 from spark_log.client.producing.futures import WIDTH, Assignment, Ints, RecordFuture, SentBatch
+from spark_log.client.producing.group_pipelines import can_be_written
 from spark_log.errors import LeaderNotAvailable, NotEnoughReplicas
 from spark_log.testing.broker_roots import register_broker
 from spark_log.threads import SystemThreads
@@ -96,6 +97,15 @@ def test_too_few_replicas_of_one_group_delay_no_other(log: spark_log.Log, tmp_pa
         (tmp_path / "unmounted").rename(tmp_path / "broker1")
         both = producer.send("u", b"z"), producer.send("t", b"z", partition=1)
         assert [future.result(20).offset for future in both] == [0, 0]
+
+
+def test_a_write_without_acks_all_needs_the_leader_only(log: spark_log.Log) -> None:
+    log.create_topic(spark_log.NewTopic("u", replica_assignment={0: (0, 1)}, configs={"min.insync.replicas": "2"}))
+    group = log.journal.state.assignments[log.journal.state.names["u"]][0]
+    assert can_be_written(log.journal.state, group, ["u"])
+    log.admin.fence_broker(1)
+    assert not can_be_written(log.journal.refresh(), group, ["u", "gone"])
+    assert can_be_written(log.journal.state, group, [])
 
 
 def batch_of(*values: bytes) -> tuple[SentBatch, list[RecordFuture]]:

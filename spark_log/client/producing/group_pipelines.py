@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spark_log.client.producing.append import acks_of
 from spark_log.client.producing.delivery import Attempt, Delivery, Held, group_of
 from spark_log.client.producing.futures import Ints, SentBatch
 from spark_log.errors import (
@@ -34,6 +35,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.replica_puts import REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_MS_MAX
 from spark_log.metadata.replicas import min_insync, targets_of
 from spark_log.metadata.state import State
+from spark_log.model import ACKS_ALL
 from spark_log.threads import Thread
 
 logger = logging.getLogger("spark_log")
@@ -63,6 +65,8 @@ class Pipelines:
     def __init__(self, journal: Journal, settings: dict[str, Any], owner: Owner) -> None:
         self._journal, self._settings, self._owner = journal, settings, owner
         self._shared = Delivery(journal, settings, self._is_held)
+        self._for_all = acks_of(settings["acks"]) == ACKS_ALL
+        """Whether writes need `min.insync.replicas`."""
         self._begin()
 
     def _begin(self) -> None:
@@ -203,7 +207,7 @@ class Pipelines:
     def _is_writable(self, pipeline: _Pipeline) -> bool:
         """Whether enough replicas are active, so that encoding the records may be worth while."""
         with self._lock:
-            topics = {batch.topic for batch in pipeline.queue}
+            topics = {batch.topic for batch in pipeline.queue} if self._for_all else set()
         return can_be_written(self._journal.newest, pipeline.group, topics)
 
     def _wait(self, pipeline: _Pipeline, delivery: Delivery) -> None:
@@ -233,7 +237,7 @@ class Pipelines:
         except SparkLogError as raised:
             error = raised
         left = [batch for batch in batches if batch.count]
-        if isinstance(error, RequestTimedOut | LeaderNotAvailable | NotEnoughReplicas):
+        if isinstance(error, RequestTimedOut | LeaderNotAvailable | NotEnoughReplicas) and not error.maybe_applied:
             left = [batch for batch in left if delivery.left_ms(batch) <= 0]  # others are tried again
         if error is not None:
             _fail(left, error)
@@ -300,7 +304,10 @@ class _Pipeline:
 
 
 def can_be_written(state: State, group: int, topics: Iterable[str]) -> bool:
-    """Whether enough replicas of a group are active for writes to topics.  A group that is gone has no say."""
+    """Whether enough replicas of a group are active for writes to topics with acks=all.
+
+    Without topics: for any other write, which needs the leader.  A group that is gone has no say.
+    """
     if group not in state.placement_groups:
         return True
     known = [topic_id for name in topics if (topic_id := state.names.get(name)) in state.topics]
