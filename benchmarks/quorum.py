@@ -36,8 +36,10 @@ def main() -> None:
         try:
             quorum.start()
             quorum.append("first")
+            epoch = quorum.leader().ask("status")["epoch"]
             alone = quorum.leader().ask("load", 600, count=given.rows, clients=1)
             many = quorum.leader().ask("load", 600, count=max(5 * given.rows, CLIENTS), clients=CLIENTS)
+            elections = quorum.leader().ask("status")["epoch"] - epoch
             killed = [failover_ms(quorum, signal.SIGKILL, number) for number in range(given.rounds)]
             stopped = [failover_ms(quorum, signal.SIGSTOP, number) for number in range((given.rounds + 3) // 4)]
         finally:
@@ -52,6 +54,7 @@ def main() -> None:
         clients=CLIENTS,
         appends_per_second_of_clients=len(many["times"]) / many["ms"] * 1000,
         appends_of_clients_target=1500,
+        elections_without_a_fault=elections,
         append_of_clients_p50_ms=statistics.median(many["times"]),
         rounds=given.rounds,
         killed_p50_ms=statistics.median(killed),

@@ -36,7 +36,7 @@ from spark_log.metadata.replicas import epoch_of
 from spark_log.metadata.state import State
 from spark_log.node.broker_copies import BYTES_AT_ONCE, Copied, copies_wanted, next_share, record_copies
 from spark_log.node.broker_duties import replicate_every, replicate_once
-from spark_log.node.checked_copies import Pace
+from spark_log.node.checked_copies import Pace, rate_of
 from spark_log.node.copy_threads import log_problems
 from spark_log.node.object_copying import CopiedObjects, ObjectCopying, WantedCopy
 from spark_log.node.replicator import lag_of
@@ -99,13 +99,13 @@ class TaskCopier:
 
     def copy(self, state: State, brokers: Sequence[int], limit_ms: int) -> dict[int, Copied]:
         """A round ends with its last task.  So it is limited by the bytes that it copies, and not by `limit_ms`."""
-        slots = self._spark.sparkContext.defaultParallelism
+        slots, rate = self._spark.sparkContext.defaultParallelism, rate_of(self._log, self._rate)
         left = {broker: copies_wanted(state, broker) for broker in brokers}
         backlog = sum(lag_of(state, broker).bytes for broker in brokers)
-        shares = plan_shares(left, share_bytes(backlog, slots, self._rate), slots * SHARES_PER_SLOT)
+        shares = plan_shares(left, share_bytes(backlog, slots, rate), slots * SHARES_PER_SLOT)
         done = {broker: Copied(left=next(left[broker], None) is not None) for broker in brokers}
         try:
-            results = self._run(shares, slots)
+            results = self._run(shares, slots, rate)
         except PySparkException as error:
             if self._spark.sparkContext._jsc.sc().isStopped():
                 raise
@@ -119,10 +119,10 @@ class TaskCopier:
         log_problems(self._log.journal, done)
         return done
 
-    def _run(self, shares: Sequence[CopyShare], slots: int) -> list[CopiedObjects]:
+    def _run(self, shares: Sequence[CopyShare], slots: int, rate: int | None) -> list[CopiedObjects]:
         planned = planned_log(self._location, self._log.journal)
-        rate = None if self._rate is None else max(1, self._rate // max(1, min(slots, len(shares))))
-        return in_tasks(self._spark, shares, partial(copy_in_task, planned, rate))
+        of_task = None if rate is None else max(1, rate // max(1, min(slots, len(shares))))
+        return in_tasks(self._spark, shares, partial(copy_in_task, planned, of_task))
 
 
 def share_bytes(backlog: int, slots: int, rate: int | None) -> int:

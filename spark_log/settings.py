@@ -19,6 +19,7 @@ from spark_log.errors import InvalidConfig, InvalidTopic
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+THROTTLE = "follower.replication.throttled.rate"
 TOPIC_NAME_MAX = 249
 
 Value = int | float | bool | str
@@ -327,11 +328,17 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
     ),
     _without_effect("flush.ms", LONG_MAX, _ms(0), "Each commit is synced, unless its writer has `durability=os`."),
     _without_effect(
-        "follower.replication.throttled.replicas", "", _TEXT, "`pylog replicate --throttle` limits all copying."
+        "follower.replication.throttled.replicas",
+        "",
+        _TEXT,
+        "`follower.replication.throttled.rate` of the log limits all copying.",
     ),
     _without_effect("index.interval.bytes", 4096, _bytes(0, INT_MAX), "An index has an entry for every batch."),
     _without_effect(
-        "leader.replication.throttled.replicas", "", _TEXT, "`pylog replicate --throttle` limits all copying."
+        "leader.replication.throttled.replicas",
+        "",
+        _TEXT,
+        "`follower.replication.throttled.rate` of the log limits all copying.",
     ),
     _without_effect(
         "local.retention.bytes", -2, _bytes(-2), "There is one storage, to which `retention.bytes` applies."
@@ -358,6 +365,12 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
 CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
     ConfigSpec("auto.create.topics.enable", True, _FLAG, "Appending to a topic that does not exist creates it."),
     ConfigSpec(
+        "auto.leader.rebalance.enable",
+        True,
+        _FLAG,
+        "The first replica of each partition leads again when it is in sync: see `leader.imbalance.check.interval.seconds`.",
+    ),
+    ConfigSpec(
         "broker.heartbeat.interval.ms",
         2000,
         _ms(1, INT_MAX),
@@ -377,11 +390,30 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
     ),
     ConfigSpec("delete.topic.enable", True, _FLAG, "Topics can be deleted."),
     ConfigSpec(
+        THROTTLE,
+        LONG_MAX,
+        _bytes(1),
+        "Bytes per second that each process copies and moves between brokers at most. `pylog reassign execute --throttle` sets it.",
+    ),
+    ConfigSpec(
         "gc.fence.age.ms",
         86400000,
         _ms(1),
         "How long a write or a read may take. A change also applies to those in progress. Older uploads are void, and "
         "objects without a reference are deleted after this time.",
+    ),
+    ConfigSpec(
+        "leader.imbalance.check.interval.seconds",
+        300,
+        Whole(1, INT_MAX, "seconds"),
+        "How often the coordinator and `pylog replicate --every` look for brokers that do not lead the partitions whose "
+        "first replica they are. `pylog maintain` does so in each run.",
+    ),
+    ConfigSpec(
+        "leader.imbalance.per.broker.percentage",
+        10,
+        Whole(0, 100, "percent"),
+        "A broker leads again if others lead more than this share of the partitions whose first replica it is.",
     ),
     ConfigSpec(
         "log.clock.skew.max.ms",
@@ -417,7 +449,15 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         30000,
         _ms(1),
         "A replica that missed a write may join its ISR again this long after the write, and when it lacks no record that "
-        "is older than this. The time after the write doubles with each further miss within an hour.",
+        "is older than this. The time after the write doubles with each further miss within an hour. An in-sync replica "
+        "leaves the ISR if it has lacked records that were written with acks 0 or 1 for this long.",
+    ),
+    ConfigSpec(
+        "replica.lost.after.ms",
+        300000,
+        _ms(1),
+        "Records that were written with acks 0 or 1, or after such ones, and that only fenced brokers have, are given up "
+        "after this time if readers have never seen them: their offsets have no records then.",
     ),
     ConfigSpec(
         "streaming.identity.retention.ms",

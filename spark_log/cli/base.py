@@ -16,6 +16,7 @@ from spark_log.cli.completion import complete_profiles
 from spark_log.cli.kafka_flags import with_kafka_hint
 from spark_log.cli.profiles import OUTPUTS
 from spark_log.cli.session import OUTPUT_VARIABLE, PROFILE_VARIABLE, URL_VARIABLE, CommandSession
+from spark_log.cli.units import parse_rate
 from spark_log.debug import shows_tracebacks
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.positions import UNITS_MS, Position, parse_position
@@ -206,6 +207,18 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
+class RateType(click.ParamType):  # type: ignore[type-arg]
+    """Bytes per second."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_rate(str(value))
+        except InvalidRequest as error:
+            self.fail(str(error), param, ctx)
+
+
 def parse_duration(text: str) -> int:
     """A number with a unit, as milliseconds.  Raises InvalidRequest."""
     found = re.fullmatch(r"([0-9]{1,9})(ms|[smhdw])", text.strip().lower())
@@ -216,6 +229,7 @@ def parse_duration(text: str) -> int:
 
 POSITION = PositionType()
 DURATION = DurationType()
+RATE = RateType()
 PATTERN = PatternType()
 
 

@@ -10,7 +10,7 @@ import click
 from spark_log.cli.base import DURATION, Failed, Noun, confirmed, guarded, pass_session, storage_option, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
-from spark_log.cli.reassign import emit_assignments, start
+from spark_log.cli.reassign import emit_assignments, start, throttle_option
 from spark_log.cli.session import CommandSession
 from spark_log.cli.topics import notes_said, partitions_named
 from spark_log.positions import format_timestamp_ms
@@ -166,8 +166,9 @@ def remove(session: CommandSession, broker: int, force: bool, dry_run: bool, yes
 @verb(broker)
 @broker_id
 @click.option("--dry-run", is_flag=True, help="Print the replicas before and after, and change nothing.")
+@throttle_option
 @pass_session
-def drain(session: CommandSession, broker: int, dry_run: bool) -> None:
+def drain(session: CommandSession, broker: int, dry_run: bool, throttle: int | None) -> None:
     """Move all replicas from a broker to others, so that it can be removed.
 
     Another broker takes the place of this one in each partition, in the same rack order and as evenly as possible. The
@@ -188,7 +189,7 @@ def drain(session: CommandSession, broker: int, dry_run: bool) -> None:
         current = current_replicas(log.journal.state, {tp.topic: None for tp in plan})
         emit_assignments(session, {tp: current[tp] for tp in plan}, plan)
     elif plan:
-        start(session, log, plan)
+        start(session, log, plan, throttle)
     else:
         emit_line(session, f"broker {broker} has no replicas", {"broker": broker})
 

@@ -74,7 +74,6 @@ REASSIGN: Mapping[str, str] = {
     "--topics-to-move-json-file": "give --topics-to-move FILE",
     "--broker-list": "give --brokers 1,2,3",
     "--replica-alter-log-dirs-throttle": "leave it out: a broker has one root",
-    "--preserve-throttles": "leave it out: verifying changes nothing",
     "--disallow-replication-factor-change": "leave it out: compare the numbers of replicas before",
 }
 OF_COMMAND: Mapping[str, Mapping[str, str]] = {

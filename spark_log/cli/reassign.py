@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_log.cli.base import Failed, Noun, pass_session, verb
+from spark_log.cli.base import RATE, Failed, Noun, pass_session, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import emit_line, emit_rows, emit_value
 from spark_log.cli.reassignment_file import (
@@ -21,6 +21,7 @@ from spark_log.cli.reassignment_file import (
     read_topics,
 )
 from spark_log.cli.session import CommandSession
+from spark_log.settings import THROTTLE
 from spark_log.text import counted
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
 
 COMPLETE = "complete"
 
+throttle_option = click.option(
+    "--throttle",
+    type=RATE,
+    metavar="RATE",
+    help="From now on, each process copies and moves at most so many bytes per second, as 50MB.",
+)
 JSON_FILE = click.Path(exists=True, dir_okay=False, allow_dash=True)
 plan_file = click.argument("file", metavar="FILE", type=JSON_FILE)
 
@@ -104,17 +111,19 @@ def generate(
 @verb(reassign)
 @plan_file
 @click.option("--additional", is_flag=True, help="Even if other partitions are being moved.")
+@throttle_option
 @pass_session
-def execute(session: CommandSession, file: str, additional: bool) -> None:
+def execute(session: CommandSession, file: str, additional: bool, throttle: int | None) -> None:
     """Give partitions the replicas in a file, in Kafka's JSON; - for standard input.
 
     Prints their present replicas first: save them, and execute them to go back. New records are written to the new
-    replicas immediately. A coordinator, pylog replicate or pylog maintain moves the older ones, and removes them from
-    the brokers that they leave.
+    replicas immediately. A coordinator, pylog replicate or pylog maintain moves the older ones.
+
+    --throttle sets follower.replication.throttled.rate of the log, which pylog reassign verify removes at the end.
 
     \b
     Example:
-      pylog reassign execute move.json > before.json
+      pylog reassign execute move.json --throttle 50MB > before.json
       pylog reassign verify move.json
     """
     log = session.connect()
@@ -126,11 +135,14 @@ def execute(session: CommandSession, file: str, additional: bool) -> None:
             f"{counted(len(moving), 'partition')} {'is' if len(moving) == 1 else 'are'} being moved ({_named(moving)}): "
             "wait until `pylog reassign list` is empty, or give --additional to start this reassignment as well"
         )
-    start(session, log, {tp: one.replicas for tp, one in wanted.items()})
+    start(session, log, {tp: one.replicas for tp, one in wanted.items()}, throttle)
 
 
-def start(session: CommandSession, log: Log, plan: Plan) -> None:
-    """Print the replicas that partitions have, and give them others."""
+def start(session: CommandSession, log: Log, plan: Plan, throttle: int | None) -> None:
+    """Print the replicas that partitions have, and give them others.
+
+    throttle:  None: as it is.
+    """
     from spark_log.client.administering.replica_plans import current_replicas
 
     moving = log.admin.list_partition_reassignments(plan)
@@ -139,6 +151,8 @@ def start(session: CommandSession, log: Log, plan: Plan) -> None:
     if not session.structured:
         click.echo("Current partition replica assignment, for a rollback", err=True)
         click.echo(encode_reassignment(current))
+    if throttle is not None:
+        log.admin.incremental_alter_configs({None: {THROTTLE: str(throttle)}})
     log.admin.alter_partition_reassignments(plan)
     if session.structured:
         emit_value(session, _both(current, plan))
@@ -155,11 +169,12 @@ def _before(move: PartitionReassignment) -> Replicas:
 
 @verb(reassign)
 @plan_file
+@click.option("--preserve-throttles", is_flag=True, help="Keep the throttle, also when nothing is moving any more.")
 @pass_session
-def verify(session: CommandSession, file: str) -> None:
+def verify(session: CommandSession, file: str, preserve_throttles: bool) -> None:
     """Show which partitions of a file have all of their records on the replicas in it.
 
-    The exit status is 1 if some do not.
+    The exit status is 1 if some do not. When all have, and no other partition is moving, the throttle is removed.
 
     \b
     Example:
@@ -170,6 +185,14 @@ def verify(session: CommandSession, file: str) -> None:
     emit_rows(session, ["topic", "partition", "status", "replicas", "expected"], rows)
     if open_ones := sum(row["status"] != COMPLETE for row in rows):
         raise Failed(f"{open_ones} of {counted(len(rows), 'partition')} not complete")
+    if not preserve_throttles:
+        _remove_throttle(log)
+
+
+def _remove_throttle(log: Log) -> None:
+    """Unless something is moving, which may need it."""
+    if THROTTLE in log.journal.state.configs and not log.admin.list_partition_reassignments():
+        log.admin.incremental_alter_configs({None: {THROTTLE: None}})
 
 
 def _statuses(log: Log, wanted: Mapping[TopicPartition, Wanted]) -> dict[TopicPartition, dict[str, str]]:

@@ -7,36 +7,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from spark_log.cli.base import DURATION, Failed, Verb, pass_session
+from spark_log.cli.base import DURATION, RATE, Failed, Verb, pass_session
 from spark_log.cli.output import emit_line, progress_bars
 from spark_log.cli.session import CommandSession
-from spark_log.cli.units import duration_text, parse_rate, size_text
-from spark_log.errors import InvalidRequest
+from spark_log.cli.units import duration_text, size_text
 from spark_log.text import counted
 
 if TYPE_CHECKING:
     from spark_log.node.replicator import ReplicationReport
 
 
-class RateType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
-    """Bytes per second."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_rate(str(value))
-        except InvalidRequest as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.command(cls=Verb)
 @click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Repeat it this often, until interrupted.")
-@click.option("--throttle", type=RateType(), metavar="RATE", help="Copy at most so many bytes per second, as 50MB.")
+@click.option("--throttle", type=RATE, metavar="RATE", help="Copy and move at most so many bytes per second, as 50MB.")
 @click.option(
     "--broker", "brokers", type=int, multiple=True, metavar="ID", help="Check and copy to this broker only; repeatable."
 )
@@ -45,9 +32,10 @@ def replicate(session: CommandSession, every_ms: int | None, throttle: int | Non
     """Check the roots of brokers, and copy to each what it lacks.
 
     A broker whose root fails all checks for broker.session.timeout.ms is fenced, and taken back when its root answers
-    again. Each copy is checked byte by byte before it counts. Replicas that have caught up join their ISR. Several
-    processes may run it, and each may be killed at any time. A coordinator does the same automatically, and pylog
-    maintain at the start of each run.
+    again. Each copy is checked byte by byte before it counts. Replicas that have caught up join their ISR. Partitions
+    that got other replicas are moved there, unless --broker is given. Several processes may run it, and each may be
+    killed at any time. A coordinator does the same automatically, and pylog maintain at the start of each run. A lower
+    follower.replication.throttled.rate of the log takes precedence over --throttle.
 
     Without --every, the exit status is 1 if something could not be copied.
 
@@ -68,7 +56,7 @@ def replicate(session: CommandSession, every_ms: int | None, throttle: int | Non
         return
     with _ended_by_sigterm():
         for report in replicate_every(log, every_ms, bytes_per_s=throttle, brokers=only):
-            if report.objects or report.joined or report.removed or report.found:
+            if report.objects or report.joined or report.removed or report.found or report.moved_bytes:
                 _say(session, report)
 
 
@@ -85,6 +73,10 @@ def report_text(report: ReplicationReport) -> str:
         text += f"; bad copies: {', '.join(report.removed)}"
     if report.found:
         text += f"; {counted(report.found, 'lost copy', 'lost copies')} found"
+    if report.moved_bytes or report.moved_partitions:
+        text += (
+            f"; {size_text(report.moved_bytes)} of partitions moved, {counted(report.moved_partitions, 'move')} done"
+        )
     if report.unrecoverable:
         text += f"; no good copy of {', '.join(report.unrecoverable)}"
     for broker, lag in report.lag.items():

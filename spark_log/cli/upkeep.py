@@ -102,6 +102,10 @@ def _say(session: CommandSession, report: MaintainReport) -> None:
     if report.copied or report.joined:
         text += f"; {counted(report.copied, 'copy', 'copies')} made for brokers ({size_text(report.copied_bytes)})"
         text += f", {counted(report.joined, 'replica')} joined"
+    if report.moved_bytes or report.moved_partitions:
+        text += (
+            f"; {size_text(report.moved_bytes)} of partitions moved, {counted(report.moved_partitions, 'move')} done"
+        )
     for broker in report.returned_brokers:
         text += f"; broker {broker} is back"
     for fenced in report.fenced_brokers:

@@ -29,6 +29,7 @@ from spark_log.metadata.replica_commands import (
     EndReassignments,
     FenceBroker,
     JoinIsr,
+    LoseCommit,
     RegisterBroker,
     RemoveBroker,
     RemoveCopies,
@@ -581,6 +582,7 @@ Single: TypeAlias = (
     | RemoveCopies
     | DropCopies
     | JoinIsr
+    | LoseCommit
     | ElectLeader
     | AlterReassignments
     | EndReassignments

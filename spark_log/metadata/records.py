@@ -371,6 +371,23 @@ class LagRecord(Record, frozen=True, kw_only=True, tag="lag"):
     """(object, broker)."""
 
 
+class LostRecord(Record, frozen=True, kw_only=True, tag="lost"):
+    """A pending commit of which no active broker has all objects: its offsets become holes.
+
+    Void if an active broker has each of its objects.
+    """
+
+    commit: tuple[str, ...]
+    """Its objects."""
+    upload_epoch: int
+    objects: tuple[DataObject, ...]
+    """Objects without records, in place of those."""
+    slices: tuple[tuple[int, Run], ...]
+    """(number in `objects`, run without rows), one for each partition of the commit."""
+    placed: tuple[Placed, ...]
+    """Where each of `objects` is."""
+
+
 class ElectLeaderRecord(Record, frozen=True, kw_only=True, tag="elect_leader"):
     """A leader by hand: the preferred one, or one that is not in the ISR (unclean), which then is the whole ISR."""
 
@@ -399,10 +416,8 @@ class Moved(NamedTuple):
     partition: int
     version: int
     """Of its reassignment."""
-    edition: int
-    """Of the partition, when its slices were looked at."""
     seen: int
-    """Version of the log at that time."""
+    """Version of the log when its slices were looked at."""
 
 
 class MovedRecord(Record, frozen=True, kw_only=True, tag="moved"):
@@ -444,6 +459,7 @@ AnyRecord: TypeAlias = (
     | MissingRecord
     | JoinIsrRecord
     | LagRecord
+    | LostRecord
     | DropCopiesRecord
     | ElectLeaderRecord
     | ReassignRecord

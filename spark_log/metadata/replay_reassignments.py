@@ -58,17 +58,17 @@ def _with_numbers(state: State, numbers: Mapping[str, list[int]]) -> State:
 
 
 def replay_moved(state: State, record: r.MovedRecord) -> State | None:
-    """A swap or a late commit since the slices were looked at may have put others in other groups.
+    """A late commit since the slices were looked at may have put others in former groups; a swap has not.
 
     Nobody has looked at the slices of pending commits.
     """
     rows = dict[TopicKey, Reassignment]()
-    for topic_id, partition, version, edition, seen in record.partitions:
+    for topic_id, partition, version, seen in record.partitions:
         key = topic_id, partition
         row, part = state.reassignments.get(key), state.partitions.get(key)
-        if row is None or part is None or not row.left:
+        if row is None or part is None or not row.left or part.end != part.readable_end:
             continue
-        if part.end == part.readable_end and (row.version, part.edition) == (version, edition) and row.late <= seen:
+        if row.version == version and row.late <= seen:
             rows[key] = Reassignment(group_number(state, key), (), row.former, row.version)
     return replace(state, reassignments=state.reassignments.update(rows)) if rows else None
 

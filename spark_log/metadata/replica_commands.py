@@ -99,6 +99,15 @@ class AddPendingCopies(Command, frozen=True, kw_only=True, tag="add_pending_copi
         return replicas.decide_pending_copies(state, self.copies, self.late)
 
 
+class LoseCommit(Command, frozen=True, kw_only=True, tag="lose_commit"):
+    """Make holes of a pending commit whose objects no active broker has.  The reply is False if one has them."""
+
+    lost: r.LostRecord
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return replicas.decide_if_changed(state, self.lost)
+
+
 class RemoveCopies(Command, frozen=True, kw_only=True, tag="remove_copies"):
     """Record copies that were found damaged or absent."""
 

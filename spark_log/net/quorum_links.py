@@ -78,6 +78,7 @@ class Link:
         """Connect, and send until the connection is closed; why it was, and how long to wait at least."""
         try:
             async with await _within(self._connect(self), CONNECT_S) as socket:
+                logger.info("node %d at %s: connected", self.node_id, self.address)
                 self.problem = None
                 await self._send_all(socket)
             return "the connection was closed", 0

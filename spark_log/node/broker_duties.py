@@ -9,7 +9,10 @@ from dataclasses import replace
 
 from spark_log.client.log import Log
 from spark_log.errors import SparkLogError
-from spark_log.node.copy_threads import Copier
+from spark_log.node.checked_copies import pace_of
+from spark_log.node.copy_threads import Copier, CopyThreads
+from spark_log.node.leader_balance import LeaderBalance
+from spark_log.node.moving import Mover, move_every
 from spark_log.node.prober import Prober, probe_every
 from spark_log.node.replicator import ReplicationReport, Replicator
 
@@ -27,15 +30,18 @@ def replicate_once(
     copier: Copier | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> ReplicationReport:
-    """Check the roots of brokers, and copy all that can be copied now.  The report sums up all rounds.
+    """Check the roots of brokers, copy all that can be copied now, then move partitions.
 
-    bytes_per_s:  limit of all copying; None: no limit.
-    brokers:      check and copy to these only; None: all.
-    copier:       copies, instead of threads of this process.
+    The report sums up all rounds.
+
+    bytes_per_s:  limit of all copying and moving; None: no limit.
+    brokers:      check and copy to these only, and move nothing; None: all.
+    copier:       copies, instead of threads of this process, which then moves nothing.
     progress:     called with ("copy", bytes so far, bytes in all).
     """
     Prober(log, brokers).until_sure()
-    replicator = Replicator(log, bytes_per_s=bytes_per_s, brokers=brokers, copier=copier)
+    pace, moves = pace_of(log, bytes_per_s), brokers is None and copier is None
+    replicator = Replicator(log, brokers=brokers, copier=copier or CopyThreads(log.journal, pace))
     total = ReplicationReport(version=0)
     while True:
         one = replicator.round()
@@ -50,7 +56,18 @@ def replicate_once(
         if progress is not None:
             progress("copy", total.bytes, total.bytes + sum(lag.bytes for lag in one.lag.values()))
         if not one.busy:
-            return total
+            return _with_moves(Mover(log, pace), total) if moves else total
+
+
+def _with_moves(mover: Mover, report: ReplicationReport) -> ReplicationReport:
+    """The report, after all was moved that can be."""
+    found, problems = mover.move_all()
+    return replace(
+        report,
+        moved_partitions=found.partitions,
+        moved_bytes=found.bytes,
+        problems=(*report.problems, *problems),
+    )
 
 
 def replicate_every(
@@ -65,16 +82,19 @@ def replicate_every(
 ) -> Iterator[ReplicationReport]:
     """Rounds of copying that start every `interval_ms`, or without a pause while there is more to copy.
 
-    Ends when `stop` is set.  Roots are checked meanwhile in another thread, unless `probes` is False.  The first round
-    raises its errors; those of later ones are logged.
+    Ends when `stop` is set.  Roots are checked and partitions moved meanwhile in other threads; roots only if `probes`.
+    The first round raises its errors; those of later ones are logged.
     """
     stop, ended = stop or threading.Event(), threading.Event()
-    replicator = Replicator(log, bytes_per_s=bytes_per_s, brokers=brokers, copier=copier)
     clock = log.journal.context.clock
-    is_first = True
+    pace, moves = pace_of(log, bytes_per_s), brokers is None and copier is None
+    replicator = Replicator(log, brokers=brokers, copier=copier or CopyThreads(log.journal, pace))
+    mover, balance, is_first = Mover(log, pace), LeaderBalance(log.journal), True
     try:
+        has_ended = lambda: ended.is_set() or stop.is_set()  # noqa: E731
+        if moves:
+            threading.Thread(target=move_every, args=(mover, clock, has_ended), name="pylog-mover", daemon=True).start()
         if probes:
-            has_ended = lambda: ended.is_set() or stop.is_set()  # noqa: E731
             threading.Thread(
                 target=probe_every, args=(log, has_ended, brokers), name="pylog-prober", daemon=True
             ).start()
@@ -82,12 +102,15 @@ def replicate_every(
             began_ms = clock.monotonic_ms()
             try:
                 report = replicator.round()
+                if brokers is None:
+                    balance.round()
             except SparkLogError as error:
                 if is_first:
                     raise
                 logger.warning("replication of %s failed, retrying: %s", log.url, error)
             else:
-                yield report
+                moved = mover.take()
+                yield replace(report, moved_partitions=moved.partitions, moved_bytes=moved.bytes)
                 if report.busy:
                     continue
             is_first = False

@@ -37,10 +37,9 @@ class Copier(Protocol):
 class CopyThreads:
     """Copies in threads of this process."""
 
-    def __init__(self, journal: Journal, bytes_per_s: int | None = None) -> None:
-        """bytes_per_s:  limit of all copying; None: no limit."""
-        self._journal, self._clock = journal, journal.context.clock
-        self._pace = Pace(self._clock, bytes_per_s)
+    def __init__(self, journal: Journal, pace: Pace) -> None:
+        """pace:  limit of all copying."""
+        self._journal, self._clock, self._pace = journal, journal.context.clock, pace
         self._tasks: dict[int, tuple[int, Task[Copied]]] = {}
         """By broker: its epoch, and the copying that is under way."""
 

@@ -24,9 +24,11 @@ from spark_log.journal.store_operations import OWN_ROOT, List, Steps, Sweep
 from spark_log.journal.upkeep import fence_and_expire
 from spark_log.metadata.decide.topics import decide_trim
 from spark_log.metadata.decide.upkeep import decide_fence
+from spark_log.metadata.reassignments import moving
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
 from spark_log.node.broker_upkeep import BrokerUpkeep, BrokerUpkeepReport
+from spark_log.node.checked_copies import pace_of
 from spark_log.node.compaction import CompactionTally
 from spark_log.node.compaction import compact as compact_steps
 from spark_log.node.compaction_plan import group_parts
@@ -40,6 +42,7 @@ from spark_log.node.merge_plan import plan_merge
 from spark_log.node.merge_shares import MergeShare
 from spark_log.node.merge_shares import merge_share as merge_share_steps
 from spark_log.node.merge_shares import plan_shares as plan_shares_steps
+from spark_log.node.moving import Moves, Moving, move_all
 from spark_log.node.retention import ExpiredTopic, expire_records, expired_topics, find_expired
 from spark_log.node.rewrite import Progress, open_spool
 from spark_log.node.root_collection import RootCollector
@@ -104,6 +107,10 @@ class MaintainReport:
     copied_bytes: int = 0
     joined: int = 0
     """Replicas that began to join their ISR."""
+    moved_partitions: int = 0
+    """Partitions of which nothing is left in objects of other brokers than their replicas."""
+    moved_bytes: int = 0
+    """Size of the new objects with records of partitions that move."""
     problems: tuple[str, ...] = ()
     """Failed duties, with the errors; the other duties were completed."""
     no_space: bool = False
@@ -172,7 +179,8 @@ class Maintainer:
         """
         saves_memory:    each round that had something to plan writes what the first round of another process needs, and
                          ends its passes of compaction, which no other process can continue.
-        checks_brokers:  each round begins with a check of all roots, and copies to those that lack something.
+        checks_brokers:  each round begins with a check of all roots, and copies to those that lack something; it moves
+                         partitions.
         """
         self.log = log
         self._brokers = BrokerUpkeep(log) if checks_brokers else None
@@ -205,7 +213,8 @@ class Maintainer:
             view, memory = yield from self._begin(known)
             # Retention and sweeps use this clock even if no batch is written.
             yield from log.journal.metadata_log.check_clock(view.state)
-            view, report = yield from _duties(log, failed, memory, progress, view, saves_memory=self._saves_memory)
+            keeps = {"saves_memory": self._saves_memory, "moves": self._brokers is not None}
+            view, report = yield from _duties(log, failed, memory, progress, view, **keeps)
             return view, memory, report
 
         view, memory, report = log.journal.run(run())
@@ -299,6 +308,7 @@ class _Done:
     """The results of the duties of a round."""
 
     expired: tuple[ExpiredTopic, ...] = ()
+    moved: Moves = field(default_factory=Moves)
     merged: Tally = field(default_factory=Tally)
     cleaned: CompactionTally = field(default_factory=CompactionTally)
     truncated: int = 0
@@ -308,7 +318,14 @@ class _Done:
 
 
 def _duties(
-    log: Log, failed: Failures, memory: RoundMemory, progress: Progress | None, view: View, *, saves_memory: bool
+    log: Log,
+    failed: Failures,
+    memory: RoundMemory,
+    progress: Progress | None,
+    view: View,
+    *,
+    saves_memory: bool,
+    moves: bool,
 ) -> Steps[tuple[View, MaintainReport]]:
     attempt, metadata_log, context = failed.attempt, log.journal.metadata_log, log.journal.context
 
@@ -326,6 +343,9 @@ def _duties(
     # Before merging, which needs space: retention frees space on a full disk.
     view, _ = yield from change("advancing the fence", view, fence_and_expire(view.state, context), view.state)
     done.collected = yield from attempt("garbage collection", _collect(view.state, context, memory), 0)
+    if not idle and moves and moving(view.state):
+        how = Moving(on_failure=failed, progress=progress, pace=pace_of(log).take)
+        view, done.moved = yield from change("moving", view, move_all(view.state, context, how), done.moved)
     if not idle:
         merging = merge_steps(view.state, context, open_spool, progress, failed, memory)
         view, done.merged = yield from change("merging", view, merging, done.merged)
@@ -344,7 +364,7 @@ def _duties(
     memory.version = view.state.version
     if not failed.errors:
         memory.truncated = view.state.version if not done.truncated else None
-        waits = done.merged.planned or done.cleaned.left
+        waits = done.merged.planned or done.cleaned.left or (moves and moving(view.state))
         if view.state.changed == began.changed and not idle and not waits:
             memory.finish(view.state)
     if saves_memory and not idle and memory.live.count >= context.limits.remembered_slices:
@@ -361,6 +381,8 @@ def _report(state: State, failed: Failures, memory: RoundMemory, done: _Done) ->
         merged_slices=done.merged.slices,
         segments=done.merged.segments,
         segment_bytes=done.merged.bytes,
+        moved_partitions=done.moved.partitions,
+        moved_bytes=done.moved.bytes,
         cleaned_partitions=done.cleaned.partitions,
         removed_records=done.cleaned.records,
         removed_bytes=done.cleaned.bytes,

@@ -25,17 +25,17 @@ def plan_merge(
     """
     memory = memory or RoundMemory()
     live = memory.live
-    slices = yield from _live_slices(state, memory.unmerged(state), on_failure)
+    slices = yield from live_slices(state, memory.unmerged(state), on_failure)
     for key, found in slices.items():
         live.hold(key, found)
     thin = thin_objects(state.objects, live.bytes)
-    slices |= yield from _live_slices(state, _others(live.holders(thin), slices), on_failure)
+    slices |= yield from live_slices(state, _others(live.holders(thin), slices), on_failure)
     # Merging leaves some objects less than half alive: they are rewritten in the same pass.
     left = live.bytes.copy()
-    left.subtract(live_bytes(stretch.slices for stretch in _stretches(state, slices, thin)))
+    left.subtract(live_bytes(stretch.slices for stretch in _planned(state, slices, thin)))
     thin |= thin_objects(state.objects, left)
-    slices |= yield from _live_slices(state, _others(live.holders(thin), slices), on_failure)
-    stretches = list(_stretches(state, slices, thin))
+    slices |= yield from live_slices(state, _others(live.holders(thin), slices), on_failure)
+    stretches = list(_planned(state, slices, thin))
     memory.set_merged(state, slices, (stretch.key for stretch in stretches))
     return stretches, thin
 
@@ -48,22 +48,30 @@ def plan_partitions(
     thin:  mostly dead objects, which cannot be found without the other partitions.
     """
     live = [key for key in keys if key in state.partitions]
-    return list(_stretches(state, (yield from _live_slices(state, live, on_failure)), thin))
+    return list(_planned(state, (yield from live_slices(state, live, on_failure)), thin))
 
 
 def _others(keys: Iterable[TopicKey], known: Slices) -> list[TopicKey]:
     return sorted(key for key in keys if key not in known)
 
 
-def _live_slices(state: State, keys: Iterable[TopicKey], on_failure: OnFailure) -> Steps[dict[TopicKey, list[Slice]]]:
+def live_slices(state: State, keys: Iterable[TopicKey], on_failure: OnFailure) -> Steps[dict[TopicKey, list[Slice]]]:
     """The slices above the start of each partition, without partitions whose index cannot be read."""
     parts = {key: state.partitions[key] for key in keys}
     resolved = yield from resolve_each(state, {key: part.entries for key, part in parts.items()}, on_failure)
     return {key: [piece for piece in found if piece.end > parts[key].start] for key, found in resolved.items()}
 
 
-def _stretches(state: State, slices: Slices, thin: Collection[str]) -> Iterator[Stretch]:
+def _planned(state: State, slices: Slices, thin: Collection[str]) -> Iterator[Stretch]:
     for key, pieces in sorted(slices.items()):
-        configs = state.topics[key[0]].configs
-        target, window_us = segment_target(configs), 1000 * window_ms(configs)
-        yield from (Stretch(key, stretch) for stretch in find_stretches(pieces, target, window_us, thin))
+        yield from stretches_of(state, key, pieces, thin)
+
+
+def stretches_of(state: State, key: TopicKey, slices: Sequence[Slice], thin: Collection[str]) -> Iterator[Stretch]:
+    """Slices of a partition to rewrite.
+
+    thin:  objects whose slices are rewritten, whatever their size.
+    """
+    configs = state.topics[key[0]].configs
+    target, window_us = segment_target(configs), 1000 * window_ms(configs)
+    yield from (Stretch(key, stretch) for stretch in find_stretches(slices, target, window_us, thin))

@@ -24,7 +24,7 @@ from spark_log.errors import CorruptObject, NoSpace, NotEnoughReplicas, ObjectNo
 from spark_log.journal.object_names import data_key
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import OWN_ROOT, Put, PutReplicas, Refresh, Steps, together
-from spark_log.metadata.decide.replicas import swap_targets
+from spark_log.metadata.decide.replicas import moves_to, swap_targets
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.replicas import Targets, group_number
 from spark_log.metadata.state import State, TopicKey
@@ -62,6 +62,10 @@ def _always(slices: Sequence[Slice]) -> bool:
     return True
 
 
+def _freely(size: int) -> None:
+    """Without a limit."""
+
+
 def _log_waiting(what: str, error: Exception) -> None:
     logger.warning("%s: %s", what, error)
 
@@ -82,6 +86,8 @@ class Rewriting:
     progress: Progress | None = None
     keep: Keep | None = None
     """Removes records; None: all records stay."""
+    pace: Callable[[int], None] = _freely
+    """Called with the number of bytes before they are put; may wait."""
     is_worth: Callable[[Sequence[Slice]], bool] = _always
     """Whether to rewrite what is left of a stretch, as others have changed it, or as it did not fit into a segment."""
 
@@ -181,7 +187,7 @@ def _targets(state: State, pack: Sequence[Stretch]) -> Targets | None:
     """Where the object of a pack is put; None if a replica that must have it is fenced."""
     group = group_number(state, pack[0].key)
     old = old_objects(state, (piece for one in pack for piece in one.slices)) if group != OWN_GROUP else ()
-    return swap_targets(state, group, old)
+    return swap_targets(state, group, old, moves_to(state, [one.key for one in pack]))
 
 
 def _report_waiting(state: State, stretches: Sequence[Stretch], how: Rewriting) -> None:
@@ -254,7 +260,9 @@ def _write_pack(work: _Work, epoch: int, pack: Sequence[Stretch], buffer_bytes: 
             return []
         written = writer.finish()
         name = data_key(epoch, _object_name(taken, work.context.unique()))
-        placed = yield from _put(_targets(work.newest, pack), name, written)
+        targets = _targets(work.newest, pack)
+        work.how.pace(written.size * max(1, len(targets.all if targets is not None else ())))
+        placed = yield from _put(targets, name, written)
     finally:
         writer.close()
     made = DataObject(name, written.size, written.index_position)

@@ -19,7 +19,7 @@ from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import SWAP_TRIES, swap_in
 from spark_log.journal.store_operations import CopyReplicas, Refresh, Steps
 from spark_log.journal.upkeep_limits import StepLimits
-from spark_log.metadata.decide.replicas import lacking_for_swap
+from spark_log.metadata.decide.replicas import lacking_for_swap, moves_to
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.replicas import epoch_of
@@ -98,11 +98,11 @@ def _with_copies(state: State, done: Sequence[Replacement]) -> Steps[Sequence[Re
     still not there are left out."""
     where = {one.object.name: one.placed for one in done}
     for made in objects_of(done):
-        old = _replaced_objects(state, [one for one in done if one.object == made])
-        lacking = _lacking(state, where[made.name], old)
+        within = [one for one in done if one.object == made]
+        lacking = _lacking(state, where[made.name], within)
         if lacking:
             where[made.name] = yield CopyReplicas(made.name, made.size, where[made.name], lacking)
-            lacking = _lacking(state, where[made.name], old)
+            lacking = _lacking(state, where[made.name], within)
         if lacking:
             logger.warning(
                 "%s is not on brokers %s, which must have it: its slices are rewritten again in a later round",
@@ -113,9 +113,10 @@ def _with_copies(state: State, done: Sequence[Replacement]) -> Steps[Sequence[Re
     return [one._replace(placed=where[one.object.name]) for one in done if one.object.name in where]
 
 
-def _lacking(state: State, placed: Placed, old: Sequence[ObjectRow]) -> list[tuple[int, int]]:
-    """(broker, epoch) of the replicas that must have an object, and do not."""
-    brokers = lacking_for_swap(state, [placed], old).get(placed.group, ())
+def _lacking(state: State, placed: Placed, within: Sequence[Replacement]) -> list[tuple[int, int]]:
+    """(broker, epoch) of the replicas that must have an object with these segments, and do not."""
+    old, moved_to = _replaced_objects(state, within), moves_to(state, [one.key for one in within])
+    brokers = lacking_for_swap(state, [placed], old, moved_to).get(placed.group, ())
     return [(broker, epoch) for broker in brokers if (epoch := epoch_of(state, broker)) is not None]
 
 

@@ -8,7 +8,8 @@
 
 Each unit is written after the one before it is durable.  So a crash can damage the last unit of the last file only: it
 was not reported, and is cut.  Any other damage is an error, because entries that were acknowledged may be in it.  A
-bit that flips later in exactly the last unit cannot be told from a write that was not finished.
+write that was not finished is shorter than its length says, or lacks whole sectors, which read as zeros.  So a byte
+that changes later in the last unit is an error as well, unless it is one of the length.
 
 Nothing here opens a file.  A reader gives the files' bytes in order, and truncates the last file to `end`.
 """
@@ -19,6 +20,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -27,6 +29,8 @@ from spark_log.errors import CorruptObject
 from spark_log.quorum.messages import Entry
 
 MAGIC = b"PQU1"
+SECTOR = 512
+"""Bytes that a disk writes as a whole."""
 _HEAD = struct.Struct("<4sII")
 
 
@@ -87,18 +91,21 @@ def decode_log(files: Iterable[tuple[str, bytes]]) -> LogContent:
 
 
 def units_of(name: str, data: bytes) -> Iterator[tuple[Unit, int]]:
-    """The units of a file, each with the position behind it, up to a damaged last one.
+    """The units of a file, each with the position behind it, up to a last one that is not whole.
 
-    Raises CorruptObject if a whole unit follows the damage: then a crash has not caused it.
+    Raises CorruptObject for damage that a crash has not caused: a whole unit follows, or nothing is missing.
     """
     end = 0
     while end < len(data) and (found := _unit_at(data, end)) is not None:
         unit, end = found
         yield unit, end
-    if end < len(data) and (later := _later_unit(data, end)) is not None:
+    if end == len(data):
+        return
+    later = _later_unit(data, end)
+    if later is not None or not _is_torn(data, end):
+        reason = "its checksum differs" if later is None else f"a unit follows at {later}"
         raise CorruptObject(
-            f"{name} is damaged at position {end}, and a unit follows at {later}: restore this replica's disk, or "
-            "replace it"
+            f"{name} is damaged at position {end}, and {reason}: restore this replica's disk, or replace it"
         )
 
 
@@ -111,6 +118,17 @@ def _unit_at(data: bytes, start: int) -> tuple[Unit, int] | None:
     if magic != MAGIC or len(body) < length or zlib.crc32(body, zlib.crc32(data[start + 4 : start + 8])) != crc:
         return None
     return _DECODER.decode(body), start + _HEAD.size + length
+
+
+def _is_torn(data: bytes, start: int) -> bool:
+    """Whether a crash may have left this as the last unit: it is too short, or a sector was not written."""
+    if len(data) - start < _HEAD.size:
+        return True
+    magic, length, _ = _HEAD.unpack_from(data, start)
+    if magic == MAGIC and len(data) - start < _HEAD.size + length:
+        return True
+    bounds = [start, *range(start - start % SECTOR + SECTOR, len(data), SECTOR), len(data)]
+    return any(not any(data[begin:end]) for begin, end in pairwise(bounds))
 
 
 def _later_unit(data: bytes, start: int) -> int | None:

@@ -84,8 +84,11 @@ class LocalFiles:
             os.ftruncate(self._open(name), size)
 
     def sync(self, name: str) -> None:
+        descriptor = self._open(name)
         with self._errors(name, is_sync=True):
-            _sync(self._open(name))
+            _sync(descriptor)
+        if os.fstat(descriptor).st_nlink == 0:
+            raise StorageError(f"{self._at(name)} was deleted while it was used")
 
     def rename(self, old: str, new: str) -> None:
         self._close(old)

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from spark_log.clock import SystemClock
-from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, SparkLogError
+from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, SparkLogError, StorageError
 from spark_log.net.address import split_address
 from spark_log.net.quorum_handshake import Identity
 from spark_log.net.quorum_links import Connect, QuorumLinks
@@ -51,7 +51,7 @@ SLOW_DISK_MS = 10_000
 """A leader whose disk has not finished a write for so long hands over."""
 WATCH_S = 1.0
 CLOSE_S = 5.0
-"""For the write that is under way when the node stops."""
+"""For the writes that are under way when the node stops."""
 SNAPSHOT_AGAIN_S = 30.0
 """After a snapshot for which the disk had no space."""
 logger = logging.getLogger("spark_log")
@@ -194,10 +194,18 @@ class Node:
         await self._links.close()
         await self._server.stop()
         self._writer.close()
-        self._snapshots.shutdown(wait=False, cancel_futures=True)
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.to_thread(self._writer.thread.shutdown), CLOSE_S)
-        self._directory.close()
+        if await asyncio.to_thread(self._join_threads):
+            self._directory.close()  # otherwise it stays locked until the process ends
+
+    def _join_threads(self) -> bool:
+        """Whether the threads that change the directory have ended."""
+        ends_s = time.monotonic() + CLOSE_S
+        for pool in (self._snapshots, self._writer.thread):
+            pool.shutdown(wait=False, cancel_futures=True)
+        threads = [thread for pool in (self._snapshots, self._writer.thread) for thread in pool._threads]
+        for thread in threads:
+            thread.join(max(0.0, ends_s - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -414,18 +422,29 @@ class Node:
             and not self._is_snapshotting
             and loop_s > self._snapshot_after_s
         ):
-            self._is_snapshotting = True
             self._make_snapshot(entry.offset + 1)
 
     # -------------------------------------------------------------------------------------------------------- snapshots
 
     def _make_snapshot(self, end: int) -> None:
-        """Of all entries before `end`, which are applied; the state is taken now, and written in a thread."""
+        """Of all entries before `end`, which are applied; the state is taken now, and written in a thread.  Nothing, if
+        a snapshot of the leader, which is restored next, has overtaken the application.
+        """
         assert self._machine is not None, "entries come from the machine"
         log, disk = self._machine.log, self._directory.disk
+        if end <= log.snapshot.offset:
+            return
+        self._is_snapshotting = True
         snapshot, voters, pieces = log.position_at(end), log.voters_at(end), self._applier.snapshot()
-        write = partial(disk.write_snapshot, snapshot, voters, pieces)
+        write = partial(disk.write_snapshot, snapshot, voters, self._until_ended(pieces))
         self._spawn(self._finish_snapshot(snapshot, write))
+
+    def _until_ended(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        """For the thread of snapshots: the directory must not change after the node has ended."""
+        for piece in pieces:
+            if self._ended.done():
+                raise StorageError("the node ended while it made a snapshot")
+            yield piece
 
     async def _finish_snapshot(self, snapshot: Position, write: Callable[[], None]) -> None:
         """Forget the entries before the previous snapshot: a follower that lacks later ones needs no snapshot."""

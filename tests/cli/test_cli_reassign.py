@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ import spark_log
 from spark_log.cli.reassignment_file import encode_reassignment, read_reassignment, read_topics
 from spark_log.errors import InvalidRequest
 from spark_log.model import NewTopic, TopicPartition
+from spark_log.node.broker_duties import replicate_once
 from tests.cli.commands import Pylog
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk")
@@ -118,6 +123,25 @@ def test_a_move_is_listed_until_it_is_cancelled(pylog: Pylog, tmp_path: Path) ->
     assert [row["replicas"] for row in pylog.json("topic", "describe", "orders")["partitions"]] == ["0,1", "2,1"]
 
 
+def test_a_throttle_lasts_until_everything_is_moved(pylog: Pylog, tmp_path: Path) -> None:
+    """It is a config of the log, so that every process keeps to it."""
+    pylog.ok("produce", "orders", "-p", "0", stdin="a\n")
+    file = saved(tmp_path, plan({"partition": 0, "replicas": [2, 1]}))
+    pylog.ok("reassign", "execute", file, "--throttle", "50MB")
+
+    def throttle() -> str:
+        rows = pylog.json("config", "describe", "--all")
+        return next(row["value"] for row in rows if row["config"] == "follower.replication.throttled.rate")
+
+    assert pylog.run("reassign", "verify", file).exit_code == 1 and throttle() == "50000000"
+    pylog.ok("replicate")
+    pylog.ok("reassign", "verify", file, "--preserve-throttles")
+    assert throttle() == "50000000"
+    pylog.ok("reassign", "verify", file)
+    assert throttle() == str(2**63 - 1)
+    assert "not a number of bytes per second" in pylog.wrong("reassign", "execute", file, "--throttle", "fast")
+
+
 def test_a_rollback_during_a_move_returns_to_the_first_replicas(pylog: Pylog, tmp_path: Path) -> None:
     """It prints the assignment before the first move, not the one that is given up."""
     pylog.ok("produce", "orders", "-p", "0", stdin="a\n")
@@ -167,6 +191,51 @@ def test_a_broker_is_drained(pylog: Pylog) -> None:
     assert pylog.ok("broker", "drain", "1") == "broker 1 has no replicas\n"
     assert pylog.ok("broker", "remove", "1", "--yes", "--force") == "broker 1 removed\n"
     assert "no other broker is left" in pylog.refused("broker", "drain", "2")
+
+
+def test_a_broker_is_taken_out_under_load(pylog: Pylog, tmp_path: Path) -> None:
+    """Its disk is thrown away at last; each record is there once, and none is on it."""
+    stop, written = threading.Event(), list[int]()
+
+    def write() -> None:
+        with spark_log.connect(pylog.url) as log:
+            while not stop.is_set():
+                number = len(written)
+                log.append("orders", [{"value": str(number), "partition": number % 2}])
+                written.append(number)
+
+    def replicate() -> None:
+        with spark_log.connect(pylog.url) as log:
+            while not stop.wait(0.1):
+                replicate_once(log)
+
+    threads = [threading.Thread(target=run, daemon=True) for run in (write, replicate)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: len(written) > 20)
+        proposed = json.dumps(pylog.json("broker", "drain", "1", "--dry-run")["proposed"])
+        pylog.ok("broker", "drain", "1")
+        wait_until(lambda: pylog.run("reassign", "verify", "-", stdin=proposed).exit_code == 0)
+        reached = len(written)
+        wait_until(lambda: len(written) > reached + 5)
+        pylog.ok("broker", "remove", "1", "--yes", "--force")
+        shutil.rmtree(tmp_path / "disk1")
+        reached = len(written)
+        wait_until(lambda: len(written) > reached + 5)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    found = [int(line) for line in pylog.ok("consume", "orders").split()]
+    assert sorted(found) == written
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 # ------------------------------------------------------------------------------------------------------------------ files

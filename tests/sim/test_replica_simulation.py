@@ -10,6 +10,8 @@ from spark_log.testing.replica_simulation import REPLICAS, main
 from spark_log.testing.simulation import replay_command
 
 SEEDS = 4
+MOVING = 9
+"""A seed in which partitions get other replicas, as in every fifth one."""
 NOTICED_IN = {
     "any_broker_epoch": 8,
     "async_in_isr": 6,
@@ -24,6 +26,14 @@ NOTICED_IN = {
     "fenced_counts": 19,
     "sizes_unchecked": 1,
     "unknown_stay": 51,
+    "loses_held": 5,
+    "late_refused": 9,
+    "late_forgotten": 14,
+    "forgets_before_fence": 9,
+    "groups_go_early": 74,
+    "moves_anywhere": 9,
+    "swaps_to_former": 19,
+    "ends_blindly": 189,
 }
 """A seed that notices that a rule is missing; 0 where none is named.  `--mutations` finds new ones."""
 TRIES = 3
@@ -50,6 +60,13 @@ def test_a_missing_rule_is_noticed(mutation: str) -> None:
     assert any(violation and not violation.startswith("error: ") for violation in violations), (
         f"find another seed for it: {_again(first, mutation)}"
     )
+
+
+def test_partitions_move() -> None:
+    """Beside writers whose uploads began before, and mergers."""
+    result = simulate(MOVING)
+    assert not result.violation, f"{result.violation}\n{_again(MOVING)}"
+    assert result.counts["reassigned"] and result.counts["moved"] and result.counts["late commits"]
 
 
 def test_a_seed_decides_everything() -> None:

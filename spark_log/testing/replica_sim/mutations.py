@@ -13,15 +13,15 @@ from typing import Any
 
 from spark_log.journal import garbage_collection
 from spark_log.journal.store_operations import Steps
-from spark_log.metadata import pending, replay, replay_replicas
+from spark_log.metadata import pending, replay, replay_reassignments, replay_replicas
 from spark_log.metadata import records as r
 from spark_log.metadata.decide import commits
 from spark_log.metadata.decide import replicas as decide
 from spark_log.metadata.decide import upkeep as decide_upkeep
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.replica_state import Member, PlacementGroup
-from spark_log.metadata.replicas import can_lead, epoch_of, is_active, is_current, next_leader
-from spark_log.metadata.state import State
+from spark_log.metadata.replicas import can_lead, epoch_of, group_number, is_active, is_current, next_leader
+from spark_log.metadata.state import State, TopicKey
 from spark_log.model import ACKS_ALL
 from spark_log.testing.replica_sim import copying, upkeep
 from spark_log.testing.sim.constants import Mutation, Patch, patched
@@ -72,6 +72,31 @@ _MISSED = replay_replicas._missed
 
 def _answers_pending(state: State, commit: r.CommitRecord, committed: Committed) -> Committed:
     return committed
+
+
+# --------------------------------------------------------------------------------------------------------------- moves
+
+
+def _in_own_group(state: State, key: TopicKey, group: int, upload_epoch: int) -> bool:
+    return group == group_number(state, key)
+
+
+def _ended_blindly(state: State, record: r.MovedRecord) -> State | None:
+    seen = tuple(one._replace(seen=state.version) for one in record.partitions)
+    return replay_reassignments.replay_moved(state, r.MovedRecord(partitions=seen))
+
+
+_WITHOUT_ENDED = replay_reassignments.without_ended
+
+
+def _used_only(state: State) -> State:
+    """Without groups that no partition and no object is in."""
+    rows = {key: row._replace(former=()) for key, row in state.reassignments.items()}
+    kept = _WITHOUT_UNUSED(replace(state, reassignments=state.reassignments.update(rows)))
+    return replace(kept, reassignments=state.reassignments)
+
+
+_WITHOUT_UNUSED = replay_reassignments._without_unused
 
 
 # ---------------------------------------------------------------------------------------------------------- ISR, leaders
@@ -190,6 +215,10 @@ MUTATIONS: Mapping[str, Mutation] = {
         "a replica without the objects of a commit that readers see has a deficit",
         (Patch(pending, "not_pending", lambda state, names: state),),
     ),
+    "loses_held": Mutation(
+        "a commit that an active broker has is not lost",
+        (Patch(pending, "is_lost", lambda *_: True), Patch(upkeep, "is_lost", lambda *_: True)),
+    ),
     "joins_with_deficit": Mutation(
         "a joining replica enters the ISR when it lacks nothing", (_replaying(r.JoinIsrRecord, _joins_at_once),)
     ),
@@ -214,6 +243,33 @@ MUTATIONS: Mapping[str, Mutation] = {
     "swap_forgets": Mutation(
         "a swap waits for the replicas that have the old objects",
         (Patch(decide, "_is_waited_for", lambda state, broker: False),),
+    ),
+    "late_refused": Mutation(
+        "an upload for the replicas that a partition had when it began commits",
+        (Patch(decide, "may_be_in", _in_own_group),),
+    ),
+    "late_forgotten": Mutation(
+        "a partition moves again when such an upload commits",
+        (Patch(replay, "with_late_slices", lambda state, record: state),),
+    ),
+    "ends_blindly": Mutation(
+        "the end of a move is void if such an upload was committed since its slices were looked at",
+        (_replaying(r.MovedRecord, _ended_blindly),),
+    ),
+    "forgets_before_fence": Mutation(
+        "the former replicas of a partition are known until the fence has passed",
+        (Patch(replay, "without_ended", lambda state, fence: _WITHOUT_ENDED(state, state.version)),),
+    ),
+    "groups_go_early": Mutation(
+        "a group stays while uploads for it may be committed",
+        (Patch(replay_reassignments, "_without_unused", _used_only),),
+    ),
+    "moves_anywhere": Mutation(
+        "the swap of a move waits for all synchronous replicas", (Patch(decide, "moves_to", lambda state, keys: {}),)
+    ),
+    "swaps_to_former": Mutation(
+        "a swap that was prepared before its partition got other replicas is void",
+        (Patch(decide, "_misplaced_groups", lambda state, swap: set()),),
     ),
     "returns_blindly": Mutation(
         "a broker returns without the copies that its root lacks", (Patch(upkeep, "missing_in", lambda *_: []),)

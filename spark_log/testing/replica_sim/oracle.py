@@ -5,10 +5,12 @@ in sync     a replica in an ISR lacks no object of its group, unless it is the l
 led         the leader of a group is active and in its ISR
 enough      a commit rests on `min.insync.replicas` members of each ISR, and all members that stay have its objects
 kept        a record is found by its readers if one of the copies that ever counted is still there
+lost        only a commit that readers never saw, and that no active broker has
 referenced  no live copy is deleted, and nothing that a reader may still need
 visible     readers see a commit when all in-sync replicas have it, as a whole, in order, and never lose sight of it;
             it is acknowledged with acks=all when they see it
-weaker      a swap leaves no fewer copies than there were
+weaker      a swap leaves no fewer copies than there were; that of a move has all synchronous replicas
+moved       a partition with a live slice on other brokers than its replicas moves
 
 All promises of `sim/oracle.py` hold as well: offsets, contents, repeats, states.
 """
@@ -24,6 +26,7 @@ from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.pending import entries_of, visible_end
+from spark_log.metadata.reassignments import is_moving, objects_elsewhere
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import (
     copies_of,
@@ -35,10 +38,10 @@ from spark_log.metadata.replicas import (
     min_insync,
 )
 from spark_log.metadata.state import PendingCommit, State, TopicKey
-from spark_log.model import ACKS_ALL
+from spark_log.model import ACKS_ALL, Slice
 from spark_log.testing.replica_sim.roots import Roots
 from spark_log.testing.sim.constants import Constants
-from spark_log.testing.sim.content import PlainCodec
+from spark_log.testing.sim.content import PlainCodec, Row
 from spark_log.testing.sim.oracle import Oracle
 from spark_log.testing.sim.world import Violation
 
@@ -76,6 +79,8 @@ class ReplicaOracle(Oracle):
         self.spoiled: set[Place] = set()
         """Copies that a fault took, and nobody has noticed."""
         self.collected: set[Place] = set()
+        self._lost: dict[TopicKey, set[int]] = {}
+        """Offsets of lost commits."""
         self._promised: dict[str, set[Place]] = {}
         """By live object, all copies that have counted."""
         self._looks: dict[tuple[int, int, tuple[str, ...]], set[Place]] = {}
@@ -159,11 +164,13 @@ class ReplicaOracle(Oracle):
     def _note(self, record: r.AnyRecord, before: State, after: State) -> None:
         super()._note(record, before, after)
         for commit in before.pending:
-            if commit not in after.pending:
+            if commit not in after.pending and not isinstance(record, r.LostRecord):
                 self._check_shown(commit, after)
         match record:
             case r.CommitRecord():
                 self._check_commit(record, before, after)
+            case r.LostRecord():
+                self._check_lost(record, before)
             case r.LagRecord():
                 for number, group in after.placement_groups.items():
                     if not any(is_active(after, one) for one in group.isr) and before.placement_groups[number] != group:
@@ -179,9 +186,13 @@ class ReplicaOracle(Oracle):
 
     def _check_commit(self, commit: r.CommitRecord, before: State, after: State) -> None:
         least: dict[int, int] = {}
-        for _, run in commit.slices:
-            number = group_number(before, (run.topic_id, run.partition))
-            least[number] = max(least.get(number, 1), min_insync(before, run.topic_id))
+        for at, run in commit.slices:
+            number, needed = commit.placed[at].group if commit.placed else OWN_GROUP, min_insync(before, run.topic_id)
+            if number != group_number(before, (run.topic_id, run.partition)):  # uploaded before the partition moved
+                replicas = group_at(before, number).replicas
+                needed = min(needed, sum(not self._is_async(before, broker) for broker in replicas))
+                self.seen["late commits"] += 1
+            least[number] = max(least.get(number, 1), needed)
         for made in commit.objects:
             known = copies_of(after, after.objects[made.name])
             if known is None:
@@ -225,21 +236,29 @@ class ReplicaOracle(Oracle):
             found.update(entry.object for entries in entries_of(one).values() for entry in entries)
         return found
 
-    def hidden(self, state: State) -> list[PendingCommit]:
-        """The pending commits of which all objects are somewhere, and those before them."""
-        found, blocked = list[PendingCommit](), set[TopicKey]()
-        for commit in state.pending:
-            keys = entries_of(commit).keys()
-            if blocked.isdisjoint(keys) and all(self._is_somewhere(state, name) for name in commit.objects):
-                found.append(commit)
-            else:
-                blocked |= keys
-        return found
+    def check_slice(self, key: TopicKey, piece: Slice, rows: Iterable[tuple[int, Row]]) -> None:
+        """A reader got these rows of a slice, with their offsets.  Only lost commits leave holes."""
+        found = dict(rows)
+        for offset, row in found.items():
+            self.check_read(key, offset, [row])
+        absent = set(range(piece.start, piece.end)) - found.keys() - self._lost.get(key, set())
+        if absent:
+            raise Violation(f"lost: offsets {sorted(absent)} of {key} are not in {piece.object}")
 
-    def _is_somewhere(self, state: State, name: str) -> bool:
-        return any(self.has_copy(state, broker, name) for broker in (OWN_BROKER, *state.brokers))
+    def _check_lost(self, record: r.LostRecord, before: State) -> None:
+        """Readers have never seen the records, and no active broker has them."""
+        (commit,) = [one for one in before.pending if one.objects == record.commit]
+        known = [copies_of(before, before.objects[name]) for name in commit.objects]
+        if all(one is None or any(is_active(before, broker) for broker in one.brokers) for one in known):
+            raise Violation(f"lost: {record.commit} is on active brokers")
+        for key, entries in entries_of(commit).items():
+            self._lost.setdefault(key, set()).update(range(entries[0].start, entries[-1].end))
+        self.seen["commits lost"] += 1
 
     def _check_swap(self, swap: r.SwapRecord, before: State, after: State) -> None:
+        for change in swap.changes:
+            if is_moving(before, (change.topic_id, change.partition)):
+                self._check_moved(change, before, after)
         new = {
             known.group: set(known.brokers)
             for made in swap.objects
@@ -254,6 +273,19 @@ class ReplicaOracle(Oracle):
                 late = row is not None and row.fenced and before.time - row.since > self._waited_ms
                 if not late and not (row is not None and row.is_async):
                     raise Violation(f"weaker: {name} was on {known.brokers}, what replaces it on {new[known.group]}")
+
+    def _check_moved(self, change: r.Change, before: State, after: State) -> None:
+        """Of a partition that moves, new objects are on all replicas that are synchronous, and not fenced for long."""
+        for name in {piece.object for piece in change.slices}.difference(before.objects):
+            known = copies_of(after, after.objects[name])
+            if known is None:
+                continue
+            replicas = {b for b in after.placement_groups[known.group].replicas if not self._is_async(before, b)}
+            late = {b for b in replicas if (row := before.brokers.get(b)) is not None and row.fenced}
+            late = {b for b in late if before.time - before.brokers[b].since > self._waited_ms}
+            least = min(min_insync(before, change.topic_id), len(replicas))
+            if not replicas - late <= set(known.brokers) or len(known.brokers) < least:
+                raise Violation(f"weaker: {name} was moved to {known.brokers}, the replicas are {replicas}")
 
     # ----------------------------------------------------------------------------------------------------------- checks
 
@@ -287,6 +319,9 @@ class ReplicaOracle(Oracle):
             if not self.is_readable(state, name) and self.survivors(state, name):
                 raise Violation(f"kept: {name} is on {self.survivors(state, name)}, readers try {holders(state, row)}")
         for key, part in state.partitions.items():
+            names = objects_elsewhere(state, key, (entry.object for entry in part.entries))
+            if names and not is_moving(state, key):
+                raise Violation(f"moved: {names} have slices of {key}, which is on {group_number(state, key)}")
             if part.readable_end != visible_end(state, key):
                 raise Violation(f"visible: {key} up to {part.readable_end}, what is pending is {state.pending}")
         pending = {name for one in state.pending for name in one.objects}

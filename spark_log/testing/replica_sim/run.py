@@ -8,7 +8,7 @@ from functools import partial
 from spark_log.errors import SparkLogError
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.model import Slice
-from spark_log.testing.replica_sim import upkeep, writers
+from spark_log.testing.replica_sim import moves, upkeep, writers
 from spark_log.testing.replica_sim.copying import read_slice
 from spark_log.testing.replica_sim.faults import end_faults, faults
 from spark_log.testing.replica_sim.mutations import mutated
@@ -71,6 +71,10 @@ def _add_actors(sim: ReplicaSimulation) -> None:
     start("reader", persistent(partial(writers.reader, sim)), counts=False)
     start("keeper", persistent(partial(upkeep.keeper, sim)), counts=False)
     start("administrator", persistent(partial(upkeep.administrator, sim)), counts=False)
+    if sim.moves:
+        start("reassigner", persistent(partial(moves.reassigner, sim)), counts=False)
+        for number in range(2):
+            start(f"mover{number}", persistent(partial(moves.mover, sim)), counts=False, leaves_zombies=True)
     start("scrubber", persistent(partial(upkeep.scrubber, sim)), counts=False)
 
 
@@ -88,7 +92,7 @@ def _read_all(sim: ReplicaSimulation) -> Steps[None]:
             assert isinstance(piece, Slice)
             rows = yield from read_slice(sim, state, key, piece)
             if rows is not None:
-                sim.oracle.check_read(key, piece.start, [row for _, row in rows])
+                sim.oracle.check_slice(key, piece, rows)
             elif sim.oracle.survivors(state, piece.object):
                 raise Violation(f"kept: {piece.object} cannot be read at the end")
             else:

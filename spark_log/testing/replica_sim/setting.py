@@ -20,6 +20,7 @@ from spark_log.metadata.decide import kept_copies
 from spark_log.metadata.decide import replicas as decide_replicas
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
+from spark_log.metadata.reassignments import moving, objects_elsewhere
 from spark_log.metadata.replica_commands import RegisterBroker
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import can_lead, deficit, keeps
@@ -79,8 +80,12 @@ class ReplicaSimulation(Simulation):
         self.busy = True
         """Mergers still merge."""
         self.brokers = rng.choice((3, 3, 4))
+        self.moves = seed % 5 == 4
+        """Partitions get other replicas."""
         self.acks_rng = random.Random(f"acks {seed}")
         """Decides which writes have acks=1; apart from `rng`, so that seeds without such writes stay as they were."""
+        self.lost_ms = self.acks_rng.choice((300, 5000))
+        """`replica.lost.after.ms`."""
         self.leader_share = self.acks_rng.choice((0.0, 0.0, 0.3, 0.8))
         """How many of the writes that is."""
         self.keep_ms = random.Random(f"keep {seed}").choice((0, self.age // 2))
@@ -161,8 +166,8 @@ class ReplicaSimulation(Simulation):
             for broker in group.replicas:
                 if deficit(state, number, broker).objects:
                     return f"broker {broker} lacks objects of group {number}"
-        if hidden := self.oracle.hidden(state):
-            return f"readers do not see {hidden[0].objects}"
+        if state.pending:
+            return f"readers do not see {state.pending[0].objects}"
         if unnoticed := self.oracle.unnoticed(state):
             return f"{unnoticed[0]} is not there"
         for name, row in state.objects.items():
@@ -172,6 +177,12 @@ class ReplicaSimulation(Simulation):
                 some = [broker for broker in brokers if keeps(state, broker, name)]
                 if found := [broker for broker in some if self.oracle.has_copy(state, broker, name)]:
                     return f"{name} has no known copy, and brokers {found} have it"
+        for key in moving(state):
+            part = state.partitions[key]
+            names = objects_elsewhere(state, key, (entry.object for entry in part.entries))
+            waits = part.end != part.readable_end  # for objects that no root has
+            if any(self.oracle.is_readable(state, name) for name in names) or not (names or waits):
+                return f"partition {key} moves"
         return ""
 
     def garbage(self) -> list[str]:

@@ -17,10 +17,11 @@ from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Delete, Get, List, Op, Put, Sleep, Steps
 from spark_log.metadata.command import Command
 from spark_log.metadata.commands import Swap
-from spark_log.metadata.decide.replicas import lacking_for_swap
+from spark_log.metadata.decide.replicas import lacking_for_swap, moves_to
 from spark_log.metadata.kept_copies import keeps_newest
-from spark_log.metadata.pending import lacking_objects
-from spark_log.metadata.records import Copy, SwapRecord
+from spark_log.metadata.pending import entries_of, is_gone, is_lost, lacking_objects
+from spark_log.metadata.reassignments import is_moving
+from spark_log.metadata.records import Copy, LostRecord, SwapRecord
 from spark_log.metadata.replica_commands import (
     AddCopies,
     AddPendingCopies,
@@ -28,6 +29,7 @@ from spark_log.metadata.replica_commands import (
     ElectLeader,
     FenceBroker,
     JoinIsr,
+    LoseCommit,
     RegisterBroker,
     RemoveCopies,
     ReturnBroker,
@@ -44,7 +46,7 @@ from spark_log.metadata.replicas import (
     keeps,
     last_copies,
 )
-from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.state import PendingCommit, State, TopicKey
 from spark_log.metadata.swaps import Rewrite, build_swap
 from spark_log.model import DataObject, Run, Slice
 from spark_log.testing.replica_sim import copying
@@ -77,7 +79,7 @@ def replicator(sim: ReplicaSimulation) -> Steps[None]:
 
     Separate steps: the product's replicator has threads, because its roots may hang.
     """
-    view, lacking = (yield from sim.load()), dict[tuple[str, int], int]()
+    view, lacking, lost = (yield from sim.load()), dict[tuple[str, int], int](), dict[tuple[str, ...], int]()
     while True:
         yield Sleep(sim.rng.choice((2, 30, 200)))
         view = yield from sim.refresh(view)
@@ -93,6 +95,7 @@ def replicator(sim: ReplicaSimulation) -> Steps[None]:
                     view = yield from _replicate(sim, view, number, broker)
         if late := tuple(_late(sim, view.state, lacking)):
             view, _ = yield from propose(sim, view, AddPendingCopies(copies=(), late=late))
+        view = yield from _lose(sim, view, lost)
         joining = tuple(_ready_to_join(sim, view.state))
         if joining:
             view, _ = yield from propose(sim, view, JoinIsr(members=joining))
@@ -108,6 +111,46 @@ def _late(sim: ReplicaSimulation, state: State, since: dict[tuple[str, int], int
     since.clear()
     since.update(seen)
     return sorted(one for one, first in seen.items() if sim.now - first >= sim.lag_ms)
+
+
+def _lose(sim: ReplicaSimulation, view: View, since: dict[tuple[str, ...], int]) -> Steps[View]:
+    """Give up pending commits, as the product's replicator does.
+
+    since:  when this replicator has seen them first.
+    """
+    state = view.state
+    lost = {one.objects: one for one in state.pending if is_lost(state, one)}
+    seen = {objects: since.get(objects, sim.now) for objects in lost}
+    since.clear()
+    since.update(seen)
+    for objects, commit in lost.items():
+        if is_gone(state, commit) or sim.now - seen[objects] >= sim.lost_ms:
+            view = yield from _give_up(sim, view, commit)
+    return view
+
+
+def _give_up(sim: ReplicaSimulation, view: View, commit: PendingCommit) -> Steps[View]:
+    state, groups = view.state, dict[int, list[PlacedRun]]()
+    for key, entries in sorted(entries_of(commit).items()):
+        run = PlacedRun(key, (), entries[-1].end - entries[0].start)
+        groups.setdefault(group_number(state, key), []).append(run)
+    objects, named, slices, held = list[Object](), list[DataObject](), list[tuple[int, Run]](), Held()
+    for number, runs in sorted(groups.items()):
+        encoded = sim.codec.encode(runs)
+        name = data_key(state.version, f"{sim.context.unique()}.seg")
+        slices += [(len(named), run) for run in encoded.runs]
+        named.append(DataObject(name, encoded.size, encoded.index_position))
+        objects.append(Object(name, number, encoded.chunks[0]))
+    yield from copying.upload(sim, state, copying.targets_of(state, objects), held)
+    record = LostRecord(
+        commit=commit.objects,
+        upload_epoch=state.version,
+        objects=tuple(named),
+        slices=tuple(slices),
+        placed=placed(objects, held),
+    )
+    view, _ = yield from propose(sim, view, LoseCommit(lost=record))
+    return view
 
 
 def _lacked(state: State, number: int, broker: int) -> list[str]:
@@ -314,21 +357,26 @@ def merger(sim: ReplicaSimulation) -> Steps[None]:
 
 
 def _merge(sim: ReplicaSimulation, view: View, key: TopicKey) -> Steps[View]:
+    part = view.state.partitions[key]
+    at = sim.rng.randrange(len(part.entries) - 1)
+    old = tuple(entry for entry in part.entries[at : at + sim.rng.randint(2, 4)] if isinstance(entry, Slice))
+    return (yield from rewrite(sim, view, key, old))
+
+
+def rewrite(sim: ReplicaSimulation, view: View, key: TopicKey, old: tuple[Slice, ...]) -> Steps[View]:
+    """Replace adjacent slices of a partition by one in a new object."""
     state, rng = view.state, sim.rng
-    part, number = state.partitions[key], group_number(view.state, key)
-    at = rng.randrange(len(part.entries) - 1)
-    old = tuple(entry for entry in part.entries[at : at + rng.randint(2, 4)] if isinstance(entry, Slice))
-    rows = []
+    number, rows = group_number(view.state, key), []
     for piece in old:
         found = yield from read_slice(sim, state, key, piece)
         if found is None:
             return view
-        rows += [row for _, row in found]
-    encoded = sim.codec.encode([PlacedRun(key, tuple(enumerate(rows)), len(rows))])
+        rows += [(offset - old[0].start, row) for offset, row in found]
+    encoded = sim.codec.encode([PlacedRun(key, tuple(rows), old[-1].end - old[0].start)])
     made = Object(data_key(state.version, f"{sim.context.unique()}.seg"), number, encoded.chunks[0])
     swap = _swap(state, key, old, made, encoded.runs[0])
     held: Held = {}
-    yield from copying.upload(sim, state, {broker: [made] for broker in _swap_targets(state, number, old)}, held)
+    yield from copying.upload(sim, state, {broker: [made] for broker in _swap_targets(state, key, old)}, held)
     if number and not held.get(made.name):
         return view
     if sim.world.faults and rng.random() < 0.1:
@@ -340,7 +388,7 @@ def _merge(sim: ReplicaSimulation, view: View, key: TopicKey) -> Steps[View]:
             sim.oracle.seen["swaps"] += 1
             return view
         rows_now = [row for piece in old if (row := view.state.objects.get(piece.object)) is not None]
-        lacking = lacking_for_swap(view.state, where, rows_now).get(number)
+        lacking = lacking_for_swap(view.state, where, rows_now, moves_to(view.state, [key])).get(number)
         if not lacking:
             return view
         sim.oracle.seen["swap waits"] += 1
@@ -358,15 +406,18 @@ def _swap(state: State, key: TopicKey, old: tuple[Slice, ...], made: Object, run
     return swap
 
 
-def _swap_targets(state: State, number: int, old: Sequence[Slice]) -> set[int]:
-    """The replicas that writers wait for, and those that have one of the old objects."""
+def _swap_targets(state: State, key: TopicKey, old: Sequence[Slice]) -> set[int]:
+    """The replicas that writers wait for, and those that have one of the old objects; all if the partition moves."""
+    number = group_number(state, key)
     if number == OWN_GROUP:
         return {OWN_BROKER}
     group = state.placement_groups[number]
     found = {*group.isr, *group.joining}
+    if is_moving(state, key):
+        found.update(broker for broker in group.replicas if can_lead(state, broker))
     for piece in old:
         known = copies_of(state, state.objects[piece.object])
-        found.update(known.brokers if known is not None else ())
+        found.update(known.brokers if known is not None and known.group == number else ())
     return found
 
 

@@ -223,9 +223,8 @@ class Life(ReplicaHistory):
                 self.command(AlterReassignments(partitions=(NewReplicas(*key, replicas),)))
             case "moved":
                 for key in moving(state):
-                    part, row = state.partitions[key], state.reassignments[key]
-                    if not objects_elsewhere(state, key, (one.object for one in part.entries)):
-                        ended = r.Moved(*key, row.version, part.edition, state.version)
+                    if not objects_elsewhere(state, key, (one.object for one in state.partitions[key].entries)):
+                        ended = r.Moved(*key, state.reassignments[key].version, state.version)
                         self.command(EndReassignments(partitions=(ended,)))
             case "barrier":
                 self.write(r.FenceRecord(upto=state.version - amount))

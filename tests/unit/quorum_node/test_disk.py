@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -44,9 +45,9 @@ def content(restored: Restored) -> tuple[Any, ...]:
 class Replica:
     """Random writes, as machines make them, to the disk under test and to the simulation's."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, files: CrashFiles | None = None) -> None:
         self.rng = Random(seed)
-        self.files = CrashFiles()
+        self.files = CrashFiles() if files is None else files
         self.disk = formatted(self.files)
         self.disk.load()
         self.model = ModelDisk(KEY, VOTERS)
@@ -145,6 +146,44 @@ def test_a_crash_after_any_operation_loses_nothing_that_was_reported(seed: int) 
                 assert again == found, f"seed {seed}, {crash} after {operations} operations, and a power cut"
 
 
+class FullFiles(CrashFiles):
+    """Every other attempt to append finds the disk full, after a half of the bytes."""
+
+    is_small = is_full = False
+
+    def append(self, name: str, data: bytes) -> None:
+        self.is_full = self.is_small and not self.is_full
+        if self.is_full:
+            super().append(name, data[: len(data) // 2])
+            raise NoSpace(f"{name}: No space left on device")
+        super().append(name, data)
+
+
+class PatientDisk(Disk):
+    """Repeats a write until there is space."""
+
+    def write(self, persist: Persist) -> None:
+        for _ in range(20):
+            with suppress(NoSpace):
+                super().write(persist)
+                return
+        raise AssertionError("a repeated write begins again each time")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_write_that_is_repeated_leaves_nothing_of_its_attempts(seed: int) -> None:
+    """Of whatever parts it consists, and wherever the disk became full."""
+    files = FullFiles()
+    replica = Replica(seed, files)
+    replica.disk = PatientDisk(files, SEGMENT_BYTES)
+    replica.disk.load()
+    files.is_small = True
+    for _ in range(STEPS):
+        getattr(replica, replica.rng.choice(["append", "vote", "truncate", "download"]))()
+        found = Disk(files.after(len(files.operations), Crash.LOST), SEGMENT_BYTES).load()
+        assert content(found) == content(replica.model.restored()), f"seed {seed}"
+
+
 def test_files_are_rolled_and_deleted() -> None:
     """The log takes several files, and a snapshot lets the old ones go."""
     replica = Replica(0)
@@ -215,6 +254,7 @@ def flip(path: Path, position: int) -> None:
             lambda path: cut(path / "0000000002.log", 5),
             r"0000000002.log is damaged at position \d+, and .*003.log foll",
         ),
+        (lambda path: flip(path / "0000000003.log", 120), "3.log is damaged at position 86, and its checksum"),
         (lambda path: (path / "0000000002.log").unlink(), "and not 0000000002.log"),
         (lambda path: (path / "0000000001.log").unlink(), "begins with entry 2, and the snapshot ends at 1"),
         (lambda path: flip(path / snapshot_name(Position(1, 1)), 70), "checkpoint is damaged at position"),
@@ -235,6 +275,17 @@ def test_damage_is_refused_with_file_and_position(
 
 def cut(path: Path, count: int) -> None:
     path.write_bytes(path.read_bytes()[:-count])
+
+
+def test_a_snapshot_that_is_older_than_the_own_one_is_ignored(written: Written) -> None:
+    """The application has made one while the leader's was fetched."""
+    data = b"".join(encode_snapshot(Position(1, 1), VOTERS, ()))
+    chunk = SnapshotChunk(snapshot=Position(1, 1), start=0, data=data, voters=VOTERS, is_last=True)
+    written.disk.write_snapshot(Position(1, 2), VOTERS, [b"newer"])
+    written.disk.snapshotted(Position(1, 2), 0)
+    written.disk.write(Persist(number=7, epoch=1, voted=None, chunk=chunk))
+    assert written.disk.snapshot == Position(1, 2)
+    assert [name for name in written.files.names() if "checkpoint" in name] == [snapshot_name(Position(1, 2))]
 
 
 def test_a_last_unit_that_is_not_whole_is_removed(written: Written) -> None:
@@ -266,14 +317,9 @@ def test_a_write_is_repeated_when_a_full_disk_has_space_again(mount: Callable[[s
     files.close()
 
 
-def test_an_error_of_the_disk_is_reported_with_the_file(tmp_path: Path) -> None:
-    """A directory that was removed under a running process."""
-    (tmp_path / "d").mkdir()
-    files = LocalFiles(str(tmp_path / "d"))
-    disk = formatted(files)
-    disk.load()
-    for name in files.names():
-        files.delete(name)
-    (tmp_path / "d").rmdir()
-    with pytest.raises((StorageError, FileNotFoundError), match="/d"):
-        disk.write(persist(1))
+def test_a_file_that_was_deleted_is_noticed(written: Written) -> None:
+    """Otherwise writes to it would be acknowledged, and nothing of them would be there."""
+    written.disk.write(persist(7))
+    (written.path / logs(written.files)[-1]).unlink()
+    with pytest.raises(StorageError, match=r"0000000004.log was deleted while it was used"):
+        written.disk.write(persist(8))

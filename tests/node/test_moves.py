@@ -1,0 +1,130 @@
+"""Partitions move to other brokers: their slices are rewritten there, beside reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_log import Log, NewTopic, TopicPartition, connect
+from spark_log.clock import SystemClock
+from spark_log.metadata.replica_commands import FenceBroker, ReturnBroker
+from spark_log.metadata.replicas import copies_of
+from spark_log.node.broker_duties import replicate_once
+from spark_log.node.checked_copies import Pace
+from spark_log.node.maintain import maintain_once
+from spark_log.node.moving import Mover
+from spark_log.node.verify import verify
+from spark_log.testing.broker_roots import register_broker
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    """Brokers 0, 1 and 2."""
+    with connect(tmp_path / "log", durability="os") as log:
+        for broker in (1, 2):
+            register_broker(log, broker, str(tmp_path / f"broker{broker}"))
+        yield log
+
+
+def create(log: Log, *replicas: tuple[int, ...]) -> None:
+    log.admin.create_topics([NewTopic("t", len(replicas), {}, replica_assignment=dict(enumerate(replicas)))])
+
+
+def append(log: Log, partitions: int = 1, commits: int = 3) -> None:
+    for number in range(commits):
+        rows = [{"value": b"%d" % number, "partition": one} for one in range(partitions)]
+        log.append("t", pa.Table.from_pylist(rows, pa.schema([("value", pa.binary()), ("partition", pa.int32())])))
+
+
+def holders(log: Log) -> set[tuple[int, ...]]:
+    """The brokers of the segments; () for those in the log's own root."""
+    state = log.journal.refresh()
+    rows = [row for name, row in state.objects.items() if name.endswith(".seg")]
+    return {() if (copies := copies_of(state, row)) is None else copies.brokers for row in rows}
+
+
+def records(log: Log) -> list[tuple[int, int, bytes]]:
+    rows = log.read("t", columns=["partition", "offset", "value"]).to_pylist()
+    return sorted((row["partition"], row["offset"], row["value"]) for row in rows)
+
+
+class CountingPace(Pace):
+    """No limit; counts what passes."""
+
+    bytes = 0
+
+    def take(self, size: int) -> None:
+        self.bytes += size
+
+
+def mover(log: Log) -> Mover:
+    return Mover(log, CountingPace(SystemClock()))
+
+
+def test_maintain_moves_only_the_slices_of_the_partition(log: Log) -> None:
+    """Also those that are too large to merge; the other partition of their objects stays where it is."""
+    create(log, (0, 1), (0, 1))
+    log.admin.incremental_alter_configs({"t": {"segment.bytes": "1048576"}})
+    log.append("t", [{"value": bytes(range(256)) * 3000, "partition": number} for number in range(2)])
+    append(log, 2)
+    before = records(log)
+    log.admin.alter_partition_reassignments({TP: [1, 2]})
+    report = maintain_once(log)
+    assert report.moved_partitions == 1 and report.moved_bytes > 1000
+    assert holders(log) == {(0, 1), (1, 2)} and records(log) == before
+    assert log.admin.list_partition_reassignments() == {}
+    assert log.admin.describe_topics(["t"])["t"].partitions[0].replicas == (1, 2)
+    assert not verify(log, deep=True)
+    assert maintain_once(log).moved_bytes == 0
+
+
+def test_the_replication_factor_is_raised_and_lowered(log: Log) -> None:
+    """From the log's own root alone to three replicas, and back."""
+    log.admin.create_topics([NewTopic("t", 2)])
+    append(log, 2)
+    before = records(log)
+    log.admin.alter_partition_reassignments({TopicPartition("t", number): [number, 2, 1 - number] for number in (0, 1)})
+    assert replicate_once(log).moved_partitions == 2
+    assert holders(log) == {(0, 1, 2)} and records(log) == before
+    log.admin.create_partitions({"t": 3})
+    log.admin.alter_partition_reassignments({TopicPartition("t", number): [0] for number in range(3)})
+    maintain_once(log)
+    assert holders(log) == {()} and records(log) == before
+    append(log, 3)
+
+
+def test_a_move_waits_for_a_replica_that_is_fenced(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    """Reads work meanwhile, and a cancellation moves back what was written since."""
+    create(log, (0, 1))
+    append(log)
+    log.journal.propose(FenceBroker(broker=2, reason="by hand"))
+    log.admin.alter_partition_reassignments({TP: [0, 2]})
+    append(log)
+    found, _ = mover(log).move_all()
+    assert (found.slices, found.partitions) == (0, 0) and len(records(log)) == 6
+    assert "waiting for brokers that are fenced" in caplog.text
+    log.admin.alter_partition_reassignments({TP: None})
+    assert mover(log).move_all()[0].partitions == 1
+    assert holders(log) == {(0, 1)} and len(records(log)) == 6
+    epoch = log.journal.refresh().brokers[2].epoch
+    log.journal.propose(ReturnBroker(broker=2, epoch=epoch))
+
+
+def test_a_mover_that_runs_for_long_moves_what_the_newest_state_has(log: Log) -> None:
+    """Within the limit of copying, which counts each copy.  A second mover finds nothing left."""
+    create(log, (0, 1), (1, 2), (0, 2))
+    append(log, 3)
+    before = records(log)
+    one = Mover(log, pace := CountingPace(SystemClock()))
+    assert one.round().partitions == 0
+    log.admin.alter_partition_reassignments({TopicPartition("t", number): [2, 1, 0] for number in range(3)})
+    assert one.round().partitions == 3 and mover(log).round().slices == 0
+    done = one.take()
+    assert pace.bytes == 3 * done.bytes
+    assert done.slices == 9 and done.partitions == 3 and one.take().slices == 0
+    assert holders(log) == {(0, 1, 2)} and records(log) == before
