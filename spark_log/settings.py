@@ -365,6 +365,12 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
 CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
     ConfigSpec("auto.create.topics.enable", True, _FLAG, "Appending to a topic that does not exist creates it."),
     ConfigSpec(
+        "auto.leader.rebalance.enable",
+        True,
+        _FLAG,
+        "The first replica of each partition leads again when it is in sync: see `leader.imbalance.check.interval.seconds`.",
+    ),
+    ConfigSpec(
         "broker.heartbeat.interval.ms",
         2000,
         _ms(1, INT_MAX),
@@ -395,6 +401,19 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         _ms(1),
         "How long a write or a read may take. A change also applies to those in progress. Older uploads are void, and "
         "objects without a reference are deleted after this time.",
+    ),
+    ConfigSpec(
+        "leader.imbalance.check.interval.seconds",
+        300,
+        Whole(1, INT_MAX, "seconds"),
+        "How often the coordinator and `pylog replicate --every` look for brokers that do not lead the partitions whose "
+        "first replica they are. `pylog maintain` does so in each run.",
+    ),
+    ConfigSpec(
+        "leader.imbalance.per.broker.percentage",
+        10,
+        Whole(0, 100, "percent"),
+        "A broker leads again if others lead more than this share of the partitions whose first replica it is.",
     ),
     ConfigSpec(
         "log.clock.skew.max.ms",
@@ -430,7 +449,15 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         30000,
         _ms(1),
         "A replica that missed a write may join its ISR again this long after the write, and when it lacks no record that "
-        "is older than this. The time after the write doubles with each further miss within an hour.",
+        "is older than this. The time after the write doubles with each further miss within an hour. An in-sync replica "
+        "leaves the ISR if it has lacked records that were written with acks 0 or 1 for this long.",
+    ),
+    ConfigSpec(
+        "replica.lost.after.ms",
+        300000,
+        _ms(1),
+        "Records that were written with acks 0 or 1, or after such ones, and that only fenced brokers have, are given up "
+        "after this time if readers have never seen them: their offsets have no records then.",
     ),
     ConfigSpec(
         "streaming.identity.retention.ms",

@@ -193,7 +193,8 @@ def describe(session: CommandSession, name: str | None, everything: bool, which:
     fields = {"topic": name, "id": found.topic_id, "created": format_timestamp_ms(found.created_ms)}
     moves = [name for name in MOVE_COLUMNS if any(getattr(part, name) for part in found.partitions)]
     high = ["high_watermark"] if any(part.high_watermark < part.end for part in found.partitions) else []
-    columns = ["partition", *REPLICA_COLUMNS, *moves, "start", *high, "end", "records", "bytes", "objects"]
+    lost = ["lost"] if any(part.lost for part in found.partitions) else []
+    columns = ["partition", *REPLICA_COLUMNS, *moves, "start", *high, "end", *lost, "records", "bytes", "objects"]
     rows = [{**_replicas_shown(part), "records": part.rows} for part in found.partitions]
     configs = config_table(log, name, everything=everything)
     emit_parts(session, fields, {"configs": configs, "partitions": Table(columns, rows)})

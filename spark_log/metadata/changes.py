@@ -101,6 +101,8 @@ def _note(found: Changes, record: r.AnyRecord) -> None:
             found.partitions.update(dict.fromkeys((change.topic_id, change.partition) for change in record.changes))
             found.objects.update(dict.fromkeys(named.name for named in record.objects))
             found.objects.update(dict.fromkeys((*record.added, *record.removed)))
+        case r.LostRecord():
+            found.objects.update(dict.fromkeys((*record.commit, *(named.name for named in record.objects))))
         case r.CommitOffsetsRecord():
             found.groups.update(dict.fromkeys(commit.group for commit in record.commits))
         case r.CleanedRecord():

@@ -36,6 +36,7 @@ from spark_log.metadata.state import (
     Forgotten,
     GroupState,
     Leadership,
+    LostRange,
     MemberSession,
     ObjectRow,
     Partition,
@@ -169,6 +170,7 @@ KINDS = {
     "assignments": _Kind(lambda state: _sorted(state.assignments), tuple[str, tuple[int, ...]]),
     "reassignments": _Kind(lambda state: _sorted(state.reassignments), tuple[TopicKey, Reassignment]),
     "copies": _Kind(lambda state: _sorted(state.copies), tuple[int, Copies]),
+    "lost_ranges": _Kind(lambda state: _sorted(state.lost), tuple[TopicKey, tuple[LostRange, ...]]),
     "pending": _Kind(lambda state: enumerate(state.pending), tuple[int, PendingCommit]),
 }
 """Kinds by name, in the order of the file: positions come before their groups."""
@@ -431,6 +433,7 @@ class _Maps:
             copies=self._maps["copies"].finish(),
             copies_made=header.copies_made,
             pending=tuple(self._pending),
+            lost=self._maps["lost_ranges"].finish(),
             groups_made=header.groups_made,
             reassignments=self._maps["reassignments"].finish(),
         )

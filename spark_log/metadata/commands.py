@@ -23,12 +23,14 @@ from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import (
     AddCopies,
     AddPendingCopies,
+    AlterBroker,
     AlterReassignments,
     DropCopies,
     ElectLeader,
     EndReassignments,
     FenceBroker,
     JoinIsr,
+    LoseCommit,
     RegisterBroker,
     RemoveBroker,
     RemoveCopies,
@@ -573,6 +575,7 @@ Single: TypeAlias = (
     | ListDropped
     | MarkCleaned
     | RegisterBroker
+    | AlterBroker
     | FenceBroker
     | ReturnBroker
     | RemoveBroker
@@ -581,6 +584,7 @@ Single: TypeAlias = (
     | RemoveCopies
     | DropCopies
     | JoinIsr
+    | LoseCommit
     | ElectLeader
     | AlterReassignments
     | EndReassignments

@@ -12,15 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from immutables import Map
 from msgspec.structs import replace as moved
 
 from spark_log.metadata import records as r
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.replay_reassignments import with_late_slices
-from spark_log.metadata.replay_replicas import not_pending
+from spark_log.metadata.replay_replicas import not_pending, placed_rows, swapped_copies
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.replicas import copies_of, epoch_of, group_at, is_active, is_async, min_insync, targets_of
-from spark_log.metadata.state import Partition, PendingCommit, State, TopicKey
+from spark_log.metadata.state import LostRange, Partition, PendingCommit, State, TopicKey
 from spark_log.model import ACKS_ALL, APPEND_TIME, CREATE_TIME, Slice
 from spark_log.settings import topic_config
 
@@ -206,6 +207,71 @@ def _is_below_min(state: State, number: int, least: int) -> bool:
 def is_pending_in(state: State, key: TopicKey) -> bool:
     """Whether a pending commit has records of a partition."""
     return any(key == (topic_id, number) for one in state.pending for topic_id, number, _ in (*one.slices, *one.pieces))
+
+
+def is_lost(state: State, commit: PendingCommit) -> bool:
+    """Whether no active broker has an object of a commit."""
+    return any(
+        known is not None and not any(is_active(state, broker) for broker in known.brokers)
+        for known in (copies_of(state, state.objects[name]) for name in commit.objects)
+    )
+
+
+def is_gone(state: State, commit: PendingCommit) -> bool:
+    """Whether no broker at all is known to have an object of a commit."""
+    rows = (copies_of(state, state.objects[name]) for name in commit.objects)
+    return any(known is not None and not known.brokers for known in rows)
+
+
+def lost_commit(state: State, record: r.LostRecord) -> PendingCommit | None:
+    """The commit that a record makes a hole; None if it is not pending, not lost, or has other partitions."""
+    commit = next((one for one in state.pending if one.objects == record.commit), None)
+    if commit is None or not commit.objects or not is_lost(state, commit):
+        return None
+    keys = [(run.topic_id, run.partition) for _, run in record.slices]
+    if any(run.rows for _, run in record.slices) or sorted(keys) != sorted(entries_of(commit)):
+        return None
+    return commit
+
+
+def with_holes(state: State, commit: PendingCommit, record: r.LostRecord) -> State | None:
+    """The state with holes in place of a pending commit.  They wait for their turn as it did."""
+    live = [0] * len(record.objects)
+    for number, _ in record.slices:
+        live[number] += 1
+    placed = placed_rows(state, record.objects, record.placed, live, pending=True)
+    if placed is None:
+        return None
+    (after, rows), gone = placed, [state.objects[name] for name in commit.objects]
+    after = replace(
+        after,
+        objects=state.objects.without(commit.objects).update(rows),
+        dropped=state.dropped.update(dict.fromkeys(commit.objects, state.version)),
+    )
+    holes, old = list[tuple[str, int, Slice]](), entries_of(commit)
+    for number, run in record.slices:
+        entries, name = old[run.topic_id, run.partition], record.objects[number].name
+        newest_us = max(entry.max_us for entry in entries)
+        span = (entries[0].start, entries[-1].end, name, run.position, run.length, run.crc, run.batches)
+        holes.append((run.topic_id, run.partition, Slice(*span, newest_us, newest_us)))
+    new = commit._replace(objects=tuple(made.name for made in record.objects), slices=tuple(holes), pieces=())
+    after = swapped_copies(after, gone, record.placed)
+    pending = tuple(new if one is commit else one for one in state.pending)
+    return replace(after, pending=pending, lost=_with_lost(state, commit))
+
+
+def _with_lost(state: State, commit: PendingCommit) -> Map[TopicKey, tuple[LostRange, ...]]:
+    lost = state.lost
+    for key, entries in entries_of(commit).items():
+        part, known = state.partitions.get(key), lost.get(key, ())
+        kept = [one for one in known if part is not None and one.end > part.start]
+        lost = lost.set(key, tuple(sorted([*kept, LostRange(entries[0].start, entries[-1].end, commit.version)])))
+    return lost
+
+
+def lost_ranges(state: State, key: TopicKey) -> tuple[LostRange, ...]:
+    """The lost ranges of a partition above its start."""
+    return tuple(one for one in state.lost.get(key, ()) if one.end > state.partitions[key].start)
 
 
 def entries_with_pending(state: State) -> dict[TopicKey, tuple[Slice | r.Piece, ...]]:

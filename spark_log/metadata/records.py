@@ -315,6 +315,13 @@ class ReturnBrokerRecord(Record, frozen=True, kw_only=True, tag="return_broker")
     """Objects that the log expects there, and that it does not have."""
 
 
+class AlterBrokerRecord(Record, frozen=True, kw_only=True, tag="alter_broker"):
+    """A broker is in another rack; also broker 0, which is not registered."""
+
+    broker: int
+    rack: str
+
+
 class RemoveBrokerRecord(Record, frozen=True, kw_only=True, tag="remove_broker"):
     """A broker without replicas is not registered any more."""
 
@@ -369,6 +376,23 @@ class LagRecord(Record, frozen=True, kw_only=True, tag="lag"):
 
     lacking: tuple[tuple[str, int], ...]
     """(object, broker)."""
+
+
+class LostRecord(Record, frozen=True, kw_only=True, tag="lost"):
+    """A pending commit of which no active broker has all objects: its offsets become holes.
+
+    Void if an active broker has each of its objects.
+    """
+
+    commit: tuple[str, ...]
+    """Its objects."""
+    upload_epoch: int
+    objects: tuple[DataObject, ...]
+    """Objects without records, in place of those."""
+    slices: tuple[tuple[int, Run], ...]
+    """(number in `objects`, run without rows), one for each partition of the commit."""
+    placed: tuple[Placed, ...]
+    """Where each of `objects` is."""
 
 
 class ElectLeaderRecord(Record, frozen=True, kw_only=True, tag="elect_leader"):
@@ -435,6 +459,7 @@ AnyRecord: TypeAlias = (
     | FeatureLevelRecord
     | ExpireProducersRecord
     | RegisterBrokerRecord
+    | AlterBrokerRecord
     | FenceBrokerRecord
     | ReturnBrokerRecord
     | RemoveBrokerRecord
@@ -442,6 +467,7 @@ AnyRecord: TypeAlias = (
     | MissingRecord
     | JoinIsrRecord
     | LagRecord
+    | LostRecord
     | DropCopiesRecord
     | ElectLeaderRecord
     | ReassignRecord

@@ -24,6 +24,7 @@ from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.pending import (
     entries_of,
     is_pending_in,
+    lost_commit,
     must_wait,
     new_entries,
     newest_released,
@@ -31,6 +32,7 @@ from spark_log.metadata.pending import (
     released,
     with_ends,
     with_entries,
+    with_holes,
 )
 from spark_log.metadata.replay_reassignments import (
     places_of_slices,
@@ -86,7 +88,8 @@ def replay(state: State, batch: r.Batch) -> State:
 
 def end_version(state: State, batch: r.Batch, new: State) -> State:
     """The version that follows `state`, after all of its records."""
-    shown = [key for one in state.pending if one not in new.pending for key in entries_of(one)]
+    kept = set(map(id, new.pending))
+    shown = [key for one in state.pending if id(one) not in kept for key in entries_of(one)]
     new = replace(new, recent=extended(state.recent, new.version, batch.records, shown))
     if not all(isinstance(record, r.FenceRecord) for record in batch.records):
         return replace(new, changed=new.version)
@@ -234,6 +237,7 @@ def _delete_topic(state: State, record: r.DeleteTopicRecord) -> State | None:
         state,
         names=state.names.delete(topic.name),
         topics=state.topics.set(record.topic_id, topic._replace(deleted=True)),
+        lost=_without(state.lost, [(record.topic_id, number) for number in range(topic.partitions)]),
         cleaned=_without(state.cleaned, keys),
         reassignments=_without(state.reassignments, keys),
     )
@@ -315,6 +319,13 @@ def _missed_by(state: State, record: r.CommitRecord) -> State | None:
     if record.acks == ACKS_ALL:
         return with_missed(state, record.placed, record.upload_epoch)
     return state if is_led(state, record.placed) else None
+
+
+def _lost(state: State, record: r.LostRecord) -> State | None:
+    commit = lost_commit(state, record)
+    if commit is None or record.upload_epoch <= state.fence or known_objects(state, record.objects):
+        return None
+    return with_holes(state, commit, record)
 
 
 def _counts(record: r.CommitRecord) -> tuple[int, ...]:
@@ -596,6 +607,7 @@ _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.TrimRecord: _trim,
     r.InitProducerRecord: _init_producer,
     r.CommitRecord: _commit,
+    r.LostRecord: _lost,
     r.CommitOffsetsRecord: _commit_offsets,
     r.JoinGroupRecord: _join_group,
     r.GroupGenerationRecord: _group_generation,

@@ -66,6 +66,15 @@ class PendingCommit(NamedTuple):
     """Instead of slices."""
 
 
+class LostRange(NamedTuple):
+    """Offsets that have no records because a pending commit was lost."""
+
+    start: int
+    end: int
+    version: int
+    """The version of the commit."""
+
+
 class ObjectRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """One live object.  There may be many, so the garbage collector does not track them."""
 
@@ -224,6 +233,8 @@ class State:
     """The highest key that `copies` has had: a key is never used again."""
     pending: tuple[PendingCommit, ...] = ()
     """Commits that readers do not see yet, in the order of their offsets."""
+    lost: Map[TopicKey, tuple[LostRange, ...]] = field(default_factory=Map)
+    """Ranges of lost commits, ascending, as far as they are not below the partition's start."""
     features: Map[str, int] = field(default_factory=Map)
     """Raised levels; see `features.py`."""
     recent: tuple[Changes, ...] = field(default=(), compare=False, repr=False)

@@ -11,6 +11,7 @@ from spark_log.client.log import Log
 from spark_log.errors import SparkLogError
 from spark_log.node.checked_copies import pace_of
 from spark_log.node.copy_threads import Copier, CopyThreads
+from spark_log.node.leader_balance import LeaderBalance
 from spark_log.node.moving import Mover, move_every
 from spark_log.node.prober import Prober, probe_every
 from spark_log.node.replicator import ReplicationReport, Replicator
@@ -88,7 +89,7 @@ def replicate_every(
     clock = log.journal.context.clock
     pace, moves = pace_of(log, bytes_per_s), brokers is None and copier is None
     replicator = Replicator(log, brokers=brokers, copier=copier or CopyThreads(log.journal, pace))
-    mover, is_first = Mover(log, pace), True
+    mover, balance, is_first = Mover(log, pace), LeaderBalance(log.journal), True
     try:
         has_ended = lambda: ended.is_set() or stop.is_set()  # noqa: E731
         if moves:
@@ -101,6 +102,8 @@ def replicate_every(
             began_ms = clock.monotonic_ms()
             try:
                 report = replicator.round()
+                if brokers is None:
+                    balance.round()
             except SparkLogError as error:
                 if is_first:
                     raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from spark_log.metadata.pending import lost_ranges
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import is_active, last_copies
 from spark_log.metadata.state import State
@@ -26,7 +27,7 @@ def broker_findings(state: State) -> list[Finding]:
     if not state.brokers:
         return []
     brokers = [_broker(state, broker) for broker in sorted({OWN_BROKER, *state.brokers})]
-    return [*brokers, _partitions(state), *_objects(state)]
+    return [*brokers, _partitions(state), *_lost(state), *_objects(state)]
 
 
 def _broker(state: State, broker: int) -> Finding:
@@ -69,6 +70,20 @@ def _partitions(state: State) -> Finding:
     if under and not (offline or short):
         says.append(f"{counted(under, 'partition')} with replicas that are not in sync: see the brokers")
     return Finding("replicas", not says, "; ".join(says) or "all replicas are in sync")
+
+
+def _lost(state: State) -> list[Finding]:
+    """Records that were lost before readers saw them, until they would be deleted anyway."""
+    ranges = [(key, one) for key in sorted(state.lost) if key in state.partitions for one in lost_ranges(state, key)]
+    if not ranges:
+        return []
+    (topic_id, number), first = ranges[0]
+    rows = sum(one.end - one.start for _, one in ranges)
+    says = (
+        f"{counted(rows, 'record')} that were written with acks 0 or 1 were lost with the only root that had them, the "
+        f"first at offset {first.start} of {state.topics[topic_id].name}-{number}: `pylog topic describe` shows the ranges"
+    )
+    return [Finding("records", False, says)]
 
 
 def _objects(state: State) -> list[Finding]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from spark_log.client.log import Log
 from spark_log.errors import StorageUnavailable
 from spark_log.node.failure_isolation import Failures
+from spark_log.node.leader_balance import LeaderBalance
 from spark_log.node.prober import Prober, ProbeReport
 from spark_log.node.replicator import Replicator
 
@@ -32,6 +33,7 @@ class BrokerUpkeep:
         self._log = log
         self._prober = Prober(log)
         self._replicator = Replicator(log)
+        self._balance = LeaderBalance(log.journal, waits=False)
 
     def round(self, failed: Failures) -> BrokerUpkeepReport:
         """Failures are reported, and stop nothing."""
@@ -53,6 +55,7 @@ class BrokerUpkeep:
                     break
             for problem in report.problems:
                 failed("replication", StorageUnavailable(problem))
+            self._balance.round()
         except Exception as error:  # noqa: BLE001  after any error, the other duties run
             failed("replication", error)
         return BrokerUpkeepReport(

@@ -16,7 +16,7 @@ from spark_log.errors import SparkLogError
 from spark_log.journal.object_names import upload_epoch
 from spark_log.metadata.column_blocks import rows_with_copies
 from spark_log.metadata.kept_copies import next_dropped
-from spark_log.metadata.pending import lacking_objects
+from spark_log.metadata.pending import is_gone, is_lost, lacking_objects
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies, AddPendingCopies, DropCopies, JoinIsr
 from spark_log.metadata.replica_state import Member
@@ -35,6 +35,7 @@ from spark_log.node.broker_copies import Copied
 from spark_log.node.checked_copies import is_good, pace_of
 from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
 from spark_log.node.daemon_tasks import Task
+from spark_log.node.lost_commits import lose, lost_text
 from spark_log.settings import cluster_config
 
 logger = logging.getLogger("spark_log")
@@ -111,6 +112,8 @@ class Replicator:
         """By group and broker: when the state was read of which the replica lacks nothing, on the monotonic clock."""
         self._pending_ms: dict[tuple[str, int], int] = {}
         """By object of a pending commit and in-sync replica that lacks it: since when, on the monotonic clock."""
+        self._lost_ms: dict[tuple[str, ...], int] = {}
+        """By pending commit: since when no active broker has all of its objects."""
         self._searched: dict[str, tuple[int, tuple[int | None, ...]]] = {}
         """By object without any known copy: when it was looked for, and the epochs of the replicas."""
 
@@ -134,6 +137,7 @@ class Replicator:
             self._note_whole(state, broker, copied, began_ms)
         state = journal.refresh()
         self._drop_late(state)
+        self._lose(state)
         joined = self._join(state)
         state = journal.state
         return ReplicationReport(
@@ -185,6 +189,21 @@ class Replicator:
         late = sorted(one for one, since_ms in self._pending_ms.items() if now_ms - since_ms >= lag_ms)
         if late:
             self._journal.propose(AddPendingCopies(copies=(), late=tuple(late)))
+
+    def _lose(self, state: State) -> None:
+        """Give up pending commits whose last copies are gone, or have been on fenced brokers for long."""
+        now_ms, after_ms = self._clock.monotonic_ms(), cluster_config(state.configs, "replica.lost.after.ms")
+        lost = {one.objects: one for one in state.pending if is_lost(state, one)}
+        self._lost_ms = {objects: self._lost_ms.get(objects, now_ms) for objects in lost}
+        for objects, commit in lost.items():
+            if is_gone(state, commit) or now_ms - self._lost_ms[objects] >= after_ms:
+                try:
+                    given_up = lose(self._journal, state, commit)
+                except SparkLogError as error:
+                    logger.warning("a lost commit still holds up the readers of its partitions: %s", error)
+                else:
+                    if given_up:
+                        logger.error("%s: %s", self._journal.metadata.url, lost_text(state, commit))
 
     # ---------------------------------------------------------------------------------------------------------- joining
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from typing import NamedTuple, Protocol
 
 from spark_log.quorum.messages import Entry, Kind, Position
@@ -36,8 +37,9 @@ class Work(NamedTuple):
 class Applier:
     """Runs in a task.  A snapshot that is being restored delays entries, and not the replica."""
 
-    def __init__(self, state: StateMachine, disk: Disk, applied: Callable[[Entry], None]) -> None:
+    def __init__(self, state: StateMachine, disk: Disk, threads: Executor, applied: Callable[[Entry], None]) -> None:
         """
+        threads:  restore snapshots.
         applied:  called for each entry, also those without data.
         """
         self.end = 0
@@ -48,10 +50,12 @@ class Applier:
         """Called when a snapshot replaced the state."""
         self._state = state
         self._disk = disk
+        self._threads = threads
         self._applied = applied
         self._work: deque[Work] = deque()
         self._filled = asyncio.Event()
-        self._changed = asyncio.Condition()
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        """Offsets that have to be reached."""
 
     def give(self, restore: Position | None, committed: tuple[Entry, ...]) -> None:
         if restore is not None or committed:
@@ -69,8 +73,7 @@ class Applier:
                     await self.restore(restore)
                 for entry in committed:
                     self._apply(entry)
-                async with self._changed:
-                    self._changed.notify_all()
+                self._notify()
 
     def _apply(self, entry: Entry) -> None:
         if entry.kind is Kind.DATA:
@@ -82,16 +85,33 @@ class Applier:
     async def restore(self, snapshot: Position) -> None:
         """Nothing, if a newer snapshot has replaced this one meanwhile: then that one follows."""
         try:
-            await asyncio.to_thread(lambda: self._state.restore(self._disk.read_state(snapshot)))
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._restore, snapshot)
         except FileNotFoundError:
             return
         self.end, self.bytes = snapshot.offset, 0
         self.restored(snapshot.offset)
 
+    def _restore(self, snapshot: Position) -> None:
+        self._state.restore(self._disk.read_state(snapshot))
+
     async def reached(self, end: int) -> None:
-        """Wait until all entries before an offset are applied."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self.end >= end)
+        """Wait until all entries before an offset are applied.  Raises the error of `give_up`."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((end, future))
+        self._notify()
+        await future
+
+    def _notify(self) -> None:
+        for end, future in self._waiting:
+            if end <= self.end and not future.done():
+                future.set_result(None)
+        self._waiting = [one for one in self._waiting if not one[1].done()]
+
+    def give_up(self, error: Exception) -> None:
+        """Nothing is applied any more."""
+        for _, future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
 
     def snapshot(self) -> Iterable[bytes]:
         """The state after the entries before `end`."""

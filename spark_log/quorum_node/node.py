@@ -102,12 +102,12 @@ class Node:
         self._directory = open_directory(config.directory, cluster_id=config.cluster_id, node_id=config.node_id)
         try:
             disk = self._directory.disk
-            self._snapshots = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pylog-quorum-snapshot")
+            self._snapshots = ThreadPoolExecutor(max_workers=2, thread_name_prefix="pylog-quorum-snapshot")
             self._writer = DiskWriter(
                 disk, self._clock, persisted=self._persisted, full=self._give_up_lead, failed=self._fail
             )
             restored = await loop.run_in_executor(self._writer.thread, disk.load)
-            self._applier = Applier(self._state, disk, self._applied)
+            self._applier = Applier(self._state, disk, self._snapshots, self._applied)
             self._applier.restored = self._pending.skipped
             if restored.snapshot.offset:
                 await self._applier.restore(restored.snapshot)
@@ -186,6 +186,7 @@ class Node:
         for _, future in self._appending:
             _refuse(future, not_leader(None, 0))
         self._lose_reads()
+        self._applier.give_up(not_leader(None, 0))
 
     async def _close(self) -> None:
         for task in self._tasks:
@@ -194,18 +195,14 @@ class Node:
         await self._links.close()
         await self._server.stop()
         self._writer.close()
-        if await asyncio.to_thread(self._join_threads):
-            self._directory.close()  # otherwise it stays locked until the process ends
-
-    def _join_threads(self) -> bool:
-        """Whether the threads that change the directory have ended."""
+        self._snapshots.shutdown(wait=False, cancel_futures=True)
+        threads = {*self._snapshots._threads, *self._writer.thread._threads}
         ends_s = time.monotonic() + CLOSE_S
-        for pool in (self._snapshots, self._writer.thread):
-            pool.shutdown(wait=False, cancel_futures=True)
-        threads = [thread for pool in (self._snapshots, self._writer.thread) for thread in pool._threads]
-        for thread in threads:
-            thread.join(max(0.0, ends_s - time.monotonic()))
-        return not any(thread.is_alive() for thread in threads)
+        while any(thread.is_alive() for thread in threads):
+            if time.monotonic() > ends_s:
+                return  # the directory stays locked until the process ends: a thread may still change it
+            await asyncio.sleep(0.005)
+        self._directory.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -407,7 +404,8 @@ class Node:
         """Send a chunk of a snapshot; nothing, if it is damaged here."""
         disk, request = self._directory.disk, read.request
         try:
-            data, size = await asyncio.to_thread(disk.read_chunk, request.snapshot, request.start)
+            loop = asyncio.get_running_loop()
+            data, size = await loop.run_in_executor(self._snapshots, disk.read_chunk, request.snapshot, request.start)
         except CorruptObject as error:
             logger.error("%s; a follower cannot fetch it from here: this node hands over", error)
             self._give_up_lead()

@@ -17,11 +17,13 @@ from spark_log.store.retry import with_retries
 from spark_log.testing.stores import ControlledStore
 
 
-def register_broker(log: Log, broker: int, url: str, *, replaces: bool = False) -> str:
+def register_broker(log: Log, broker: int, url: str, *, replaces: bool = False, lose_data: bool = False) -> str:
     """Register a root with a new, empty directory; returns the name of the directory."""
     directory = f"{random.getrandbits(64):016x}"
     write_broker_file(open_store(url), BrokerFile(cluster_id=log.cluster_id, broker=broker, directory=directory))
-    log.journal.propose(RegisterBroker(broker=broker, directory=directory, url=url, replaces=replaces))
+    log.journal.propose(
+        RegisterBroker(broker=broker, directory=directory, url=url, replaces=replaces, lose_data=lose_data)
+    )
     return directory
 
 

@@ -15,7 +15,11 @@ from spark_log.metadata.commands import Append
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.model import ACKS_LEADER, LATEST, TopicPartition
+from spark_log.node.broker_health import broker_findings
+from spark_log.node.replicator import Replicator
+from spark_log.node.verify import verify
 from spark_log.testing.broker_roots import ControlledRoots, register_broker
+from tests.services import Services
 
 ROWS = [{"value": b"%d" % number} for number in range(9)]
 
@@ -135,3 +139,43 @@ def test_a_topic_with_one_copy_has_nothing_pending(log: spark_log.Log) -> None:
     log.create_topic(spark_log.NewTopic("v"))
     log.append("v", ROWS, acks=1)
     assert ends(log, "v") == (9, 9)
+
+
+def test_records_that_are_lost_before_readers_see_them_hold_up_nobody(log: spark_log.Log, tmp_path: Path) -> None:
+    """The disk of the leader is replaced: their offsets have no records, and the log says which."""
+    log.append("u", ROWS)
+    commit_on_leader(log, "u")
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    register_broker(log, 1, str(tmp_path / "broker1"), replaces=True, lose_data=True)
+    Replicator(log).round()
+    log.append("u", ROWS)
+    assert ends(log, "u") == (27, 27)
+    assert log.read("u")["offset"].to_pylist() == [*range(9), *range(18, 27)]
+    assert log.admin.describe_topics(["u"])["u"].partitions[0].lost == ((9, 18),)
+    (found,) = [one for one in broker_findings(log.journal.state) if one.what == "records"]
+    assert not found.healthy and found.says.startswith("9 records that were written with acks 0 or 1 were lost")
+    assert verify(log, deep=True) == []
+
+
+def test_records_on_a_fenced_root_are_given_up_after_a_time(log: spark_log.Log) -> None:
+    """Before, they wait for its return."""
+    commit_on_leader(log, "u")
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    Replicator(log).round()
+    assert ends(log, "u") == (0, 9)
+    log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
+    replicator = Replicator(log)
+    while ends(log, "u") != (9, 9):
+        replicator.round()
+    assert log.read("u").num_rows == 0
+
+
+def test_clients_of_a_coordinator_record_their_copies(log: spark_log.Log, services: Services, tmp_path: Path) -> None:
+    """They hold some topics only, and see when a commit becomes visible."""
+    with spark_log.connect(services.url(tmp_path / "log")) as client:
+        assert client.append("t", ROWS, acks=1) == {TopicPartition("t", 0): range(9)}
+        wait_for_copies(client.journal)
+        assert client.read("t").num_rows == 9
+        assert client.append("t", ROWS) == {TopicPartition("t", 0): range(9, 18)}
+        assert client.read("t").num_rows == 18
+    assert isr(log) == (0, 1, 2)

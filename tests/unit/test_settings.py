@@ -65,12 +65,15 @@ def test_defaults_of_a_log() -> None:
     """Kafka brokers' defaults, and pylog's own."""
     assert {name: cluster_config({}, name) for name in CLUSTER_CONFIGS} == {
         "auto.create.topics.enable": True,
+        "auto.leader.rebalance.enable": True,
         "broker.heartbeat.interval.ms": 2000,
         "broker.session.timeout.ms": 9000,
         "default.replication.factor": 1,
         "delete.topic.enable": True,
         "follower.replication.throttled.rate": 2**63 - 1,
         "gc.fence.age.ms": 24 * 3600 * 1000,
+        "leader.imbalance.check.interval.seconds": 300,
+        "leader.imbalance.per.broker.percentage": 10,
         "log.clock.skew.max.ms": 10 * 60 * 1000,
         "metadata.checkpoint.interval": 100,
         "num.partitions": 1,

@@ -60,10 +60,11 @@ from spark_log.metadata.commands import (
     known_group,
 )
 from spark_log.metadata.decide.topics import topic_named
+from spark_log.metadata.pending import lost_ranges
 from spark_log.metadata.reassignments import PartitionReassignment
 from spark_log.metadata.records import GroupCommit, OffsetEntry, Piece
 from spark_log.metadata.shared_groups import members_in_force
-from spark_log.metadata.state import Partition, State, TopicKey
+from spark_log.metadata.state import LostRange, Partition, State, TopicKey
 from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, Slice, TopicPartition
 from spark_log.net.client import HttpLink
 from spark_log.positions import At, Latest, parse_position
@@ -135,12 +136,16 @@ class Admin:
     def _describe(self, state: State, name: str) -> TopicDescription:
         topic_id, topic = topic_named(state, name)
         parts = [
-            self._describe_partition(number, part, describe_replicas(state, (topic_id, number)))
+            self._describe_partition(
+                number, part, lost_ranges(state, (topic_id, number)), describe_replicas(state, (topic_id, number))
+            )
             for number, part in state.topic_partitions(topic_id)
         ]
         return TopicDescription(name, topic_id, topic.created_ms, parts, dict(sorted(topic.configs.items())))
 
-    def _describe_partition(self, number: int, part: Partition, replicas: ReplicaDescription) -> PartitionDescription:
+    def _describe_partition(
+        self, number: int, part: Partition, lost: Sequence[LostRange], replicas: ReplicaDescription
+    ) -> PartitionDescription:
         """If the index object of a piece is missing, `objects` does not count its files.  `bytes` is still exact."""
         found = self._journal.run(read_found(part.entries))
         missing = [entry for entry in part.entries if isinstance(entry, Piece) and entry not in found]
@@ -150,7 +155,8 @@ class Admin:
         live = [piece for piece in slices if piece.end > part.start]
         size = sum(piece.length for piece in live) + sum(piece.bytes for piece in missing)
         objects = len({piece.object for piece in live})
-        return PartitionDescription(number, part.start, part.readable_end, part.end, size, objects, *replicas)
+        ranges = tuple((one.start, one.end) for one in lost)
+        return PartitionDescription(number, part.start, part.readable_end, part.end, ranges, size, objects, *replicas)
 
     def create_partitions(self, totals: Mapping[str, int]) -> None:
         """Increase the partition counts of topics to new totals."""
@@ -362,6 +368,14 @@ class Admin:
         Raises InvalidRequest for a root that cannot be the broker's; StorageError if it cannot be written.
         """
         brokers.add_broker(self._journal, broker, root, rack, storage_options, is_async, keep_ms)
+
+    def alter_broker(self, broker: int, *, rack: str) -> bool:
+        """Change the rack of a broker, which may be broker 0; empty: none.  False if it is in this rack.
+
+        Replicas that exist stay where they are.
+        Raises BrokerNotAvailable for an unknown broker.
+        """
+        return brokers.alter_broker(self._journal, broker, rack)
 
     def replace_broker(
         self,

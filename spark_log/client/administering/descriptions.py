@@ -17,6 +17,8 @@ class PartitionDescription(NamedTuple):
     end: int
     """The next record gets this offset.  Records from `high_watermark` on were written with acks=0 or 1, or after such
     ones, and are not on all in-sync replicas yet."""
+    lost: tuple[tuple[int, int], ...]
+    """Ranges of offsets whose records were lost before readers saw them; the second offset is not in it."""
     bytes: int
     """Size of the segments that hold its records."""
     objects: int

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_log.errors import (
+    DataLoss,
     InvalidRecord,
     InvalidRequest,
     OutOfOrderSequence,
@@ -67,6 +68,7 @@ def decide_commit(
         last = known.last_commit
         if last is not None and last.sequence == commit.sequence:
             repeat = Committed(last.version, last.ranges, repeated=True, last=last.sequence, time_ms=known.time)
+            _check_lost(state, repeat)
             return Decision((), _with_pending(state, commit, repeat))
         if not commit.dense and commit.sequence <= known.last:
             return Decision((), Committed(known.version, {}, repeated=True, last=known.last))
@@ -89,6 +91,19 @@ def decide_commit(
     if commit.acks != ACKS_ALL or state.pending:
         committed = _with_pending(replay_records(state, [commit]), commit, committed)
     return Decision((commit,), committed)
+
+
+def _check_lost(state: State, repeat: Committed) -> None:
+    """Raises DataLoss for a repeat of a commit that was lost."""
+    for (topic_id, number), span in repeat.ranges.items():
+        if any(
+            one.version == repeat.version and one.start == span.start for one in state.lost.get((topic_id, number), ())
+        ):
+            name = state.topics[topic_id].name if topic_id in state.topics else topic_id
+            raise DataLoss(
+                f"offsets {span.start} to {span.stop - 1} of {name}-{number} and the rest of their commit (version "
+                f"{repeat.version}) were lost before all in-sync replicas had them: write the records again as new ones"
+            )
 
 
 def _check_acks(commit: r.CommitRecord) -> None:

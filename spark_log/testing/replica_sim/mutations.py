@@ -215,6 +215,10 @@ MUTATIONS: Mapping[str, Mutation] = {
         "a replica without the objects of a commit that readers see has a deficit",
         (Patch(pending, "not_pending", lambda state, names: state),),
     ),
+    "loses_held": Mutation(
+        "a commit that an active broker has is not lost",
+        (Patch(pending, "is_lost", lambda *_: True), Patch(upkeep, "is_lost", lambda *_: True)),
+    ),
     "joins_with_deficit": Mutation(
         "a joining replica enters the ISR when it lacks nothing", (_replaying(r.JoinIsrRecord, _joins_at_once),)
     ),

@@ -5,6 +5,7 @@ in sync     a replica in an ISR lacks no object of its group, unless it is the l
 led         the leader of a group is active and in its ISR
 enough      a commit rests on `min.insync.replicas` members of each ISR, and all members that stay have its objects
 kept        a record is found by its readers if one of the copies that ever counted is still there
+lost        only a commit that readers never saw, and that no active broker has
 referenced  no live copy is deleted, and nothing that a reader may still need
 visible     readers see a commit when all in-sync replicas have it, as a whole, in order, and never lose sight of it;
             it is acknowledged with acks=all when they see it
@@ -37,10 +38,10 @@ from spark_log.metadata.replicas import (
     min_insync,
 )
 from spark_log.metadata.state import PendingCommit, State, TopicKey
-from spark_log.model import ACKS_ALL
+from spark_log.model import ACKS_ALL, Slice
 from spark_log.testing.replica_sim.roots import Roots
 from spark_log.testing.sim.constants import Constants
-from spark_log.testing.sim.content import PlainCodec
+from spark_log.testing.sim.content import PlainCodec, Row
 from spark_log.testing.sim.oracle import Oracle
 from spark_log.testing.sim.world import Violation
 
@@ -78,6 +79,8 @@ class ReplicaOracle(Oracle):
         self.spoiled: set[Place] = set()
         """Copies that a fault took, and nobody has noticed."""
         self.collected: set[Place] = set()
+        self._lost: dict[TopicKey, set[int]] = {}
+        """Offsets of lost commits."""
         self._promised: dict[str, set[Place]] = {}
         """By live object, all copies that have counted."""
         self._looks: dict[tuple[int, int, tuple[str, ...]], set[Place]] = {}
@@ -161,11 +164,13 @@ class ReplicaOracle(Oracle):
     def _note(self, record: r.AnyRecord, before: State, after: State) -> None:
         super()._note(record, before, after)
         for commit in before.pending:
-            if commit not in after.pending:
+            if commit not in after.pending and not isinstance(record, r.LostRecord):
                 self._check_shown(commit, after)
         match record:
             case r.CommitRecord():
                 self._check_commit(record, before, after)
+            case r.LostRecord():
+                self._check_lost(record, before)
             case r.LagRecord():
                 for number, group in after.placement_groups.items():
                     if not any(is_active(after, one) for one in group.isr) and before.placement_groups[number] != group:
@@ -231,19 +236,24 @@ class ReplicaOracle(Oracle):
             found.update(entry.object for entries in entries_of(one).values() for entry in entries)
         return found
 
-    def hidden(self, state: State) -> list[PendingCommit]:
-        """The pending commits of which all objects are somewhere, and those before them."""
-        found, blocked = list[PendingCommit](), set[TopicKey]()
-        for commit in state.pending:
-            keys = entries_of(commit).keys()
-            if blocked.isdisjoint(keys) and all(self._is_somewhere(state, name) for name in commit.objects):
-                found.append(commit)
-            else:
-                blocked |= keys
-        return found
+    def check_slice(self, key: TopicKey, piece: Slice, rows: Iterable[tuple[int, Row]]) -> None:
+        """A reader got these rows of a slice, with their offsets.  Only lost commits leave holes."""
+        found = dict(rows)
+        for offset, row in found.items():
+            self.check_read(key, offset, [row])
+        absent = set(range(piece.start, piece.end)) - found.keys() - self._lost.get(key, set())
+        if absent:
+            raise Violation(f"lost: offsets {sorted(absent)} of {key} are not in {piece.object}")
 
-    def _is_somewhere(self, state: State, name: str) -> bool:
-        return any(self.has_copy(state, broker, name) for broker in (OWN_BROKER, *state.brokers))
+    def _check_lost(self, record: r.LostRecord, before: State) -> None:
+        """Readers have never seen the records, and no active broker has them."""
+        (commit,) = [one for one in before.pending if one.objects == record.commit]
+        known = [copies_of(before, before.objects[name]) for name in commit.objects]
+        if all(one is None or any(is_active(before, broker) for broker in one.brokers) for one in known):
+            raise Violation(f"lost: {record.commit} is on active brokers")
+        for key, entries in entries_of(commit).items():
+            self._lost.setdefault(key, set()).update(range(entries[0].start, entries[-1].end))
+        self.seen["commits lost"] += 1
 
     def _check_swap(self, swap: r.SwapRecord, before: State, after: State) -> None:
         for change in swap.changes:

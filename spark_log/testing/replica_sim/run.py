@@ -92,7 +92,7 @@ def _read_all(sim: ReplicaSimulation) -> Steps[None]:
             assert isinstance(piece, Slice)
             rows = yield from read_slice(sim, state, key, piece)
             if rows is not None:
-                sim.oracle.check_read(key, piece.start, [row for _, row in rows])
+                sim.oracle.check_slice(key, piece, rows)
             elif sim.oracle.survivors(state, piece.object):
                 raise Violation(f"kept: {piece.object} cannot be read at the end")
             else:

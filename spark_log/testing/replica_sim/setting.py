@@ -84,6 +84,8 @@ class ReplicaSimulation(Simulation):
         """Partitions get other replicas."""
         self.acks_rng = random.Random(f"acks {seed}")
         """Decides which writes have acks=1; apart from `rng`, so that seeds without such writes stay as they were."""
+        self.lost_ms = self.acks_rng.choice((300, 5000))
+        """`replica.lost.after.ms`."""
         self.leader_share = self.acks_rng.choice((0.0, 0.0, 0.3, 0.8))
         """How many of the writes that is."""
         self.keep_ms = random.Random(f"keep {seed}").choice((0, self.age // 2))
@@ -164,8 +166,8 @@ class ReplicaSimulation(Simulation):
             for broker in group.replicas:
                 if deficit(state, number, broker).objects:
                     return f"broker {broker} lacks objects of group {number}"
-        if hidden := self.oracle.hidden(state):
-            return f"readers do not see {hidden[0].objects}"
+        if state.pending:
+            return f"readers do not see {state.pending[0].objects}"
         if unnoticed := self.oracle.unnoticed(state):
             return f"{unnoticed[0]} is not there"
         for name, row in state.objects.items():

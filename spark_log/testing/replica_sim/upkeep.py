@@ -19,9 +19,9 @@ from spark_log.metadata.command import Command
 from spark_log.metadata.commands import Swap
 from spark_log.metadata.decide.replicas import lacking_for_swap, moves_to
 from spark_log.metadata.kept_copies import keeps_newest
-from spark_log.metadata.pending import lacking_objects
+from spark_log.metadata.pending import entries_of, is_gone, is_lost, lacking_objects
 from spark_log.metadata.reassignments import is_moving
-from spark_log.metadata.records import Copy, SwapRecord
+from spark_log.metadata.records import Copy, LostRecord, SwapRecord
 from spark_log.metadata.replica_commands import (
     AddCopies,
     AddPendingCopies,
@@ -29,6 +29,7 @@ from spark_log.metadata.replica_commands import (
     ElectLeader,
     FenceBroker,
     JoinIsr,
+    LoseCommit,
     RegisterBroker,
     RemoveCopies,
     ReturnBroker,
@@ -45,7 +46,7 @@ from spark_log.metadata.replicas import (
     keeps,
     last_copies,
 )
-from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.state import PendingCommit, State, TopicKey
 from spark_log.metadata.swaps import Rewrite, build_swap
 from spark_log.model import DataObject, Run, Slice
 from spark_log.testing.replica_sim import copying
@@ -78,7 +79,7 @@ def replicator(sim: ReplicaSimulation) -> Steps[None]:
 
     Separate steps: the product's replicator has threads, because its roots may hang.
     """
-    view, lacking = (yield from sim.load()), dict[tuple[str, int], int]()
+    view, lacking, lost = (yield from sim.load()), dict[tuple[str, int], int](), dict[tuple[str, ...], int]()
     while True:
         yield Sleep(sim.rng.choice((2, 30, 200)))
         view = yield from sim.refresh(view)
@@ -94,6 +95,7 @@ def replicator(sim: ReplicaSimulation) -> Steps[None]:
                     view = yield from _replicate(sim, view, number, broker)
         if late := tuple(_late(sim, view.state, lacking)):
             view, _ = yield from propose(sim, view, AddPendingCopies(copies=(), late=late))
+        view = yield from _lose(sim, view, lost)
         joining = tuple(_ready_to_join(sim, view.state))
         if joining:
             view, _ = yield from propose(sim, view, JoinIsr(members=joining))
@@ -109,6 +111,46 @@ def _late(sim: ReplicaSimulation, state: State, since: dict[tuple[str, int], int
     since.clear()
     since.update(seen)
     return sorted(one for one, first in seen.items() if sim.now - first >= sim.lag_ms)
+
+
+def _lose(sim: ReplicaSimulation, view: View, since: dict[tuple[str, ...], int]) -> Steps[View]:
+    """Give up pending commits, as the product's replicator does.
+
+    since:  when this replicator has seen them first.
+    """
+    state = view.state
+    lost = {one.objects: one for one in state.pending if is_lost(state, one)}
+    seen = {objects: since.get(objects, sim.now) for objects in lost}
+    since.clear()
+    since.update(seen)
+    for objects, commit in lost.items():
+        if is_gone(state, commit) or sim.now - seen[objects] >= sim.lost_ms:
+            view = yield from _give_up(sim, view, commit)
+    return view
+
+
+def _give_up(sim: ReplicaSimulation, view: View, commit: PendingCommit) -> Steps[View]:
+    state, groups = view.state, dict[int, list[PlacedRun]]()
+    for key, entries in sorted(entries_of(commit).items()):
+        run = PlacedRun(key, (), entries[-1].end - entries[0].start)
+        groups.setdefault(group_number(state, key), []).append(run)
+    objects, named, slices, held = list[Object](), list[DataObject](), list[tuple[int, Run]](), Held()
+    for number, runs in sorted(groups.items()):
+        encoded = sim.codec.encode(runs)
+        name = data_key(state.version, f"{sim.context.unique()}.seg")
+        slices += [(len(named), run) for run in encoded.runs]
+        named.append(DataObject(name, encoded.size, encoded.index_position))
+        objects.append(Object(name, number, encoded.chunks[0]))
+    yield from copying.upload(sim, state, copying.targets_of(state, objects), held)
+    record = LostRecord(
+        commit=commit.objects,
+        upload_epoch=state.version,
+        objects=tuple(named),
+        slices=tuple(slices),
+        placed=placed(objects, held),
+    )
+    view, _ = yield from propose(sim, view, LoseCommit(lost=record))
+    return view
 
 
 def _lacked(state: State, number: int, broker: int) -> list[str]:
@@ -329,8 +371,8 @@ def rewrite(sim: ReplicaSimulation, view: View, key: TopicKey, old: tuple[Slice,
         found = yield from read_slice(sim, state, key, piece)
         if found is None:
             return view
-        rows += [row for _, row in found]
-    encoded = sim.codec.encode([PlacedRun(key, tuple(enumerate(rows)), len(rows))])
+        rows += [(offset - old[0].start, row) for offset, row in found]
+    encoded = sim.codec.encode([PlacedRun(key, tuple(rows), old[-1].end - old[0].start)])
     made = Object(data_key(state.version, f"{sim.context.unique()}.seg"), number, encoded.chunks[0])
     swap = _swap(state, key, old, made, encoded.runs[0])
     held: Held = {}

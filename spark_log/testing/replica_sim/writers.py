@@ -9,6 +9,7 @@ from msgspec.structs import replace as with_values
 
 from spark_log.errors import (
     ClockSkewed,
+    DataLoss,
     LeaderNotAvailable,
     NotEnoughReplicas,
     OutOfOrderSequence,
@@ -133,7 +134,7 @@ def _commit(sim: ReplicaSimulation, view: View, made: Upload) -> Steps[View]:
             case LeaderNotAvailable():
                 sim.oracle.seen["no leader"] += 1
                 yield Sleep(sim.rng.choice((50, 300)))
-            case UploadFenced() | UnknownProducerId() | OutOfOrderSequence():
+            case UploadFenced() | UnknownProducerId() | OutOfOrderSequence() | DataLoss():
                 sim.oracle.seen["fenced"] += 1
                 if not unsure and isinstance(proposal.error, UploadFenced):
                     sim.oracle.refuse(commit)
@@ -162,7 +163,7 @@ def _await_visible(sim: ReplicaSimulation, view: View, commit: CommitRecord, rep
         except (StorageUnavailable, ClockSkewed):
             continue
         if again.error is not None:
-            if isinstance(again.error, UnknownProducerId | UploadFenced):
+            if isinstance(again.error, UnknownProducerId | UploadFenced | DataLoss):
                 return view
             raise Violation(f"repeat: {type(again.error).__name__}: {again.error}")
         reply = again.reply
@@ -180,7 +181,7 @@ def _repeat(sim: ReplicaSimulation, view: View, made: Upload) -> Steps[None]:
     if again.error is None:
         if made.commit.acks != ACKS_ALL or not again.reply.pending:
             sim.oracle.ack(made.commit, again.reply)
-    elif not isinstance(again.error, UnknownProducerId | UploadFenced):
+    elif not isinstance(again.error, UnknownProducerId | UploadFenced | DataLoss):
         raise Violation(f"repeat: {type(again.error).__name__}: {again.error}")
 
 
@@ -210,7 +211,7 @@ def reader(sim: ReplicaSimulation) -> Steps[None]:
                 assert isinstance(piece, Slice)
                 rows = yield from read_slice(sim, state, key, piece)
                 if rows is not None:
-                    sim.oracle.check_read(key, piece.start, [row for _, row in rows])
+                    sim.oracle.check_slice(key, piece, rows)
                     sim.oracle.seen["reads"] += 1
                 elif sim.now < start + sim.grace:
                     _check_kept(sim, state, piece.object)

@@ -10,7 +10,7 @@ import pytest
 from spark_log.errors import UnknownTopicOrPartition
 from spark_log.metadata import commands as c
 from spark_log.metadata.decide.reassignments import NewReplicas
-from spark_log.metadata.records import CommitRecord, Copy, GroupCommit, Moved, OffsetEntry
+from spark_log.metadata.records import CommitRecord, Copy, GroupCommit, LostRecord, Moved, OffsetEntry
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run
@@ -65,9 +65,13 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.AddCopies(copies=(Copy("data/0000000000000001/x", 1, 1),)),
     c.RemoveCopies(copies=(Copy("data/0000000000000001/x", 1, 1),)),
     c.JoinIsr(members=((1, 1),)),
+    c.LoseCommit(
+        lost=LostRecord(commit=("data/0000000000000001/a",), upload_epoch=1, objects=(), slices=(), placed=())
+    ),
     c.AddPendingCopies(copies=(Copy("data/0000000000000001/a", 1, 1),), late=(("data/0000000000000001/a", 2),)),
     c.ElectLeader(group=1, leader=0),
     c.DropCopies(broker=3),
+    c.AlterBroker(broker=0, rack="a"),
     c.AlterReassignments(partitions=(NewReplicas("u", 0, (0, 1)),), keeps_factor=True),
     c.EndReassignments(partitions=(Moved("u", 0, 1, 1),)),
     c.ResetReplicas(),

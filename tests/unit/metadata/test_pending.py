@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from spark_log.errors import InvalidRequest, LeaderNotAvailable, NotEnoughReplicas, OffsetOutOfRange
+from spark_log.errors import DataLoss, InvalidRequest, LeaderNotAvailable, NotEnoughReplicas, OffsetOutOfRange
 from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.commands import DeleteTopic, SetConfigs, Start, Trim
 from spark_log.metadata.decide.commits import Committed, decide_commit
-from spark_log.metadata.pending import visible_end
+from spark_log.metadata.pending import lost_ranges, visible_end
 from spark_log.metadata.projection import apply, delta, held_of, nothing_held
-from spark_log.metadata.replica_commands import AddPendingCopies, ResetReplicas
+from spark_log.metadata.replica_commands import AddPendingCopies, LoseCommit, ResetReplicas
 from spark_log.metadata.replicas import deficit, deficits, last_copies
-from spark_log.model import ACKS_LEADER
+from spark_log.model import ACKS_LEADER, DataObject, Placed, Run
 from tests.unit.metadata.replica_history import ReplicaHistory
 
 TWO, THREE = (0, 1), (0, 1, 2)
@@ -269,3 +269,54 @@ def test_a_log_without_pending_commits_decides_as_before(log: PendingHistory) ->
     commit = log.upload_to(TWO)
     decision = decide_commit(log.state, commit)
     assert decision.records == (commit,) and not decision.reply.pending
+
+
+# ------------------------------------------------------------------------------------------------------------------ lost
+
+
+def lost_record(log: PendingHistory, held: tuple[int, ...], topic: str = "u") -> r.LostRecord:
+    """For the first pending commit, which has one record in one partition."""
+    name = f"data/{log.state.version:016x}/holes-{len(log.batches)}"
+    return r.LostRecord(
+        commit=log.state.pending[0].objects,
+        upload_epoch=log.state.version,
+        objects=(DataObject(name, 50, 40),),
+        slices=((0, Run(topic, 0, 0, 50, 7, 0, 0, 0, 0)),),
+        placed=(Placed(log.number(topic), log.held(held)),),
+    )
+
+
+def test_a_lost_commit_leaves_holes_and_holds_up_nobody(log: PendingHistory) -> None:
+    """Its repeat gets an error; later records stay; nothing of its object is left."""
+    log.topic((1, 2), name="u")
+    log.leader_only(("u", 0), held=(1,))
+    commit, (name,) = log.last, log.names()
+    log.fence(1)
+    later = log.commit_record(log.upload_to((2,), ("u", 0)))
+    assert later.pending and log.ends(("u", 0)) == (0, 2)
+    record = lost_record(log, (2,))
+    assert log.command(LoseCommit(lost=record))
+    assert log.ends(("u", 0)) == (2, 2) and not log.state.pending
+    assert [(one.start, one.end) for one in lost_ranges(log.state, ("u", 0))] == [(0, 1)]
+    assert name in log.state.dropped and name not in log.state.objects
+    assert log.copies_counted() == log.copies_recounted()
+    with pytest.raises(DataLoss, match="offsets 0 to 0 of u-0"):
+        log.commit_record(commit)
+    assert log.is_void(record), "the same record again"
+    assert decode_checkpoint(encode_checkpoint(log.state), "x") == log.state
+    log.command(Trim(starts=(Start("u", 0, 1),)))
+    assert lost_ranges(log.state, ("u", 0)) == ()
+
+
+def test_what_an_active_broker_has_is_not_lost(log: PendingHistory) -> None:
+    log.topic((1, 2), name="u")
+    log.leader_only(("u", 0), held=(1,))
+    assert log.is_void(lost_record(log, (1, 2)))
+    log.fence(1)
+    record = lost_record(log, (2,))
+    assert log.is_void(replace(record, slices=())), "each partition of the commit gets its holes"
+    log.back(1)
+    assert log.is_void(record), "it came back meanwhile"
+    log.renew(1, lose_data=True)
+    assert log.command(LoseCommit(lost=lost_record(log, (1, 2))))
+    assert log.ends(("u", 0)) == (1, 1)
