@@ -114,6 +114,24 @@ def describe(session: CommandSession, broker: int) -> None:
 
 @verb(broker)
 @broker_id
+@click.option("--rack", metavar="NAME", required=True, help="Its rack; '' for none.")
+@pass_session
+def alter(session: CommandSession, broker: int, rack: str) -> None:
+    """Change the rack of a broker, which may be 0, the log's own root.
+
+    Replicas stay where they are; new topics are placed by the new rack, and readers in it read from there first.
+
+    \b
+    Example:
+      pylog broker alter 0 --rack a
+    """
+    done = session.connect().admin.alter_broker(broker, rack=rack)
+    text = f"broker {broker} is in rack {rack!r}" if rack else f"broker {broker} has no rack"
+    emit_line(session, text, {"broker": broker, "rack": rack, "changed": done})
+
+
+@verb(broker)
+@broker_id
 @click.option("--root", metavar="URL", help="Another root; by default, the same one, which was emptied.")
 @click.option("--lose-data", is_flag=True, help="Even if the old root has the only copies of records: they are lost.")
 @root_options

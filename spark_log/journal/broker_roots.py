@@ -91,6 +91,8 @@ class Roots(Mapping[int, ObjectStore]):
         self._opened: dict[tuple[int, str, str], ObjectStore] = {}
         self._checked: set[tuple[int, str]] = set()
         """(broker, directory) of the roots whose description was right when this process first used them."""
+        self.of_this_log: set[tuple[int, str]] = set()
+        """The same for roots that do not belong to a log of which this one is a copy (`root_owner.py`)."""
 
     def __getitem__(self, broker: int) -> ObjectStore:
         """Raises KeyError for a broker that is not registered."""
@@ -184,7 +186,7 @@ class Roots(Mapping[int, ObjectStore]):
     @property
     def local(self) -> bool:
         """Whether the reads of all roots take microseconds."""
-        return self.own.local and all(is_local(known.url) for known in self._brokers().values())
+        return self.own.local and all(is_local(known.url) for known in self._brokers().values() if known.url)
 
     def start(self, broker: int, job: Callable[[], None]) -> None:
         """As `RootThreads.start`, for the root of a broker."""

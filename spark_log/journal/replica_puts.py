@@ -28,6 +28,7 @@ from spark_log.errors import (
     UnsupportedVersion,
 )
 from spark_log.journal.broker_roots import Roots, WrongRoot
+from spark_log.journal.root_owner import check_first_use
 from spark_log.metadata.replica_state import OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import Targets
 from spark_log.model import Placed
@@ -357,9 +358,11 @@ def _check_put(roots: Roots, broker: int, name: str, size: int) -> None:
 
 
 def _check(roots: Roots, broker: int, *, again: bool = False) -> None:
-    """As `Roots.check`."""
+    """As `Roots.check`; also raises WrongRoot if this log is a copy of the one that the root belongs to."""
     try:
         roots.check(broker, again=again)
+        if broker != OWN_BROKER:
+            check_first_use(roots, broker)
     except KeyError:
         raise WrongRoot(f"broker {broker} is not registered any more") from None
 

@@ -1,6 +1,7 @@
 """`meta/log.json` on the root of a broker: of which log's storage the root is.
 
-A copy of a log has its cluster id, and names the same brokers.  It must not delete there what the original needs.
+A copy of a log has its cluster id, and names the same brokers.  It must not delete there what the original needs, nor
+write what the original deletes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import platform
 import msgspec
 
 from spark_log.errors import ObjectNotFound
-from spark_log.journal.broker_roots import BROKER_KEY, WrongRoot
+from spark_log.journal.broker_roots import BROKER_KEY, Roots, WrongRoot
 from spark_log.journal.object_names import META
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import is_other_storage
@@ -33,20 +34,33 @@ def write_owner(root: ObjectStore, log_url: str) -> None:
 
 
 def check_owner(root: ObjectStore, log_url: str) -> None:
-    """Raises WrongRoot if a root is certainly that of a log with another storage, of which this one is a copy.
+    """`refuse_copy`, and say that the root is that of a broker of this log."""
+    if refuse_copy(root, log_url) != _owner(log_url):
+        write_owner(root, log_url)
 
-    Folders are compared on one machine only: another one may mount the same folder elsewhere.
+
+def check_first_use(roots: Roots, broker: int) -> None:
+    """`refuse_copy` before a process first writes to the root of a broker."""
+    key = broker, roots.brokers[broker].directory
+    if key not in roots.of_this_log:
+        refuse_copy(roots.root(broker), roots.own.url)
+        roots.of_this_log.add(key)
+
+
+def refuse_copy(root: ObjectStore, log_url: str) -> OwnerFile | None:
+    """The content of the file; None if there is none.
+
+    Raises WrongRoot if a root is certainly that of a log with another storage, of which this one is a copy.  Folders
+    are compared on one machine only: another one may mount the same folder elsewhere.
     """
     found, mine = _read(root), _owner(log_url)
-    if found == mine:
-        return
     if found is not None and is_other_storage(log_url, found.log, same_machine=found.host == mine.host):
         raise WrongRoot(
-            f"{root.url} belongs to the log at {found.log}, and {log_url} is a copy of that log: nothing is deleted "
-            f"there, because the log may need it. If the log was moved to {log_url}, delete {root.url}/{OWNER_KEY}; "
+            f"{root.url} belongs to the log at {found.log}, and {log_url} is a copy of that log: nothing is "
+            f"written or deleted there. Recover a mirror instead of a copy. If the log was moved to {log_url}, delete {root.url}/{OWNER_KEY}; "
             f"{BROKER_KEY} stays"
         )
-    write_owner(root, log_url)
+    return found
 
 
 def _owner(log_url: str) -> OwnerFile:

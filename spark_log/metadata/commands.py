@@ -23,6 +23,7 @@ from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import (
     AddCopies,
     AddPendingCopies,
+    AlterBroker,
     AlterReassignments,
     DropCopies,
     ElectLeader,
@@ -574,6 +575,7 @@ Single: TypeAlias = (
     | ListDropped
     | MarkCleaned
     | RegisterBroker
+    | AlterBroker
     | FenceBroker
     | ReturnBroker
     | RemoveBroker

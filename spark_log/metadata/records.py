@@ -315,6 +315,13 @@ class ReturnBrokerRecord(Record, frozen=True, kw_only=True, tag="return_broker")
     """Objects that the log expects there, and that it does not have."""
 
 
+class AlterBrokerRecord(Record, frozen=True, kw_only=True, tag="alter_broker"):
+    """A broker is in another rack; also broker 0, which is not registered."""
+
+    broker: int
+    rack: str
+
+
 class RemoveBrokerRecord(Record, frozen=True, kw_only=True, tag="remove_broker"):
     """A broker without replicas is not registered any more."""
 
@@ -452,6 +459,7 @@ AnyRecord: TypeAlias = (
     | FeatureLevelRecord
     | ExpireProducersRecord
     | RegisterBrokerRecord
+    | AlterBrokerRecord
     | FenceBrokerRecord
     | ReturnBrokerRecord
     | RemoveBrokerRecord

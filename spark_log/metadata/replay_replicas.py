@@ -308,6 +308,16 @@ def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
     return _entered(state, record.broker)
 
 
+def replay_alter(state: State, record: r.AlterBrokerRecord) -> State | None:
+    """Broker 0 has a row only if it has a rack."""
+    known = state.brokers.get(record.broker, Broker("", "") if record.broker == OWN_BROKER else None)
+    if known is None or known.rack == record.rack:
+        return None
+    if record.broker == OWN_BROKER and not record.rack:
+        return replace(state, brokers=state.brokers.delete(OWN_BROKER))
+    return replace(state, brokers=state.brokers.set(record.broker, known._replace(rack=record.rack)))
+
+
 def replay_fence(state: State, record: r.FenceBrokerRecord) -> State | None:
     known = state.brokers.get(record.broker)
     if known is None or known.fenced or known.epoch != record.epoch or not known.directory:
@@ -488,6 +498,7 @@ def _led(state: State, group: PlacementGroup) -> PlacementGroup:
 
 REPLAY_REPLICAS: Mapping[type[r.Record], Callable[[State, Any], State | None]] = {
     r.RegisterBrokerRecord: replay_register,
+    r.AlterBrokerRecord: replay_alter,
     r.FenceBrokerRecord: replay_fence,
     r.ReturnBrokerRecord: replay_return,
     r.RemoveBrokerRecord: replay_remove,

@@ -44,6 +44,16 @@ class RegisterBroker(Command, frozen=True, kw_only=True, tag="register_broker"):
         return replicas.decide_register(state, record, replaces=self.replaces, lose_data=self.lose_data)
 
 
+class AlterBroker(Command, frozen=True, kw_only=True, tag="alter_broker"):
+    """Change the rack of a broker, which may be broker 0.  The reply is False if it is in this rack."""
+
+    broker: int
+    rack: str
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return replicas.decide_alter(state, r.AlterBrokerRecord(broker=self.broker, rack=self.rack))
+
+
 class FenceBroker(Command, frozen=True, kw_only=True, tag="fence_broker"):
     """Take a broker out of all ISRs.  The reply is False if it was fenced, or has another epoch."""
 

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from spark_log.errors import SparkLogError
 from spark_log.journal.broker_roots import Roots
+from spark_log.journal.root_owner import check_first_use
 from spark_log.metadata.records import Copy
+from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.state import ObjectRow
 from spark_log.node.checked_copies import BadCopy, Pace, SourceFailed, check_copy, copy_checked
 from spark_log.node.daemon_tasks import Task
@@ -90,6 +92,8 @@ class ObjectCopying:
         found = CopiedObjects()
         try:
             self._roots.check(self._broker, again=True)
+            if self._broker != OWN_BROKER:
+                check_first_use(self._roots, self._broker)
             found.done = self._confirmed(self._copy_all(wanted, found))
         except (_TargetFailed, SparkLogError, OSError, KeyError) as error:
             found.stopped = True

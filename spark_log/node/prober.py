@@ -22,6 +22,7 @@ from spark_log.client.log import Log
 from spark_log.errors import SparkLogError, StorageError
 from spark_log.journal.broker_roots import WrongRoot
 from spark_log.journal.journal import Journal
+from spark_log.journal.root_owner import check_first_use
 from spark_log.metadata.column_blocks import last_with_copies
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.metadata.replica_state import Broker
@@ -158,6 +159,7 @@ class Prober:
         """Raises if the root fails."""
         roots = self._journal.roots
         roots.check(root.broker, again=True)
+        check_first_use(roots, root.broker)
         store = _once(roots[root.broker])
         content = key.encode()
         store.put(key, (content,))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from spark_log.client.administering.brokers import check_answers
 from spark_log.client.log import Log
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.journal.journal import Journal
@@ -70,7 +71,7 @@ def check_copies(journal: Journal, state: State, deep: bool = False, progress: P
         if not is_active(state, broker):
             continue
         try:
-            journal.roots.check(broker, again=True)
+            check_answers(journal, broker)
             for some, count in _bad_on(journal.roots[broker], state, broker, deep):
                 found += some
                 done += count

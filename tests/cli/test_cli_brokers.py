@@ -42,6 +42,19 @@ def test_a_topic_has_replicas(pylog: Pylog) -> None:
     assert pylog.ok("consume", "orders").split() == ["a", "b"]
 
 
+def test_brokers_get_racks(pylog: Pylog) -> None:
+    """Also broker 0, and all commands continue to work."""
+    assert pylog.ok("broker", "alter", "0", "--rack", "a").strip() == "broker 0 is in rack 'a'"
+    pylog.ok("broker", "alter", "2", "--rack", "b")
+    assert {row["broker"]: row["rack"] for row in pylog.json("broker", "list")} == {0: "a", 1: "", 2: "b"}
+    pylog.ok("topic", "create", "orders", "-r", "3")
+    pylog.ok("produce", "orders", stdin="a\n")
+    pylog.ok("replicate")
+    pylog.ok("maintain")
+    pylog.ok("cluster", "health")
+    assert pylog.ok("consume", "orders", "--client-rack", "a") == "a\n"
+
+
 def test_an_assignment_names_the_brokers_of_each_partition(pylog: Pylog) -> None:
     """In Kafka's form."""
     pylog.ok("topic", "create", "orders", "--assign", "1:0,2:1")

@@ -58,7 +58,10 @@ def test_the_verbs_are_those_of_this_version() -> None:
     assert [path.removeprefix("pylog ") for path, _ in verbs()] == [
         "bench consume",
         "bench produce",
-        *(f"broker {name}" for name in ("add", "describe", "drain", "fence", "list", "remove", "replace", "unfence")),
+        *(
+            f"broker {name}"
+            for name in ("add", "alter", "describe", "drain", "fence", "list", "remove", "replace", "unfence")
+        ),
         "checkpoint",
         "cluster health",
         "cluster info",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import spark_log
-from spark_log.client.administering import root_places
+from spark_log.client.administering import brokers, root_places
 from spark_log.client.administering.brokers import (
     add_broker,
     fence_broker,
@@ -24,12 +24,14 @@ from spark_log.client.administering.brokers import (
     return_broker,
 )
 from spark_log.client.log import Log
-from spark_log.errors import BrokerNotAvailable, InvalidRequest, StorageError
+from spark_log.errors import BrokerNotAvailable, InvalidRequest, StorageError, StorageUnavailable
 from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile, WrongRoot, read_broker_file, write_broker_file
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_owner import OWNER_KEY
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies, RegisterBroker
+from spark_log.node.verify import verify
+from spark_log.testing.broker_roots import ControlledRoots
 from tests.client.replicated import commit_copies, with_copies
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")
@@ -393,6 +395,31 @@ def test_unknown_brokers(log: Log) -> None:
             call(log.journal, 7)
         with pytest.raises(InvalidRequest, match="broker 0 is the log's own root"):
             call(log.journal, 0)
+
+
+def test_a_root_that_hangs_is_not_waited_for_by_an_administrator(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unfencing fails and says what to do, removing warns, and verifying names the broker."""
+    with_copies(log, [tmp_path / "disk1", tmp_path / "disk2"])
+    commit_copies(log, "t", [b"a"])
+    add_broker(log.journal, 3, str(tmp_path / "disk3"))
+    monkeypatch.setattr(brokers, "ANSWER_S", 0.1)
+    (tmp_path / "orders").mkdir()
+    roots = ControlledRoots.of(log, tmp_path / "orders")
+    for broker in (1, 3):
+        roots.order(broker, "hang")
+    try:
+        assert [one.what for one in verify(log)] == ["broker 1"]
+        remove_broker(log.journal, 3)
+        assert 3 not in log.journal.refresh().brokers
+        fence_broker(log.journal, 1)
+        with pytest.raises(StorageUnavailable, match="has not answered for 0 s: bring its disk or bucket back"):
+            return_broker(log.journal, 1)
+    finally:
+        for broker in (1, 3):
+            roots.order(broker, "")
+    assert return_broker(log.journal, 1)
 
 
 def test_a_broker_is_added_while_the_disk_of_another_hangs(

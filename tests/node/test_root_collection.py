@@ -13,6 +13,7 @@ from spark_log.client.administering.brokers import add_broker as add_root
 from spark_log.client.administering.brokers import remove_broker, return_broker
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.node.maintain import Maintainer, MaintainReport, collect_garbage, maintain_round
+from spark_log.node.prober import Prober
 from tests.node.replicated_logs import create_topic, folder_of, group_of, move_away, put, replicated_log
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")
@@ -128,10 +129,28 @@ def test_a_copy_of_the_log_deletes_nothing_on_the_roots_of_the_original(log: Log
     put(log, [1, 2], topic="u")
     with connect(tmp_path / "copy", durability="os") as copy:
         copy.admin.delete_topics(["u"])
-        problems = [problem for _ in range(5) for problem in _later(copy).problems]
-    assert f"belongs to the log at file://{tmp_path}/log" in problems[0]
-    assert f"delete file://{tmp_path}/broker-1/meta/log.json" in problems[0]
+        for _ in range(5):
+            _later(copy)
+        reason = copy.journal.refresh().brokers[1].reason
+    assert f"belongs to the log at file://{tmp_path}/log" in reason
+    assert f"delete file://{tmp_path}/broker-1/meta/log.json" in reason
     assert log.read("u").num_rows == 20
+
+
+def test_a_copy_of_the_log_writes_nothing_on_the_roots_of_the_original(log: Log, tmp_path: Path) -> None:
+    """Its brokers leave the ISR of the copy, and are fenced there with the reason."""
+    put(log, [0, 1, 2])
+    maintain_round(log)
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    before = {broker: objects_on(log, tmp_path, broker) for broker in (1, 2)}
+    with connect(tmp_path / "copy", durability="os") as copy:
+        copy.append("t", [{"value": "of the copy"}])
+        assert group_of(copy.journal.refresh()).isr == (0,)
+        (first, _) = Prober(copy).until_sure().fenced
+        assert f"belongs to the log at file://{tmp_path}/log" in first
+        assert copy.read("t").num_rows == 11
+    assert {broker: objects_on(log, tmp_path, broker) for broker in (1, 2)} == before
+    assert group_of(log.journal.refresh()).isr == (0, 1, 2)
 
 
 def test_a_copy_of_the_log_that_removes_a_broker_leaves_its_root_alone(log: Log, tmp_path: Path) -> None:

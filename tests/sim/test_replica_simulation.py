@@ -21,7 +21,7 @@ NOTICED_IN = {
     "swap_forgets": 1,
     "returns_blindly": 1,
     "keeps_copies": 1,
-    "root_not_checked_again": 3,
+    "root_not_checked_again": 35,
     "collects_dropped": 5,
     "fenced_counts": 19,
     "sizes_unchecked": 1,

@@ -369,6 +369,14 @@ class Admin:
         """
         brokers.add_broker(self._journal, broker, root, rack, storage_options, is_async, keep_ms)
 
+    def alter_broker(self, broker: int, *, rack: str) -> bool:
+        """Change the rack of a broker, which may be broker 0; empty: none.  False if it is in this rack.
+
+        Replicas that exist stay where they are.
+        Raises BrokerNotAvailable for an unknown broker.
+        """
+        return brokers.alter_broker(self._journal, broker, rack)
+
     def replace_broker(
         self,
         broker: int,

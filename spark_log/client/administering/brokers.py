@@ -27,15 +27,25 @@ from spark_log.journal.broker_roots import (
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import DATA, FORMAT_KEY, META
 from spark_log.journal.root_options import registered_options
-from spark_log.journal.root_owner import OWNER_KEY, check_owner, write_owner
+from spark_log.journal.root_owner import OWNER_KEY, check_first_use, check_owner, write_owner
 from spark_log.metadata.records import Copy
-from spark_log.metadata.replica_commands import FenceBroker, RegisterBroker, RemoveBroker, RemoveCopies, ReturnBroker
+from spark_log.metadata.replica_commands import (
+    AlterBroker,
+    FenceBroker,
+    RegisterBroker,
+    RemoveBroker,
+    RemoveCopies,
+    ReturnBroker,
+)
 from spark_log.metadata.replica_state import OWN_BROKER, Broker
 from spark_log.metadata.state import State
 from spark_log.store.base import ObjectStore
+from spark_log.store.bounded_waits import Slot, Unfinished
 
 MISSING_MAX = 10_000
 """Copies that one command reports as missing."""
+ANSWER_S = 10.0
+"""How long an administrator waits for the first answer of a root."""
 OF_A_DISK = ("lost+found",)
 """Names that an empty disk may have."""
 
@@ -220,7 +230,15 @@ def _check_writable(store: ObjectStore, nonce: str) -> None:
         raise type(error)(f"{store.url} cannot be the root of a broker: {error}") from error
 
 
-# ------------------------------------------------------------------------------------------------------- fence and return
+# ------------------------------------------------------------------------------------------------- racks, fence and return
+
+
+def alter_broker(journal: Journal, broker: int, rack: str) -> bool:
+    """Change the rack of a broker, which may be broker 0; empty: none.  False if it is in this rack.
+
+    Raises BrokerNotAvailable for an unknown broker.
+    """
+    return journal.propose(AlterBroker(broker=broker, rack=rack))
 
 
 def fence_broker(journal: Journal, broker: int, reason: str = "") -> bool:
@@ -235,13 +253,15 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     """Take a fenced broker back, without the copies that its root lacks.  False if it was not fenced.
 
     deep:  also without those that have another size than in the state.
-    Raises WrongRoot if the root is not the broker's; StorageError if it cannot be read.  Then the broker stays fenced.
+    Raises WrongRoot if the root is not the broker's, or that of a log of which this one is a copy; StorageUnavailable
+    if it does not answer; StorageError if it cannot be read.  Then the broker stays fenced.
     """
     journal.require(None)
     known = _known(journal.refresh(), broker)
     if not known.fenced:
         return False
-    journal.roots.check(broker, again=True)
+    check_answers(journal, broker)
+    check_first_use(journal.roots, broker)
     store = journal.roots[broker]
     found = set(store.list(DATA))
     missing = _missing(journal.refresh(), broker, store, found, deep=deep)
@@ -259,6 +279,17 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
         if late:
             journal.propose(RemoveCopies(copies=tuple(Copy(name, broker, now.epoch) for name in late)))
     return True
+
+
+def check_answers(journal: Journal, broker: int) -> None:
+    """`Roots.check` of a root that may hang.  Raises StorageUnavailable after `ANSWER_S`."""
+    try:
+        Slot[None]().answer(lambda: journal.roots.check(broker, again=True), ANSWER_S)
+    except Unfinished:
+        raise StorageUnavailable(
+            f"the root of broker {broker}, {journal.roots.brokers[broker].url}, has not answered for {ANSWER_S:.0f} s: bring "
+            f"its disk or bucket back; `pylog broker fence {broker}` lets everybody else continue without it meanwhile"
+        ) from None
 
 
 def _missing(state: State, broker: int, store: ObjectStore, found: set[str], *, deep: bool) -> list[str]:
@@ -297,12 +328,17 @@ def remove_broker(journal: Journal, broker: int, *, force: bool = False) -> None
     known = _known(journal.refresh(), broker)
     root = journal.roots.root(broker)
     journal.propose(RemoveBroker(broker=broker, force=force))
-    try:
+
+    def forget() -> None:
         check_root(root, journal.cluster_id, broker, known.directory)
         check_owner(root, journal.roots.own.url)
         root.delete([BROKER_KEY, OWNER_KEY])
-    except (SparkLogError, OSError) as error:
-        logger.warning("broker %d is removed, and its root is left as it is: %s", broker, error)
+
+    try:
+        Slot[None]().answer(forget, ANSWER_S)
+    except (SparkLogError, OSError, Unfinished) as error:
+        why = str(error) or f"{root.url} has not answered for {ANSWER_S:.0f} s"
+        logger.warning("broker %d is removed, and its root is left as it is: %s", broker, why)
 
 
 def _known(state: State, broker: int) -> Broker:

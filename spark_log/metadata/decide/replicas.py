@@ -412,6 +412,13 @@ def decide_register(state: State, record: r.RegisterBrokerRecord, *, replaces: b
     return Decision((record,), None)
 
 
+def decide_alter(state: State, record: r.AlterBrokerRecord) -> Decision[bool]:
+    """Change the rack of a broker.  The reply is False if it is in this rack."""
+    if record.broker != OWN_BROKER:
+        _registered(state, record.broker)
+    return decide_if_changed(state, record)
+
+
 def decide_fence_broker(state: State, broker: int, epoch: int | None, reason: str) -> Decision[bool]:
     """Fence a broker.  The reply is False if it was fenced already, or has another epoch."""
     known = _registered(state, broker)

@@ -1,0 +1,38 @@
+"""The rack of a broker can be changed, also that of broker 0, which is not registered."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_log.errors import BrokerNotAvailable
+from spark_log.metadata.placement import usable_brokers
+from spark_log.metadata.replica_commands import AlterBroker
+from spark_log.metadata.replicas import is_active
+from tests.unit.metadata.replica_history import ReplicaHistory
+
+
+def racks(log: ReplicaHistory) -> dict[int, str]:
+    return {one.broker: one.rack for one in usable_brokers(log.state)}
+
+
+def test_a_broker_is_put_in_another_rack() -> None:
+    log = ReplicaHistory(1)
+    before = log.state.brokers[1]
+    assert log.command(AlterBroker(broker=1, rack="b")) and not log.command(AlterBroker(broker=1, rack="b"))
+    assert log.state.brokers[1] == before._replace(rack="b")
+
+
+def test_broker_0_has_a_row_only_while_it_has_a_rack() -> None:
+    log = ReplicaHistory(1)
+    assert not log.command(AlterBroker(broker=0, rack=""))
+    assert log.command(AlterBroker(broker=0, rack="a"))
+    assert racks(log) == {0: "a", 1: ""} and is_active(log.state, 0)
+    log.topic((0, 1))
+    assert log.isr() == (0, 1)
+    assert log.command(AlterBroker(broker=0, rack=""))
+    assert racks(log) == {0: "", 1: ""} and 0 not in log.state.brokers
+
+
+def test_an_unknown_broker_is_named() -> None:
+    with pytest.raises(BrokerNotAvailable, match="broker 5 is not registered"):
+        ReplicaHistory(1).command(AlterBroker(broker=5, rack="a"))
