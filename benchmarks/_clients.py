@@ -19,6 +19,8 @@ from pathlib import Path
 import spark_log
 from benchmarks.beside_kafka.figures import Round
 from benchmarks.beside_kafka.machine import cpu_seconds
+from spark_log.testing.broker_roots import register_broker
+from spark_log.testing.kafka import Broker, min_insync
 
 ROOT = Path(__file__).parent.parent
 PARTITIONS = 4
@@ -77,12 +79,17 @@ class Events:
 class Pylog(Side, Waiting):
     """A log at a URL."""
 
-    def __init__(self, name: str, url: str) -> None:
+    def __init__(self, name: str, url: str, roots: Sequence[Path] = ()) -> None:
+        """roots:  of brokers, for replicas of each topic beside that in the log's own root."""
         self.name, self.url = name, url
         self.log = spark_log.connect(url)
+        self.replicas = 1 + len(roots)
+        for broker, root in enumerate(roots, 1):
+            register_broker(self.log, broker, str(root))
 
     def create(self, topic: str) -> None:
-        self.log.create_topic(spark_log.NewTopic(topic, PARTITIONS))
+        configs, factor = min_insync(self.replicas), self.replicas if self.replicas > 1 else None
+        self.log.create_topic(spark_log.NewTopic(topic, PARTITIONS, configs=configs, replication_factor=factor))
 
     def produce(self, topic: str, values: Sequence[bytes]) -> None:
         with self.log.producer() as producer:
@@ -138,16 +145,18 @@ class Librdkafka(Side, Waiting):
 
     name = "librdkafka"
 
-    def __init__(self, address: str, broker: int) -> None:
+    def __init__(self, broker: Broker) -> None:
         from confluent_kafka.admin import AdminClient
 
-        self.address, self.roots = address, (broker,)
-        self.admin = AdminClient({"bootstrap.servers": address, "log_level": 0})  # the client outlives the broker
+        self.address, self.roots = broker.address, broker.pids
+        self.admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})  # the client outlives the broker
 
     def create(self, topic: str) -> None:
         from confluent_kafka.admin import NewTopic
 
-        for waiting in self.admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
+        replicas = len(self.roots)
+        new = NewTopic(topic, PARTITIONS, replicas, config=min_insync(replicas))
+        for waiting in self.admin.create_topics([new]).values():
             waiting.result(60)
 
     def produce(self, topic: str, values: Sequence[bytes]) -> None:

@@ -64,7 +64,7 @@ Rounds = dict[tuple[str, str], list[tuple[int, Round]]]
 def main() -> None:
     given = arguments()
     alone = not given.peers
-    with sides(given.peers) as all_sides:
+    with sides(given.peers, given.replicas) as all_sides:
         rounds = moves(all_sides, given.rows, given.rounds, given.warm)
         waits = waits_of(all_sides, min(300, given.rows))
         pauses = pauses_of(all_sides, 1 if given.rows < 1000 else 5)
@@ -78,6 +78,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=ROWS, help=f"messages a round ({ROWS:,}); kafka-python a twentieth")
     parser.add_argument("--rounds", type=int, default=5, help="of each side that count (5)")
     parser.add_argument("--warm", type=int, default=1, help="rounds before them (1)")
+    parser.add_argument(
+        "--replicas", type=int, default=1, help="of each topic, on roots and brokers of this machine (1)"
+    )
     parser.add_argument("--peers", type=_peers, default=(), help=f"some of {','.join(PEERS)}; none unless told")
     return parser.parse_args()
 
@@ -91,30 +94,33 @@ def _peers(text: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def sides(peers: Sequence[str]) -> Iterator[list[Side]]:
+def sides(peers: Sequence[str], replicas: int) -> Iterator[list[Side]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(common.folder()))
         found: list[Side] = []
-        embedded = Pylog(EMBEDDED, str(folder / "embedded"))
+        roots = {
+            side: [folder / f"{side}-{broker}" for broker in range(1, replicas)] for side in ("embedded", "served")
+        }
+        embedded = Pylog(EMBEDDED, str(folder / "embedded"), roots["embedded"])
         url = stack.enter_context(coordinator(folder / "served", f"127.0.0.1:{free_port()}"))
-        found += [embedded, Pylog(SERVED, url)]
+        found += [embedded, Pylog(SERVED, url, roots["served"])]
         if peers:
             jars = Path(os.environ.get("PYLOG_KAFKA", ROOT / ".pylog" / "kafka"))
-            broker = stack.enter_context(kafka.broker(jars, free_ports(), {"log.segment.delete.delay.ms": "1000"}))
-            (pid,) = broker.pids
-            librdkafka = Librdkafka(broker.address, pid)
+            settings = {"log.segment.delete.delay.ms": "1000"}
+            broker = stack.enter_context(kafka.broker(jars, free_ports(replicas + 1), settings, replicas))
+            librdkafka = Librdkafka(broker)
             if "librdkafka" in peers:
-                found += [librdkafka, LibrdkafkaCallbacks(broker.address, pid)]
+                found += [librdkafka, LibrdkafkaCallbacks(broker)]
             if "kafka-python" in peers:
                 found.append(KafkaPython(librdkafka))
         yield found
 
 
-def free_ports() -> int:
-    """The first of two free ports side by side."""
+def free_ports(count: int) -> int:
+    """The first of so many free ports side by side."""
     from benchmarks.beside_kafka import sides
 
-    return sides.free_ports()
+    return sides.free_ports(count)
 
 
 def messages(count: int, rng: random.Random) -> list[bytes]:

@@ -30,12 +30,12 @@ from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint, folded
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS
 from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.placement import place, topic_shift, usable_brokers
 from spark_log.metadata.records import decode_batch, encode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replay_replicas import with_replicas
 from spark_log.metadata.replica_commands import FenceBroker, RegisterBroker
 from spark_log.metadata.replica_state import Copies
-from spark_log.metadata.replicas import place
 from spark_log.metadata.state import ObjectRow, Partition, State, Topic
 from spark_log.model import DataObject, Placed, Run
 
@@ -135,7 +135,9 @@ def _with_brokers(state: State) -> State:
         register = RegisterBroker(broker=broker, directory=f"d{broker}", url=f"/b{broker}")
         state = _after(state, *register(state, state.time).records)
     for topic_id in state.topics:
-        state = with_replicas(state, topic_id, place(state, topic_id, 0, TOPIC_PARTITIONS, FACTOR))
+        shift = topic_shift(topic_id)
+        lists = place(usable_brokers(state), FACTOR, range(shift, shift + TOPIC_PARTITIONS))
+        state = with_replicas(state, topic_id, lists)
     groups = sorted(state.placement_groups.items())
     held = [(number, tuple(sorted(group.replicas))) for number, group in groups]
     share = len(state.objects) // len(held) + 1

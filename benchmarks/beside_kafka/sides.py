@@ -20,7 +20,7 @@ import spark_log
 from benchmarks import _nulls
 from benchmarks.beside_kafka.machine import bytes_on_disk
 from spark_log.testing.broker_roots import register_broker
-from spark_log.testing.kafka import Broker
+from spark_log.testing.kafka import Broker, min_insync
 
 PARTITIONS = 4
 PAIRS = "key binary, value binary"
@@ -195,11 +195,6 @@ class Kafka(Side):
 
     def bytes_on_disk(self, topic: str) -> int:
         return bytes_on_disk(list(self.folder.glob(f"data-*/{topic}-*")))
-
-
-def min_insync(replicas: int) -> dict[str, str]:
-    """Configs of a topic, so that an acknowledged record is on all replicas but one at least."""
-    return {"min.insync.replicas": str(replicas - 1)} if replicas > 1 else {}
 
 
 LEADERS_S = 30

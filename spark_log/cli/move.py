@@ -32,7 +32,7 @@ def move(
     TARGET is an empty folder or prefix, or a mirror of the log. Everything is copied first, while clients write. Then
     the log is closed for some seconds, the rest is copied, and the log opens in TARGET. Its former URL leads there as
     long as the former root exists. Processes that have the log open end with LogMoved when they next use it, except
-    Spark drivers, which follow at the next batch. Uploads in progress are void, and have to be run again.
+    streaming queries between two batches, which follow. Uploads in progress are void, and have to be run again.
 
     Stop the coordinator before, and start it with the new URL. A log with brokers cannot be moved. If the command is
     killed, run it again.

@@ -54,6 +54,11 @@ class Broker(NamedTuple):
     pids: tuple[int, ...]
 
 
+def min_insync(replicas: int) -> dict[str, str]:
+    """Configs of a topic, so that an acknowledged record is on all replicas but one at least."""
+    return {"min.insync.replicas": str(replicas - 1)} if replicas > 1 else {}
+
+
 # ------------------------------------------------------------------------------------------------------------- fetching
 
 

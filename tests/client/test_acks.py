@@ -19,6 +19,7 @@ from spark_log.node.broker_health import broker_findings
 from spark_log.node.replicator import Replicator
 from spark_log.node.verify import verify
 from spark_log.testing.broker_roots import ControlledRoots, register_broker
+from tests.services import Services
 
 ROWS = [{"value": b"%d" % number} for number in range(9)]
 
@@ -167,3 +168,14 @@ def test_records_on_a_fenced_root_are_given_up_after_a_time(log: spark_log.Log) 
     while ends(log, "u") != (9, 9):
         replicator.round()
     assert log.read("u").num_rows == 0
+
+
+def test_clients_of_a_coordinator_record_their_copies(log: spark_log.Log, services: Services, tmp_path: Path) -> None:
+    """They hold some topics only, and see when a commit becomes visible."""
+    with spark_log.connect(services.url(tmp_path / "log")) as client:
+        assert client.append("t", ROWS, acks=1) == {TopicPartition("t", 0): range(9)}
+        wait_for_copies(client.journal)
+        assert client.read("t").num_rows == 9
+        assert client.append("t", ROWS) == {TopicPartition("t", 0): range(9, 18)}
+        assert client.read("t").num_rows == 18
+    assert isr(log) == (0, 1, 2)

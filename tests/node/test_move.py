@@ -24,6 +24,7 @@ from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store
 from spark_log.testing.stores import Wrapper
 from tests.node.test_mirror import Died, Dying
+from tests.spark.driver import Stream
 
 
 def opened(path: Path) -> Log:
@@ -161,8 +162,8 @@ class Closing(Wrapper):
         return super().put_new(key, data)
 
 
-def test_spark_follows_at_the_next_batch(log: Log, tmp_path: Path) -> None:
-    """A driver keeps the journals of its logs."""
+def test_a_driver_opens_the_log_in_its_new_place(log: Log, tmp_path: Path) -> None:
+    """It keeps the journals of its logs."""
     location = Location(url=str(tmp_path / "old"), storage={}, durability="os")
     before = kept_journal(location)
     assert kept_journal(location) is before
@@ -171,6 +172,16 @@ def test_spark_follows_at_the_next_batch(log: Log, tmp_path: Path) -> None:
         after = kept_journal(location)
         assert after.metadata.url.endswith("/new") and after.state.version > before.state.version
         assert planned_log(location, after).roots.urls[0][1].endswith("/new")
+
+
+def test_a_streaming_query_follows_between_two_batches(log: Log, tmp_path: Path) -> None:
+    """Each record is read once."""
+    stream = Stream(str(tmp_path / "old"))
+    assert stream.batch() == [("t-0", offset) for offset in range(5)]
+    move_log(opened(tmp_path / "old"), LocalStore(str(tmp_path / "new")))
+    assert stream.batch() is None
+    spark_log.connect(tmp_path / "old").append("t", [{"value": "5"}])
+    assert stream.batch() == [("t-0", 5)]
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
@@ -39,7 +39,7 @@ from spark_log.client.reading.plan import REPLAN_TRIES, Chunk, OffsetRange, chun
 from spark_log.client.reading.prune import plan_matching
 from spark_log.client.reading.resolve import ranges_between
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import DataLoss, SparkLogError, UnknownTopicOrPartition
+from spark_log.errors import DataLoss, LogMoved, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
@@ -201,20 +201,26 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return {tp: state.partitions[state.names[tp.topic], tp.partition].readable_end for tp in tps}
 
     def _refreshed(self) -> State:
-        return patiently(lambda: self.journal.refresh(), self.options, self.clock)
+        return self._followed(lambda: self.journal.refresh())
+
+    def _followed(self, look: Callable[[], State]) -> State:
+        """Read from the log, wherever it was moved to meanwhile."""
+        try:
+            return patiently(look, self.options, self.clock)
+        except LogMoved:
+            self._journal = None
+            return patiently(look, self.options, self.clock)
 
     def _polled(self) -> State:
         """The state at the end of the log, or of the last poll if that found nothing and the next one is not due yet:
         an idle query polls at the end of one call of Spark, which calls again immediately."""
         if self.clock.monotonic_ms() - self._idle_since_ms < self.backoff.wait_ms():
             return self.journal.state
-        return patiently(lambda: self.journal.poll(), self.options, self.clock)
+        return self._followed(lambda: self.journal.poll())
 
     def _waited(self, poll_ms: float, most_ms: float, ahead: Ahead) -> State:
         topics = sorted({ahead.state.names[tp.topic] for tp in self._ends(ahead.state)})
-        state = patiently(
-            lambda: self.journal.wait(poll_ms, most_ms, self.clock, topics=topics), self.options, self.clock
-        )
+        state = self._followed(lambda: self.journal.wait(poll_ms, most_ms, self.clock, topics=topics))
         self._idle_since_ms = self.clock.monotonic_ms() if state is ahead.state else -math.inf
         return state
 
