@@ -13,7 +13,7 @@ SEEDS = 4
 MOVING = 9
 """A seed in which partitions get other replicas, as in every fifth one."""
 NOTICED_IN = {
-    "any_broker_epoch": 8,
+    "any_broker_epoch": 5,
     "async_in_isr": 6,
     "below_min": 1,
     "nobody_stays": 1,
