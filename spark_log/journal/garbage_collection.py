@@ -93,7 +93,7 @@ def collect_dropped(state: State, context: Context, broker: int, before: int | N
 
 
 def collected_up_to(state: State, broker: int) -> int:
-    """The version up to which no old copies of a broker are left after `collect_dropped`, nor are some still to drop."""
+    """The version up to which all copies of a broker are gone after `collect_dropped`."""
     end = state.brokers[broker].deletable
     kept = next(rows_with_copies(state.objects, {n for n, one in state.copies.items() if broker in one.brokers}), None)
     return end if kept is None else min(end, upload_epoch(kept[0]) - 1)

@@ -65,7 +65,7 @@ def test_the_last_copy_is_not_dropped() -> None:
 
 
 def test_a_copy_on_a_fenced_broker_may_be_lost() -> None:
-    """So it is no reason to drop the other one.  That is dropped when the broker is back."""
+    """So it is not a reason to drop the other one.  That is dropped when the broker is back."""
     log = log_with(1)
     first, second = log.put((1,)), log.put((0, 1))
     log.copied(7, *first, *second)
