@@ -193,7 +193,12 @@ def _is_held(state: State, commit: PendingCommit) -> bool:
             isr = state.placement_groups[known.group].isr
             if not isr or not set(isr).issubset(known.brokers):
                 return False
-    return not any(
+    return not _is_short(state, commit)
+
+
+def _is_short(state: State, commit: PendingCommit) -> bool:
+    """Whether an ISR is below `min.insync.replicas`."""
+    return any(
         key in state.partitions and _is_below_min(state, group, min_insync(state, key[0]))
         for key, groups in _places(state, commit).items()
         for group in groups
@@ -327,6 +332,33 @@ def lacking_objects(state: State, commits: Iterable[PendingCommit]) -> tuple[Lac
         if held and lacking:
             found.append(LackingObject(name, row.size, known.group, held, lacking))
     return tuple(found)
+
+
+def stuck_partition(state: State, keys: Iterable[TopicKey]) -> TopicKey | None:
+    """The first partition in which a new commit would be behind pending ones that copies do not make visible."""
+    behind = [key for key in keys if (part := state.partitions.get(key)) and part.end != part.readable_end]
+    if not behind or not any(_is_stuck(state, one) for one in _waited_for(state, behind)):
+        return None
+    return next(key for key in behind if any(_is_stuck(state, one) for one in _waited_for(state, [key])))
+
+
+def _waited_for(state: State, keys: Iterable[TopicKey]) -> Iterator[PendingCommit]:
+    """The pending commits for which a new one in these partitions waits, the newest first."""
+    named = set(keys)
+    for one in reversed(state.pending):
+        if not named.isdisjoint(new := entries_of(one)):
+            named.update(new)
+            yield one
+
+
+def _is_stuck(state: State, commit: PendingCommit) -> bool:
+    """Whether a broker has to come back before readers see a commit, or the log has to give it up."""
+    for known in (copies_of(state, state.objects[name]) for name in commit.objects):
+        if known is not None and not any(is_active(state, broker) for broker in known.brokers):
+            return True
+        if known is not None and not state.placement_groups[known.group].isr:
+            return True
+    return _is_short(state, commit)
 
 
 def pending_until(state: State, commit: PendingCommit) -> Iterator[PendingCommit]:

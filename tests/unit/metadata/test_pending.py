@@ -271,6 +271,22 @@ def test_a_log_without_pending_commits_decides_as_before(log: PendingHistory) ->
     assert decision.records == (commit,) and not decision.reply.pending
 
 
+def test_acks_all_is_refused_behind_what_no_active_broker_has(log: PendingHistory) -> None:
+    """Nothing is written: it would hold up its other partitions, and would be in the log when its writer gives up."""
+    log.topic((1, 2), (1, 2), name="u")
+    log.leader_only(("u", 0), held=(1,))
+    behind = log.upload_to((1, 2), ("t", 0), ("u", 0))
+    assert log.commit_record(behind).pending, "copies make it visible"
+    log.fence(1)
+    for stuck in (("u", 0), ("t", 0)):
+        with pytest.raises(NotEnoughReplicas, match=f"earlier records of {stuck[0]}-0") as refused:
+            log.commit_record(log.upload_to((0, 2), ("u", 1), stuck))
+        assert (refused.value.partition, refused.value.placement_group) == (stuck, log.number(*stuck))
+    assert not log.commit_record(log.upload_to((2,), ("u", 1))).pending
+    log.back(1)
+    assert log.commit_record(log.upload_to((1, 2), ("u", 0))).pending
+
+
 # ------------------------------------------------------------------------------------------------------------------ lost
 
 
@@ -292,7 +308,7 @@ def test_a_lost_commit_leaves_holes_and_holds_up_nobody(log: PendingHistory) -> 
     log.leader_only(("u", 0), held=(1,))
     commit, (name,) = log.last, log.names()
     log.fence(1)
-    later = log.commit_record(log.upload_to((2,), ("u", 0)))
+    later = log.leader_only(("u", 0), held=(2,))
     assert later.pending and log.ends(("u", 0)) == (0, 2)
     record = lost_record(log, (2,))
     assert log.command(LoseCommit(lost=record))
