@@ -131,14 +131,14 @@ def test_on_a_terminal_a_table_fits_and_has_colours(pylog: Pylog) -> None:
     """Not with NO_COLOR, and as wide as it takes with -o wide."""
 
     def shown(*args: str, **env: str) -> list[str]:
-        with on_terminal(*args, "-u", pylog.url, columns=70, **env) as (_, lines):
+        with on_terminal(*args, "-u", pylog.url, columns=80, **env) as (_, lines):
             return list(lines)
 
     coloured = shown("config", "describe")
     assert "\x1b[1m" in coloured[0]
     plain = shown("config", "describe", NO_COLOR="1")
     assert "\x1b" not in "".join(plain)
-    assert max(map(len, plain)) <= 70 < max(map(len, pylog.ok("config", "describe").splitlines()))
+    assert max(map(len, plain)) <= 80 < max(map(len, pylog.ok("config", "describe").splitlines()))
     wide = shown("config", "describe", "-o", "wide", NO_COLOR="1")
     assert wide == pylog.ok("config", "describe", "-o", "wide").splitlines()
 
