@@ -2,8 +2,9 @@
 
 Usually one upload and one commit write the records of all partitions.  If the replicas of a group refuse that, the
 records of that group go to a pipeline, or those of one partition if earlier records of it are in the way: a queue,
-with a separate thread and identity in the log.  The other records are written without delay.  Later records of the same partitions follow into the pipeline until it is empty, so
-the order in each partition is kept.  Nothing is written twice, because records leave a round only after a refusal.
+with a separate thread and identity in the log.  The other records are written without delay.  Later records of the same
+partitions follow into the pipeline until it is empty, so the order in each partition is kept.  Nothing is written
+twice, because records leave a round only after a refusal.
 
 Rounds are delivered one at a time.  A round that was encoded before a pipeline began is encoded again without the
 records that go there.
