@@ -96,3 +96,17 @@ def places_of_pending(state: State, commit: PendingCommit) -> dict[TopicKey, set
     for topic_id, number, _ in commit.pieces:
         found.setdefault((topic_id, number), set()).update(groups.values())
     return found
+
+
+def pending_elsewhere(state: State) -> frozenset[TopicKey]:
+    """Partitions that move, and have pending commits in objects of groups with other brokers.
+
+    Nobody has looked at these slices, so the move is not done.
+    """
+    return frozenset(
+        key
+        for commit in state.pending
+        for key, groups in places_of_pending(state, commit).items()
+        if is_moving(state, key)
+        and not all(has_same_brokers(state, group, group_number(state, key)) for group in groups)
+    )
