@@ -271,7 +271,7 @@ def with_holes(state: State, commit: PendingCommit, record: r.LostRecord) -> Sta
 
 
 def _taken_back(state: State, commit: PendingCommit) -> Map[str, ProducerState]:
-    """The producers without a lost commit with acks=all: its repeat is written anew, because nobody has seen it."""
+    """The producers without a lost commit with acks=all: its repeat is written again, because nobody has seen it."""
     known = state.producers.get(commit.producer)
     last = None if known is None else known.last_commit
     if known is None or last is None or commit.acks != ACKS_ALL:

@@ -377,7 +377,7 @@ def test_what_an_active_broker_has_is_not_lost(log: PendingHistory) -> None:
 def test_a_commit_with_acks_all_is_not_given_up_for_brokers_that_are_away(
     log: PendingHistory, sequence: int, dense: bool
 ) -> None:
-    """All in-sync replicas had it.  When nobody has it any more, its repeat is written anew: nobody has seen it."""
+    """All in-sync replicas had it.  When nobody has it any more, its repeat is written again: nobody has seen it."""
     log.topic((1, 2), name="u")
     log.leader_only(("u", 0), held=(1,))
     identity = {"producer": "stream", "birth": -1, "sequence": sequence, "dense": dense}
