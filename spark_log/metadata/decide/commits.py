@@ -23,7 +23,15 @@ from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.groups import check_generation, check_positions
 from spark_log.metadata.decide.replicas import check_replicas, without_places
 from spark_log.metadata.decide.transactions import is_timed_out
-from spark_log.metadata.pending import LackingObject, lacking_objects, pending_of, pending_until, stuck_partition
+from spark_log.metadata.pending import (
+    PENDING_MAX,
+    LackingObject,
+    is_full,
+    lacking_objects,
+    pending_of,
+    pending_until,
+    stuck_partition,
+)
 from spark_log.metadata.replay import admits, known_objects, replay_records
 from spark_log.metadata.replicas import group_number
 from spark_log.metadata.state import ProducerState, State, TopicKey
@@ -84,6 +92,7 @@ def decide_commit(
     _check_objects(state, commit)
     _check_topics(state, commit)
     _check_keys(state, keyless)
+    _check_room(state, commit)
     check_replicas(state, commit)
     _check_pending(state, commit)
     for group in commit.groups:
@@ -94,6 +103,19 @@ def decide_commit(
     if commit.acks != ACKS_ALL or state.pending:
         committed = _with_pending(replay_records(state, [commit]), commit, committed)
     return Decision((commit,), committed)
+
+
+def _check_room(state: State, commit: r.CommitRecord) -> None:
+    """Raises NotEnoughReplicas if too many earlier commits of a partition are pending."""
+    for key in _rows(commit):
+        if is_full(state, key):
+            raise NotEnoughReplicas(
+                f"{state.topics[key[0]].name}-{key[1]} has {PENDING_MAX} commits with acks=0 or 1, or after such ones, "
+                "that readers do not see yet: bring the brokers of its in-sync replicas back, or lower "
+                "min.insync.replicas; `pylog topic describe` shows these",
+                lacking={},
+                placement_group=group_number(state, key),
+            )
 
 
 def _check_lost(state: State, repeat: Committed) -> None:
