@@ -226,10 +226,7 @@ def is_lost(state: State, commit: PendingCommit) -> bool:
     its writer may be a stream, whose batch must be in the log once."""
     if commit.acks == ACKS_ALL:
         return is_gone(state, commit)
-    return any(
-        known is not None and not any(is_active(state, broker) for broker in known.brokers)
-        for known in (copies_of(state, state.objects[name]) for name in commit.objects)
-    )
+    return any(_is_away(state, name) for name in commit.objects)
 
 
 def is_gone(state: State, commit: PendingCommit) -> bool:
@@ -244,35 +241,64 @@ def lost_commit(state: State, record: r.LostRecord) -> PendingCommit | None:
     if commit is None or not commit.objects or not is_lost(state, commit):
         return None
     keys = [(run.topic_id, run.partition) for _, run in record.slices]
-    if any(run.rows for _, run in record.slices) or sorted(keys) != sorted(entries_of(commit)):
+    if any(run.rows for _, run in record.slices) or sorted(keys) != sorted(lost_entries(state, commit)):
         return None
     return commit
 
 
+def lost_entries(state: State, commit: PendingCommit) -> Entries:
+    """The entries of a lost commit that become holes.
+
+    With acks=1 those of partitions in whose objects, or in those of partitions that share these, one is lost.  With
+    acks=all, and if the slices are in an index, all.
+    """
+    new = entries_of(commit)
+    if commit.acks == ACKS_ALL or commit.pieces:
+        return new
+    lost, count = {name for name in commit.objects if _is_away(state, name)}, -1
+    keys = set[TopicKey]()
+    while len(keys) != count:
+        count = len(keys)
+        keys.update((topic_id, number) for topic_id, number, piece in commit.slices if piece.object in lost)
+        lost.update(piece.object for topic_id, number, piece in commit.slices if (topic_id, number) in keys)
+    return {key: entries for key, entries in new.items() if key in keys}
+
+
+def _is_away(state: State, name: str) -> bool:
+    """Whether no active broker has an object."""
+    known = copies_of(state, state.objects[name])
+    return known is not None and not any(is_active(state, broker) for broker in known.brokers)
+
+
 def with_holes(state: State, commit: PendingCommit, record: r.LostRecord) -> State | None:
-    """The state with holes in place of a pending commit.  They wait for their turn as it did."""
+    """The state with holes in place of a pending commit's lost entries.  They wait for their turn as it did."""
     live = [0] * len(record.objects)
     for number, _ in record.slices:
         live[number] += 1
     placed = placed_rows(state, record.objects, record.placed, live, pending=True)
     if placed is None:
         return None
-    (after, rows), gone = placed, [state.objects[name] for name in commit.objects]
+    old = lost_entries(state, commit)
+    kept = tuple(one for one in commit.slices if (one[0], one[1]) not in old)
+    stay = {piece.object for _, _, piece in kept}
+    names = [name for name in commit.objects if name not in stay]
+    (after, rows), gone = placed, [state.objects[name] for name in names]
     after = replace(
         after,
-        objects=state.objects.without(commit.objects).update(rows),
-        dropped=state.dropped.update(dict.fromkeys(commit.objects, state.version)),
+        objects=state.objects.without(names).update(rows),
+        dropped=state.dropped.update(dict.fromkeys(names, state.version)),
     )
-    holes, old = list[tuple[str, int, Slice]](), entries_of(commit)
+    holes = list[tuple[str, int, Slice]]()
     for number, run in record.slices:
         entries, name = old[run.topic_id, run.partition], record.objects[number].name
         newest_us = max(entry.max_us for entry in entries)
         span = (entries[0].start, entries[-1].end, name, run.position, run.length, run.crc, run.batches)
         holes.append((run.topic_id, run.partition, Slice(*span, newest_us, newest_us)))
-    new = commit._replace(objects=tuple(made.name for made in record.objects), slices=tuple(holes), pieces=())
+    objects = (*(name for name in commit.objects if name in stay), *(made.name for made in record.objects))
+    new = commit._replace(objects=objects, slices=(*kept, *holes), pieces=())
     after = swapped_copies(after, gone, record.placed)
     pending = tuple(new if one is commit else one for one in state.pending)
-    return replace(after, pending=pending, lost=_with_lost(state, commit), producers=_taken_back(state, commit))
+    return replace(after, pending=pending, lost=_with_lost(state, commit, old), producers=_taken_back(state, commit))
 
 
 def _taken_back(state: State, commit: PendingCommit) -> Map[str, ProducerState]:
@@ -287,12 +313,12 @@ def _taken_back(state: State, commit: PendingCommit) -> Map[str, ProducerState]:
     return state.producers.set(commit.producer, known._replace(last_commit=before))
 
 
-def _with_lost(state: State, commit: PendingCommit) -> Map[TopicKey, tuple[LostRange, ...]]:
+def _with_lost(state: State, commit: PendingCommit, entries: Entries) -> Map[TopicKey, tuple[LostRange, ...]]:
     lost = state.lost
-    for key, entries in entries_of(commit).items():
+    for key, some in entries.items():
         part, known = state.partitions.get(key), lost.get(key, ())
         kept = [one for one in known if part is not None and one.end > part.start]
-        lost = lost.set(key, tuple(sorted([*kept, LostRange(entries[0].start, entries[-1].end, commit.version)])))
+        lost = lost.set(key, tuple(sorted([*kept, LostRange(some[0].start, some[-1].end, commit.version)])))
     return lost
 
 

@@ -126,7 +126,7 @@ def _check_lost(state: State, repeat: Committed) -> None:
         ):
             name = state.topics[topic_id].name if topic_id in state.topics else topic_id
             raise DataLoss(
-                f"offsets {span.start} to {span.stop - 1} of {name}-{number} and the rest of their commit (version "
+                f"offsets {span.start} to {span.stop - 1} of {name}-{number} (version "
                 f"{repeat.version}) were lost before all in-sync replicas had them: write the records again as new ones"
             )
 

@@ -375,6 +375,21 @@ def test_a_lost_commit_leaves_holes_and_holds_up_nobody(log: PendingHistory) -> 
     assert lost_ranges(log.state, ("u", 0)) == ()
 
 
+def test_partitions_with_other_objects_lose_nothing(log: PendingHistory) -> None:
+    """A producer with acks=1 writes to several partitions in one commit: an active broker has those of "t"."""
+    log.topic((1, 2), name="u")
+    log.leader_only(("t", 0), ("u", 0), held=(0, 1))
+    of_t, of_u = log.names()
+    log.fence(1)
+    assert log.ends(("t", 0)) == (0, 1)
+    assert log.command(LoseCommit(lost=lost_record(log, (2,))))
+    assert not log.state.pending and log.ends(("t", 0)) == log.ends(("u", 0)) == (1, 1)
+    assert of_t in log.state.objects and of_u in log.state.dropped
+    assert lost_ranges(log.state, ("t", 0)) == () and len(lost_ranges(log.state, ("u", 0))) == 1
+    assert log.copies_counted() == log.copies_recounted()
+    assert decode_checkpoint(encode_checkpoint(log.state), "x") == log.state
+
+
 def test_what_an_active_broker_has_is_not_lost(log: PendingHistory) -> None:
     log.topic((1, 2), name="u")
     log.leader_only(("u", 0), held=(1,))
