@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
 from spark_log.journal.replica_puts import put_replicas
-from spark_log.metadata.pending import entries_of
+from spark_log.metadata.pending import lost_entries
 from spark_log.metadata.records import LostRecord
 from spark_log.metadata.replica_commands import LoseCommit
 from spark_log.metadata.replicas import group_number, targets_of
@@ -16,12 +16,12 @@ from spark_log.text import counted
 
 
 def lose(journal: Journal, state: State, commit: PendingCommit) -> bool:
-    """Make holes of a pending commit; False if an active broker has its objects now.
+    """Make holes of what is lost of a pending commit; False if an active broker has its objects now.
 
     Raises LeaderNotAvailable if the objects without records cannot be put.
     """
     groups = dict[int, list[TopicKey]]()
-    for key in entries_of(commit):
+    for key in lost_entries(state, commit):
         if key in state.partitions:
             groups.setdefault(group_number(state, key), []).append(key)
     made, slices, placed = list[DataObject](), list[tuple[int, Run]](), list[Placed]()
@@ -44,7 +44,7 @@ def _holes(
     journal: Journal, state: State, commit: PendingCommit, group: int, keys: list[TopicKey]
 ) -> tuple[DataObject, tuple[Run, ...], Placed]:
     """An object without records for partitions of a group."""
-    writer, entries = SegmentWriter(), entries_of(commit)
+    writer, entries = SegmentWriter(), lost_entries(state, commit)
     try:
         for key in keys:
             writer.extend(*key, entries[key][-1].end - entries[key][0].start)
@@ -59,7 +59,7 @@ def _holes(
 
 def lost_text(state: State, commit: PendingCommit) -> str:
     """A sentence that names the records."""
-    new = entries_of(commit)
+    new = lost_entries(state, commit)
     rows = sum(entries[-1].end - entries[0].start for entries in new.values())
     named = [
         f"offsets {entries[0].start} to {entries[-1].end - 1} of {state.topics[key[0]].name}-{key[1]}"
