@@ -312,8 +312,8 @@ class LogRestored(SparkLogError):
 
 
 class LogMoved(SparkLogError):
-    """The log was moved to another URL while this process used it.  Nothing was applied.  Open the log again: the
-    former URL leads to the new one."""
+    """The log was moved to another URL while this process used it, or is closed for some seconds until it is there.
+    Nothing was applied.  Open the log again: the former URL leads to the new one."""
 
     def __init__(self, message: str, *, url: str) -> None:
         super().__init__(message)

@@ -101,7 +101,8 @@ def planned_log(location: Location, journal: Journal, version: int | None = None
 def _key(location: Location, root: str) -> Key:
     """A relative path is resolved: the same text is another log in another working directory."""
     url = location.url if is_coordinator(location.url) else root
-    return url, location.token, Roots(((0, root),), tuple(sorted(location.storage.items())), location.durability)
+    storage = RootOptions.of(dict(location.storage), location.durability).at(root).storage
+    return url, location.token, Roots(((0, root),), storage, location.durability)
 
 
 def patiently(look: Callable[[], Seen], options: ReadOptions, clock: Clock) -> Seen:

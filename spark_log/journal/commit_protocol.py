@@ -65,6 +65,7 @@ from spark_log.journal.store_operations import (
     Sleep,
     Steps,
 )
+from spark_log.metadata.decide.coordinators import moving_to
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.upkeep import bootstrap_records
 from spark_log.metadata.records import AnyRecord, Batch, encode_batch, first_line
@@ -117,6 +118,8 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
             view = yield from refresh(view)
         if is_led_elsewhere(view.state, context) and not all(command.takes_over for command in commands):
             _mark_sent(attempts.values())
+            if moving_to(view.state.coordinator):  # the move may have been cancelled
+                view = yield from refresh(view)
             view = yield from hand_over(view, commands, context, refresh, follow)
         stamp, releases = stamp_of(context.clock), all(command.releases for command in commands)
         # A coordinator with a wrong clock can stop, and does not move the log's time.

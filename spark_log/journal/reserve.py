@@ -16,6 +16,7 @@ from typing import Any
 from spark_log.errors import NoSpace, StorageError
 from spark_log.journal.store_operations import Delete, Get, Op, Put, Steps
 from spark_log.metadata import records as r
+from spark_log.metadata.decide.coordinators import MOVED, MOVING
 from spark_log.store.base import ObjectStore
 
 RESERVE = "meta/reserve"
@@ -43,7 +44,13 @@ def has_reserve(store: ObjectStore) -> bool:
 
 
 def makes_room(records: Iterable[r.AnyRecord]) -> bool:
-    return any(isinstance(record, MAKES_ROOM) for record in records)
+    """Whether records are put to a full disk, too.  A log moves away from it by take-overs."""
+    return any(
+        record.address.startswith((MOVING, MOVED))
+        if isinstance(record, r.TakeOverRecord)
+        else isinstance(record, MAKES_ROOM)
+        for record in records
+    )
 
 
 def with_reserve(op: Op) -> Steps[Any]:

@@ -107,7 +107,7 @@ def _is_on_its_way(journal: Journal, url: str) -> bool:
 
 def _check_not_there(journal: Journal, url: str, options: Mapping[str, Any] | None, *, force: bool) -> None:
     """Raises InvalidRequest if the log is in its new place, or if that is not certain."""
-    form, why = None, "nothing is there: is its disk mounted?"
+    form, why = None, "nothing is there (is its disk mounted?)"
     try:
         form = format_of(open_store(url, options))
     except (InvalidRequest, StorageError, UnsupportedVersion) as error:
@@ -118,7 +118,7 @@ def _check_not_there(journal: Journal, url: str, options: Mapping[str, Any] | No
         why = f"only the last write there is missing: run `pylog move {url}` again"
     if not force:
         raise InvalidRequest(
-            f"the log was moved to {url}, and {why}. If it is lost there, and nobody has written to it, give --force; if "
+            f"the log was moved to {url}, and {why}; if it is lost there, and nobody has written to it, give --force; if "
             "somebody has, that makes two logs with the same id"
         )
 

@@ -84,3 +84,6 @@ def test_a_log_is_moved(pylog: Pylog, tmp_path: Path) -> None:
     assert Pylog(new).ok("topic", "list") == pylog.ok("topic", "list")
     assert pylog.json("cluster", "info")["url"] == new.as_uri()
     assert "already" in pylog.refused("move", "--cancel", "--yes")
+    cancel = ("move", "--cancel", "--yes", "--target-option", "key=k")
+    assert "cannot be read there: storage options (key)" in pylog.refused(*cancel)
+    assert "already" in pylog.refused("move", "--cancel", "--yes", "--force")

@@ -6,20 +6,25 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark_pylog.open_log import kept_journal, planned_log
 from pyspark_pylog.options.parse import Location
 
 import spark_log
+from spark_log.cli.cluster import holder_checks
 from spark_log.client.log import Log
 from spark_log.client.producing.append import upload_rows
 from spark_log.errors import InconsistentClusterId, InvalidRequest, LogMoved, NoLog, UploadFenced
 from spark_log.journal.journal import Journal
+from spark_log.journal.reserve import makes_room
+from spark_log.journal.root_options import RootOptions
 from spark_log.metadata.commands import Append, SetConfigs
 from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, RECOVERED_AS, decide_take_over
-from spark_log.metadata.records import CommitRecord
+from spark_log.metadata.records import CommitRecord, TakeOverRecord
 from spark_log.metadata.state import Leadership, State
 from spark_log.node.mirror import Mirror, begin_mirror, recover
 from spark_log.node.move import cancel_move, move_log
@@ -165,7 +170,7 @@ def test_a_move_that_has_ended_is_not_cancelled_if_the_new_place_cannot_be_seen(
     with pytest.raises(InvalidRequest, match="cannot be read there: storage options"):
         cancel_move(opened(tmp_path / "old"), {"key": "k"})
     new.rename(away)
-    with pytest.raises(InvalidRequest, match="nothing is there: is its disk mounted"):
+    with pytest.raises(InvalidRequest, match=r"nothing is there \(is its disk mounted\?\); if it is lost there"):
         cancel_move(opened(tmp_path / "old"))
     away.rename(new)
     with pytest.raises(InvalidRequest, match="the log is at .*/new already"):
@@ -239,6 +244,67 @@ def test_a_mirror_that_has_the_record_of_a_move_is_recovered(log: Log, tmp_path:
     with spark_log.connect(tmp_path / "mirror") as again:
         again.append("t", [{"value": "5"}])
         assert len(values(again)) == 6
+
+
+def test_a_mirror_of_the_former_place_stops(log: Log, tmp_path: Path) -> None:
+    """It says how to continue, and then continues."""
+    store, former = LocalStore(str(tmp_path / "mirror")), spark_log.connect(tmp_path / "old")
+    begin_mirror(former, store)
+    rounds = Mirror(former, store).rounds(0)
+    version = next(rounds).version
+    moved = move_log(opened(tmp_path / "old"), LocalStore(str(tmp_path / "new")))
+    with pytest.raises(LogMoved, match="/old was moved to .*/new: run `pylog mirror set .*/mirror` with the new URL"):
+        next(rounds)
+    new = spark_log.connect(tmp_path / "new")
+    begin_mirror(new, store)
+    assert Mirror(new, store).round().version > moved.version > version
+
+
+def test_a_log_that_is_closed_for_a_move_says_so(log: Log, tmp_path: Path) -> None:
+    """To writers, other moves and coordinators; it can be read, and a process that has it open may continue."""
+    with pytest.raises(Died):
+        move_log(opened(tmp_path / "old"), Closing(LocalStore(str(tmp_path / "new"))))
+    says = "is being moved to .*/new, and cannot be changed until then: .*run `pylog move .*/new` again, or `pylog move --c"
+    with pytest.raises(LogMoved, match=says):
+        log.append("t", [{"value": "x"}])
+    with pytest.raises(LogMoved, match=says):
+        asyncio.run(start(Config(url=str(tmp_path / "old"), listen="127.0.0.1:0")))
+    with pytest.raises(InvalidRequest, match="/old is being moved to .*/new: run `pylog move .*/new` again"):
+        move_log(opened(tmp_path / "old"), LocalStore(str(tmp_path / "other")))
+    with spark_log.connect(tmp_path / "old") as again:
+        (check,) = holder_checks(again, again.url, [])
+        assert not check.healthy and "is being moved to" in check.says
+        assert values(again) == values(log) == [*map(str, range(5))]
+        assert again.admin.list_consumer_groups() == []
+    cancel_move(opened(tmp_path / "old"))
+    log.append("t", [{"value": "5"}])
+
+
+def test_the_own_root_may_have_a_rack(log: Log, tmp_path: Path) -> None:
+    """Which is registered as that of broker 0; other brokers are refused by the decision, too."""
+    log.admin.alter_broker(0, rack="a")
+    move_log(opened(tmp_path / "old"), LocalStore(str(tmp_path / "new")))
+    with spark_log.connect(tmp_path / "old") as again:
+        state = again.journal.state
+        assert state.brokers[0].rack == "a"
+        again.append("t", [{"value": "5"}])
+    state = replace(state, brokers=state.brokers.set(1, state.brokers[0]))
+    with pytest.raises(InvalidRequest, match="a log with brokers cannot be moved"):
+        decide_take_over(state, state.coordinator.epoch, f"{MOVING}a", "", "c")
+
+
+def test_a_folder_gets_no_options_of_the_bucket_from_which_the_log_came() -> None:
+    """But for those of brokers, which may be in buckets."""
+    options = RootOptions.of({"key": "k", "1.key": "x"}, "disk")
+    assert options.at("file:///data/log").storage == (("1.key", "x"),) and options.at("/data/log").own() == {}
+    assert options.at("s3://bucket/log") == options
+
+
+def test_a_log_moves_away_from_a_full_disk() -> None:
+    """Its last records may use the reserve, those of a coordinator may not."""
+    take = TakeOverRecord(epoch=1, address=f"{MOVING}a", host="", cluster_id="c")
+    assert makes_room([take]) and makes_room([msgspec.structs.replace(take, address=f"{MOVED}a")])
+    assert not makes_room([msgspec.structs.replace(take, address="localhost:9550")])
 
 
 def _mirrored(log: Log, store: ObjectStore) -> ObjectStore:
