@@ -17,7 +17,7 @@ RANGE_BYTES = {"local": 1 << 20, "remote": 8 << 20}
 
 
 class Source(Protocol):
-    """What a copy needs of an `ObjectStore`."""
+    """The part of an `ObjectStore` that a copy reads from."""
 
     @property
     def url(self) -> str: ...
