@@ -121,14 +121,28 @@ def _entries(file: str, kind: str, names: Sequence[str]) -> Iterator[tuple[str, 
 def _content(file: str) -> Mapping[str, Any]:
     try:
         with click.open_file(file, encoding="utf-8-sig") as text:
-            content = json.load(text)
+            content = json.load(text, object_pairs_hook=_object)
+        json.dumps(content, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"{file} is not UTF-8: {error}") from error
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{file} has a character that is not valid Unicode: {error}") from error
+    except RecursionError:
+        raise InvalidRequest(f"{file} has too many levels of brackets") from None
     except ValueError as error:
         raise InvalidRequest(f"{file} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise InvalidRequest(f"{file} has {_shown(content)}; expected an object")
     return content
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError for a key that is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key in found if sum(one == key for one, _ in pairs) > 1)
+        raise ValueError(f"an object has the field {twice!r} twice")
+    return found
 
 
 def _topic(where: str, entry: Mapping[str, Any]) -> str:

@@ -83,7 +83,7 @@ class Roots(Mapping[int, ObjectStore]):
         self.own = own
         self.cluster_id = cluster_id
         self.clock = clock or SystemClock()
-        self._threads = RootThreads(self.clock)
+        self._threads, self._readers = RootThreads(self.clock), RootThreads(self.clock, "pylog-source")
         self._brokers, self._holders, self._options = brokers, holders, options
         self.rack = options.rack
         self._late: dict[int, int] = {}
@@ -144,8 +144,7 @@ class Roots(Mapping[int, ObjectStore]):
             return [self.own]
         if len(known) == 1:
             return [self._bounded(known[0], PATIENT_MS)]
-        now = self.clock.monotonic_ms()
-        known.sort(key=lambda broker: (self._late.get(broker, 0) > now, not _is_near(brokers.get(broker), rack)))
+        known.sort(key=lambda broker: (self.is_late(broker), not _is_near(brokers.get(broker), rack)))
         return [self._bounded(broker) for broker in known]
 
     def brokers_of(self, name: str, holders: Sequence[int] | None = None) -> list[int]:
@@ -160,10 +159,16 @@ class Roots(Mapping[int, ObjectStore]):
         return self._brokers()
 
     def _bounded(self, broker: int, limit_ms: int = OTHER_SOURCE_MS) -> BoundedStore:
-        def is_late() -> None:
-            self._late[broker] = self.clock.monotonic_ms() + LATE_MS
+        is_late, why_away = partial(self.note_late, broker), partial(self._why_away, broker)
+        return BoundedStore(self[broker], self.clock, limit_ms, is_late, why_away)
 
-        return BoundedStore(self[broker], self.clock, limit_ms, is_late, partial(self._why_away, broker))
+    def note_late(self, broker: int) -> None:
+        """A read of a root was given up, or the storage was unavailable."""
+        self._late[broker] = self.clock.monotonic_ms() + LATE_MS
+
+    def is_late(self, broker: int) -> bool:
+        """Whether other roots are tried first."""
+        return self._late.get(broker, 0) > self.clock.monotonic_ms()
 
     def _why_away(self, broker: int, error: StorageError | CorruptObject) -> str:
         """Why a root may still have a good copy, although a read of it failed; empty: it has none.
@@ -190,10 +195,16 @@ class Roots(Mapping[int, ObjectStore]):
 
     def start(self, broker: int, job: Callable[[], None]) -> None:
         """As `RootThreads.start`, for the root of a broker."""
+        self._threads.start((broker, self._directory(broker)), job, self._hung_ms(broker))
+
+    def start_read(self, broker: int, job: Callable[[], None]) -> None:
+        """The same for a read that a copy to another root waits for: no put to this root delays it."""
+        self._readers.start((broker, self._directory(broker)), job, self._hung_ms(broker))
+
+    def _hung_ms(self, broker: int) -> int:
         known = self._brokers().get(broker)
         is_disk = is_local(known.url) if known is not None and known.url else self.own.local
-        hung_ms = HUNG_MS if is_disk else BUCKET_HUNG_MS
-        self._threads.start((broker, self._directory(broker)), job, hung_ms)
+        return HUNG_MS if is_disk else BUCKET_HUNG_MS
 
     def moved(self, broker: int) -> None:
         """A job makes progress."""

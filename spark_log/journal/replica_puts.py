@@ -28,6 +28,7 @@ from spark_log.errors import (
     UnsupportedVersion,
 )
 from spark_log.journal.broker_roots import Roots, WrongRoot
+from spark_log.journal.copy_sources import CopySource
 from spark_log.journal.root_owner import check_first_use
 from spark_log.metadata.replica_state import OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import Targets
@@ -282,7 +283,8 @@ def copy_missing(
 ) -> Placed:
     """Copy an object from a replica that has it to those that lack it; returns where it is then.
 
-    A replica that got it under an older epoch is only looked at: it has it, unless its root has lost it since.
+    A replica that got it under an older epoch is only looked at: it has it, unless its root has lost it since.  Roots
+    that did not answer lately are the last ones to be copied from.
     """
     assert isinstance(roots, Roots), "a log with placement groups has brokers"
     limit_ms = COPY_MS + size / BYTES_PER_MS
@@ -290,7 +292,7 @@ def copy_missing(
     if seen := _look(roots, [one for one in lacking if one[0] in before], name, size, clock, until_ms):
         where = _with(where, seen)
         lacking = [one for one in lacking if one not in seen]
-    for source, _ in where.held if lacking else ():
+    for source in sorted((broker for broker, _ in where.held), key=roots.is_late) if lacking else ():
         targets = [one for one in lacking if one[0] != source]
         if done := copy_to(roots, source, targets, name, size, clock, until_ms, limit_ms):
             return _with(where, done)
@@ -321,7 +323,10 @@ def copy_replica(roots: Roots, source: int, target: int, name: str, size: int) -
     Raises StorageError, WrongRoot; CorruptObject if the source has other bytes.
     """
     _check(roots, target)
-    origin = _root(roots, source)
+    try:
+        origin = CopySource(roots, source, target)
+    except KeyError:
+        raise WrongRoot(f"broker {source} is not registered any more") from None
     if copy_object(origin, _root(roots, target), name, size) is None:
         raise ObjectNotFound(f"{origin.url}/{name} is not there", key=name)
     _check_put(roots, target, name, size)

@@ -27,6 +27,9 @@ class RootOptions(NamedTuple):
 
     @classmethod
     def of(cls, storage: Mapping[str, Any] | None, durability: str, rack: str = "") -> RootOptions:
+        """Raises InvalidRequest for a rack that is not a string."""
+        if not isinstance(rack, str):
+            raise InvalidRequest(f"client_rack: {rack!r} is not a string, such as 'a'")
         return cls(tuple(sorted((storage or {}).items())), durability, rack)
 
     def own(self) -> dict[str, Any]:

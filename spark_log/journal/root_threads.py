@@ -49,8 +49,9 @@ class _Root:
 class RootThreads:
     """Thread-safe."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, name: str = "pylog-put") -> None:
+        """name: of the threads, before the broker."""
+        self._clock, self._name = clock, name
         self.after_fork()
         renew_after_fork(self)
 
@@ -78,7 +79,7 @@ class RootThreads:
 
     def _add_thread(self, broker: int, root: _Root, *, is_needed: bool) -> None:
         """is_needed: the threads that there are will not take another job."""
-        name = f"pylog-put-{broker}"
+        name = f"{self._name}-{broker}"
         try:
             threading.Thread(target=partial(self._run, root, name), name=name, daemon=True).start()
         except RuntimeError as error:

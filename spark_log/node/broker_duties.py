@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from spark_log.client.log import Log
-from spark_log.errors import SparkLogError
+from spark_log.errors import BrokerNotAvailable, SparkLogError
+from spark_log.metadata.replicas import epoch_of
 from spark_log.node.checked_copies import pace_of
 from spark_log.node.copy_threads import Copier, CopyThreads
 from spark_log.node.leader_balance import LeaderBalance
@@ -38,7 +39,9 @@ def replicate_once(
     brokers:      check and copy to these only, and move nothing; None: all.
     copier:       copies, instead of threads of this process, which then moves nothing.
     progress:     called with ("copy", bytes so far, bytes in all).
+    Raises BrokerNotAvailable for an unknown broker.
     """
+    _check_known(log, brokers)
     Prober(log, brokers).until_sure()
     pace, moves = pace_of(log, bytes_per_s), brokers is None and copier is None
     replicator = Replicator(log, brokers=brokers, copier=copier or CopyThreads(log.journal, pace))
@@ -57,6 +60,12 @@ def replicate_once(
             progress("copy", total.bytes, total.bytes + sum(lag.bytes for lag in one.lag.values()))
         if not one.busy:
             return _with_moves(Mover(log, pace), total) if moves else total
+
+
+def _check_known(log: Log, brokers: Collection[int] | None) -> None:
+    state = log.journal.state
+    if unknown := [str(broker) for broker in brokers or () if epoch_of(state, broker) is None]:
+        raise BrokerNotAvailable(f"unknown brokers {', '.join(unknown)}: `pylog broker list` shows the registered ones")
 
 
 def _with_moves(mover: Mover, report: ReplicationReport) -> ReplicationReport:
@@ -83,8 +92,9 @@ def replicate_every(
     """Rounds of copying that start every `interval_ms`, or without a pause while there is more to copy.
 
     Ends when `stop` is set.  Roots are checked and partitions moved meanwhile in other threads; roots only if `probes`.
-    The first round raises its errors; those of later ones are logged.
+    The first round raises its errors; those of later ones are logged.  Raises BrokerNotAvailable for an unknown broker.
     """
+    _check_known(log, brokers)
     stop, ended = stop or threading.Event(), threading.Event()
     clock = log.journal.context.clock
     pace, moves = pace_of(log, bytes_per_s), brokers is None and copier is None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.store.base import Chunks, ObjectStore
@@ -15,7 +16,19 @@ RANGE_BYTES = {"local": 1 << 20, "remote": 8 << 20}
 """Bytes of an object that are in memory at a time: on a disk as many as stay in the processor's cache."""
 
 
-def copy_object(source: ObjectStore, target: ObjectStore, name: str, size: int | None) -> int | None:
+class Source(Protocol):
+    """The part of an `ObjectStore` that a copy reads from."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def local(self) -> bool: ...
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes: ...
+
+
+def copy_object(source: Source, target: ObjectStore, name: str, size: int | None) -> int | None:
     """Write an object with the bytes of its copy, whatever is there under its name.
 
     size:  None if it is unknown.
@@ -34,7 +47,7 @@ def copy_object(source: ObjectStore, target: ObjectStore, name: str, size: int |
 class _Ranges:
     """The bytes of an object, a range at a time."""
 
-    source: ObjectStore
+    source: Source
     name: str
     size: int | None
     sent: int = field(default=0, init=False)

@@ -254,6 +254,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
         ({"topics": [{"topic": "orders", "x": 1}]}, "topics[0] has the unknown field 'x'"),
         ({"topics": [{"topic": 1}]}, 'topics[0]: "topic" is 1; expected the name'),
         ({"topics": [{"topic": "orders"}] * 2}, "topics[1]: topic 'orders' is in the file twice"),
+        ("[" * 100_000, "plan.json has too many levels of brackets"),
+        ({"topics": [{"topic": "\ud800"}]}, "plan.json has a character that is not valid Unicode"),
+        ('{"topics": [], "topics": []}', "plan.json is not JSON: an object has the field 'topics' twice"),
     ],
 )
 def test_a_file_of_topics_that_is_wrong(tmp_path: Path, content: object, said: str) -> None:

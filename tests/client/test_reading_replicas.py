@@ -15,7 +15,7 @@ import pytest
 import spark_log
 from spark_log.client.administering.brokers import add_broker
 from spark_log.client.log import Log
-from spark_log.errors import CorruptObject, ObjectNotFound, SparkLogError
+from spark_log.errors import CorruptObject, InvalidRequest, ObjectNotFound, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.segment.writer import BATCH_ROWS
@@ -244,6 +244,11 @@ def test_the_readers_rack_comes_first(log: Log, roots: list[Path]) -> None:
     assert journal.roots.sources(name)[0].url == journal.roots[2].url
     journal.propose(FenceBroker(broker=2))
     assert journal.roots.sources(name)[0].url == log.url
+
+
+def test_a_rack_is_a_string(log: Log) -> None:
+    with pytest.raises(InvalidRequest, match="client_rack: 5 is not a string"):
+        spark_log.connect(log.url, client_rack=5)  # type: ignore[arg-type]
 
 
 def test_readers_of_all_kinds_have_a_rack(log: Log, roots: list[Path], caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log, connect
+from spark_log.errors import BrokerNotAvailable
 from spark_log.node.broker_duties import replicate_every, replicate_once
 from spark_log.node.replica_metrics import ReplicaMetrics, count_replicas
 from tests.node.replicated_logs import brokers_of, group_of, move_away, move_back, put, replicated_log
@@ -84,6 +85,12 @@ def test_replication_once_copies_all(log: Log) -> None:
     report = replicate_once(log)
     assert (report.objects, report.busy, len(report.joined)) == (10, False, 2)
     assert all(brokers_of(log.journal.refresh(), name) == (0, 1, 2) for name in names)
+
+
+def test_an_unknown_broker_is_an_error(log: Log) -> None:
+    for rounds in (lambda: replicate_once(log, brokers=[1, 99]), lambda: next(replicate_every(log, 10, brokers=[99]))):
+        with pytest.raises(BrokerNotAvailable, match="unknown brokers 99: `pylog broker list` shows"):
+            rounds()
 
 
 def test_a_log_without_brokers_has_its_own_root_only(tmp_path: Path) -> None:

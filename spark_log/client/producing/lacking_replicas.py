@@ -58,7 +58,7 @@ def _copied(
 ) -> Placed:
     """Where an object is after it was copied to brokers as far as they answer.
 
-    hung:  brokers that are passed over, because a copy to them did not end.
+    hung:  brokers that are passed over, because a copy to them did not end, although the root with the object answers.
     """
     clock = journal.context.clock
     targets = [one for one in targets_of(state, where.group).all if one[0] in brokers and one[0] not in hung]
@@ -66,7 +66,7 @@ def _copied(
         return where
     before = clock.monotonic_ms()
     new = copy_missing(journal.roots, made.name, made.size, where, targets, clock, until_ms)
-    if clock.monotonic_ms() - before >= COPY_MS:
+    if clock.monotonic_ms() - before >= COPY_MS and not any(journal.roots.is_late(one) for one, _ in where.held):
         hung.update(broker for broker, epoch in targets if (broker, epoch) not in new.held)
     return new
 

@@ -17,6 +17,7 @@ import pytest
 
 from spark_log.clock import SystemClock
 from spark_log.errors import LeaderNotAvailable, NoSpace, StorageError, StorageUnavailable
+from spark_log.journal import copy_sources
 from spark_log.journal.broker_roots import BrokerFile, Roots, write_broker_file
 from spark_log.journal.replica_puts import NoReplica, ReplicaPut, ReplicaPuts, ToPut, copy_missing, put_replicas
 from spark_log.metadata.replica_state import Broker
@@ -208,7 +209,7 @@ def threads_end() -> Iterator[None]:
     """No thread of a put outlives its test, once its root answers."""
     yield
     deadline = time.monotonic() + 10
-    while any(thread.name.startswith("pylog-put") for thread in threading.enumerate()):
+    while any(thread.name.startswith(("pylog-put", "pylog-source")) for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -252,6 +253,32 @@ def test_a_hung_put_does_not_keep_the_bytes_and_leaves_no_part_of_an_object(tmp_
         time.sleep(0.01)
     assert "not waited for any more" in str(Hanging.errors[0])
     assert roots[1].size(NAME) is None
+
+
+class Unread(Wrapper):
+    """Takes puts, and answers no read of an object until it is let go."""
+
+    free = threading.Event()
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        assert key != NAME or self.free.wait(30)
+        return self.inner.get(key, start, end)
+
+
+def test_a_source_that_hangs_keeps_no_thread_of_a_healthy_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one is copied from, first of all the next time."""
+    monkeypatch.setattr(copy_sources, "READ_MS", 100)
+    Unread.free.clear()
+    roots, clock = WrappedRoots.in_folder(tmp_path, only(1, Unread)), SystemClock()
+    held = put(roots, Targets(1, ((1, 5), (2, 6)))).held
+    began = time.monotonic()
+    assert copy_missing(roots, NAME, 3, Placed(1, held[:1]), [(0, 0)], clock) == Placed(1, held[:1])
+    assert roots.is_late(1) and not roots.is_late(0)
+    assert copy_missing(roots, NAME, 3, Placed(1, held), [(0, 0)], clock) == Placed(1, (*held, (0, 0)))
+    assert time.monotonic() - began < 5
+    names = [thread.name for thread in threading.enumerate()]
+    assert "pylog-put-0" not in names and names.count("pylog-source-1") == 1
+    Unread.free.set()
 
 
 def test_what_was_put_under_an_older_epoch_is_looked_at(tmp_path: Path) -> None:
