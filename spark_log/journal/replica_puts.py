@@ -289,7 +289,7 @@ def copy_missing(
     assert isinstance(roots, Roots), "a log with placement groups has brokers"
     limit_ms = COPY_MS + size / BYTES_PER_MS
     before = {broker for broker, _ in where.held}
-    if seen := _look(roots, [one for one in lacking if one[0] in before], name, size, clock, until_ms):
+    if seen := look_for(roots, [one for one in lacking if one[0] in before], name, size, clock, until_ms):
         where = _with(where, seen)
         lacking = [one for one in lacking if one not in seen]
     for source in sorted((broker for broker, _ in where.held), key=roots.is_late) if lacking else ():
@@ -305,7 +305,7 @@ def _with(where: Placed, done: Sequence[Replica]) -> Placed:
     return Placed(where.group, (*(one for one in where.held if one[0] not in brokers), *done))
 
 
-def _look(
+def look_for(
     roots: Roots, replicas: Sequence[Replica], name: str, size: int, clock: Clock, until_ms: float
 ) -> list[Replica]:
     """The replicas whose roots have an object that was put there."""

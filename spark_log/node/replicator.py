@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from spark_log.client.log import Log
+from spark_log.client.producing.pending_copies import from_answering
 from spark_log.errors import SparkLogError
 from spark_log.journal.object_names import upload_epoch
 from spark_log.metadata.column_blocks import rows_with_copies
@@ -182,13 +183,17 @@ class Replicator:
 
     def _drop_late(self, state: State) -> None:
         """In-sync replicas that lack an object of a pending commit for `replica.lag.time.max.ms` leave the ISR, as in
-        Kafka: readers would never see the commit."""
+        Kafka: readers would never see the commit.  Time in which no root with the object answers does not count."""
         now_ms, lag_ms = self._clock.monotonic_ms(), cluster_config(state.configs, "replica.lag.time.max.ms")
-        lacking = {(one.name, broker) for one in lacking_objects(state, state.pending) for broker, _ in one.lacking}
+        objects = {one.name: one for one in lacking_objects(state, state.pending)}
+        lacking = {(one.name, broker) for one in objects.values() for broker, _ in one.lacking}
         self._pending_ms = {one: self._pending_ms.get(one, now_ms) for one in lacking}
         late = sorted(one for one, since_ms in self._pending_ms.items() if now_ms - since_ms >= lag_ms)
-        if late:
-            self._journal.propose(AddPendingCopies(copies=(), late=tuple(late)))
+        readable = from_answering(self._journal, [objects[name] for name in dict.fromkeys(name for name, _ in late)])
+        known = {one.name for one in readable}
+        self._pending_ms.update({one: now_ms for one in late if one[0] not in known})
+        if named := tuple(one for one in late if one[0] in known):
+            self._journal.propose(AddPendingCopies(copies=(), late=named))
 
     def _lose(self, state: State) -> None:
         """Give up pending commits whose last copies are gone, or have been on fenced brokers for long."""

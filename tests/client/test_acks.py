@@ -9,7 +9,7 @@ import pytest
 
 import spark_log
 from spark_log.client.producing.append import upload_rows
-from spark_log.client.producing.pending_copies import await_visible, wait_for_copies
+from spark_log.client.producing.pending_copies import await_visible, copy_in_background, wait_for_copies
 from spark_log.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -20,6 +20,7 @@ from spark_log.errors import (
 )
 from spark_log.metadata.commands import Append
 from spark_log.metadata.decide.commits import Committed
+from spark_log.metadata.pending import lacking_objects
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.model import ACKS_LEADER, LATEST, TopicPartition
@@ -220,3 +221,16 @@ def test_a_log_that_does_not_answer_makes_no_pending_commit_unknown(log: spark_l
     with pytest.raises(NotEnoughReplicas) as refused:
         await_visible(log.journal, pending, again, until_ms)
     assert refused.value.maybe_applied
+
+
+def test_a_writer_blames_no_replica_for_a_leader_whose_root_is_away(log: spark_log.Log, tmp_path: Path) -> None:
+    """It gives up, the others stay in sync, and the replicator copies when the root is back."""
+    log.admin.incremental_alter_configs({None: {"replica.lag.time.max.ms": "1"}})
+    commit_on_leader(log, "u")
+    (tmp_path / "broker1").rename(tmp_path / "away")
+    copy_in_background(log.journal, lacking_objects(log.journal.state, log.journal.state.pending))
+    wait_for_copies(log.journal)
+    assert isr(log, "u") == (1, 2) and ends(log, "u") == (0, 9)
+    (tmp_path / "away").rename(tmp_path / "broker1")
+    Replicator(log).round()
+    assert isr(log, "u") == (1, 2) and ends(log, "u") == (9, 9)

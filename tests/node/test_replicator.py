@@ -209,3 +209,18 @@ def test_a_replica_that_does_not_get_pending_objects_leaves_the_isr(log: Log, tm
     state = log.journal.refresh()
     assert (group_of(state).isr, brokers_of(state, name)) == ((0, 1), (0, 1))
     assert state.partitions[key].readable_end == state.partitions[key].end > 0
+
+
+def test_no_replica_leaves_the_isr_because_the_root_with_the_object_is_away(log: Log, tmp_path: Path) -> None:
+    """The record would be visible on that root alone, and when its broker is fenced, nobody could lead."""
+    put(log, [1], acks=ACKS_LEADER)
+    (tmp_path / "broker-1").rename(tmp_path / "away")
+    replicator = Replicator(log)
+    for _ in range(3):
+        replicator.round()
+        time.sleep(0.002)
+    state = log.journal.refresh()
+    assert group_of(state).isr == (0, 1, 2) and state.pending
+    (tmp_path / "away").rename(tmp_path / "broker-1")
+    replicator.round()
+    assert group_of(log.journal.refresh()).isr == (0, 1, 2) and not log.journal.state.pending

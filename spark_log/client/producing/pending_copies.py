@@ -24,7 +24,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
-from spark_log.journal.replica_puts import copy_missing
+from spark_log.journal.replica_puts import copy_missing, look_for
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.pending import LackingObject
 from spark_log.metadata.records import Copy
@@ -38,6 +38,8 @@ logger = logging.getLogger("spark_log")
 PARALLEL = 4
 """Objects that are copied at a time."""
 BACKOFF_MS, BACKOFF_MS_MAX = 100, 2_000
+LOOK_MS = 5_000
+"""How long the roots that copies are made from may take to answer before a replica is said to be late."""
 EXIT_MS = 10_000
 """How long the end of a process, or of a command, waits for copies."""
 
@@ -101,6 +103,20 @@ def _copied(journal: Journal, one: LackingObject, until_ms: float) -> list[Copy]
     return [Copy(one.name, *replica) for replica in where.held if replica in one.lacking]
 
 
+def from_answering(journal: Journal, some: Iterable[LackingObject]) -> list[LackingObject]:
+    """Those of which a root that answers has a copy: that a replica lacks the others is not its fault."""
+    clock, answers = journal.context.clock, dict[tuple[int, int], bool]()
+    until_ms = clock.monotonic_ms() + LOOK_MS
+    found = list[LackingObject]()
+    for one in some:
+        unknown = [replica for replica in one.held if replica not in answers]
+        seen = look_for(journal.roots, unknown, one.name, one.size, clock, until_ms)
+        answers.update({replica: replica in seen for replica in unknown})
+        if any(answers[replica] for replica in one.held):
+            found.append(one)
+    return found
+
+
 class _Waiting(NamedTuple):
     """An object in the queue."""
 
@@ -134,13 +150,19 @@ class _Copier:
     def _copy(self, some: Sequence[_Waiting]) -> list[_Waiting]:
         """Copy, and say so in the log; returns what is to be tried again.
 
-        A replica that could not be copied to for `replica.lag.time.max.ms` leaves the ISR, as in Kafka.
+        A replica that could not be copied to for `replica.lag.time.max.ms` leaves the ISR, as in Kafka, unless it is
+        the roots with copies that do not answer: then the replicator continues.
         """
+        began, limit_ms = (
+            self._clock.monotonic_ms(),
+            int(cluster_config(self.journal.newest.configs, "replica.lag.time.max.ms")),
+        )
+        old = [one for one in some if began - one.since_ms >= limit_ms]
+        readable = from_answering(self.journal, [one.lacking for one in old])
         made = copied(self.journal, [one.lacking for one in some], self._clock.monotonic_ms() + EXIT_MS)
         done = {(copy.object, copy.broker) for copy in made}
         missed = [one for one in some if not done.issuperset(one.copies)]
-        limit_ms = int(cluster_config(self.journal.newest.configs, "replica.lag.time.max.ms"))
-        late = [one for one in missed if self._clock.monotonic_ms() - one.since_ms >= limit_ms]
+        late = [one for one in old if one in missed and one.lacking in readable]
         try:
             if made or late:
                 named = tuple(copy for one in late for copy in one.copies if copy not in done)
@@ -148,7 +170,7 @@ class _Copier:
         except SparkLogError as error:
             logger.warning("copies of records that were written with acks=1 are not in the log yet: %s", error)
             return [one for one in some if self._clock.monotonic_ms() - one.since_ms < 2 * limit_ms]
-        return [one for one in missed if one not in late]
+        return [one for one in missed if one not in old]
 
 
 class _Copiers:
