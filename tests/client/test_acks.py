@@ -10,7 +10,7 @@ import pytest
 import spark_log
 from spark_log.client.producing.append import upload_rows
 from spark_log.client.producing.pending_copies import wait_for_copies
-from spark_log.errors import InvalidRequest, RequestTimedOut
+from spark_log.errors import InvalidRequest, OffsetOutOfRange, RequestTimedOut
 from spark_log.metadata.commands import Append
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replica_commands import FenceBroker
@@ -107,6 +107,24 @@ def test_records_with_acks_all_are_not_acknowledged_before_readers_see_them(log:
         with pytest.raises(RequestTimedOut, match="readers do not see it yet") as late:
             future.result(30)
     assert late.value.maybe_applied and ends(log, "u") == (0, 10)
+
+
+def test_offsets_of_pending_records_are_in_range(log: spark_log.Log) -> None:
+    """As in Kafka: a reader that stands there waits, and is not reset."""
+    commit_on_leader(log, "t")
+    tp = TopicPartition("t", 0)
+    with log.consumer(auto_offset_reset="none") as consumer:
+        consumer.assign([tp])
+        consumer.seek(tp, 6)
+        assert consumer.poll(timeout_ms=0) == {} and consumer.position(tp) == 6 and consumer.lag() == {tp: 0}
+        assert log.read("t", 0, 6, 9).num_rows == log.read("t", 0, 6).num_rows == 0
+        for read in (lambda: consumer.poll(timeout_ms=0), lambda: log.read("t", 0, 10)):
+            consumer.seek(tp, 10)
+            with pytest.raises(OffsetOutOfRange, match="it has 0 to 9"):
+                read()
+        consumer.seek(tp, 6)
+        Replicator(log).round()
+        assert [one.offset for one in consumer.poll(timeout_ms=1000)[tp]] == [6, 7, 8]
 
 
 def test_a_producer_with_acks_0_does_not_wait(log: spark_log.Log) -> None:
