@@ -494,7 +494,7 @@ def _version_of(url: str, storage_options: Mapping[str, Any] | None, cluster_id:
 
 
 def _check_objects(mirror: Journal) -> list[PendingCommit]:
-    """Commits whose objects are missing, although they were pending.  Raises CorruptObject for other missing objects."""
+    """Pending commits whose objects are missing.  Raises CorruptObject for other missing objects."""
     there, state = set(mirror.objects.list(DATA)), mirror.state
     pending = _pending(state)
     if missing := sorted(name for name in state.objects if name not in there and name not in pending):
