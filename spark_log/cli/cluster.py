@@ -76,11 +76,14 @@ def release(session: CommandSession, force: bool) -> None:
     """
     if is_coordinator(session.url or ""):
         raise click.UsageError("give the URL of the log's storage: a coordinator that is gone cannot release it")
+    from spark_log.metadata.decide.coordinators import check_is_here
+
     journal = session.journal()
     held = journal.refresh().coordinator
     if not held.address:
         emit_line(session, "no coordinator has this log", {"released": False})
         return
+    check_is_here(held)
     if not force:
         raise Failed(
             f"the coordinator at {held.address} has this log: stop it to release the log; if it crashed, give --force"
@@ -225,11 +228,14 @@ def _log(log: Log) -> Check:
 
 def holder_checks(log: Log, url: str, asked: list[str]) -> list[Check]:
     """The coordinator that leads, unless it was checked before.  With `ca` in the URL it is checked by TLS only."""
+    from spark_log.metadata.decide.coordinators import closed_error, moving_to
     from spark_log.net.address import is_coordinator, is_loopback, parse_target, this_host
 
     held = log.journal.state.coordinator
     if not held.address:
         return [Check("coordinator", True, "none: embedded writers have the log")]
+    if target := moving_to(held):
+        return [Check("coordinator", False, str(closed_error(target)))]
     if is_loopback(held.address) and held.host != this_host():
         says = f"has the log; it listens on {held.host} for that machine only and cannot be asked from here"
         return [Check(f"coordinator {held.address}", False, says)]

@@ -16,16 +16,24 @@ from spark_log.net.address import is_coordinator
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
+    from spark_log.journal.root_options import RootOptions
 
 
 @click.command(cls=Verb)
 @click.argument("target", metavar="TARGET", required=False)
 @storage_option("--target-option", "the new storage")
-@click.option("--cancel", is_flag=True, help="Open the log again in its former place, if it is not yet in the new one.")
+@click.option("--cancel", is_flag=True, help="Open the log again in its former place, if the move has not ended.")
+@click.option("--force", is_flag=True, help="Cancel although the move has ended, when the new place is lost.")
 @guarded
 @pass_session
 def move(
-    session: CommandSession, target: str | None, options: Mapping[str, str], cancel: bool, dry_run: bool, yes: bool
+    session: CommandSession,
+    target: str | None,
+    options: Mapping[str, str],
+    cancel: bool,
+    force: bool,
+    dry_run: bool,
+    yes: bool,
 ) -> None:
     """Move the log to another disk or bucket.
 
@@ -41,18 +49,22 @@ def move(
     Example:
       pylog move s3://bucket/log --url file:///data/log --yes
     """
+    from spark_log.metadata.decide.coordinators import moved_to
     from spark_log.node.move import cancel_move, move_log
     from spark_log.store.open import open_store
 
     if (target is None) != cancel:
         raise click.UsageError("give either TARGET or --cancel")
+    if force and not cancel:
+        raise click.UsageError("--force is for --cancel")
     log = _opened(session)
     if target is None:
         if confirmed(f"open {log.url} for writers again", dry_run=dry_run, yes=yes):
-            cancel_move(log, session.storage_options)
+            url = moved_to(log.journal.state.coordinator)
+            cancel_move(log, options or _own(session).at(url).own(), force=force)
             emit_line(session, f"the log is at {log.url}", {"url": log.url})
         return
-    store = open_store(target, options or session.storage_options)
+    store = open_store(target, options or _own(session).at(target).own())
     if confirmed(f"move the log from {log.url} to {store.url}", dry_run=dry_run, yes=yes):
         with progress_bars() as progress:
             done = move_log(log, store, progress)
@@ -64,10 +76,16 @@ def _opened(session: CommandSession) -> Log:
     """The log in the root of its URL, even if it was moved from there."""
     from spark_log.client.log import Log
     from spark_log.journal.journal import Journal
-    from spark_log.journal.root_options import RootOptions
     from spark_log.store.open import open_store
 
     if not session.url or is_coordinator(session.url):
         raise click.UsageError("give the URL of the log's storage, as in -u file:///data/log")
-    options = RootOptions.of(session.storage_options, "disk")
+    options = _own(session)
     return Log(Journal.open(open_store(session.url, options.own()), create=False, root_options=options))
+
+
+def _own(session: CommandSession) -> RootOptions:
+    """The options of the log's storage."""
+    from spark_log.journal.root_options import RootOptions
+
+    return RootOptions.of(session.storage_options, "disk")

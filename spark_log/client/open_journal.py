@@ -13,7 +13,7 @@ from spark_log.client.validate import url_text
 from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
-from spark_log.metadata.decide.coordinators import moved_to
+from spark_log.metadata.decide.coordinators import closed_error, moved_to
 from spark_log.net.address import Target, is_coordinator, parse_target
 from spark_log.net.client import HttpLink, check_cluster
 from spark_log.store.base import ObjectStore
@@ -55,7 +55,22 @@ def open_journal(
         if moved in former:
             raise InvalidRequest(f"{url} leads to {', '.join(sorted(former))} and back: which of them has the log?")
         logger.info("%s was moved to %s", journal.metadata.url, moved)
-        journal = _embedded(moved, roots, create=False)
+        journal = _followed(journal, moved, roots.at(moved))
+    return journal
+
+
+def _followed(former: Journal, url: str, roots: RootOptions) -> Journal:
+    """The journal of a log in the place to which it was moved."""
+    try:
+        journal = _embedded(url, roots, create=False)
+    except NoLog as error:
+        where = former.metadata.url
+        raise NoLog(f"the log was moved from {where} to {url}, and nothing is there: is its disk mounted?") from error
+    check_cluster(
+        journal.cluster_id, former.cluster_id, f"the log was moved from {former.metadata.url} to {url}, which"
+    )
+    if journal.link is None:  # a mirror until the last write of the move
+        raise closed_error(url)
     return journal
 
 

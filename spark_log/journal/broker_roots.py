@@ -30,7 +30,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.read_failover import PATIENT_MS, BoundedStore, from_sources
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
-from spark_log.journal.root_threads import RootThreads
+from spark_log.journal.root_threads import BUCKET_HUNG_MS, HUNG_MS, RootThreads
 from spark_log.metadata.replica_state import OWN_BROKER, Broker
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import Guard
@@ -190,7 +190,10 @@ class Roots(Mapping[int, ObjectStore]):
 
     def start(self, broker: int, job: Callable[[], None]) -> None:
         """As `RootThreads.start`, for the root of a broker."""
-        self._threads.start((broker, self._directory(broker)), job)
+        known = self._brokers().get(broker)
+        is_disk = is_local(known.url) if known is not None and known.url else self.own.local
+        hung_ms = HUNG_MS if is_disk else BUCKET_HUNG_MS
+        self._threads.start((broker, self._directory(broker)), job, hung_ms)
 
     def moved(self, broker: int) -> None:
         """A job makes progress."""

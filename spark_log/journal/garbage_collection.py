@@ -10,6 +10,7 @@ from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.object_names import DATA, epoch_prefixes, upload_epoch
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import OWN_ROOT, Delete, List, Steps
+from spark_log.metadata.column_blocks import rows_with_copies
 from spark_log.metadata.state import State
 
 logger = logging.getLogger("spark_log")
@@ -89,6 +90,13 @@ def collect_dropped(state: State, context: Context, broker: int, before: int | N
     for at in range(0, len(old), context.limits.deletes_max):
         yield Delete(old[at : at + context.limits.deletes_max], broker)
     return old
+
+
+def collected_up_to(state: State, broker: int) -> int:
+    """The version up to which all copies of a broker are gone after `collect_dropped`."""
+    end = state.brokers[broker].deletable
+    kept = next(rows_with_copies(state.objects, {n for n, one in state.copies.items() if broker in one.brokers}), None)
+    return end if kept is None else min(end, upload_epoch(kept[0]) - 1)
 
 
 def _holds(state: State, broker: int, name: str) -> bool:

@@ -46,7 +46,7 @@ from spark_log.journal.topic_feed import UNANSWERED_MS, FeedView, TopicFeed
 from spark_log.journal.upkeep import seal_and_expire
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
 from spark_log.journal.upkeep_thread import UpkeepThread
-from spark_log.metadata.decide.coordinators import decide_release, decide_take_over, moved_error, moved_to
+from spark_log.metadata.decide.coordinators import decide_release, decide_take_over, moved_error, moved_to, moving_to
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.projection import holds, is_projected, object_row
 from spark_log.metadata.replica_state import Broker
@@ -376,7 +376,7 @@ class Journal:
     def _check_is_here(self) -> None:
         """Raises LogMoved, also after the first time: whatever this process would read is old.
 
-        A process without a link moves the log.
+        While a log is being moved, it can be read where it was.  A process without a link moves the log.
         """
         if self.link is not None and (url := moved_to(self._view.state.coordinator)):
             raise moved_error(url)
@@ -408,7 +408,8 @@ class Journal:
         return self._look()
 
     def _follows_coordinator(self) -> bool:
-        return self.link is not None and is_led_elsewhere(self._view.state, self.context)
+        state = self._view.state
+        return self.link is not None and is_led_elsewhere(state, self.context) and not moving_to(state.coordinator)
 
     def _ask_coordinator(self, wait_ms: int, group: str = "", topics: Sequence[str] | None = None) -> State:
         """Ask the coordinator for changes; the lock is not held meanwhile."""

@@ -33,6 +33,12 @@ class RootOptions(NamedTuple):
         """The options of the log's own root."""
         return {name: value for name, value in self.storage if not _broker_option(name)}
 
+    def at(self, url: str) -> RootOptions:
+        """The options of the log after it was moved to this URL: a folder takes none."""
+        if _is_bucket(url):
+            return self
+        return self._replace(storage=tuple(option for option in self.storage if _broker_option(option[0])))
+
     def of_broker(
         self, broker: int, url: str, own_url: str, registered: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
@@ -41,8 +47,7 @@ class RootOptions(NamedTuple):
         Those of the process for this broker take precedence over those that are registered in the log, and these over
         those of the log's own root.
         """
-        is_bucket = "://" in url and not url.startswith(("file:", "memory:"))
-        same = is_bucket and _scheme(url) == _scheme(own_url)
+        same = _is_bucket(url) and _scheme(url) == _scheme(own_url)
         return {
             **(self.own() if same else {}),
             **(registered or {}),
@@ -57,6 +62,10 @@ def _broker_option(name: str) -> str:
     """The broker of an option `<broker>.<option>`; empty for others."""
     broker, dot, _ = name.partition(".")
     return broker if dot and broker.isdecimal() else ""
+
+
+def _is_bucket(url: str) -> bool:
+    return "://" in url and not url.startswith(("file:", "memory:"))
 
 
 def _scheme(url: str) -> str:

@@ -22,6 +22,8 @@ THREADS_MAX = 32
 """Requests to a root at the same time."""
 HUNG_MS = 10_000
 """A root whose threads are all busy, and make no progress for this long, hangs."""
+BUCKET_HUNG_MS = 60_000
+"""The same for a bucket: it may take longer to answer after the last chunk of a put."""
 IDLE_S = 10.0
 """A thread without work ends after this time."""
 
@@ -36,12 +38,12 @@ class _Root:
 
     work: threading.Condition
     """Notified when there is a job."""
+    moved_ms: int
+    """When a job last began, made progress or ended, on the monotonic clock."""
     jobs: deque[Callable[[], None]] = field(default_factory=deque)
     """Jobs that no thread has taken."""
     threads: int = 0
     idle: int = 0
-    moved_ms: int = 0
-    """When a job last began, made progress or ended, on the monotonic clock."""
 
 
 class RootThreads:
@@ -57,22 +59,35 @@ class RootThreads:
         self._lock = threading.Lock()
         self._roots: dict[Directory, _Root] = {}
 
-    def start(self, where: Directory, job: Callable[[], None]) -> None:
-        """Run a job that raises nothing.  Raises StorageUnavailable if the root hangs."""
+    def start(self, where: Directory, job: Callable[[], None], hung_ms: int = HUNG_MS) -> None:
+        """Run a job that raises nothing.  Raises StorageUnavailable if the root hangs, or no thread can be started."""
         with self._lock:
-            root = self._roots.setdefault(where, _Root(threading.Condition(self._lock)))
-            if root.threads == THREADS_MAX and not root.idle and self._clock.monotonic_ms() - root.moved_ms > HUNG_MS:
+            now_ms = self._clock.monotonic_ms()
+            root = self._roots.setdefault(where, _Root(threading.Condition(self._lock), now_ms))
+            hangs = now_ms - root.moved_ms > hung_ms
+            if hangs and root.threads == THREADS_MAX and not root.idle:
                 raise StorageUnavailable(
                     f"the root of broker {where[0]} hangs: {root.threads} requests have made no progress for "
-                    f"{HUNG_MS // 1000} s"
+                    f"{hung_ms // 1000} s"
                 )
-            root.jobs.append(job)
-            if len(root.jobs) <= root.idle:
+            if len(root.jobs) < root.idle:
                 root.work.notify()
             elif root.threads < THREADS_MAX:
-                root.threads += 1
-                name = f"pylog-put-{where[0]}"
-                threading.Thread(target=partial(self._run, root, name), name=name, daemon=True).start()
+                self._add_thread(where[0], root, is_needed=hangs or not root.threads)
+            root.jobs.append(job)
+
+    def _add_thread(self, broker: int, root: _Root, *, is_needed: bool) -> None:
+        """is_needed: the threads that there are will not take another job."""
+        name = f"pylog-put-{broker}"
+        try:
+            threading.Thread(target=partial(self._run, root, name), name=name, daemon=True).start()
+        except RuntimeError as error:
+            if is_needed:
+                raise StorageUnavailable(
+                    f"no thread for the root of broker {broker} can be started: {error}"
+                ) from error
+        else:
+            root.threads += 1
 
     def moved(self, where: Directory) -> None:
         """A request to a root makes progress."""

@@ -30,6 +30,7 @@ from spark_log.journal.store_operations import (
     run,
 )
 from spark_log.metadata.checkpoint_format import rebased
+from spark_log.metadata.decide.coordinators import check_is_here
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
@@ -125,6 +126,7 @@ class StorageLog:
         if self.form.mirrors and (data := (yield Get(FORMAT_KEY))) is not None:
             self.form = parse_format(data, self._store.url)  # it may have been recovered
         if self.form.mirrors:
+            check_is_here(view.state.coordinator)
             raise InvalidRequest(
                 f"{self._store.url} is a mirror of {self.form.mirrors}, and `pylog mirror run` alone changes it: change "
                 f"that log, or, if it is lost, run `pylog recover {self._store.url}`"

@@ -24,7 +24,7 @@ from spark_log.errors import NotCoordinator, StorageUnavailable
 from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, WrongRoot
 from spark_log.journal.read_failover import NOT_READ
 from spark_log.journal.replica_puts import copy_missing, put_replicas
-from spark_log.metadata.decide.coordinators import moved_error, moved_to
+from spark_log.metadata.decide.coordinators import check_is_here
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.replicas import Targets
 from spark_log.metadata.state import Leadership, State
@@ -388,8 +388,7 @@ def run(steps: Steps[Result], stores: Stores, clock: Clock, link: Link | None = 
 
 
 def _ask(request: Ask, link: Link | None) -> Answered:
-    if url := moved_to(request.holder):
-        raise moved_error(url)
+    check_is_here(request.holder)
     if link is None:
         held = request.holder
         raise NotCoordinator(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from spark_log.metadata.column_blocks import first_name, rows_with_copies
 from spark_log.metadata.replica_state import Broker
+from spark_log.metadata.replicas import is_active
 from spark_log.metadata.state import State
 
 MARKS_PER_TIME = 16
@@ -22,6 +23,11 @@ def keeps_newest(state: State, broker: int) -> bool:
     """Whether a broker keeps only the newest objects."""
     known = state.brokers.get(broker)
     return known is not None and known.keep_ms > 0
+
+
+def keeps_all(state: State, broker: int) -> bool:
+    """Whether a broker is active, and keeps all objects."""
+    return is_active(state, broker) and not keeps_newest(state, broker)
 
 
 def first_dropped(state: State, known: Broker, keep_ms: int) -> Broker:
@@ -60,11 +66,14 @@ def with_dropped(state: State, known: Broker, upto: int) -> Broker:
 
 
 def droppable(state: State, broker: int, upto: int) -> Iterator[str]:
-    """The objects of uploads up to a version of which a broker has a copy, if another one has one that it keeps."""
+    """The objects of uploads up to a version of which a broker has a copy, if an active one has one that it keeps.
+
+    The disk of a fenced broker may be lost.  When it is back, the next record drops what was left because of it.
+    """
     keys = {
         number
         for number, copies in state.copies.items()
-        if broker in copies.brokers and any(not keeps_newest(state, other) for other in copies.brokers)
+        if broker in copies.brokers and any(keeps_all(state, other) for other in copies.brokers)
     }
     end = first_name(upto + 1)
     for name, _ in rows_with_copies(state.objects, keys) if keys else ():

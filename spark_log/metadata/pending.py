@@ -16,12 +16,13 @@ from immutables import Map
 from msgspec.structs import replace as moved
 
 from spark_log.metadata import records as r
+from spark_log.metadata.last_commit import last_commit
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.replay_reassignments import with_late_slices
 from spark_log.metadata.replay_replicas import not_pending, placed_rows, swapped_copies
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.replicas import copies_of, epoch_of, group_at, is_active, is_async, min_insync, targets_of
-from spark_log.metadata.state import LostRange, Partition, PendingCommit, State, TopicKey
+from spark_log.metadata.state import LostRange, Partition, PendingCommit, ProducerState, State, TopicKey
 from spark_log.model import ACKS_ALL, APPEND_TIME, CREATE_TIME, Slice
 from spark_log.settings import topic_config
 
@@ -117,6 +118,7 @@ def pending_commit(state: State, record: r.CommitRecord, new: Entries) -> Pendin
         tuple(made.name for made in record.objects),
         tuple((topic_id, number, entry) for topic_id, number, entry in some if isinstance(entry, Slice)),
         tuple((topic_id, number, entry) for topic_id, number, entry in some if isinstance(entry, r.Piece)),
+        record.acks,
     )
 
 
@@ -210,7 +212,10 @@ def is_pending_in(state: State, key: TopicKey) -> bool:
 
 
 def is_lost(state: State, commit: PendingCommit) -> bool:
-    """Whether no active broker has an object of a commit."""
+    """Whether no active broker has an object of a commit.  One with acks=all is not given up for brokers that are away:
+    its writer may be a stream, whose batch must be in the log once."""
+    if commit.acks == ACKS_ALL:
+        return is_gone(state, commit)
     return any(
         known is not None and not any(is_active(state, broker) for broker in known.brokers)
         for known in (copies_of(state, state.objects[name]) for name in commit.objects)
@@ -257,7 +262,19 @@ def with_holes(state: State, commit: PendingCommit, record: r.LostRecord) -> Sta
     new = commit._replace(objects=tuple(made.name for made in record.objects), slices=tuple(holes), pieces=())
     after = swapped_copies(after, gone, record.placed)
     pending = tuple(new if one is commit else one for one in state.pending)
-    return replace(after, pending=pending, lost=_with_lost(state, commit))
+    return replace(after, pending=pending, lost=_with_lost(state, commit), producers=_taken_back(state, commit))
+
+
+def _taken_back(state: State, commit: PendingCommit) -> Map[str, ProducerState]:
+    """The producers without a lost commit with acks=all: its repeat is written again, because nobody has seen it."""
+    known = state.producers.get(commit.producer)
+    last = None if known is None else known.last_commit
+    if known is None or last is None or commit.acks != ACKS_ALL:
+        return state.producers
+    if (last.version, last.sequence) != (commit.version, commit.sequence):
+        return state.producers
+    before = last_commit(last.sequence - 1, last.version, {}, "") if last.sequence else None
+    return state.producers.set(commit.producer, known._replace(last_commit=before))
 
 
 def _with_lost(state: State, commit: PendingCommit) -> Map[TopicKey, tuple[LostRange, ...]]:

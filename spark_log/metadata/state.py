@@ -21,7 +21,7 @@ from spark_log.metadata.last_commit import LastCommit
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment
-from spark_log.model import Slice
+from spark_log.model import ACKS_LEADER, Slice
 
 TopicKey = tuple[str, int]
 """(topic id, partition)."""
@@ -64,6 +64,7 @@ class PendingCommit(NamedTuple):
     """(topic id, partition, slice), in the order of offsets within a partition."""
     pieces: tuple[tuple[str, int, Piece], ...] = ()
     """Instead of slices."""
+    acks: int = ACKS_LEADER
 
 
 class LostRange(NamedTuple):

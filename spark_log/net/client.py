@@ -26,6 +26,7 @@ from spark_log.groups.messages import Request, Response
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.store_operations import Answered, Changes
 from spark_log.metadata.command import Command
+from spark_log.metadata.decide.coordinators import check_is_here
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.state import Leadership
 from spark_log.net.address import Target, is_loopback, this_host
@@ -345,6 +346,7 @@ class HttpLink:
         The leader that the log names comes first.  If the URL has only other addresses, the endpoint that led last
         comes first.
         """
+        check_is_here(holder)
         there = [holder.address] if holder.address else []
         if there and is_loopback(holder.address) and holder.host != this_host():
             if not self._target.addresses:

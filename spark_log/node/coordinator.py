@@ -36,7 +36,7 @@ from spark_log.journal.proposal import Proposal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Changes
 from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
-from spark_log.metadata.decide.coordinators import moved_error, moved_to
+from spark_log.metadata.decide.coordinators import moved_error, moved_to, moving_to
 from spark_log.metadata.projection import Delta, Holdings, delta, object_rows
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.metadata.state import State
@@ -302,6 +302,9 @@ class Coordinator:
             held = state.coordinator
             if moved := moved_to(held):
                 raise moved_error(moved)
+            if moving_to(held):
+                self._stopping.wait(LOOK_S)
+                continue
             self._note_namesake(held)
             if held.in_force and held.in_force == self.journal.context.epoch:
                 if self._probe():  # after an error, before others have noticed

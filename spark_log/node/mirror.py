@@ -26,6 +26,7 @@ from spark_log.errors import (
     CoordinatorNotAvailable,
     CorruptObject,
     InvalidRequest,
+    LogMoved,
     LogRestored,
     NoLog,
     ObjectNotFound,
@@ -44,6 +45,7 @@ from spark_log.journal.read_failover import CopiesAway, from_sources
 from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.commands import SetConfigs
+from spark_log.metadata.decide.coordinators import RECOVERED_AS, check_is_here, moved_to, moving_to
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, LostRecord, SwapRecord, decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import ResetReplicas
@@ -59,8 +61,6 @@ from spark_log.text import counted
 
 PARALLEL_COPIES = 4
 """Objects that are copied at the same time."""
-RECOVERED_AS = "recovered"
-"""The address under which a recovery takes the log over, before it releases the log."""
 FACTOR = "default.replication.factor"
 
 logger = logging.getLogger("spark_log")
@@ -181,7 +181,14 @@ class Mirror:
     def _look(self) -> tuple[State, Journal | None]:
         """The newest state of the log, and the mirror's refreshed journal, None if it has no state yet."""
         _check_format(self._store, self._source)
-        if not self._source.refresh_if_there():
+        there = self._source.refresh_if_there()
+        if url := moved_to(self._source.state.coordinator):
+            raise LogMoved(
+                f"{self._source.metadata.url} was moved to {url}: run `pylog mirror set {self._store.url}` with the new "
+                "URL, and then copy from there",
+                url=url,
+            )
+        if not there:
             raise NoLog(f"{self._source.metadata.url} was deleted or replaced: is its disk mounted?")
         newest, journal = self._source.state, self._opened()
         if journal is not None and journal.refresh().version > newest.version:
@@ -468,9 +475,12 @@ def recover(
     lost = log.form.mirrors
     if not lost:
         raise InvalidRequest(f"{store.url} is not a mirror, but a separate log")
-    if not force and (newest := _version_of(lost, options, mirror.cluster_id)) is not None:
+    moved = moving_to(mirror.state.coordinator)
+    for url in () if force else dict.fromkeys((lost, moved)):
+        if url in ("", store.url) or (newest := _version_of(url, options, mirror.cluster_id)) is None:
+            continue
         raise InvalidRequest(
-            f"{lost}, which {store.url} mirrors, can be opened: it has version {newest}, and the mirror has "
+            f"{url}, which {store.url} mirrors, can be opened: it has version {newest}, and the mirror has "
             f"{mirror.state.version}. Stop all that write to it and run `pylog mirror run` once more; then give --force"
         )
     missing = _check_objects(mirror)
@@ -483,6 +493,7 @@ def _version_of(url: str, storage_options: Mapping[str, Any] | None, cluster_id:
     for options in (storage_options, None):
         try:
             journal = open_journal(url, options, create=False)
+            check_is_here(journal.state.coordinator)
             return journal.state.version if journal.cluster_id == cluster_id else None
         except NoLog:
             return None

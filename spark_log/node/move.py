@@ -2,9 +2,13 @@
 
 A mirror there catches up, the log ends with a record that names the new place, and the mirror becomes the log.
 
-The record is a take-over whose address is the new URL.  So nothing that anybody writes in the former place afterwards
-counts, and every process that reads the record knows where the log is.  Uploads that began before are in the former
-place only, and the fence of the new one rejects them.
+The record is a take-over whose address is `moving to URL`.  So nothing that anybody writes in the former place
+afterwards counts, and every process that reads the record knows where the log will be.  Uploads that began before are
+in the former place only, and the fence of the new one rejects them.
+
+A second take-over, `moved to URL`, ends the move, before the new place is opened.  If the move is cancelled, the log is
+released instead.  Both are decided like any other record of the former log, so only one of them happens, also if the
+new place cannot be read.
 """
 
 from __future__ import annotations
@@ -16,15 +20,15 @@ from typing import Any
 import msgspec
 
 from spark_log.client.log import Log
-from spark_log.errors import InvalidRequest, NoLog, StorageError, UnsupportedVersion
+from spark_log.errors import InvalidRequest, LogRestored, NoLog, StorageError, UnsupportedVersion
 from spark_log.journal.journal import Journal
+from spark_log.journal.log_format import Format
 from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.journal.storage_log import StorageLog
-from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, moved_to
+from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, check_can_move, moved_to, moving_to
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.features import METADATA_VERSION, REPLICAS
 from spark_log.metadata.records import FenceRecord
-from spark_log.metadata.state import State
+from spark_log.net.client import check_cluster
 from spark_log.node.mirror import Mirror, begin_mirror, format_of
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
@@ -52,84 +56,110 @@ def move_log(log: Log, store: ObjectStore, progress: Progress | None = None) -> 
     """Move a log to an empty folder or prefix, or to a mirror of it.  If this is killed, run it again.
 
     log:  opened without a link to a coordinator.
-    Raises InvalidRequest for a log that cannot be moved, or a place that has something else.
+    Raises InvalidRequest for a log that cannot be moved, or a place that has something else; NoLog if the place of an
+    earlier run is empty by now.
     """
     journal, clock = log.journal, log.journal.context.clock
-    before = moved_to(journal.refresh().coordinator)
-    if before not in ("", store.url):
-        raise InvalidRequest(f"{journal.metadata.url} was moved to {before} already")
-    if not before:
-        _check(journal.state)
+    is_closed = _is_on_its_way(journal, store.url)
+    if not is_closed:
+        check_can_move(journal.state)
         _come_near(log, store, progress)
-        _check(journal.state)
     began_ms = clock.monotonic_ms()
-    if not before:
-        journal.take_over(journal.state.coordinator.epoch, MOVED + store.url, host="")
-    form = format_of(store)
-    if form is not None and form.mirrors:  # otherwise an earlier run has ended the move
-        if _version(store) <= journal.state.version:
-            Mirror(log, store).round(progress)
-        _open_there(log, store)
+    if not is_closed:
+        journal.take_over(journal.state.coordinator.epoch, MOVING + store.url, host="")
+    if not moved_to(journal.state.coordinator):
+        epoch = journal.state.coordinator.epoch
+        _prepare(log, store, progress)
+        journal.take_over(epoch, MOVED + store.url, host="")
+    _open_there(journal, store)
     return MovedLog(store.url, journal.state.version, clock.monotonic_ms() - began_ms)
 
 
-def cancel_move(log: Log, options: Mapping[str, Any] | None = None) -> None:
+def cancel_move(log: Log, options: Mapping[str, Any] | None = None, *, force: bool = False) -> None:
     """Open a log in its former place again, after a move that cannot be ended.
 
     log:      as for `move_log`.
-    options:  of the new storage, which is looked at if it can be reached.
-    Raises InvalidRequest if the log is not being moved, or is in its new place already.
+    options:  of the new storage, which is looked at if the move has ended.
+    force:    also if the move has ended, unless the log can be seen in its new place.
+    Raises InvalidRequest if the log is not being moved, or if the move has ended.
     """
     journal = log.journal
-    url = moved_to(journal.refresh().coordinator)
-    if not url:
+    held = journal.refresh().coordinator
+    if url := moved_to(held):
+        _check_not_there(journal, url, options, force=force)
+    elif not moving_to(held):
         raise InvalidRequest(f"{journal.metadata.url} is not being moved")
+    if not journal.release(held.epoch + 1):
+        raise InvalidRequest("another process has ended the move, or cancelled it: nothing was changed")
+
+
+def _is_on_its_way(journal: Journal, url: str) -> bool:
+    """Whether an earlier run has closed the log.  Raises InvalidRequest if it moves to another place."""
+    held = journal.refresh().coordinator
+    if moved_to(held) not in ("", url):
+        raise InvalidRequest(f"{journal.metadata.url} was moved to {moved_to(held)} already")
+    if (other := moving_to(held)) not in ("", url):
+        raise InvalidRequest(
+            f"{journal.metadata.url} is being moved to {other}: run `pylog move {other}` again, or `pylog move --cancel`"
+        )
+    return bool(moved_to(held) or other)
+
+
+def _check_not_there(journal: Journal, url: str, options: Mapping[str, Any] | None, *, force: bool) -> None:
+    """Raises InvalidRequest if the log is in its new place, or if that is not certain."""
+    form, why = None, "nothing is there: is its disk mounted?"
     try:
         form = format_of(open_store(url, options))
-    except (StorageError, UnsupportedVersion):
-        form = None
-    if form is not None and not form.mirrors:
+    except (InvalidRequest, StorageError, UnsupportedVersion) as error:
+        why = f"it cannot be read there: {error}"
+    if form is not None and not form.mirrors and form.cluster_id == journal.cluster_id:
         raise InvalidRequest(f"the log is at {url} already: to return, move it from there to an empty folder")
-    journal.release(journal.state.coordinator.epoch + 1)
+    if form is not None:
+        why = f"only the last write there is missing: run `pylog move {url}` again"
+    if not force:
+        raise InvalidRequest(
+            f"the log was moved to {url}, and {why}. If it is lost there, and nobody has written to it, give --force; if "
+            "somebody has, that makes two logs with the same id"
+        )
 
 
 def _come_near(log: Log, store: ObjectStore, progress: Progress | None) -> None:
     begin_mirror(log, store)
     mirror = Mirror(log, store)
-    for _ in range(ROUNDS):
-        if mirror.round(progress).behind <= NEAR:
-            break
-
-
-def _version(store: ObjectStore) -> int:
-    """The version of a mirror; it is beyond that of the log if an earlier run was killed when it had nearly ended."""
     try:
-        return Journal.open(store, create=False).state.version
+        for _ in range(ROUNDS):
+            if mirror.round(progress).behind <= NEAR:
+                break
+    except LogRestored as error:
+        raise InvalidRequest(
+            f"{store.url} has records that the log lacks, such as those of a move that was cancelled: empty the folder, "
+            "or choose another"
+        ) from error
+
+
+def _epoch(store: ObjectStore) -> int:
+    """The epoch of a mirror; it is beyond that of the log if an earlier run was killed when it had nearly ended."""
+    try:
+        return Journal.open(store, create=False).state.coordinator.epoch
     except NoLog:
         return 0
 
 
-def _check(state: State) -> None:
-    if held := state.coordinator.address:
-        raise InvalidRequest(
-            f"the coordinator at {held} has the log: stop it, move the log, and start it with the new URL; if it crashed, "
-            "run `pylog cluster release --force` first"
-        )
-    if state.brokers:
-        raise InvalidRequest(
-            "a log with brokers cannot be moved: move its partitions to broker 0 by `pylog topic alter TOPIC "
-            "--replication-factor 1`, remove the brokers, and add them again afterwards"
-        )
-    if (level := state.levels[METADATA_VERSION]) < REPLICAS:
-        raise InvalidRequest(
-            f"the log is at level {level} of {METADATA_VERSION}, and a log that is moved needs level {REPLICAS}: when no "
-            "older pylog uses it any more, run `pylog cluster upgrade`"
-        )
+def _form_of(store: ObjectStore, journal: Journal) -> Format:
+    form = format_of(store)
+    if form is None:
+        raise NoLog(f"the log was moved to {store.url}, and nothing is there: is its disk mounted?")
+    check_cluster(form.cluster_id, journal.cluster_id, store.url)
+    return form
 
 
-def _open_there(log: Log, store: ObjectStore) -> None:
-    """Make the mirror the log.  It is the log when its `meta/format` says so, at last."""
-    mirror = Journal.open(store, create=False, clock=log.journal.context.clock)
+def _prepare(log: Log, store: ObjectStore, progress: Progress | None) -> None:
+    """Copy the rest, and write the first records of the log in its new place, which is still a mirror."""
+    former = log.journal
+    _form_of(store, former)
+    if _epoch(store) <= former.state.coordinator.epoch:
+        Mirror(log, store).round(progress)
+    mirror = Journal.open(store, create=False, clock=former.context.clock)
     known = mirror.metadata_log
     assert isinstance(known, StorageLog), "it was opened from a store"
     fingerprint = mirror.metadata.fingerprint()
@@ -141,5 +171,16 @@ def _open_there(log: Log, store: ObjectStore) -> None:
     epoch = journal.take_over(journal.state.coordinator.epoch, ARRIVED, host="")
     journal.propose(lambda state, now: Decision((FenceRecord(upto=last),), None), upkeep=False)
     journal.release(epoch)
-    mirror.metadata.put(FORMAT_KEY, (form.encode(),))
     journal.finish_upkeep()
+
+
+def _open_there(journal: Journal, store: ObjectStore) -> None:
+    """Make the mirror the log.  It is the log when its `meta/format` says so, at last."""
+    form = _form_of(store, journal)
+    if not form.mirrors:
+        return  # an earlier run has ended the move
+    if _epoch(store) < journal.state.coordinator.epoch:
+        raise InvalidRequest(f"{store.url} lacks the end of the log: an older copy was restored there")
+    if moved_to(journal.refresh().coordinator) != store.url:
+        raise InvalidRequest("the move was cancelled meanwhile")
+    store.put(FORMAT_KEY, (form.of_mirror("").encode(),))

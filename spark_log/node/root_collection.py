@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spark_log.errors import SparkLogError, StorageUnavailable
-from spark_log.journal.garbage_collection import Collected, collect, collect_dropped
+from spark_log.journal.garbage_collection import Collected, collect, collect_dropped, collected_up_to
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import DATA, META
 from spark_log.journal.root_owner import check_owner
@@ -112,7 +112,7 @@ class RootCollector:
         check_owner(journal.roots.root(broker), journal.roots.own.url)
         names, root.collected = journal.run(collect(state, journal.context, root.collected, broker))
         names += journal.run(collect_dropped(state, journal.context, broker, root.dropped))
-        root.dropped = state.brokers[broker].deletable
+        root.dropped = collected_up_to(state, broker)
         return names, self._sweep(broker, root, state)
 
     def _sweep(self, broker: int, root: _Root, state: State) -> int:

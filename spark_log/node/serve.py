@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.groups.group import GroupConfig
 from spark_log.journal.root_options import RootOptions
-from spark_log.metadata.decide.coordinators import moved_to
+from spark_log.metadata.decide.coordinators import check_is_here, moved_to
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import is_coordinator, is_loopback, parse_address, split_address, this_host
 from spark_log.net.audit import open_audit, reopen_audit
@@ -314,6 +314,7 @@ async def start(config: Config, store: ObjectStore | None = None) -> Running:
     )
     if moved := moved_to(coordinator.journal.state.coordinator):
         raise InvalidRequest(f"the log at {config.url} was moved to {moved}: start the coordinator with that URL")
+    check_is_here(coordinator.journal.state.coordinator)
     context = coordinator.journal.context
     await asyncio.to_thread(coordinator.storage_health.check_writable, context.unique())
     groups = Groups(coordinator, context.clock, context.unique, config.groups)

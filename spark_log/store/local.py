@@ -13,10 +13,11 @@ import errno
 import math
 import os
 import stat
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -227,8 +228,10 @@ class LocalStore:
                 raise
         if self._sync:
             with self._storage_errors(key, placed=True):
-                _sync_folders(base, (folder,))
-                are_synced()
+                try:
+                    _sync_folders(base, (folder,))
+                finally:
+                    are_synced()
         return placed
 
     def _fill(self, fd: int, chunks: Iterable[Bytes]) -> None:
@@ -355,11 +358,25 @@ def _sync_meanwhile(base: _Base, folders: Sequence[str]) -> Callable[[], object]
     """
     if not folders:
         return lambda: None
-    pool = ThreadPoolExecutor(max_workers=1)
-    try:
-        return pool.submit(_sync_folders, base, folders).result
-    finally:
-        pool.shutdown(wait=False)
+    ended, errors = threading.Event(), list[BaseException]()
+
+    def sync() -> None:
+        try:
+            _sync_folders(base, folders)
+        except BaseException as error:  # noqa: BLE001  raised by `wait`
+            errors.append(error)
+        ended.set()
+
+    def wait() -> None:
+        ended.wait()
+        if errors:
+            raise errors[0]
+
+    try:  # not in a pool: Python waits for pool threads at exit, and the disk may hang
+        threading.Thread(target=sync, name="pylog-sync", daemon=True).start()
+    except RuntimeError:  # too many threads
+        return partial(_sync_folders, base, folders)
+    return wait
 
 
 def _unfinished(folder: str) -> Iterator[str]:

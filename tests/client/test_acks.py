@@ -9,9 +9,18 @@ import pytest
 
 import spark_log
 from spark_log.client.producing.append import upload_rows
-from spark_log.client.producing.pending_copies import wait_for_copies
-from spark_log.errors import InvalidRequest, OffsetOutOfRange, RequestTimedOut
+from spark_log.client.producing.pending_copies import await_visible, wait_for_copies
+from spark_log.errors import (
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    NotEnoughReplicas,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    SparkLogError,
+    StorageUnavailable,
+)
 from spark_log.metadata.commands import Append
+from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.model import ACKS_LEADER, LATEST, TopicPartition
@@ -197,3 +206,26 @@ def test_clients_of_a_coordinator_record_their_copies(log: spark_log.Log, servic
         assert client.append("t", ROWS) == {TopicPartition("t", 0): range(9, 18)}
         assert client.read("t").num_rows == 18
     assert isr(log) == (0, 1, 2)
+
+
+def test_a_log_that_does_not_answer_makes_no_pending_commit_unknown(log: spark_log.Log) -> None:
+    """Whether readers see it is asked again.  An error that ends the wait says that the commit is in the log."""
+    pending = Committed(1, {}, repeated=False, pending=True)
+    answers: list[SparkLogError | Committed] = [
+        StorageUnavailable("the root is away"),
+        CoordinatorNotAvailable("the coordinator restarts"),
+        pending._replace(repeated=True, pending=False),
+    ]
+
+    def again() -> Committed:
+        answer = answers.pop(0)
+        if isinstance(answer, SparkLogError):
+            raise answer
+        return answer
+
+    until_ms = log.journal.context.clock.monotonic_ms() + 60_000
+    assert await_visible(log.journal, pending, again, until_ms) == pending._replace(pending=False)
+    answers.append(NotEnoughReplicas("too few", lacking={}))
+    with pytest.raises(NotEnoughReplicas) as refused:
+        await_visible(log.journal, pending, again, until_ms)
+    assert refused.value.maybe_applied

@@ -11,7 +11,7 @@ import pytest
 
 import spark_log
 from spark_log.client.producing.futures import WIDTH, Assignment, Ints, RecordFuture, SentBatch
-from spark_log.client.producing.group_pipelines import can_be_written
+from spark_log.client.producing.group_pipelines import _Pipeline, can_be_written
 from spark_log.errors import LeaderNotAvailable, NotEnoughReplicas
 from spark_log.testing.broker_roots import register_broker
 from spark_log.threads import SystemThreads
@@ -124,6 +124,15 @@ def batch_of(*values: bytes) -> tuple[SentBatch, list[RecordFuture]]:
 
 def ints(*numbers: int) -> Ints:
     return np.array(numbers, np.int64)
+
+
+def test_the_time_of_a_batch_that_waits_is_looked_at_once() -> None:
+    """It passes meanwhile: a second look at a batch that had some left could find less than none."""
+    pipeline, left = _Pipeline(1), iter((1, -1, 5, 0))
+    batches = [batch_of(b"1")[0] for _ in range(4)]
+    pipeline.queue.extend(batches)
+    assert pipeline.take_late(lambda batch: next(left)) == ([batches[1], batches[3]], 1)
+    assert list(pipeline.queue) == [batches[0], batches[2]]
 
 
 def test_each_part_of_a_split_batch_has_its_own_outcome() -> None:

@@ -63,3 +63,24 @@ def test_it_lacks_what_is_new(log: Log) -> None:
     put(log, [0])
     (finding,) = [one for one in broker_findings(log.journal.refresh()) if one.what == "broker 1"]
     assert not finding.healthy and finding.says.startswith("lacks 1 object")
+
+
+def test_the_file_of_a_copy_that_stayed_is_deleted_later(log: Log, tmp_path: Path, clock: SkewedClock) -> None:
+    """While the broker with the other copy is fenced, the copy stays; the collector comes back to it."""
+    add_broker(log, 2, str(tmp_path / "broker-2"))
+    create_topic(log, "u", (2, 1))
+    name, replicator, collector = put(log, [2], topic="u"), Replicator(log), RootCollector(log.journal)
+    replicator.round()
+    log.admin.fence_broker(2)
+    for _ in range(20):
+        clock.skew_ms += HOUR // 16 + 1
+        replicator.round()
+    put(log, [0])
+    assert collector.round(log.journal.refresh()).names == []
+    log.admin.unfence_broker(2)
+    for _ in range(2):
+        clock.skew_ms += HOUR // 16 + 1
+        replicator.round()
+    state = log.journal.refresh()
+    assert brokers_of(state, name) == (2,)
+    assert collector.round(state).names == [f"broker 1: {name}"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,16 @@ from pyspark_pylog.options.parse import Location
 import spark_log
 from spark_log.client.log import Log
 from spark_log.client.producing.append import upload_rows
-from spark_log.errors import InvalidRequest, LogMoved, UploadFenced
+from spark_log.errors import InconsistentClusterId, InvalidRequest, LogMoved, NoLog, UploadFenced
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import Append, SetConfigs
+from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, RECOVERED_AS, decide_take_over
 from spark_log.metadata.records import CommitRecord
+from spark_log.metadata.state import Leadership, State
+from spark_log.node.mirror import Mirror, begin_mirror, recover
 from spark_log.node.move import cancel_move, move_log
 from spark_log.node.serve import Config, start
+from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store
 from spark_log.testing.stores import Wrapper
@@ -153,11 +158,123 @@ def test_a_move_that_cannot_be_ended_is_cancelled(log: Log, tmp_path: Path) -> N
         cancel_move(opened(tmp_path / "old"))
 
 
+def test_a_move_that_has_ended_is_not_cancelled_if_the_new_place_cannot_be_seen(log: Log, tmp_path: Path) -> None:
+    """Its disk may not be mounted, or the options may be wrong: two logs would have one id."""
+    new, away = tmp_path / "new", tmp_path / "away"
+    move_log(opened(tmp_path / "old"), open_store(str(new)))
+    with pytest.raises(InvalidRequest, match="cannot be read there: storage options"):
+        cancel_move(opened(tmp_path / "old"), {"key": "k"})
+    new.rename(away)
+    with pytest.raises(InvalidRequest, match="nothing is there: is its disk mounted"):
+        cancel_move(opened(tmp_path / "old"))
+    away.rename(new)
+    with pytest.raises(InvalidRequest, match="the log is at .*/new already"):
+        cancel_move(opened(tmp_path / "old"), force=True)
+    shutil.rmtree(new)
+    cancel_move(opened(tmp_path / "old"), force=True)
+    with spark_log.connect(tmp_path / "old") as again:
+        again.append("t", [{"value": "5"}])
+
+
+def test_a_move_that_is_cancelled_while_it_runs_does_not_end(log: Log, tmp_path: Path) -> None:
+    """Whichever of the two is first."""
+    new = Meanwhile(LocalStore(str(tmp_path / "new")), b'"moved"', lambda: cancel_move(opened(tmp_path / "old")))
+    with pytest.raises(InvalidRequest, match="the move to .*/new was cancelled meanwhile"):
+        move_log(opened(tmp_path / "old"), new)
+    with spark_log.connect(tmp_path / "old") as again:
+        again.append("t", [{"value": "5"}])
+        assert again.url.endswith("/old")
+    with pytest.raises(InvalidRequest, match="is a mirror of"):
+        opened(tmp_path / "new").append("t", [{"value": "x"}])
+    with pytest.raises(InvalidRequest, match="a move that was cancelled: empty the folder, or choose another"):
+        move_log(opened(tmp_path / "old"), new.inner)
+    moving = opened(tmp_path / "old").journal
+    epoch = moving.take_over(moving.refresh().coordinator.epoch, f"{MOVING}file:///x", host="")
+    moving.take_over(epoch, f"{MOVED}file:///x", host="")
+    assert not opened(tmp_path / "old").journal.release(epoch + 1)  # a cancel that had looked before the last record
+
+
+class Meanwhile(Wrapper):
+    """A storage where something happens before a record is put, once."""
+
+    def __init__(self, inner: ObjectStore, before: bytes, happens: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._before, self._happens = before, happens
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        if self._before in data:
+            self._before = b"(never)"
+            self._happens()
+        return super().put_new(key, data)
+
+
+def test_the_former_url_does_not_lead_to_another_log(log: Log, tmp_path: Path) -> None:
+    """Nor is one created there, if the disk of the new place is not mounted."""
+    move_log(opened(tmp_path / "old"), open_store(str(tmp_path / "new")))
+    (tmp_path / "new").rename(tmp_path / "away")
+    with pytest.raises(NoLog, match="was moved from .*/old to .*/new, and nothing is there: is its disk mounted"):
+        spark_log.connect(tmp_path / "old", create=True)
+    with pytest.raises(NoLog, match="is its disk mounted"):
+        move_log(opened(tmp_path / "old"), open_store(str(tmp_path / "new")))
+    spark_log.connect(tmp_path / "new", create=True).append("u", [{"value": "x"}])
+    with pytest.raises(InconsistentClusterId, match="was moved from .*/old to .*/new, which has a different log"):
+        spark_log.connect(tmp_path / "old")
+
+
+def test_a_mirror_that_has_the_record_of_a_move_is_recovered(log: Log, tmp_path: Path) -> None:
+    """Both places may be lost; if one of them is there, this is refused."""
+    new = tmp_path / "new"
+    here, store = opened(tmp_path / "old"), LocalStore(str(tmp_path / "mirror"))
+    begin_mirror(here, store)
+    here.journal.take_over(0, f"{MOVING}{new.as_uri()}", host="")
+    Mirror(here, store).round()
+    with pytest.raises(InvalidRequest, match="cannot be looked for: the log is being moved"):
+        recover(store)
+    move_log(opened(tmp_path / "old"), _mirrored(here, LocalStore(str(new))))
+    shutil.rmtree(tmp_path / "old")
+    with pytest.raises(InvalidRequest, match="/new, which .*/mirror mirrors, can be opened"):
+        recover(store)
+    shutil.rmtree(new)
+    recover(store)
+    with spark_log.connect(tmp_path / "mirror") as again:
+        again.append("t", [{"value": "5"}])
+        assert len(values(again)) == 6
+
+
+def _mirrored(log: Log, store: ObjectStore) -> ObjectStore:
+    """A mirror of a log whose move has begun without it."""
+    begin_mirror(log, store)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("held", "address", "error"),
+    [
+        (f"{MOVING}a", ARRIVED, ""),
+        (f"{MOVING}a", RECOVERED_AS, ""),
+        (f"{MOVED}a", ARRIVED, ""),
+        (f"{MOVED}a", RECOVERED_AS, ""),
+        (f"{MOVING}a", f"{MOVED}a", ""),
+        (f"{MOVING}a", f"{MOVED}b", "is being moved to a"),
+        (f"{MOVING}a", f"{MOVING}a", "is being moved to a"),
+        (f"{MOVING}a", "localhost:9550", "is being moved to a"),
+        (f"{MOVED}a", f"{MOVED}a", "was moved to a"),
+        (f"{MOVED}a", "localhost:9550", "was moved to a"),
+        ("", f"{MOVED}a", "the move to a was cancelled"),
+    ],
+)
+def test_what_may_follow_a_move(held: str, address: str, error: str) -> None:
+    """In the former place, only its end; in another root, also a recovery."""
+    state = State(coordinator=Leadership(3, held))
+    with pytest.raises((InvalidRequest, LogMoved), match=error) if error else nullcontext():
+        assert decide_take_over(state, 3, address, "", "c").reply == 4
+
+
 class Closing(Wrapper):
     """A storage that fails when the record that closes the log is copied."""
 
     def put_new(self, key: str, data: bytes) -> bool:
-        if b'"moved to ' in data:
+        if b'"moving to ' in data:
             raise Died
         return super().put_new(key, data)
 

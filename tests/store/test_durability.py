@@ -65,6 +65,22 @@ def test_durability_disk_syncs_new_folders(tmp_path: Path, kind: str) -> None:
     assert calls[calls.index("name") + 1 :].count("fsync folder") >= 1
 
 
+def test_a_disk_that_hangs_does_not_delay_the_end_of_the_process(tmp_path: Path) -> None:
+    """Names are synced in a daemon thread."""
+    seen = list[bool]()
+
+    def watch(frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_call" and called is os.fsync:
+            seen.append(threading.current_thread().daemon)
+
+    threading.setprofile(watch)
+    try:
+        LocalStore(str(tmp_path / "log")).put("data/a", [b"bytes"])
+    finally:
+        threading.setprofile(None)
+    assert seen == [True, True]
+
+
 @pytest.mark.parametrize("kind", WRITES)
 def test_durability_os_syncs_nothing(tmp_path: Path, kind: str) -> None:
     """The operating system writes when it likes, as with Kafka."""

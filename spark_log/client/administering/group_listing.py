@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from spark_log.errors import AuthenticationFailed, CoordinatorNotAvailable, NotCoordinator
+from spark_log.errors import AuthenticationFailed, CoordinatorNotAvailable, LogMoved, NotCoordinator
 from spark_log.groups.group import GroupState, Roster, RosterMember
 from spark_log.groups.member_id import origin_of
 from spark_log.groups.subscription import CONSUMER, decode_assignment
@@ -70,7 +70,7 @@ def shared_now(journal: Journal) -> dict[str, GroupView]:
         return {}
     try:
         return journal.link.groups(holder)
-    except (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed):
+    except (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, LogMoved):
         return {}
 
 

@@ -214,9 +214,7 @@ class Pipelines:
         """Wait a moment, and fail the batches whose time is over."""
         clock = self._journal.context.clock
         with self._lock:
-            late = [batch for batch in pipeline.queue if delivery.left_ms(batch) <= 0]
-            pipeline.queue = deque(batch for batch in pipeline.queue if batch not in late)
-            wait_ms = min((delivery.left_ms(batch) for batch in pipeline.queue), default=0)
+            late, wait_ms = pipeline.take_late(delivery.left_ms)
             pipeline.is_well = False
             self._change.notify_all()
         if late:
@@ -293,6 +291,12 @@ class _Pipeline:
             size += self.queue[0].bytes
             self.current.append(self.queue.popleft())
         return list(self.current)
+
+    def take_late(self, left_ms: Callable[[SentBatch], int]) -> tuple[list[SentBatch], int]:
+        """The batches of the queue whose time is over, and the time until that of another one is."""
+        left = [(batch, left_ms(batch)) for batch in self.queue]
+        self.queue = deque(batch for batch, ms in left if ms > 0)
+        return [batch for batch, ms in left if ms <= 0], min((ms for _, ms in left if ms > 0), default=0)
 
     def ended(self, error: SparkLogError | None) -> None:
         """A delivery ended.  Batches without an outcome go back to the queue."""

@@ -13,7 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
 
-from spark_log.errors import RequestTimedOut, SparkLogError, StorageUnavailable
+from spark_log.errors import (
+    CommitUnknown,
+    ConcurrentChange,
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    RequestTimedOut,
+    SparkLogError,
+    StorageUnavailable,
+)
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.journal.replica_puts import copy_missing
@@ -39,23 +47,34 @@ def await_visible(journal: Journal, committed: Committed, again: Callable[[], Co
 
     again:     commits again under the same identity, for the newest state.
     until_ms:  deadline on the monotonic clock.
-    Raises RequestTimedOut, whose `maybe_applied` is set: the commit becomes visible later.
+    Raises RequestTimedOut.  `maybe_applied` of each error is set: the commit is in the log, and becomes visible later.
+    While the log does not answer, the commit is as pending as before.
     """
     clock, wait = journal.context.clock, BACKOFF_MS
     while committed.pending:
-        made = copied(journal, committed.lacking, until_ms)
-        with suppress(StorageUnavailable):
-            if made:
-                journal.propose(AddPendingCopies(copies=made))
-            else:
-                clock.sleep_ms(wait)
-                wait = min(2 * wait, BACKOFF_MS_MAX)
-                journal.refresh(round(until_ms))
-        now = again()
-        committed = committed._replace(pending=now.pending, lacking=now.lacking)
+        if not _copied_some(journal, committed.lacking, until_ms):
+            clock.sleep_ms(wait)
+            wait = min(2 * wait, BACKOFF_MS_MAX)
+        try:
+            journal.refresh(round(until_ms))
+            now = again()
+            committed = committed._replace(pending=now.pending, lacking=now.lacking) if now.repeated else now
+        except (StorageUnavailable, CoordinatorNotAvailable, NotCoordinator, CommitUnknown, ConcurrentChange) as error:
+            logger.info("whether readers see a commit is asked again: %s", error)
+        except SparkLogError as error:
+            error.maybe_applied = True
+            raise
         if committed.pending and clock.monotonic_ms() >= until_ms:
             raise _late(committed)
     return committed
+
+
+def _copied_some(journal: Journal, lacking: Sequence[LackingObject], until_ms: float) -> bool:
+    """Copy what a commit waits for, and say so in the log; whether something of it succeeded."""
+    made = copied(journal, lacking, until_ms)
+    with suppress(SparkLogError):  # the replicator records copies, too
+        return bool(made) and bool(journal.propose(AddPendingCopies(copies=made)))
+    return False
 
 
 def _late(committed: Committed) -> RequestTimedOut:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from spark_log.errors import LogMoved, NotCoordinator
+from spark_log.errors import InvalidRequest, LogMoved, NotCoordinator
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.features import METADATA_VERSION, REPLICAS
+from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.state import Leadership, State
 
+MOVING = "moving to "
+"""The address of a log that is closed for a move begins with this, and ends with its new URL."""
 MOVED = "moved to "
-"""The address of a log that was moved begins with this, and ends with its new URL."""
+"""The same, when it can only be opened in its new place."""
 ARRIVED = "moved"
 """The address under which a move takes the log over in its new place, before it releases the log there."""
+RECOVERED_AS = "recovered"
+"""The address under which a recovery takes a mirror over, before it releases the mirror."""
+
+
+def moving_to(held: Leadership) -> str:
+    """The URL to which a log is being moved, that cannot be changed until then; empty if it is not."""
+    address = held.address
+    return address.removeprefix(MOVING) if address.startswith(MOVING) else ""
 
 
 def moved_to(held: Leadership) -> str:
@@ -19,26 +31,69 @@ def moved_to(held: Leadership) -> str:
     return address.removeprefix(MOVED) if address.startswith(MOVED) else ""
 
 
+def closed_error(url: str) -> LogMoved:
+    """The error of a process that changes a log during the last seconds of a move."""
+    return LogMoved(
+        f"the log is being moved to {url}, and cannot be changed until then: wait some seconds. If the move has died, "
+        f"run `pylog move {url}` again, or `pylog move --cancel`",
+        url=url,
+    )
+
+
 def moved_error(url: str) -> LogMoved:
     """The error of a process that used the log in its former place."""
     return LogMoved(f"the log was moved to {url}: open it there, or again with the URL that you have", url=url)
+
+
+def check_is_here(held: Leadership) -> None:
+    """Raises LogMoved if the log was moved, or is being moved."""
+    if url := moving_to(held):
+        raise closed_error(url)
+    if url := moved_to(held):
+        raise moved_error(url)
+
+
+def check_can_move(state: State) -> None:
+    """Raises InvalidRequest for a log with a coordinator, with brokers, or of an older level."""
+    if held := state.coordinator.address:
+        raise InvalidRequest(
+            f"the coordinator at {held} has the log: stop it, move the log, and start it with the new URL; if it crashed, "
+            "run `pylog cluster release --force` first"
+        )
+    if any(broker != OWN_BROKER for broker in state.brokers):
+        raise InvalidRequest(
+            "a log with brokers cannot be moved: move its partitions to broker 0 by `pylog topic alter TOPIC "
+            "--replication-factor 1`, remove the brokers, and add them again afterwards"
+        )
+    if (level := state.levels[METADATA_VERSION]) < REPLICAS:
+        raise InvalidRequest(
+            f"the log is at level {level} of {METADATA_VERSION}, and a log that is moved needs level {REPLICAS}: when no "
+            "older pylog uses it any more, run `pylog cluster upgrade`"
+        )
 
 
 def decide_take_over(state: State, expected: int, address: str, host: str, cluster_id: str) -> Decision[int]:
     """Take over the log from epoch `expected`, whose coordinator is dead or has released it.  The reply is the new
     epoch.
 
+    A log that is being moved, or was moved, can only be taken over by the end of that move, and in another root: by the
+    same move, or by a recovery.
+
     Raises NotCoordinator if another process was faster.
     """
-    held = state.coordinator
+    held, moved = state.coordinator, address.removeprefix(MOVED) if address.startswith(MOVED) else ""
+    if address not in (ARRIVED, RECOVERED_AS) and not (moved and moved == moving_to(held)):
+        check_is_here(held)
+        if moved:
+            raise InvalidRequest(f"the move to {moved} was cancelled meanwhile")
     if held.epoch != expected:
         raise NotCoordinator(
             f"another coordinator has taken the log over, with epoch {held.epoch}, at {held.address or 'no address'}",
             address=held.address,
             epoch=held.epoch,
         )
-    if (url := moved_to(held)) and address != ARRIVED:
-        raise moved_error(url)
+    if address.startswith(MOVING):
+        check_can_move(state)
     new = r.TakeOverRecord(epoch=expected + 1, address=address, host=host, cluster_id=cluster_id)
     return Decision((new,), new.epoch)
 
@@ -46,9 +101,12 @@ def decide_take_over(state: State, expected: int, address: str, host: str, clust
 def decide_release(state: State, epoch: int) -> Decision[bool]:
     """Release the log to embedded writers: under the coordinator's epoch, or under the next one, which fences it.
 
+    A move is only cancelled under the next one: under its own, it may have ended since the caller has looked.
+
     The reply is False, and nothing is written, if the epoch does not match.
     """
     held = state.coordinator
-    if not held.address or epoch not in (held.epoch, held.epoch + 1):
+    first = held.epoch + bool(moving_to(held) or moved_to(held))
+    if not held.address or not first <= epoch <= held.epoch + 1:
         return Decision((), False)
     return Decision((r.ReleaseRecord(epoch=epoch),), True)

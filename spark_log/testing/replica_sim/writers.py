@@ -163,7 +163,7 @@ def _await_visible(sim: ReplicaSimulation, view: View, commit: CommitRecord, rep
         except (StorageUnavailable, ClockSkewed):
             continue
         if again.error is not None:
-            if isinstance(again.error, UnknownProducerId | UploadFenced | DataLoss):
+            if isinstance(again.error, UnknownProducerId | UploadFenced | DataLoss) or _is_lost(sim, commit):
                 return view
             raise Violation(f"repeat: {type(again.error).__name__}: {again.error}")
         reply = again.reply
@@ -181,8 +181,13 @@ def _repeat(sim: ReplicaSimulation, view: View, made: Upload) -> Steps[None]:
     if again.error is None:
         if made.commit.acks != ACKS_ALL or not again.reply.pending:
             sim.oracle.ack(made.commit, again.reply)
-    elif not isinstance(again.error, UnknownProducerId | UploadFenced | DataLoss):
+    elif not (isinstance(again.error, UnknownProducerId | UploadFenced | DataLoss) or _is_lost(sim, made.commit)):
         raise Violation(f"repeat: {type(again.error).__name__}: {again.error}")
+
+
+def _is_lost(sim: ReplicaSimulation, commit: CommitRecord) -> bool:
+    """Whether a commit was in the log, and is not any more: its objects cannot be committed again."""
+    return any(made.name in sim.oracle.state.dropped for made in commit.objects)
 
 
 def _copy_lacking(

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from spark_log.errors import StorageUnavailable
-from spark_log.journal.root_threads import HUNG_MS, THREADS_MAX, RootThreads
+from spark_log.journal.root_threads import BUCKET_HUNG_MS, HUNG_MS, THREADS_MAX, RootThreads
 from spark_log.testing.clocks import ManualClock
 
 WAIT_S = 10
@@ -48,8 +48,36 @@ def test_a_root_whose_threads_all_hang_fails_immediately() -> None:
     clock.sleep_ms(HUNG_MS + 1)
     with pytest.raises(StorageUnavailable, match="the root of broker 1 hangs: 32 requests"):
         threads.start((1, "d"), hang)
+    threads.start((1, "d"), ended.release, BUCKET_HUNG_MS)
     assert done_by(threads, 2)
     threads.start((1, "other"), ended.release)
     assert ended.acquire(timeout=WAIT_S)
     free.set()
-    assert all(ended.acquire(timeout=WAIT_S) for _ in range(THREADS_MAX + 6))
+    assert all(ended.acquire(timeout=WAIT_S) for _ in range(THREADS_MAX + 7))
+
+
+def test_a_thread_that_cannot_be_started_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request of a root without threads fails then; otherwise it waits for one of them."""
+    threads = RootThreads(ManualClock())
+
+    def fails(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fails)
+        for _ in range(THREADS_MAX + 1):
+            with pytest.raises(StorageUnavailable, match="can't start new thread"):
+                done_by(threads, 1)
+    begun, free, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def busy() -> None:
+        begun.set()
+        free.wait(WAIT_S)
+
+    threads.start((1, "d"), busy)
+    assert begun.wait(WAIT_S)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fails)
+        threads.start((1, "d"), ended.set)
+    free.set()
+    assert ended.wait(WAIT_S)

@@ -169,7 +169,7 @@ def full_state() -> State:
         lost=Map({("id-1", 0): (s.LostRange(2, 4, 7), s.LostRange(6, 8, 8))}),
         pending=(
             s.PendingCommit("p", 3, 9, ("data/0000000000000008/f.seg",), (("id-1", 0, a_slice),)),
-            s.PendingCommit("q", 0, 9, (), (), (("id-1", 0, a_piece),)),
+            s.PendingCommit("q", 0, 9, (), (), (("id-1", 0, a_piece),), -1),
         ),
         features=Map({"metadata.version": 4}),
     )

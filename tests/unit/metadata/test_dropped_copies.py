@@ -64,6 +64,20 @@ def test_the_last_copy_is_not_dropped() -> None:
     assert log.brokers_of(name) == (0,)
 
 
+def test_a_copy_on_a_fenced_broker_may_be_lost() -> None:
+    """So it is not a reason to drop the other one.  That is dropped when the broker is back."""
+    log = log_with(1)
+    first, second = log.put((1,)), log.put((0, 1))
+    log.copied(7, *first, *second)
+    log.fence(1)
+    later(log, 2 * MINUTE)
+    assert (log.brokers_of(first[0]), log.brokers_of(second[0])) == ((1, 7), (0, 1))
+    assert log.copies_counted() == log.copies_recounted()
+    log.back(1)
+    later(log, 2 * STEP)
+    assert log.brokers_of(first[0]) == (1,)
+
+
 def test_it_is_never_in_sync_and_counts_for_no_commit() -> None:
     """Its copies count by a record that names their objects only."""
     log = log_with(1)

@@ -320,3 +320,25 @@ def test_what_an_active_broker_has_is_not_lost(log: PendingHistory) -> None:
     log.renew(1, lose_data=True)
     assert log.command(LoseCommit(lost=lost_record(log, (1, 2))))
     assert log.ends(("u", 0)) == (1, 1)
+
+
+@pytest.mark.parametrize(("sequence", "dense"), [(0, True), (5, False)])
+def test_a_commit_with_acks_all_is_not_given_up_for_brokers_that_are_away(
+    log: PendingHistory, sequence: int, dense: bool
+) -> None:
+    """All in-sync replicas had it.  When nobody has it any more, its repeat is written again: nobody has seen it."""
+    log.topic((1, 2), name="u")
+    log.leader_only(("u", 0), held=(1,))
+    identity = {"producer": "stream", "birth": -1, "sequence": sequence, "dense": dense}
+    batch = log.upload_to((2,), ("u", 0), **identity)
+    assert log.commit_record(batch).pending and log.isr("u") == (2,)
+    log.fence(2)
+    log.fence(1)
+    log.back(1)
+    assert log.isr("u") == (1,) and log.ends(("u", 0)) == (1, 2)
+    assert log.is_void(lost_record(log, (1,)))
+    log.renew(2, lose_data=True)
+    assert log.command(LoseCommit(lost=lost_record(log, (1,)))) and log.ends(("u", 0)) == (2, 2)
+    again = log.commit_record(log.upload_to((1,), ("u", 0), **identity))
+    assert not again.repeated and list(again.ranges.values()) == [range(2, 3)]
+    assert decode_checkpoint(encode_checkpoint(log.state), "x") == log.state
