@@ -282,7 +282,10 @@ def _with_lost(state: State, commit: PendingCommit) -> Map[TopicKey, tuple[LostR
     for key, entries in entries_of(commit).items():
         part, known = state.partitions.get(key), lost.get(key, ())
         kept = [one for one in known if part is not None and one.end > part.start]
-        lost = lost.set(key, tuple(sorted([*kept, LostRange(entries[0].start, entries[-1].end, commit.version)])))
+        here = LostRange(
+            entries[0].start, entries[-1].end, commit.version
+        )  # known if the root of its hole is lost, too
+        lost = lost.set(key, tuple(sorted({*kept, here})))
     return lost
 
 
