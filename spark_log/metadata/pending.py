@@ -303,6 +303,12 @@ def entries_with_pending(state: State) -> dict[TopicKey, tuple[Slice | r.Piece, 
     return found
 
 
+def pending_copies(state: State) -> set[str]:
+    """Objects on the roots of brokers that readers do not need yet."""
+    names = (name for one in state.pending for name in one.objects)
+    return {name for name in names if copies_of(state, state.objects[name]) is not None}
+
+
 def visible_end(state: State, key: TopicKey) -> int:
     """Where the first pending commit of a partition begins, or its end: what `Partition.readable_end` must be."""
     starts = (new[key][0].start for one in state.pending if key in (new := entries_of(one)))

@@ -46,6 +46,7 @@ from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.commands import SetConfigs
 from spark_log.metadata.decide.coordinators import RECOVERED_AS, check_is_here, moved_to, moving_to
+from spark_log.metadata.pending import pending_copies
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, LostRecord, SwapRecord, decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import ResetReplicas
@@ -251,7 +252,7 @@ class Mirror:
         Nobody waits for them: the others, and those of a root that does not answer, are copied when they are visible.
         """
         state = self._source.state
-        pending = _pending(state)
+        pending = pending_copies(state)
         self._ahead &= pending
         new = [name for name in sorted(pending - self._ahead) if _is_on_active_broker(state, name)]
         for first in range(0, len(new), PARALLEL_COPIES):
@@ -292,7 +293,7 @@ class Mirror:
         while True:
             self._source.refresh()
             view, there = self._source.view, set(self._store.list(DATA))
-            pending = _pending(view.state)
+            pending = pending_copies(view.state)
             wanted = {name: row.size for name, row in view.state.objects.items() if name not in pending}
             wanted |= dict.fromkeys(view.state.dropped_lists)
             if gone in wanted:
@@ -360,8 +361,8 @@ def _get_all(keys: Sequence[str]) -> Steps[list[bytes | None]]:
 def _replayed(state: State, data: bytes, key: str, wanted: dict[str, int | None]) -> State:
     """The state after a record; adds the objects that readers may need from it on, with their sizes."""
     batch = decode_batch(data, key)
-    before, state = _pending(state), replay(state, batch)
-    pending = _pending(state)
+    before, state = pending_copies(state), replay(state, batch)
+    pending = pending_copies(state)
     new = dict.fromkeys(before - pending)
     for record in batch.records:
         if isinstance(record, CommitRecord | SwapRecord | LostRecord):
@@ -371,12 +372,6 @@ def _replayed(state: State, data: bytes, key: str, wanted: dict[str, int | None]
     # A void record has no object in the state, and a lost commit has no more.
     wanted.update((name, row.size) for name in new if (row := state.objects.get(name)) is not None)
     return state
-
-
-def _pending(state: State) -> set[str]:
-    """Objects on the roots of brokers that readers do not need yet."""
-    names = (name for one in state.pending for name in one.objects)
-    return {name for name in names if copies_of(state, state.objects[name]) is not None}
 
 
 def _is_on_active_broker(state: State, name: str) -> bool:
@@ -507,7 +502,7 @@ def _version_of(url: str, storage_options: Mapping[str, Any] | None, cluster_id:
 def _check_objects(mirror: Journal) -> list[PendingCommit]:
     """Pending commits whose objects are missing.  Raises CorruptObject for other missing objects."""
     there, state = set(mirror.objects.list(DATA)), mirror.state
-    pending = _pending(state)
+    pending = pending_copies(state)
     if missing := sorted(name for name in state.objects if name not in there and name not in pending):
         raise CorruptObject(
             f"{mirror.metadata.url} lacks {counted(len(missing), 'object')} of version {mirror.state.version}, such as "

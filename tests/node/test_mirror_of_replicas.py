@@ -103,6 +103,7 @@ def test_a_mirror_does_not_wait_for_pending_records(log: Log, mirror: Mirror, tm
     shutil.copytree(tmp_path / "mirror", tmp_path / "early")
     begin_mirror(log, again := LocalStore(str(tmp_path / "again")))
     assert Mirror(log, again).round().behind == 0, "a first copy does not wait either"
+    assert verify(spark_log.connect(tmp_path / "again"), deep=True) == []
     (tmp_path / "away").rename(tmp_path / "disk2")
     assert log.admin.unfence_broker(2)
     Replicator(log).round()
