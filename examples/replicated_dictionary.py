@@ -52,7 +52,7 @@ async def serve(folder: str, node_id: int, addresses: dict[int, str]) -> None:
         node_id=node_id,
         listen=addresses[node_id],
         peers=peers,
-        secret="only the nodes know this",
+        secret="only-the-nodes-know-this",
     )
     node = Node(config, state)
     await node.start()

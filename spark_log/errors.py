@@ -206,14 +206,22 @@ class UploadFenced(SparkLogError):
 
 
 class NotEnoughReplicas(SparkLogError):
-    """Fewer in-sync replicas than `min.insync.replicas` have the records of a commit.  Nothing was applied."""
+    """Fewer in-sync replicas than `min.insync.replicas` have the records of a commit, or earlier ones that no active
+    broker has are not on all in-sync replicas.  Nothing was applied."""
 
     retriable = True
 
     def __init__(
-        self, message: str, *, lacking: Mapping[str, Sequence[int]], placement_group: int | None = None
+        self,
+        message: str,
+        *,
+        lacking: Mapping[str, Sequence[int]],
+        placement_group: int | None = None,
+        partition: tuple[str, int] | None = None,
     ) -> None:
         super().__init__(message)
+        self.partition = None if partition is None else (partition[0], partition[1])
+        """(topic id, number) of the partition whose earlier records are in the way; None: it is the whole group."""
         self.placement_group = placement_group
         """The group that the replicas are of."""
         self.lacking = {name: tuple(brokers) for name, brokers in lacking.items()}

@@ -7,6 +7,7 @@ import click
 from spark_log.cli.base import Noun, pass_session, verb
 from spark_log.cli.output import emit_fields, emit_line
 from spark_log.cli.session import CommandSession
+from spark_log.settings import INT_MAX
 
 
 @click.group(cls=Noun)
@@ -38,7 +39,9 @@ def _random_id() -> str:
 @verb(quorum, "init")
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
 @click.option("--cluster-id", required=True, metavar="ID", help="The id of the cluster, the same on all nodes.")
-@click.option("--node", "node_id", required=True, type=click.IntRange(0), metavar="N", help="The id of this node.")
+@click.option(
+    "--node", "node_id", required=True, type=click.IntRange(0, INT_MAX), metavar="N", help="The id of this node."
+)
 @click.option("--standalone", is_flag=True, help="This node is the first voter of a new cluster.")
 @click.option(
     "--initial-voters",

@@ -18,14 +18,16 @@ from msgspec.structs import replace as moved
 from spark_log.metadata import records as r
 from spark_log.metadata.last_commit import last_commit
 from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.reassignments import places_of_pending
 from spark_log.metadata.replay_reassignments import with_late_slices
 from spark_log.metadata.replay_replicas import not_pending, placed_rows, swapped_copies
-from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.replicas import copies_of, epoch_of, group_at, is_active, is_async, min_insync, targets_of
 from spark_log.metadata.state import LostRange, Partition, PendingCommit, ProducerState, State, TopicKey
 from spark_log.model import ACKS_ALL, APPEND_TIME, CREATE_TIME, Slice
 from spark_log.settings import topic_config
 
+PENDING_MAX = 10_000
+"""The most pending commits of a partition: each change of copies looks at all of them."""
 LACKING_MAX = 256
 """The most objects that the reply to a commit says must be copied first."""
 
@@ -123,42 +125,36 @@ def pending_commit(state: State, record: r.CommitRecord, new: Entries) -> Pendin
 
 
 def released(state: State) -> State:
-    """The state in which each pending commit that readers may see is visible."""
+    """The state in which each pending commit that readers may see is visible.
+
+    Whether one is due depends on those before it, and not on copies that they change: so all are released together.
+    """
+    due, ends = list[PendingCommit](), dict[TopicKey, int]()
     for commit in state.pending:
-        if is_due(state, commit):
-            state = _released(state, commit)
-    return state
+        if is_due(state, commit, ends):
+            due.append(commit)
+            ends.update({key: entries[-1].end for key, entries in entries_of(commit).items()})
+    return _released(state, due) if due else state
 
 
 def newest_released(state: State) -> State:
     """The same for the newest commit only: nothing has changed for the others."""
-    return _released(state, state.pending[-1]) if is_due(state, state.pending[-1]) else state
+    return _released(state, state.pending[-1:]) if is_due(state, state.pending[-1], {}) else state
 
 
-def _released(state: State, commit: PendingCommit) -> State:
-    new, places = entries_of(commit), _places(state, commit)
+def _released(state: State, due: Sequence[PendingCommit]) -> State:
+    new, places, gone = dict[TopicKey, list[Slice | r.Piece]](), dict[TopicKey, set[int]](), set(map(id, due))
+    for commit in due:
+        for key, entries in entries_of(commit).items():
+            new.setdefault(key, []).extend(entries)
+        for key, groups in places_of_pending(state, commit).items():
+            places.setdefault(key, set()).update(groups)
     state = replace(
-        not_pending(state, commit.objects),
+        not_pending(state, [name for commit in due for name in commit.objects]),
         partitions=with_entries(state, new),
-        pending=tuple(one for one in state.pending if one is not commit),
+        pending=tuple(one for one in state.pending if id(one) not in gone),
     )
     return with_late_slices(state, places)
-
-
-def _places(state: State, commit: PendingCommit) -> dict[TopicKey, set[int]]:
-    """The groups of the objects of a commit, by partition.  For one whose slices are in an index: all groups."""
-    groups = {name: _group_of(state, name) for name in commit.objects}
-    found: dict[TopicKey, set[int]] = {}
-    for topic_id, number, piece in commit.slices:
-        found.setdefault((topic_id, number), set()).add(groups[piece.object])
-    for topic_id, number, _ in commit.pieces:
-        found.setdefault((topic_id, number), set()).update(groups.values())
-    return found
-
-
-def _group_of(state: State, name: str) -> int:
-    known = copies_of(state, state.objects[name])
-    return OWN_GROUP if known is None else known.group
 
 
 def entries_of(commit: PendingCommit) -> Entries:
@@ -171,15 +167,20 @@ def entries_of(commit: PendingCommit) -> Entries:
     return found
 
 
-def is_due(state: State, commit: PendingCommit) -> bool:
-    """Whether readers may see a commit: no earlier one of its partitions is pending, and the replicas have it."""
-    new = entries_of(commit)
-    return all(_is_next(state, key, entries[0].start) for key, entries in new.items()) and _is_held(state, commit)
+def is_due(state: State, commit: PendingCommit, ends: Mapping[TopicKey, int]) -> bool:
+    """Whether readers may see a commit: no earlier one of its partitions is pending, and the replicas have it.
+
+    ends:  the high watermarks of partitions in which earlier commits are due.
+    """
+    for key, entries in entries_of(commit).items():
+        if not _is_next(state, key, ends.get(key), entries[0].start):
+            return False
+    return _is_held(state, commit)
 
 
-def _is_next(state: State, key: TopicKey, start: int) -> bool:
+def _is_next(state: State, key: TopicKey, end: int | None, start: int) -> bool:
     part = state.partitions.get(key)
-    return part is None or state.topics[key[0]].deleted or part.readable_end == start
+    return part is None or state.topics[key[0]].deleted or (part.readable_end if end is None else end) == start
 
 
 def _is_held(state: State, commit: PendingCommit) -> bool:
@@ -193,9 +194,14 @@ def _is_held(state: State, commit: PendingCommit) -> bool:
             isr = state.placement_groups[known.group].isr
             if not isr or not set(isr).issubset(known.brokers):
                 return False
-    return not any(
+    return not _is_short(state, commit)
+
+
+def _is_short(state: State, commit: PendingCommit) -> bool:
+    """Whether an ISR is below `min.insync.replicas`."""
+    return any(
         key in state.partitions and _is_below_min(state, group, min_insync(state, key[0]))
-        for key, groups in _places(state, commit).items()
+        for key, groups in places_of_pending(state, commit).items()
         for group in groups
     )
 
@@ -208,7 +214,11 @@ def _is_below_min(state: State, number: int, least: int) -> bool:
 
 def is_pending_in(state: State, key: TopicKey) -> bool:
     """Whether a pending commit has records of a partition."""
-    return any(key == (topic_id, number) for one in state.pending for topic_id, number, _ in (*one.slices, *one.pieces))
+    return any(_has(one, key) for one in state.pending)
+
+
+def _has(commit: PendingCommit, key: TopicKey) -> bool:
+    return any(key == (topic_id, number) for topic_id, number, _ in (*commit.slices, *commit.pieces))
 
 
 def is_lost(state: State, commit: PendingCommit) -> bool:
@@ -216,10 +226,7 @@ def is_lost(state: State, commit: PendingCommit) -> bool:
     its writer may be a stream, whose batch must be in the log once."""
     if commit.acks == ACKS_ALL:
         return is_gone(state, commit)
-    return any(
-        known is not None and not any(is_active(state, broker) for broker in known.brokers)
-        for known in (copies_of(state, state.objects[name]) for name in commit.objects)
-    )
+    return any(_is_away(state, name) for name in commit.objects)
 
 
 def is_gone(state: State, commit: PendingCommit) -> bool:
@@ -234,35 +241,64 @@ def lost_commit(state: State, record: r.LostRecord) -> PendingCommit | None:
     if commit is None or not commit.objects or not is_lost(state, commit):
         return None
     keys = [(run.topic_id, run.partition) for _, run in record.slices]
-    if any(run.rows for _, run in record.slices) or sorted(keys) != sorted(entries_of(commit)):
+    if any(run.rows for _, run in record.slices) or sorted(keys) != sorted(lost_entries(state, commit)):
         return None
     return commit
 
 
+def lost_entries(state: State, commit: PendingCommit) -> Entries:
+    """The entries of a lost commit that become holes.
+
+    With acks=1 those of partitions in whose objects, or in those of partitions that share these, one is lost.  With
+    acks=all, and if the slices are in an index, all.
+    """
+    new = entries_of(commit)
+    if commit.acks == ACKS_ALL or commit.pieces:
+        return new
+    lost, count = {name for name in commit.objects if _is_away(state, name)}, -1
+    keys = set[TopicKey]()
+    while len(keys) != count:
+        count = len(keys)
+        keys.update((topic_id, number) for topic_id, number, piece in commit.slices if piece.object in lost)
+        lost.update(piece.object for topic_id, number, piece in commit.slices if (topic_id, number) in keys)
+    return {key: entries for key, entries in new.items() if key in keys}
+
+
+def _is_away(state: State, name: str) -> bool:
+    """Whether no active broker has an object."""
+    known = copies_of(state, state.objects[name])
+    return known is not None and not any(is_active(state, broker) for broker in known.brokers)
+
+
 def with_holes(state: State, commit: PendingCommit, record: r.LostRecord) -> State | None:
-    """The state with holes in place of a pending commit.  They wait for their turn as it did."""
+    """The state with holes in place of a pending commit's lost entries.  They wait for their turn as it did."""
     live = [0] * len(record.objects)
     for number, _ in record.slices:
         live[number] += 1
     placed = placed_rows(state, record.objects, record.placed, live, pending=True)
     if placed is None:
         return None
-    (after, rows), gone = placed, [state.objects[name] for name in commit.objects]
+    old = lost_entries(state, commit)
+    kept = tuple(one for one in commit.slices if (one[0], one[1]) not in old)
+    stay = {piece.object for _, _, piece in kept}
+    names = [name for name in commit.objects if name not in stay]
+    (after, rows), gone = placed, [state.objects[name] for name in names]
     after = replace(
         after,
-        objects=state.objects.without(commit.objects).update(rows),
-        dropped=state.dropped.update(dict.fromkeys(commit.objects, state.version)),
+        objects=state.objects.without(names).update(rows),
+        dropped=state.dropped.update(dict.fromkeys(names, state.version)),
     )
-    holes, old = list[tuple[str, int, Slice]](), entries_of(commit)
+    holes = list[tuple[str, int, Slice]]()
     for number, run in record.slices:
         entries, name = old[run.topic_id, run.partition], record.objects[number].name
         newest_us = max(entry.max_us for entry in entries)
         span = (entries[0].start, entries[-1].end, name, run.position, run.length, run.crc, run.batches)
         holes.append((run.topic_id, run.partition, Slice(*span, newest_us, newest_us)))
-    new = commit._replace(objects=tuple(made.name for made in record.objects), slices=tuple(holes), pieces=())
+    objects = (*(name for name in commit.objects if name in stay), *(made.name for made in record.objects))
+    new = commit._replace(objects=objects, slices=(*kept, *holes), pieces=())
     after = swapped_copies(after, gone, record.placed)
     pending = tuple(new if one is commit else one for one in state.pending)
-    return replace(after, pending=pending, lost=_with_lost(state, commit), producers=_taken_back(state, commit))
+    return replace(after, pending=pending, lost=_with_lost(state, commit, old), producers=_taken_back(state, commit))
 
 
 def _taken_back(state: State, commit: PendingCommit) -> Map[str, ProducerState]:
@@ -277,15 +313,13 @@ def _taken_back(state: State, commit: PendingCommit) -> Map[str, ProducerState]:
     return state.producers.set(commit.producer, known._replace(last_commit=before))
 
 
-def _with_lost(state: State, commit: PendingCommit) -> Map[TopicKey, tuple[LostRange, ...]]:
+def _with_lost(state: State, commit: PendingCommit, entries: Entries) -> Map[TopicKey, tuple[LostRange, ...]]:
     lost = state.lost
-    for key, entries in entries_of(commit).items():
+    for key, some in entries.items():
         part, known = state.partitions.get(key), lost.get(key, ())
         kept = [one for one in known if part is not None and one.end > part.start]
-        here = LostRange(
-            entries[0].start, entries[-1].end, commit.version
-        )  # known if the root of its hole is lost, too
-        lost = lost.set(key, tuple(sorted({*kept, here})))
+        # The range is known already if the root of its hole is lost, too.
+        lost = lost.set(key, tuple(sorted({*kept, LostRange(some[0].start, some[-1].end, commit.version)})))
     return lost
 
 
@@ -323,6 +357,14 @@ def pending_of(state: State, producer: str, sequence: int) -> PendingCommit | No
     return next((one for one in state.pending if (one.producer, one.sequence) == (producer, sequence)), None)
 
 
+def is_full(state: State, key: TopicKey) -> bool:
+    """Whether as many commits of a partition are pending as there may be."""
+    part = state.partitions[key]
+    if min(part.end - part.readable_end, len(state.pending)) < PENDING_MAX:
+        return False
+    return sum(_has(one, key) for one in state.pending) >= PENDING_MAX
+
+
 def lacking_objects(state: State, commits: Iterable[PendingCommit]) -> tuple[LackingObject, ...]:
     """The objects of pending commits that in-sync replicas lack, although an active broker has them."""
     found: list[LackingObject] = []
@@ -336,6 +378,33 @@ def lacking_objects(state: State, commits: Iterable[PendingCommit]) -> tuple[Lac
         if held and lacking:
             found.append(LackingObject(name, row.size, known.group, held, lacking))
     return tuple(found)
+
+
+def stuck_partition(state: State, keys: Iterable[TopicKey]) -> TopicKey | None:
+    """The first partition in which a new commit would be behind pending ones that copies do not make visible."""
+    behind = [key for key in keys if (part := state.partitions.get(key)) and part.end != part.readable_end]
+    if not behind or not any(_is_stuck(state, one) for one in _waited_for(state, behind)):
+        return None
+    return next(key for key in behind if any(_is_stuck(state, one) for one in _waited_for(state, [key])))
+
+
+def _waited_for(state: State, keys: Iterable[TopicKey]) -> Iterator[PendingCommit]:
+    """The pending commits for which a new one in these partitions waits, the newest first."""
+    named = set(keys)
+    for one in reversed(state.pending):
+        if not named.isdisjoint(new := entries_of(one)):
+            named.update(new)
+            yield one
+
+
+def _is_stuck(state: State, commit: PendingCommit) -> bool:
+    """Whether a broker has to come back before readers see a commit, or the log has to give it up."""
+    for known in (copies_of(state, state.objects[name]) for name in commit.objects):
+        if known is not None and not any(is_active(state, broker) for broker in known.brokers):
+            return True
+        if known is not None and not state.placement_groups[known.group].isr:
+            return True
+    return _is_short(state, commit)
 
 
 def pending_until(state: State, commit: PendingCommit) -> Iterator[PendingCommit]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.replicas import copies_of, group_at, group_number
-from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.state import PendingCommit, State, TopicKey
 
 
 class PartitionReassignment(NamedTuple):
@@ -84,4 +84,29 @@ def objects_elsewhere(state: State, key: TopicKey, names: Iterable[str]) -> froz
         name
         for name in set(names)
         if name in state.objects and not has_same_brokers(state, group_of_object(state, name), number)
+    )
+
+
+def places_of_pending(state: State, commit: PendingCommit) -> dict[TopicKey, set[int]]:
+    """The groups of the objects of a commit, by partition.  For one whose slices are in an index: all groups."""
+    groups = {name: group_of_object(state, name) for name in commit.objects}
+    found = dict[TopicKey, set[int]]()
+    for topic_id, number, piece in commit.slices:
+        found.setdefault((topic_id, number), set()).add(groups[piece.object])
+    for topic_id, number, _ in commit.pieces:
+        found.setdefault((topic_id, number), set()).update(groups.values())
+    return found
+
+
+def pending_elsewhere(state: State) -> frozenset[TopicKey]:
+    """Partitions that move, and have pending commits in objects of groups with other brokers.
+
+    Nobody has looked at these slices, so the move is not done.
+    """
+    return frozenset(
+        key
+        for commit in state.pending
+        for key, groups in places_of_pending(state, commit).items()
+        if is_moving(state, key)
+        and not all(has_same_brokers(state, group, group_number(state, key)) for group in groups)
     )

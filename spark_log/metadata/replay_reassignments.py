@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from spark_log.metadata import records as r
-from spark_log.metadata.reassignments import has_same_brokers
+from spark_log.metadata.reassignments import has_same_brokers, pending_elsewhere, places_of_pending
 from spark_log.metadata.replay_replicas import with_group
 from spark_log.metadata.replica_state import OWN_GROUP, Reassignment
 from spark_log.metadata.replicas import group_number, group_numbers
@@ -58,15 +58,12 @@ def _with_numbers(state: State, numbers: Mapping[str, list[int]]) -> State:
 
 
 def replay_moved(state: State, record: r.MovedRecord) -> State | None:
-    """A late commit since the slices were looked at may have put others in former groups; a swap has not.
-
-    Nobody has looked at the slices of pending commits.
-    """
-    rows = dict[TopicKey, Reassignment]()
+    """A late commit since the slices were looked at may have put others in former groups; a swap has not."""
+    rows, unseen = dict[TopicKey, Reassignment](), pending_elsewhere(state)
     for topic_id, partition, version, seen in record.partitions:
         key = topic_id, partition
-        row, part = state.reassignments.get(key), state.partitions.get(key)
-        if row is None or part is None or not row.left or part.end != part.readable_end:
+        row = state.reassignments.get(key)
+        if row is None or key not in state.partitions or not row.left or key in unseen:
             continue
         if row.version == version and row.late <= seen:
             rows[key] = Reassignment(group_number(state, key), (), row.former, row.version)
@@ -83,7 +80,7 @@ def with_late_slices(state: State, places: Mapping[TopicKey, set[int]]) -> State
     rows = dict[TopicKey, Reassignment]()
     for key, groups in places.items():
         row = state.reassignments.get(key)
-        late = () if row is None else _others(state, group_number(state, key), groups.intersection(row.former))
+        late = () if row is None else _others(state, group_number(state, key), sorted(groups.intersection(row.former)))
         if row is not None and late:
             origin = row.origin if row.left else late[0]
             left = tuple(dict.fromkeys((*row.left, *late)))
@@ -105,15 +102,25 @@ def places_of_slices(record: r.CommitRecord) -> dict[TopicKey, set[int]]:
 def without_ended(state: State, fence: int) -> State:
     """After the fence has moved: no upload for former replicas can be committed any more.
 
-    Groups that nothing uses go away.
+    Those that are committed, and pending, are late when they become visible.  Groups that nothing uses go away.
     """
     if not state.placement_groups:
         return state
-    rows = state.reassignments
+    rows, late = state.reassignments, _pending_late(state)
     for key, row in state.reassignments.items():
-        if row.version <= fence and not row.left:
+        if row.version <= fence and not row.left and key not in late:
             rows = rows.delete(key)
     return _without_unused(replace(state, reassignments=rows))
+
+
+def _pending_late(state: State) -> set[TopicKey]:
+    """Partitions of which pending commits have objects of former groups."""
+    return {
+        key
+        for commit in state.pending
+        for key, groups in places_of_pending(state, commit).items()
+        if (row := state.reassignments.get(key)) is not None and groups.intersection(row.former)
+    }
 
 
 def _without_unused(state: State) -> State:

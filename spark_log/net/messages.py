@@ -54,6 +54,7 @@ _FIELDS = (
     "retry_after_ms",
     "lacking",
     "placement_group",
+    "partition",
 )
 """Attributes of errors that error handlers need."""
 

@@ -19,7 +19,8 @@ from spark_log.errors import (
 )
 from spark_log.net.address import parse_address
 from spark_log.quorum.messages import ReplicaKey
-from spark_log.quorum.voters import Voters
+from spark_log.quorum.voters import Voters, maybe_node_id
+from spark_log.settings import INT_MAX
 
 PATH = "/v1/quorum"
 SECRET_MIN = 16
@@ -43,7 +44,11 @@ class Identity:
 
 
 def check_secret(secret: str) -> None:
-    """Raises InvalidRequest."""
+    """That a header can carry it unchanged.  Raises InvalidRequest, without the secret."""
+    other = next((at for at, one in enumerate(secret, 1) if not "!" <= one <= "~"), None)
+    if other is not None:
+        cure = "remove the newline at its end" if secret.endswith("\n") else f"replace the character {other}"
+        raise InvalidRequest(f"the secret of the nodes is not printable ASCII without spaces: {cure}")
     if len(secret) < SECRET_MIN:
         raise InvalidRequest(f"the secret of the nodes has {len(secret)} characters: expected {SECRET_MIN} at least")
 
@@ -107,6 +112,7 @@ def key_text(key: ReplicaKey) -> str:
 def parse_key(text: str) -> ReplicaKey:
     """Raises InvalidRequest."""
     node, _, directory = text.partition("@")
-    if not (node.isascii() and node.isdigit() and directory):
-        raise InvalidRequest(f"{text!r} is not a node and its directory id, as in 1@{'x' * 8}")
-    return ReplicaKey(int(node), directory)
+    node_id = maybe_node_id(node)
+    if node_id is None or not directory:
+        raise InvalidRequest(f"{text[:100]!r} is not a node id up to {INT_MAX} and a directory id, as in 1@{'x' * 8}")
+    return ReplicaKey(node_id, directory)

@@ -92,6 +92,8 @@ class Link:
             return f"it cannot be reached: {error.os_error.strerror or error.os_error}", 0
         except (aiohttp.ClientError, OSError) as error:
             return f"{error or type(error).__name__}", 0
+        except Exception as error:  # noqa: BLE001  another attempt may succeed, and the status shows the error
+            return f"{type(error).__name__}: {error}", REFUSED_PAUSE_S
 
     async def _send_all(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         """The other side sends nothing but answers to heartbeats, which `receive` handles."""
@@ -166,7 +168,11 @@ class Connect:
             if isinstance(error.os_error, ConnectionRefusedError):
                 self._refused(link.node_id)
             raise
-        self._voters(voters_of(socket._response.headers))
+        try:
+            self._voters(voters_of(socket._response.headers))
+        except BaseException:
+            await socket.close()
+            raise
         return socket
 
     async def close(self) -> None:

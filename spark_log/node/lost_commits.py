@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
 from spark_log.journal.replica_puts import put_replicas
-from spark_log.metadata.pending import entries_of
+from spark_log.metadata.pending import lost_entries
 from spark_log.metadata.records import Copy, LostRecord
 from spark_log.metadata.replica_commands import LoseCommit, RemoveCopies
 from spark_log.metadata.replicas import copies_of, epoch_of, group_number, targets_of
@@ -20,12 +20,12 @@ from spark_log.text import counted
 
 
 def lose(journal: Journal, state: State, commit: PendingCommit) -> bool:
-    """Make holes of a pending commit; False if an active broker has its objects now.
+    """Make holes of what is lost of a pending commit; False if an active broker has its objects now.
 
     Raises LeaderNotAvailable if the objects without records cannot be put.
     """
     groups = dict[int, list[TopicKey]]()
-    for key in entries_of(commit):
+    for key in lost_entries(state, commit):
         if key in state.partitions:
             groups.setdefault(group_number(state, key), []).append(key)
     made, slices, placed = list[DataObject](), list[tuple[int, Run]](), list[Placed]()
@@ -38,18 +38,19 @@ def lose(journal: Journal, state: State, commit: PendingCommit) -> bool:
     return bool(journal.propose(LoseCommit(lost=_record(state, commit, made, slices, placed))))
 
 
-def lose_in_own_root(journal: Journal, state: State, commit: PendingCommit) -> None:
-    """The same in a log that has no other root any more, and lacks objects of the commit."""
-    keys = [key for key in entries_of(commit) if key in state.partitions]
+def lose_in_own_root(journal: Journal, commit: PendingCommit) -> str:
+    """The same in a log that has no other root any more, and lacks objects of the commit.  Returns `lost_text`."""
+    state, own = journal.state, journal.roots.own
+    rows = ((name, copies_of(state, state.objects[name])) for name in commit.objects if own.size(name) is None)
+    gone = [Copy(name, one, epoch_of(state, one) or 0) for name, known in rows if known for one in known.brokers]
+    journal.propose(RemoveCopies(copies=tuple(gone)), upkeep=False)
+    state = journal.state
+    keys = [key for key in lost_entries(state, commit) if key in state.partitions]
     with _holes(journal, state, commit, keys) as (one, written):
-        journal.roots.own.put(one.name, Chunks(written.chunks))
-    rows = ((name, copies_of(state, state.objects[name])) for name in commit.objects)
-    gone = tuple(
-        Copy(name, broker, epoch_of(state, broker) or 0) for name, where in rows if where for broker in where.brokers
-    )
-    journal.propose(RemoveCopies(copies=gone), upkeep=False)
+        own.put(one.name, Chunks(written.chunks))
     lost = _record(state, commit, [one], [(0, run) for run in written.runs], [])
     journal.propose(LoseCommit(lost=lost), upkeep=False)
+    return lost_text(state, commit)
 
 
 def _record(
@@ -73,7 +74,7 @@ def _holes(
     journal: Journal, state: State, commit: PendingCommit, keys: Sequence[TopicKey]
 ) -> Iterator[tuple[DataObject, WrittenSegment]]:
     """An object without records for partitions of a commit, to be put."""
-    writer, entries = SegmentWriter(), entries_of(commit)
+    writer, entries = SegmentWriter(), lost_entries(state, commit)
     try:
         for key in keys:
             writer.extend(*key, entries[key][-1].end - entries[key][0].start)
@@ -86,7 +87,7 @@ def _holes(
 
 def lost_text(state: State, commit: PendingCommit) -> str:
     """A sentence that names the records."""
-    new = entries_of(commit)
+    new = lost_entries(state, commit)
     rows = sum(entries[-1].end - entries[0].start for entries in new.values())
     named = [
         f"offsets {entries[0].start} to {entries[-1].end - 1} of {state.topics[key[0]].name}-{key[1]}"

@@ -52,7 +52,7 @@ from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import ResetReplicas
 from spark_log.metadata.replicas import copies_of, is_active
 from spark_log.metadata.state import PendingCommit, State
-from spark_log.node.lost_commits import lose_in_own_root, lost_text
+from spark_log.node.lost_commits import lose_in_own_root
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
 from spark_log.store.object_copies import copy_object
@@ -526,8 +526,7 @@ def _end_mirror(mirror: Journal, log: StorageLog, missing: Sequence[PendingCommi
     before = journal.state.version
     epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="")
     for commit in missing:
-        logger.error("%s: %s", mirror.metadata.url, lost_text(journal.state, commit))
-        lose_in_own_root(journal, journal.state, commit)
+        logger.error("%s: %s", mirror.metadata.url, lose_in_own_root(journal, commit))
     if journal.state.brokers or journal.state.assignments:  # whose roots belong to the lost log
         journal.propose(ResetReplicas(), upkeep=False)
     if FACTOR in journal.state.configs:  # otherwise no topic could be created until there are as many brokers again

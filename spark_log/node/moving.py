@@ -17,7 +17,7 @@ from spark_log.clock import Clock
 from spark_log.journal.metadata_log import decided
 from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import Decide, Steps
-from spark_log.metadata.reassignments import moving, objects_elsewhere
+from spark_log.metadata.reassignments import is_moving, moving, objects_elsewhere, pending_elsewhere
 from spark_log.metadata.records import Moved
 from spark_log.metadata.replica_commands import EndReassignments
 from spark_log.metadata.state import State, TopicKey
@@ -160,16 +160,16 @@ def _first_bytes(stretches: Sequence[Stretch]) -> list[Stretch]:
 
 
 def _end_moves(state: State, keys: Collection[TopicKey], on_failure: OnFailure) -> Steps[tuple[State, int]]:
-    """Record which of these partitions have no live slice elsewhere; the state afterwards, and their number."""
-    ended = list[Moved]()
-    for some in _batches([key for key in moving(state) if key in keys]):
+    """Record which of these partitions have no live slice elsewhere; the state afterwards, and how many are done."""
+    ended, unseen = list[Moved](), pending_elsewhere(state)
+    for some in _batches([key for key in moving(state) if key in keys and key not in unseen]):
         slices = yield from live_slices(state, some, on_failure)
         for key, pieces in slices.items():
             if not objects_elsewhere(state, key, (piece.object for piece in pieces)):
                 ended.append(Moved(*key, state.reassignments[key].version, state.version))
     if ended:
         state = yield Decide([Proposal(EndReassignments(partitions=tuple(ended)))])
-    return state, len(ended)
+    return state, sum(not is_moving(state, (one.topic_id, one.partition)) for one in ended)
 
 
 class Mover:

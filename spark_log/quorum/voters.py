@@ -7,12 +7,27 @@ from typing import TypeAlias
 
 import msgspec
 
+from spark_log.errors import InvalidRequest
 from spark_log.quorum.messages import ReplicaKey
+from spark_log.settings import INT_MAX
 
 Voters: TypeAlias = tuple[ReplicaKey, ...]
 """Sorted; each id occurs once."""
 
 _DECODER = msgspec.json.Decoder(Voters)
+
+
+def check_node_id(node_id: int) -> None:
+    """Raises InvalidRequest."""
+    if not 0 <= node_id <= INT_MAX:
+        raise InvalidRequest(f"node id: {node_id} is not between 0 and {INT_MAX}")
+
+
+def maybe_node_id(text: str) -> int | None:
+    """None if it is not the id of a node."""
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(INT_MAX))):
+        return None
+    return int(text) if int(text) <= INT_MAX else None
 
 
 def is_majority(some: Collection[ReplicaKey], voters: Voters) -> bool:

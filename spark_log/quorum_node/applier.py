@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
 from typing import NamedTuple, Protocol
 
 from spark_log.quorum.messages import Entry, Kind, Position
+from spark_log.quorum_node.daemon_threads import DaemonThreads
 from spark_log.quorum_node.disk import Disk
 
 
@@ -37,7 +37,9 @@ class Work(NamedTuple):
 class Applier:
     """Runs in a task.  A snapshot that is being restored delays entries, and not the replica."""
 
-    def __init__(self, state: StateMachine, disk: Disk, threads: Executor, applied: Callable[[Entry], None]) -> None:
+    def __init__(
+        self, state: StateMachine, disk: Disk, threads: DaemonThreads, applied: Callable[[Entry], None]
+    ) -> None:
         """
         threads:  restore snapshots.
         applied:  called for each entry, also those without data.
@@ -56,6 +58,8 @@ class Applier:
         self._filled = asyncio.Event()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         """Offsets that have to be reached."""
+        self._error: Exception | None = None
+        """After `give_up`."""
 
     def give(self, restore: Position | None, committed: tuple[Entry, ...]) -> None:
         if restore is not None or committed:
@@ -85,7 +89,7 @@ class Applier:
     async def restore(self, snapshot: Position) -> None:
         """Nothing, if a newer snapshot has replaced this one meanwhile: then that one follows."""
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._restore, snapshot)
+            await self._threads.submit(self._restore, snapshot)
         except FileNotFoundError:
             return
         self.end, self.bytes = snapshot.offset, 0
@@ -95,7 +99,9 @@ class Applier:
         self._state.restore(self._disk.read_state(snapshot))
 
     async def reached(self, end: int) -> None:
-        """Wait until all entries before an offset are applied.  Raises the error of `give_up`."""
+        """Wait until all entries before an offset are applied.  Raises the error of `give_up`, which may come first."""
+        if self._error is not None:
+            raise self._error
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((end, future))
         self._notify()
@@ -109,6 +115,7 @@ class Applier:
 
     def give_up(self, error: Exception) -> None:
         """Nothing is applied any more."""
+        self._error = error
         for _, future in self._waiting:
             if not future.done():
                 future.set_exception(error)

@@ -11,11 +11,12 @@ from pathlib import Path
 from spark_log.errors import InconsistentClusterId, InvalidRequest, StorageError
 from spark_log.quorum.messages import EMPTY, ReplicaKey
 from spark_log.quorum.snapshot_format import encode_snapshot
-from spark_log.quorum.voters import Voters
+from spark_log.quorum.voters import Voters, check_node_id, maybe_node_id
 from spark_log.quorum_node.disk import NEW, PART, Disk, replace_file
 from spark_log.quorum_node.files import LocalFiles
 from spark_log.quorum_node.log_files import snapshot_name
 from spark_log.quorum_node.state_file import META, QUORUM_STATE, Meta, decode_meta, encode_meta, encode_state
+from spark_log.settings import INT_MAX
 
 LOCK = ".lock"
 FIRST = (QUORUM_STATE, snapshot_name(EMPTY))
@@ -49,6 +50,7 @@ def format_directory(path: str, meta: Meta, voters: Voters) -> None:
     voters:  the first ones of a new cluster; empty for a replica that joins.
     Raises InvalidRequest if it is formatted already, or not empty.
     """
+    check_node_id(meta.node_id)
     for what, value in (("cluster id", meta.cluster_id), ("directory id", meta.directory_id)):
         if not _ID.fullmatch(value):
             raise InvalidRequest(f"{what}: {value!r} is not made of 1 to 64 letters, digits, '-' and '_'")
@@ -68,13 +70,25 @@ def format_directory(path: str, meta: Meta, voters: Voters) -> None:
 
 
 def _make(path: str) -> None:
-    """The directory, with its name durable."""
+    """The directory, with its name durable, and the names of the directories that are made for it."""
+    parents = parents_to_sync(path)
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be made a directory: {error.strerror}") from error
-    parent = LocalFiles(os.path.dirname(os.path.abspath(path)))
-    parent.sync_names()
+    for parent in parents:
+        LocalFiles(parent).sync_names()
+
+
+def parents_to_sync(path: str) -> list[str]:
+    """The directories that get a new name when this one is made, and in any case its parent, as it may be made already,
+    by a process that was killed.  The outermost one is first.
+    """
+    parent = os.path.dirname(os.path.abspath(path))
+    found = [parent]
+    while not os.path.isdir(found[0]) and os.path.dirname(found[0]) != found[0]:
+        found.insert(0, os.path.dirname(found[0]))
+    return found
 
 
 def _check_empty(path: str) -> None:
@@ -125,7 +139,9 @@ def _locked(path: str) -> int:
     except OSError as error:
         holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "another process"
         os.close(descriptor)
-        raise InvalidRequest(f"{path} is used by {holder}: stop it first, or use another directory") from error
+        raise InvalidRequest(
+            f"{path} is used by {holder}, or by a child of it: stop it first, or use another directory"
+        ) from error
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
     return descriptor
@@ -136,9 +152,12 @@ def parse_voters(text: str) -> Voters:
     found = []
     for one in text.split(","):
         node, _, directory = one.strip().partition("@")
-        if not node.isascii() or not node.isdigit() or not _ID.fullmatch(directory):
-            raise InvalidRequest(f"voters: {one!r} is not of the form ID@DIRECTORY-ID, as in 1@{'x' * 8}")
-        found.append(ReplicaKey(int(node), directory))
+        node_id = maybe_node_id(node)
+        if node_id is None or not _ID.fullmatch(directory):
+            raise InvalidRequest(
+                f"voters: {one!r} is not of the form ID@DIRECTORY-ID, as in 1@{'x' * 8}, with an id up to {INT_MAX}"
+            )
+        found.append(ReplicaKey(node_id, directory))
     if len({key.id for key in found}) < len(found):
         raise InvalidRequest(f"voters: {text!r} has a node twice")
     return tuple(sorted(found))

@@ -17,7 +17,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -38,6 +37,7 @@ from spark_log.quorum.ready import ReadChunk, Ready, Restored
 from spark_log.quorum.snapshot_format import is_frame
 from spark_log.quorum.voters import Voters
 from spark_log.quorum_node.applier import Applier, StateMachine
+from spark_log.quorum_node.daemon_threads import DaemonThreads
 from spark_log.quorum_node.directory import open_directory
 from spark_log.quorum_node.node_config import NodeConfig, check_node_config
 from spark_log.quorum_node.node_disk import DiskWriter
@@ -51,7 +51,7 @@ SLOW_DISK_MS = 10_000
 """A leader whose disk has not finished a write for so long hands over."""
 WATCH_S = 1.0
 CLOSE_S = 5.0
-"""For the writes that are under way when the node stops."""
+"""For the writes that are under way when the node ends."""
 SNAPSHOT_AGAIN_S = 30.0
 """After a snapshot for which the disk had no space."""
 logger = logging.getLogger("spark_log")
@@ -100,20 +100,20 @@ class Node:
         self._ended: asyncio.Future[None] = loop.create_future()
         config = self.config
         self._directory = open_directory(config.directory, cluster_id=config.cluster_id, node_id=config.node_id)
+        disk = self._directory.disk
+        self._snapshots = DaemonThreads(2, "pylog-quorum-snapshot")
+        self._writer = DiskWriter(
+            disk, self._clock, persisted=self._persisted, full=self._give_up_lead, failed=self._fail
+        )
+        self._applier = Applier(self._state, disk, self._snapshots, self._applied)
+        self._applier.restored = self._pending.skipped
         try:
-            disk = self._directory.disk
-            self._snapshots = ThreadPoolExecutor(max_workers=2, thread_name_prefix="pylog-quorum-snapshot")
-            self._writer = DiskWriter(
-                disk, self._clock, persisted=self._persisted, full=self._give_up_lead, failed=self._fail
-            )
-            restored = await loop.run_in_executor(self._writer.thread, disk.load)
-            self._applier = Applier(self._state, disk, self._snapshots, self._applied)
-            self._applier.restored = self._pending.skipped
+            restored = await self._writer.thread.submit(disk.load)
             if restored.snapshot.offset:
                 await self._applier.restore(restored.snapshot)
             await self._connect()
         except BaseException:
-            self._directory.close()
+            await self._release(CLOSE_S)
             raise
         self._spawn(self._begin(restored))
         self._spawn(self._watch())
@@ -130,8 +130,12 @@ class Node:
             raise InvalidRequest(f"cannot listen on {config.listen}: {error.strerror or error}") from error
         self._found_voters: asyncio.Future[Voters] = asyncio.get_running_loop().create_future()
         identity = replace(identity, address=config.advertise or f"{host}:{self.port}")
-        connect = Connect(identity, config.secret, client_tls, refused=self._refused, voters=self._heard_of)
-        self._links = QuorumLinks(connect, config.peers)
+        try:
+            connect = Connect(identity, config.secret, client_tls, refused=self._refused, voters=self._heard_of)
+            self._links = QuorumLinks(connect, config.peers)
+        except BaseException:
+            await self._server.stop()
+            raise
 
     def _meet(self, other: Identity) -> None:
         self._links.meet(other)
@@ -159,13 +163,17 @@ class Node:
         """Wait for the end.  Raises the error that ended the node."""
         await asyncio.shield(self._ended)
 
-    async def stop(self) -> None:
-        """Hand over, if this node leads, and stop."""
+    async def stop(self, close_s: float = CLOSE_S) -> None:
+        """Hand over, if this node leads, and stop.
+
+        close_s:  for the writes that are under way.  The directory of a disk that hangs longer stays locked until the
+                  process ends.
+        """
         if not self._ended.done():
             await self.hand_over()
             await self._links.flush()
             self._end(None)
-        await self._close()
+        await self._close(close_s)
 
     def _fail(self, error: BaseException) -> None:
         """The node says nothing from here on, and the process should end."""
@@ -188,19 +196,25 @@ class Node:
         self._lose_reads()
         self._applier.give_up(not_leader(None, 0))
 
-    async def _close(self) -> None:
+    async def _close(self, close_s: float) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._links.close()
         await self._server.stop()
+        await self._release(close_s)
+
+    async def _release(self, close_s: float) -> None:
+        """End the threads, and unlock the directory, unless one of them may still change it."""
         self._writer.close()
-        self._snapshots.shutdown(wait=False, cancel_futures=True)
-        threads = {*self._snapshots._threads, *self._writer.thread._threads}
-        ends_s = time.monotonic() + CLOSE_S
-        while any(thread.is_alive() for thread in threads):
+        self._snapshots.close()
+        ends_s = time.monotonic() + close_s
+        while self._writer.thread.is_alive or self._snapshots.is_alive:
             if time.monotonic() > ends_s:
-                return  # the directory stays locked until the process ends: a thread may still change it
+                logger.error(
+                    "the disk has not answered: %s stays locked until this process ends", self.config.directory
+                )
+                return
             await asyncio.sleep(0.005)
         self._directory.close()
 
@@ -404,8 +418,7 @@ class Node:
         """Send a chunk of a snapshot; nothing, if it is damaged here."""
         disk, request = self._directory.disk, read.request
         try:
-            loop = asyncio.get_running_loop()
-            data, size = await loop.run_in_executor(self._snapshots, disk.read_chunk, request.snapshot, request.start)
+            data, size = await self._snapshots.submit(disk.read_chunk, request.snapshot, request.start)
         except CorruptObject as error:
             logger.error("%s; a follower cannot fetch it from here: this node hands over", error)
             self._give_up_lead()
@@ -446,12 +459,11 @@ class Node:
 
     async def _finish_snapshot(self, snapshot: Position, write: Callable[[], None]) -> None:
         """Forget the entries before the previous snapshot: a follower that lacks later ones needs no snapshot."""
-        loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._snapshots, write)
+            await self._snapshots.submit(write)
         except NoSpace as error:
             logger.error("no snapshot was made: %s", error)
-            self._snapshot_after_s = loop.time() + SNAPSHOT_AGAIN_S
+            self._snapshot_after_s = asyncio.get_running_loop().time() + SNAPSHOT_AGAIN_S
             return
         finally:
             self._is_snapshotting = False
@@ -459,7 +471,7 @@ class Node:
         before = self._machine.log.snapshot.offset
         if snapshot.offset > before:
             self._input(lambda machine, now_ms: machine.snapshotted(snapshot.offset, before, now_ms))
-        await loop.run_in_executor(self._writer.thread, self._directory.disk.snapshotted, snapshot, before)
+        await self._writer.thread.submit(self._directory.disk.snapshotted, snapshot, before)
 
 
 def _resolve(future: asyncio.Future[None] | None) -> None:

@@ -9,6 +9,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.net.address import is_loopback, parse_address, split_address
 from spark_log.net.quorum_handshake import check_secret
 from spark_log.quorum.ready import Config
+from spark_log.quorum.voters import check_node_id
 
 SNAPSHOT_BYTES = 64 << 20
 
@@ -26,7 +27,7 @@ class NodeConfig:
     """The address for other nodes; empty: the one it listens on."""
     peers: Mapping[int, str]
     """Addresses of the other nodes, by id."""
-    secret: str
+    secret: str = field(repr=False)
     """The same on all nodes, and not known to clients."""
     certificate: str = ""
     key: str = ""
@@ -42,6 +43,8 @@ class NodeConfig:
 def check_node_config(config: NodeConfig) -> None:
     """Raises InvalidRequest for settings that are invalid or unsafe."""
     check_secret(config.secret)
+    for node_id in (config.node_id, *config.peers):
+        check_node_id(node_id)
     for node_id, address in config.peers.items():
         parse_address(address, f"peers: node {node_id}")
         if node_id == config.node_id:

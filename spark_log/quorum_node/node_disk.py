@@ -6,11 +6,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from spark_log.clock import Clock
 from spark_log.errors import NoSpace
 from spark_log.quorum.ready import Persist
+from spark_log.quorum_node.daemon_threads import DaemonThreads
 from spark_log.quorum_node.disk import Disk
 from spark_log.quorum_node.writes import take_write
 
@@ -36,7 +36,7 @@ class DiskWriter:
         full:       called when the disk has no space.
         failed:     called with an error that is final.
         """
-        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pylog-quorum-disk")
+        self.thread = DaemonThreads(1, "pylog-quorum-disk")
         self.is_full = False
         self.writes = self.ms_max = 0
         self._disk, self._clock = disk, clock
@@ -59,7 +59,7 @@ class DiskWriter:
         if self._is_closed:
             return
         self._begun_ms = self._clock.monotonic_ms() if self._begun_ms is None else self._begun_ms
-        writing = asyncio.get_running_loop().run_in_executor(self.thread, self._disk.write, persist)
+        writing = self.thread.submit(self._disk.write, persist)
         writing.add_done_callback(lambda done: self._written(persist, done))
 
     def _written(self, persist: Persist, done: asyncio.Future[None]) -> None:
@@ -85,4 +85,4 @@ class DiskWriter:
         """A write that is under way ends; none is begun."""
         self._is_closed = True
         self._waiting.clear()
-        self.thread.shutdown(wait=False, cancel_futures=True)
+        self.thread.close()

@@ -29,7 +29,7 @@ from spark_log.quorum_node.node import Node
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.state_file import Meta
 
-SECRET = "a secret of the nodes"
+SECRET = "a-secret-of-the-nodes"
 CLUSTER = "test-cluster"
 
 

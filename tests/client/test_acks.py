@@ -110,14 +110,24 @@ def test_an_append_with_acks_all_copies_what_is_pending_before_it(log: spark_log
 
 
 def test_records_with_acks_all_are_not_acknowledged_before_readers_see_them(log: spark_log.Log) -> None:
-    """The only root that has an earlier record is away.  The error says that they are in the log."""
+    """The error says that they are in the log."""
+    pending = Committed(7, {}, repeated=True, pending=True)
+    with pytest.raises(RequestTimedOut, match="readers do not see it yet") as late:
+        await_visible(log.journal, pending, lambda: pending, 0)
+    assert late.value.maybe_applied
+
+
+def test_a_partition_whose_earlier_records_are_on_a_root_that_is_away_delays_no_other(log: spark_log.Log) -> None:
+    """Nothing is written behind them.  Other partitions are written, also those of the same replicas."""
+    log.admin.create_topics([spark_log.NewTopic("v", replica_assignment={0: (1, 2)})])
     commit_on_leader(log, "u")
     log.journal.propose(FenceBroker(broker=1, reason="by hand"))
-    with log.producer(delivery_timeout_ms=300) as producer:
-        future = producer.send("u", b"later")
-        with pytest.raises(RequestTimedOut, match="readers do not see it yet") as late:
-            future.result(30)
-    assert late.value.maybe_applied and ends(log, "u") == (0, 10)
+    with log.producer(delivery_timeout_ms=700, linger_ms=50) as producer:
+        late, *others = [producer.send(topic, b"x") for topic in ("u", "v", "t")]
+        assert [other.result(30).offset for other in others] == [0, 0] and not late.done()
+        with pytest.raises(NotEnoughReplicas, match="earlier records of u-0"):
+            late.result(30)
+    assert ends(log, "u") == (0, 9) and ends(log, "v") == ends(log, "t") == (1, 1)
 
 
 def test_offsets_of_pending_records_are_in_range(log: spark_log.Log) -> None:

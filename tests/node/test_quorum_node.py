@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -199,7 +200,7 @@ def test_a_node_joins_and_takes_the_place_of_a_lost_disk(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"secret": "another secret of nodes"}, "the secret differs"),
+        ({"secret": "another-secret-of-nodes"}, "the secret differs"),
         ({"peers": {1: "SECOND", 2: "FIRST"}}, "this is node 2, not node 1"),
     ],
 )
@@ -321,6 +322,8 @@ def test_an_error_of_the_application_ends_the_node(tmp_path: Path) -> None:
                 await found.nodes[1].append(b"b")
             with pytest.raises(AttributeError):
                 await found.nodes[1].run()
+            with pytest.raises(NotLeaderOrFollower):  # of a read that was confirmed just before
+                await asyncio.wait_for(found.nodes[1]._applier.reached(1000), 5)
 
     run(test)
 
@@ -346,8 +349,61 @@ def test_damage_stops_the_start(tmp_path: Path) -> None:
             await found.stop(1)
             log = found.path(1) / "0000000001.log"
             log.write_bytes(log.read_bytes().replace(b"PQU1", b"PQU2", 1))
+            damaged = found.node(1)
             with pytest.raises(CorruptObject, match="damaged at position 0"):
+                await damaged.start()
+            assert not damaged._writer.thread.is_alive and not damaged._snapshots.is_alive
+
+    run(test)
+
+
+def test_a_port_that_is_used_leaves_the_directory_free(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster(tmp_path / "other", count=1) as other:
+            found = Cluster(tmp_path, count=1)
+            with pytest.raises(InvalidRequest, match="cannot listen on"):
+                await found.node(1, listen=other.addresses[1]).start()
+            await found.start()
+            await found.append(b"x")
+            await found.stop(1)
+
+    run(test)
+
+
+def test_the_directory_of_a_disk_that_hangs_stays_locked(tmp_path: Path) -> None:
+    """The write may still reach the disk after the node has stopped: another process must not use the directory."""
+
+    async def test() -> None:
+        async with cluster(tmp_path, count=1) as found:
+            await found.append(b"a")
+            node = found.nodes.pop(1)
+            node._directory.disk.files.close()
+            log = found.path(1) / "0000000001.log"
+            log.unlink()
+            os.mkfifo(log)
+            hangs = asyncio.create_task(node.append(b"b"))
+            await until(lambda: node._writer.writing_ms)
+            await node.stop(close_s=0.05)
+            with pytest.raises(InvalidRequest, match="is used by process"):
                 await found.node(1).start()
+            with pytest.raises(NotLeaderOrFollower, match="the node has ended"):
+                await hangs
+            os.close(os.open(log, os.O_RDONLY | os.O_NONBLOCK))  # now the write fails
+            await until(lambda: not node._writer.thread.is_alive)
+            node._directory.close()
+
+    run(test)
+
+
+def test_an_address_that_cannot_be_used_is_in_the_status(tmp_path: Path) -> None:
+    """Whatever the error is, the link reports it, and tries again."""
+
+    async def test() -> None:
+        async with cluster(tmp_path, count=1, peers={2: f"{'a' * 70}.x:9551"}) as found:
+            await found.append(b"a")
+            node = found.nodes[1]
+            await until(lambda: (s := node.status()) and "UnicodeError: " in (s.problems[2] or ""))
+            assert not node._links._links[2].close().done()
 
     run(test)
 
@@ -359,6 +415,7 @@ def test_damage_stops_the_start(tmp_path: Path) -> None:
         ({"listen": "0.0.0.0:9551"}, "can be reached from other machines"),
         ({"listen": "0.0.0.0:9551", "insecure": True}, "is not an address for other nodes"),
         ({"peers": {1: "localhost:1"}}, "peers: 1 is this node"),
+        ({"peers": {2**31: "localhost:1"}}, "node id: 2147483648 is not between 0 and 2147483647"),
         ({"certificate": "x"}, "certificate, key and ca go together"),
     ],
 )
@@ -373,3 +430,8 @@ def test_invalid_settings_are_named(tmp_path: Path, config: dict[str, Any], mess
     }
     with pytest.raises(InvalidRequest, match=message):
         Node(NodeConfig(**{**values, **config}), Entries())
+
+
+def test_the_secret_is_not_shown() -> None:
+    config = NodeConfig(directory="d", cluster_id="c", node_id=1, listen="localhost:1", peers={}, secret=SECRET)
+    assert SECRET not in repr(config)

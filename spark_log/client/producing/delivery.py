@@ -4,8 +4,8 @@ A record that cannot be written fails alone.  After a storage failure, the commi
 until the delivery timeout, so it is applied once.  Encoding (`begin`) and writing (`deliver`) are separate steps, so
 that one round can be encoded while the one before is written.
 
-A delivery that is not patient raises `group_of` errors, so that its caller can deliver the records of other placement
-groups (`group_pipelines.py`).
+A delivery that is not patient raises `place_of` errors, so that its caller can deliver the other records
+(`group_pipelines.py`).
 """
 
 from __future__ import annotations
@@ -75,11 +75,21 @@ class Held(Exception):
     """Some of the records must not be written now."""
 
 
-def group_of(error: SparkLogError) -> int | None:
-    """The placement group without which the records could be written; None: it is not the reason for the error."""
-    if isinstance(error, LeaderNotAvailable | NotEnoughReplicas | NoReplica) and not error.maybe_applied:
-        return error.placement_group
-    return None
+class Place(NamedTuple):
+    """Records that cannot be written for a while."""
+
+    group: int
+    """Their placement group."""
+    partition: TopicKey | None = None
+    """None: all of the group."""
+
+
+def place_of(error: SparkLogError) -> Place | None:
+    """The place without which the other records could be written; None: it is not the reason for the error."""
+    if not isinstance(error, LeaderNotAvailable | NotEnoughReplicas | NoReplica) or error.maybe_applied:
+        return None
+    partition = error.partition if isinstance(error, NotEnoughReplicas) else None
+    return None if error.placement_group is None else Place(error.placement_group, partition)
 
 
 class Delivery:
@@ -133,7 +143,7 @@ class Delivery:
                 late = self._clock.monotonic_ms() + wait >= deadline
                 if error.maybe_applied or (isinstance(error, LeaderNotAvailable) and late):
                     raise
-                if self._is_held is not None and group_of(error) is not None:
+                if self._is_held is not None and place_of(error) is not None:
                     raise
                 # Nothing was committed: the upload failed, or the commit was rejected.  InvalidRecord: a topic's
                 # configs changed since the records were encoded, and the next attempt refuses those that are invalid.

@@ -1,9 +1,10 @@
 """Rounds of a producer, and separate pipelines for placement groups that cannot be written to.
 
 Usually one upload and one commit write the records of all partitions.  If the replicas of a group refuse that, the
-records of that group go to a pipeline: a queue, with a separate thread and identity in the log.  The other
-records are written without delay.  Later records of the same partitions follow into the pipeline until it is empty, so
-the order in each partition is kept.  Nothing is written twice, because records leave a round only after a refusal.
+records of that group go to a pipeline, or those of one partition if earlier records of it are in the way: a queue,
+with a separate thread and identity in the log.  The other records are written without delay.  Later records of the same
+partitions follow into the pipeline until it is empty, so the order in each partition is kept.  Nothing is written
+twice, because records leave a round only after a refusal.
 
 Rounds are delivered one at a time.  A round that was encoded before a pipeline began is encoded again without the
 records that go there.
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_log.client.producing.append import acks_of
-from spark_log.client.producing.delivery import Attempt, Delivery, Held, group_of
+from spark_log.client.producing.delivery import Attempt, Delivery, Held, Place, place_of
 from spark_log.client.producing.futures import Ints, SentBatch
 from spark_log.errors import (
     CoordinatorNotAvailable,
@@ -33,6 +34,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.journal.replica_puts import REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_MS_MAX
+from spark_log.metadata.pending import stuck_partition
 from spark_log.metadata.replicas import min_insync, targets_of
 from spark_log.metadata.state import State
 from spark_log.model import ACKS_ALL
@@ -72,8 +74,7 @@ class Pipelines:
     def _begin(self) -> None:
         self._lock = self._journal.context.threads.lock()
         self._change = self._journal.context.threads.condition(self._lock)
-        self._pipelines: dict[int, _Pipeline] = {}
-        """By placement group."""
+        self._pipelines: dict[Place, _Pipeline] = {}
 
     def after_fork(self) -> list[SentBatch]:
         """In a child: threads and records belong to the parent.  Returns the records."""
@@ -106,12 +107,12 @@ class Pipelines:
             except Held:
                 batches = self._divert(batches)
             except SparkLogError as error:
-                group = group_of(error)
-                if group is None or not any(_is_of(batch, group) for batch in batches):
+                place = place_of(error)
+                if place is None or not any(_records_of(batch, place).any() for batch in batches):
                     _fail(batches, error)
                     return
-                logger.warning("records of placement group %d wait, others do not: %s", group, error)
-                batches = self._divert(batches, group, error)
+                logger.warning("records of placement group %d wait, others do not: %s", place.group, error)
+                batches = self._divert(batches, place, error)
             begun = None
 
     def _is_held(self, batches: Sequence[SentBatch]) -> bool:
@@ -129,16 +130,16 @@ class Pipelines:
         return False
 
     def _divert(
-        self, batches: Iterable[SentBatch], group: int | None = None, why: SparkLogError | None = None
+        self, batches: Iterable[SentBatch], place: Place | None = None, why: SparkLogError | None = None
     ) -> list[SentBatch]:
         """Move records to the pipelines that take them; returns batches of the others.
 
-        group, why:  a group for which a pipeline begins, and the reason.
+        place, why:  for what a pipeline begins, and the reason.
         """
         left, moved = list[SentBatch](), list[SentBatch]()
         with self._lock:
-            if group is not None and why is not None:
-                self._pipelines.setdefault(group, _Pipeline(group)).why = why
+            if place is not None and why is not None:
+                self._pipelines.setdefault(place, _Pipeline(place)).why = why
             for batch in batches:
                 rest, parts = self._share(batch)
                 left += rest
@@ -175,7 +176,9 @@ class Pipelines:
     # ----------------------------------------------------------------------------------------------------- the threads
 
     def _start(self, pipeline: _Pipeline) -> Thread:
-        return self._journal.context.threads.start(lambda: self._run(pipeline), f"pylog-producer-{pipeline.group}")
+        return self._journal.context.threads.start(
+            lambda: self._run(pipeline), f"pylog-producer-{pipeline.place.group}"
+        )
 
     def _run(self, pipeline: _Pipeline) -> None:
         delivery = Delivery(self._journal, self._settings)
@@ -200,15 +203,15 @@ class Pipelines:
             return bool(pipeline.queue)
 
     def _end(self, pipeline: _Pipeline) -> None:
-        if self._pipelines.get(pipeline.group) is pipeline:
-            del self._pipelines[pipeline.group]
+        if self._pipelines.get(pipeline.place) is pipeline:
+            del self._pipelines[pipeline.place]
         self._change.notify_all()
 
     def _is_writable(self, pipeline: _Pipeline) -> bool:
         """Whether enough replicas are active, so that encoding the records may be worth while."""
         with self._lock:
             topics = {batch.topic for batch in pipeline.queue} if self._for_all else set()
-        return can_be_written(self._journal.newest, pipeline.group, topics)
+        return can_be_written(self._journal.newest, pipeline.place, topics)
 
     def _wait(self, pipeline: _Pipeline, delivery: Delivery) -> None:
         """Wait a moment, and fail the batches whose time is over."""
@@ -246,10 +249,10 @@ class Pipelines:
 
 
 class _Pipeline:
-    """The records of a placement group that wait for its replicas.  Used with the lock of `Pipelines` held."""
+    """The records of a place that wait for its replicas.  Used with the lock of `Pipelines` held."""
 
-    def __init__(self, group: int) -> None:
-        self.group = group
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self.thread: Thread | None = None
         self.queue: deque[SentBatch] = deque()
         self.current: list[SentBatch] = []
@@ -276,7 +279,7 @@ class _Pipeline:
         if assignment is None:
             return np.zeros(batch.count, bool)
         known = self._partitions.get(assignment.topic_id)
-        mask = assignment.groups == self.group
+        mask = _records_of(batch, self.place)
         return mask | np.isin(assignment.partitions, list(known)) if known else mask
 
     def add(self, part: SentBatch, topic_id: str, partitions: Ints) -> None:
@@ -307,24 +310,33 @@ class _Pipeline:
             self.backoff_ms = REPLICAS_BACKOFF_MS
 
 
-def can_be_written(state: State, group: int, topics: Iterable[str]) -> bool:
-    """Whether enough replicas of a group are active for writes to topics with acks=all.
+def can_be_written(state: State, place: Place, topics: Iterable[str]) -> bool:
+    """Whether enough replicas of a place are active for writes to topics with acks=all.
 
     Without topics: for any other write, which needs the leader.  A group that is gone has no say.
     """
-    if group not in state.placement_groups:
+    if place.partition is not None and stuck_partition(state, [place.partition]) is not None:
+        return False
+    if place.group not in state.placement_groups:
         return True
     known = [topic_id for name in topics if (topic_id := state.names.get(name)) in state.topics]
     least = max((min_insync(state, topic_id) for topic_id in known if topic_id is not None), default=1)
-    return len(targets_of(state, group).isr) >= least
+    return len(targets_of(state, place.group).isr) >= least
 
 
-def _is_of(batch: SentBatch, group: int) -> bool:
-    return batch.assignment is not None and bool((batch.assignment.groups == group).any())
+def _records_of(batch: SentBatch, place: Place) -> npt.NDArray[np.bool_]:
+    """Which records of a batch are of a place."""
+    assignment = batch.assignment
+    if assignment is None:
+        return np.zeros(batch.count, bool)
+    if place.partition is None:
+        return assignment.groups == place.group
+    topic_id, number = place.partition
+    return (assignment.partitions == number) & (assignment.topic_id == topic_id)
 
 
 def _fail(batches: Sequence[SentBatch], error: SparkLogError) -> None:
-    if isinstance(error, StorageUnavailable) and group_of(error) is not None:
+    if isinstance(error, StorageUnavailable) and place_of(error) is not None:
         error = RequestTimedOut(f"not written within delivery_timeout_ms: {error}")
     if batches:
         logger.warning("records were not acknowledged: %s", error)

@@ -9,6 +9,7 @@ from spark_log.errors import (
     DataLoss,
     InvalidRecord,
     InvalidRequest,
+    NotEnoughReplicas,
     OutOfOrderSequence,
     ProducerFenced,
     SequenceConflict,
@@ -22,8 +23,17 @@ from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.groups import check_generation, check_positions
 from spark_log.metadata.decide.replicas import check_replicas, without_places
 from spark_log.metadata.decide.transactions import is_timed_out
-from spark_log.metadata.pending import LackingObject, lacking_objects, pending_of, pending_until
+from spark_log.metadata.pending import (
+    PENDING_MAX,
+    LackingObject,
+    is_full,
+    lacking_objects,
+    pending_of,
+    pending_until,
+    stuck_partition,
+)
 from spark_log.metadata.replay import admits, known_objects, replay_records
+from spark_log.metadata.replicas import group_number
 from spark_log.metadata.state import ProducerState, State, TopicKey
 from spark_log.model import ACKS_ALL, ACKS_LEADER
 from spark_log.settings import has_cleanup_policy
@@ -58,7 +68,7 @@ def decide_commit(
                  application.
     keyless:     ids of the topics of which the commit has records without a key.
     Raises SequenceConflict for a sequence below a stream's last one, and for the last one with other content;
-    NotEnoughReplicas and LeaderNotAvailable as `check_replicas` does.
+    NotEnoughReplicas and LeaderNotAvailable as `check_replicas` and `_check_pending` do.
     """
     commit = without_places(commit)
     known = state.producers.get(commit.producer)
@@ -82,7 +92,9 @@ def decide_commit(
     _check_objects(state, commit)
     _check_topics(state, commit)
     _check_keys(state, keyless)
+    _check_room(state, commit)
     check_replicas(state, commit)
+    _check_pending(state, commit)
     for group in commit.groups:
         check_generation(state, group)
         check_positions(state, group)
@@ -93,6 +105,19 @@ def decide_commit(
     return Decision((commit,), committed)
 
 
+def _check_room(state: State, commit: r.CommitRecord) -> None:
+    """Raises NotEnoughReplicas if too many earlier commits of a partition are pending."""
+    for key in _rows(commit):
+        if is_full(state, key):
+            raise NotEnoughReplicas(
+                f"{state.topics[key[0]].name}-{key[1]} has {PENDING_MAX} commits with acks=0 or 1, or after such ones, "
+                "that readers do not see yet: bring the brokers of its in-sync replicas back, or lower "
+                "min.insync.replicas; `pylog topic describe` shows these",
+                lacking={},
+                placement_group=group_number(state, key),
+            )
+
+
 def _check_lost(state: State, repeat: Committed) -> None:
     """Raises DataLoss for a repeat of a commit that was lost."""
     for (topic_id, number), span in repeat.ranges.items():
@@ -101,9 +126,26 @@ def _check_lost(state: State, repeat: Committed) -> None:
         ):
             name = state.topics[topic_id].name if topic_id in state.topics else topic_id
             raise DataLoss(
-                f"offsets {span.start} to {span.stop - 1} of {name}-{number} and the rest of their commit (version "
+                f"offsets {span.start} to {span.stop - 1} of {name}-{number} (version "
                 f"{repeat.version}) were lost before all in-sync replicas had them: write the records again as new ones"
             )
+
+
+def _check_pending(state: State, commit: r.CommitRecord) -> None:
+    """Raises NotEnoughReplicas for acks=all behind a pending commit that no active broker can make visible.
+
+    It would only be visible after that one, and so would later commits of all of its partitions.
+    """
+    key = stuck_partition(state, _rows(commit)) if commit.acks == ACKS_ALL and state.pending else None
+    if key is not None:
+        raise NotEnoughReplicas(
+            f"earlier records of {state.topics[key[0]].name}-{key[1]}, written with acks 0 or 1, are not on all in-sync "
+            "replicas, and their only brokers are away, or too few replicas are in sync: bring these back; after "
+            "`replica.lost.after.ms` the records are given up. Nothing was written",
+            lacking={},
+            placement_group=group_number(state, key),
+            partition=key,
+        )
 
 
 def _check_acks(commit: r.CommitRecord) -> None:

@@ -25,7 +25,7 @@ from spark_log.journal.broker_roots import BROKER_KEY
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.commits import Committed
-from spark_log.metadata.pending import entries_of, visible_end
+from spark_log.metadata.pending import entries_of, lost_entries, visible_end
 from spark_log.metadata.reassignments import is_moving, objects_elsewhere
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import (
@@ -251,7 +251,7 @@ class ReplicaOracle(Oracle):
         known = [copies_of(before, before.objects[name]) for name in commit.objects]
         if all(one is None or any(is_active(before, broker) for broker in one.brokers) for one in known):
             raise Violation(f"lost: {record.commit} is on active brokers")
-        for key, entries in entries_of(commit).items():
+        for key, entries in lost_entries(before, commit).items():
             self._lost.setdefault(key, set()).update(range(entries[0].start, entries[-1].end))
         self.seen["commits lost"] += 1
 

@@ -19,7 +19,7 @@ from spark_log.metadata.command import Command
 from spark_log.metadata.commands import Swap
 from spark_log.metadata.decide.replicas import lacking_for_swap, moves_to
 from spark_log.metadata.kept_copies import keeps_newest
-from spark_log.metadata.pending import entries_of, is_gone, is_lost, lacking_objects
+from spark_log.metadata.pending import is_gone, is_lost, lacking_objects, lost_entries
 from spark_log.metadata.reassignments import is_moving
 from spark_log.metadata.records import Copy, LostRecord, SwapRecord
 from spark_log.metadata.replica_commands import (
@@ -131,7 +131,7 @@ def _lose(sim: ReplicaSimulation, view: View, since: dict[tuple[str, ...], int])
 
 def _give_up(sim: ReplicaSimulation, view: View, commit: PendingCommit) -> Steps[View]:
     state, groups = view.state, dict[int, list[PlacedRun]]()
-    for key, entries in sorted(entries_of(commit).items()):
+    for key, entries in sorted(lost_entries(state, commit).items()):
         run = PlacedRun(key, (), entries[-1].end - entries[0].start)
         groups.setdefault(group_number(state, key), []).append(run)
     objects, named, slices, held = list[Object](), list[DataObject](), list[tuple[int, Run]](), Held()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from spark_log.errors import DataLoss, InvalidRequest, LeaderNotAvailable, NotEnoughReplicas, OffsetOutOfRange
+from spark_log.metadata import pending
 from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.commands import DeleteTopic, SetConfigs, Start, Trim
@@ -271,6 +273,71 @@ def test_a_log_without_pending_commits_decides_as_before(log: PendingHistory) ->
     assert decision.records == (commit,) and not decision.reply.pending
 
 
+def test_acks_all_is_refused_behind_what_no_active_broker_has(log: PendingHistory) -> None:
+    """Nothing is written: it would hold up its other partitions, and would be in the log when its writer gives up."""
+    log.topic((1, 2), (1, 2), name="u")
+    log.leader_only(("u", 0), held=(1,))
+    behind = log.upload_to((1, 2), ("t", 0), ("u", 0))
+    assert log.commit_record(behind).pending, "copies make it visible"
+    log.fence(1)
+    for stuck in (("u", 0), ("t", 0)):
+        with pytest.raises(NotEnoughReplicas, match=f"earlier records of {stuck[0]}-0") as refused:
+            log.commit_record(log.upload_to((0, 2), ("u", 1), stuck))
+        assert (refused.value.partition, refused.value.placement_group) == (stuck, log.number(*stuck))
+    assert not log.commit_record(log.upload_to((2,), ("u", 1))).pending
+    log.back(1)
+    assert log.commit_record(log.upload_to((1, 2), ("u", 0))).pending
+
+
+def released_together(count: int) -> tuple[PendingHistory, int]:
+    """A queue that the copy of its first object releases, and how many calls that took."""
+    log, calls = PendingHistory(1, 2), 0
+    log.topic(TWO, TWO)
+    log.leader_only()
+    first = log.names()
+    for _ in range(count):
+        log.leader_only(held=TWO)
+    assert log.ends() == (0, count + 1)
+
+    def count_call(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count_call)
+    try:
+        log.copied(1, *first)
+    finally:
+        sys.setprofile(before)
+    return log, calls
+
+
+def test_the_end_of_a_long_queue_takes_as_long_as_its_commits() -> None:
+    """A root that was away for hours may hold up thousands; the time did grow with their square."""
+    (log, calls), (_, twice) = released_together(125), released_together(250)
+    assert log.ends() == (126, 126) and not log.state.pending
+    assert log.copies_counted() == log.copies_recounted()
+    assert twice < 2.2 * calls
+
+
+def test_a_partition_with_too_many_pending_commits_takes_no_more(
+    log: PendingHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the group, so that producers write to the others.  Repeats are answered."""
+    monkeypatch.setattr(pending, "PENDING_MAX", 2)
+    log.leader_only()
+    log.leader_only(("t", 0), ("t", 1))
+    log.leader_only(("t", 1))
+    with pytest.raises(NotEnoughReplicas, match="t-0 has .* commits with acks=0 or 1") as caught:
+        log.leader_only(("t", 0))
+    assert caught.value.placement_group == log.number()
+    with pytest.raises(NotEnoughReplicas):
+        log.put(TWO, ("t", 0))
+    log.topic(TWO, name="u")
+    assert log.leader_only(("u", 0)).pending
+    assert log.commit_record(log.last).repeated
+
+
 # ------------------------------------------------------------------------------------------------------------------ lost
 
 
@@ -292,7 +359,7 @@ def test_a_lost_commit_leaves_holes_and_holds_up_nobody(log: PendingHistory) -> 
     log.leader_only(("u", 0), held=(1,))
     commit, (name,) = log.last, log.names()
     log.fence(1)
-    later = log.commit_record(log.upload_to((2,), ("u", 0)))
+    later = log.leader_only(("u", 0), held=(2,))
     assert later.pending and log.ends(("u", 0)) == (0, 2)
     record = lost_record(log, (2,))
     assert log.command(LoseCommit(lost=record))
@@ -321,6 +388,21 @@ def test_offsets_are_lost_once(log: PendingHistory) -> None:
         log.back(1)
     assert [(one.start, one.end) for one in lost_ranges(log.state, ("u", 0))] == [(1, 2)]
     assert not log.state.pending
+
+
+def test_partitions_with_other_objects_lose_nothing(log: PendingHistory) -> None:
+    """A producer with acks=1 writes to several partitions in one commit: an active broker has those of "t"."""
+    log.topic((1, 2), name="u")
+    log.leader_only(("t", 0), ("u", 0), held=(0, 1))
+    of_t, of_u = log.names()
+    log.fence(1)
+    assert log.ends(("t", 0)) == (0, 1)
+    assert log.command(LoseCommit(lost=lost_record(log, (2,))))
+    assert not log.state.pending and log.ends(("t", 0)) == log.ends(("u", 0)) == (1, 1)
+    assert of_t in log.state.objects and of_u in log.state.dropped
+    assert lost_ranges(log.state, ("t", 0)) == () and len(lost_ranges(log.state, ("u", 0))) == 1
+    assert log.copies_counted() == log.copies_recounted()
+    assert decode_checkpoint(encode_checkpoint(log.state), "x") == log.state
 
 
 def test_what_an_active_broker_has_is_not_lost(log: PendingHistory) -> None:

@@ -25,7 +25,7 @@ from spark_log.metadata.decide.replicas import WAITED_FOR_MS, lacking_for_swap, 
 from spark_log.metadata.reassignments import objects_elsewhere, reassignment_of
 from spark_log.metadata.replica_commands import AlterReassignments, EndReassignments, RemoveBroker
 from spark_log.metadata.replicas import group_numbers
-from spark_log.model import Placed
+from spark_log.model import ACKS_LEADER, Placed
 from tests.unit.metadata.replica_history import ReplicaHistory
 
 KEY = ("t", 0)
@@ -269,6 +269,48 @@ def test_the_end_of_a_move_is_void_if_the_partition_was_reassigned_since() -> No
 
 
 # ---------------------------------------------------------------------------------------------------------------- swaps
+
+
+def pending_on_the_leader() -> ReplicaHistory:
+    """A log with three brokers, and a record with acks=1 that only the second one has, which is fenced."""
+    log = ReplicaHistory(1, 2, 3)
+    log.topic((1, 2))
+    log.put((1,), acks=ACKS_LEADER)
+    log.fence(1)
+    assert len(log.state.pending) == 1
+    return log
+
+
+def test_a_busy_writer_with_acks_1_does_not_hold_up_the_end_of_a_move() -> None:
+    """Its pending commits are in the new group.  One in a former group does hold it up: nobody has seen its slices."""
+    log = pending_on_the_leader()
+    moved(log, 2, 3)
+    log.put((2,), acks=ACKS_LEADER)
+    assert not ended(log) and move_of(log) is not None
+    log.back(1)
+    log.copied(2, *log.state.pending[0].objects)
+    assert len(log.state.pending) == 1
+    merged(log, (2, 3))
+    assert log.state.partitions[KEY].end != log.state.partitions[KEY].readable_end
+    assert ended(log) and move_of(log) is None
+
+
+def test_a_pending_commit_in_a_former_group_is_late_whenever_it_becomes_visible() -> None:
+    """The fence may have passed before: a move that ended blindly would leave its record on the old brokers."""
+    log = pending_on_the_leader()
+    (name,) = log.state.pending[0].objects
+    moved(log, 2, 1)
+    log.write(r.FenceRecord(upto=log.state.version - 1))
+    log.write(r.FenceRecord(upto=log.state.version - 1))
+    moved(log, 2, 3)
+    seen = log.state.version
+    log.back(1)
+    log.copied(2, name)
+    assert not log.state.pending and objects_elsewhere(log.state, KEY, [name])
+    assert not ended(log, seen=seen) and move_of(log) is not None
+    assert merged(log, (2, 3)) and ended(log)
+    log.write(r.FenceRecord(upto=log.state.version - 1))
+    assert KEY not in log.state.reassignments
 
 
 def test_the_swap_of_a_move_waits_for_all_synchronous_replicas() -> None:

@@ -9,7 +9,13 @@ import pytest
 
 from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest
 from spark_log.quorum.messages import ReplicaKey
-from spark_log.quorum_node.directory import format_directory, open_directory, parse_voters, read_meta
+from spark_log.quorum_node.directory import (
+    format_directory,
+    open_directory,
+    parents_to_sync,
+    parse_voters,
+    read_meta,
+)
 from spark_log.quorum_node.state_file import Meta
 
 META = Meta(cluster_id="c1", node_id=1, directory_id="dir-1")
@@ -68,7 +74,7 @@ def test_two_processes_do_not_use_one_directory(path: str) -> None:
     """The second one is refused, with the process that uses it."""
     format_directory(path, META, VOTERS)
     first = open_directory(path, cluster_id="c1", node_id=1)
-    with pytest.raises(InvalidRequest, match=f"is used by process {os.getpid()} on "):
+    with pytest.raises(InvalidRequest, match=rf"is used by process {os.getpid()} on \S+, or by a child of it"):
         open_directory(path, cluster_id="c1", node_id=1)
     first.close()
     open_directory(path, cluster_id="c1", node_id=1).close()
@@ -86,16 +92,27 @@ def test_damage_of_the_identity_is_refused(path: str) -> None:
     [
         (Meta(cluster_id="a b", node_id=1, directory_id="d"), (), "cluster id: 'a b'"),
         (Meta(cluster_id="c", node_id=1, directory_id="x/y"), (), "directory id: 'x/y'"),
+        (Meta(cluster_id="c", node_id=2**64, directory_id="d"), (), "node id: 18446744073709551616 is not between"),
         (Meta(cluster_id="c", node_id=1, directory_id="d"), VOTERS, "1@d is not among them"),
     ],
 )
 def test_an_invalid_identity_is_named(path: str, meta: Meta, voters: tuple[ReplicaKey, ...], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         format_directory(path, meta, voters)
+    assert not os.path.exists(path)
+
+
+def test_the_names_of_all_new_directories_become_durable(tmp_path: Path) -> None:
+    """Also that of a directory which exists, as nobody knows who has made it."""
+    deep = tmp_path / "a" / "b" / "c"
+    assert parents_to_sync(str(deep)) == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]
+    deep.mkdir(parents=True)
+    assert parents_to_sync(str(deep)) == [str(tmp_path / "a" / "b")]
+    assert parents_to_sync("/") == ["/"]
 
 
 def test_voters_are_parsed() -> None:
     assert parse_voters("2@b,1@a") == (ReplicaKey(1, "a"), ReplicaKey(2, "b"))
-    for text in ("", "1", "x@a", "1@", "1@a,1@b"):
+    for text in ("", "1", "x@a", "1@", "1@a,1@b", "2147483648@a", "9" * 5000 + "@a"):
         with pytest.raises(InvalidRequest, match="voters: "):
             parse_voters(text)

@@ -12,6 +12,7 @@ from spark_log.net.quorum_handshake import (
     SOURCE,
     Identity,
     check_request,
+    check_secret,
     parse_key,
     reply_headers,
     request_headers,
@@ -40,7 +41,7 @@ def test_a_node_introduces_itself() -> None:
         (request_headers(replace(ONE, cluster_id="d"), 2, SECRET), InconsistentClusterId, "cluster c, not to d"),
         (request_headers(ONE, 3, SECRET), InvalidRequest, "this is node 2, not node 3"),
         (request_headers(replace(ONE, key=ReplicaKey(2, "x")), 2, SECRET), InvalidRequest, "this is node 2 as well"),
-        ({**request_headers(ONE, 2, SECRET), SOURCE: "1"}, InvalidRequest, "is not a node and its directory id"),
+        ({**request_headers(ONE, 2, SECRET), SOURCE: "1"}, InvalidRequest, "is not a node id up to 2147483647"),
         ({**request_headers(ONE, 2, SECRET), ADDRESS: "a b"}, InvalidRequest, "is not an address"),
     ],
 )
@@ -52,6 +53,23 @@ def test_a_stranger_is_refused(headers: dict[str, str], error: type[SparkLogErro
 
 def test_a_key_is_parsed() -> None:
     assert parse_key("1@a@b") == ReplicaKey(1, "a@b")
-    for text in ("", "x@a", "1@", "²@a"):
+    for text in ("", "x@a", "1@", "²@a", "2147483648@a", "9" * 5000 + "@a"):
         with pytest.raises(InvalidRequest):
             parse_key(text)
+
+
+@pytest.mark.parametrize(
+    ("secret", "message"),
+    [
+        ("short", "has 5 characters: expected 16 at least"),
+        (SECRET + "\n", "remove the newline at its end"),
+        (SECRET + " ", "replace the character 17"),
+        ("gehei\u0301m" + SECRET, "replace the character 6"),
+    ],
+)
+def test_a_secret_fits_into_a_header(secret: str, message: str) -> None:
+    """The others get it unchanged; the message does not show it."""
+    check_secret(SECRET)
+    with pytest.raises(InvalidRequest, match=message) as refused:
+        check_secret(secret)
+    assert secret not in str(refused.value)
