@@ -318,7 +318,8 @@ def _with_lost(state: State, commit: PendingCommit, entries: Entries) -> Map[Top
     for key, some in entries.items():
         part, known = state.partitions.get(key), lost.get(key, ())
         kept = [one for one in known if part is not None and one.end > part.start]
-        lost = lost.set(key, tuple(sorted([*kept, LostRange(some[0].start, some[-1].end, commit.version)])))
+        # The range is known already if the root of its hole is lost, too.
+        lost = lost.set(key, tuple(sorted({*kept, LostRange(some[0].start, some[-1].end, commit.version)})))
     return lost
 
 
@@ -334,6 +335,12 @@ def entries_with_pending(state: State) -> dict[TopicKey, tuple[Slice | r.Piece, 
         for key, entries in entries_of(commit).items():
             found[key] = (*found[key], *entries)
     return found
+
+
+def pending_copies(state: State) -> set[str]:
+    """Objects on the roots of brokers that readers do not need yet."""
+    names = (name for one in state.pending for name in one.objects)
+    return {name for name in names if copies_of(state, state.objects[name]) is not None}
 
 
 def visible_end(state: State, key: TopicKey) -> int:

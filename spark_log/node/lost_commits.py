@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
 from spark_log.journal.replica_puts import put_replicas
 from spark_log.metadata.pending import lost_entries
-from spark_log.metadata.records import LostRecord
-from spark_log.metadata.replica_commands import LoseCommit
-from spark_log.metadata.replicas import group_number, targets_of
+from spark_log.metadata.records import Copy, LostRecord
+from spark_log.metadata.replica_commands import LoseCommit, RemoveCopies
+from spark_log.metadata.replicas import copies_of, epoch_of, group_number, targets_of
 from spark_log.metadata.state import PendingCommit, State, TopicKey
 from spark_log.model import DataObject, Placed, Run
-from spark_log.segment.writer import SegmentWriter
+from spark_log.segment.writer import SegmentWriter, WrittenSegment
+from spark_log.store.base import Chunks
 from spark_log.text import counted
 
 
@@ -26,35 +30,59 @@ def lose(journal: Journal, state: State, commit: PendingCommit) -> bool:
             groups.setdefault(group_number(state, key), []).append(key)
     made, slices, placed = list[DataObject](), list[tuple[int, Run]](), list[Placed]()
     for number, keys in sorted(groups.items()):
-        one, runs, where = _holes(journal, state, commit, number, keys)
-        slices += [(len(made), run) for run in runs]
+        targets, clock = targets_of(state, number), journal.context.clock
+        with _holes(journal, state, commit, keys) as (one, written):
+            placed.append(put_replicas(journal.roots, targets, one.name, written.chunks, clock))
+        slices += [(len(made), run) for run in written.runs]
         made.append(one)
-        placed.append(where)
-    lost = LostRecord(
+    return bool(journal.propose(LoseCommit(lost=_record(state, commit, made, slices, placed))))
+
+
+def lose_in_own_root(journal: Journal, commit: PendingCommit) -> str:
+    """The same in a log that has no other root any more, and lacks objects of the commit.  Returns `lost_text`."""
+    state, own = journal.state, journal.roots.own
+    rows = ((name, copies_of(state, state.objects[name])) for name in commit.objects if own.size(name) is None)
+    gone = [Copy(name, one, epoch_of(state, one) or 0) for name, known in rows if known for one in known.brokers]
+    journal.propose(RemoveCopies(copies=tuple(gone)), upkeep=False)
+    state = journal.state
+    keys = [key for key in lost_entries(state, commit) if key in state.partitions]
+    with _holes(journal, state, commit, keys) as (one, written):
+        own.put(one.name, Chunks(written.chunks))
+    lost = _record(state, commit, [one], [(0, run) for run in written.runs], [])
+    journal.propose(LoseCommit(lost=lost), upkeep=False)
+    return lost_text(state, commit)
+
+
+def _record(
+    state: State,
+    commit: PendingCommit,
+    made: Sequence[DataObject],
+    slices: Sequence[tuple[int, Run]],
+    placed: Sequence[Placed],
+) -> LostRecord:
+    return LostRecord(
         commit=commit.objects,
         upload_epoch=state.version,
         objects=tuple(made),
         slices=tuple(slices),
         placed=tuple(placed),
     )
-    return bool(journal.propose(LoseCommit(lost=lost)))
 
 
+@contextmanager
 def _holes(
-    journal: Journal, state: State, commit: PendingCommit, group: int, keys: list[TopicKey]
-) -> tuple[DataObject, tuple[Run, ...], Placed]:
-    """An object without records for partitions of a group."""
+    journal: Journal, state: State, commit: PendingCommit, keys: Sequence[TopicKey]
+) -> Iterator[tuple[DataObject, WrittenSegment]]:
+    """An object without records for partitions of a commit, to be put."""
     writer, entries = SegmentWriter(), lost_entries(state, commit)
     try:
         for key in keys:
             writer.extend(*key, entries[key][-1].end - entries[key][0].start)
         written = writer.finish()
         name = data_key(state.version, f"{journal.context.unique()}.seg")
-        targets, clock = targets_of(state, group), journal.context.clock
-        where = put_replicas(journal.roots, targets, name, written.chunks, clock)
+        yield DataObject(name, written.size, written.index_position), written
     finally:
         writer.close()
-    return DataObject(name, written.size, written.index_position), tuple(written.runs), where
 
 
 def lost_text(state: State, commit: PendingCommit) -> str:

@@ -1,9 +1,9 @@
 """A mirror: a copy of a log in another root, which follows it version by version.
 
 A mirror has its own metadata log, whose records are those of the log it follows, byte for byte.  The objects that a
-record names are copied before the record.  So a mirror is at any time the whole log at an earlier version: it can be
-read, it writes its own checkpoints, and its own garbage collection deletes what is garbage at that version.  Nothing
-else changes it, until it is recovered: then it is a separate log (docs/decisions/0062-mirrors.md).
+record makes visible are copied before the record.  So a mirror is at any time the whole log at an earlier version: it
+can be read, it writes its own checkpoints, and its own garbage collection deletes what is garbage at that version.
+Nothing else changes it, until it is recovered: then it is a separate log (docs/decisions/0062-mirrors.md).
 
 If the log has deleted records that the mirror lacks, the mirror copies the objects of the newest state instead, and
 writes that state as its checkpoint.
@@ -41,15 +41,18 @@ from spark_log.journal.log_format import Format, parse_format
 from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, META, log_key
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
 from spark_log.journal.proposal import Context
-from spark_log.journal.read_failover import NOT_READ, from_sources
+from spark_log.journal.read_failover import CopiesAway, from_sources
 from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.commands import SetConfigs
 from spark_log.metadata.decide.coordinators import RECOVERED_AS, check_is_here, moved_to, moving_to
-from spark_log.metadata.records import CommitRecord, ListDroppedRecord, SwapRecord, decode_batch
+from spark_log.metadata.pending import pending_copies
+from spark_log.metadata.records import CommitRecord, ListDroppedRecord, LostRecord, SwapRecord, decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import ResetReplicas
-from spark_log.metadata.state import State
+from spark_log.metadata.replicas import copies_of, is_active
+from spark_log.metadata.state import PendingCommit, State
+from spark_log.node.lost_commits import lose_in_own_root
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
 from spark_log.store.object_copies import copy_object
@@ -128,6 +131,8 @@ class Mirror:
         self._collected: Collected | None = None
         self._has_looked = False
         """Whether the checkpoints are those of a copy that ended."""
+        self._ahead = frozenset[str]()
+        """Objects of pending commits that this process has copied."""
         _check_format(self._store, self._source)
 
     def round(self, progress: Progress | None = None, *, catch_up: bool = False) -> Mirrored:
@@ -136,10 +141,11 @@ class Mirror:
         progress:  called with ("copy", bytes, total) in each part of the copy.
         catch_up:  if the log has deleted some of them, copy its newest version.
         Raises InvalidRequest if it has, and `catch_up` is false, and if the mirror was recovered; LogRestored if the
-        mirror has records that the log has not; CorruptObject if an object of the log is missing.
+        mirror has records that the log has not; CorruptObject if an object of the log is missing; StorageUnavailable
+        if the only root that has it is away.
         """
         newest, journal = self._look()
-        copier = _Copier(self._source.objects, self._store, progress)
+        copier = _Copier(self._source, self._store, progress)
         before = journal.state.version if journal is not None else 0
         if journal is None or not self._follow(journal, newest.version, copier):
             if journal is not None and not catch_up:
@@ -153,6 +159,7 @@ class Mirror:
             self._journal = None
             journal = self._opened()
         assert journal is not None, "there is a checkpoint"
+        self._copy_pending(copier)
         known = journal.view
         journal.adopt(journal.run(self._upkeep(journal, known)), known)
         self._has_looked = True
@@ -231,13 +238,32 @@ class Mirror:
             wanted = dict[str, int | None]()
             for key, data in zip(keys, batches, strict=True):
                 state = _replayed(state, data, key, wanted)
-            if copier.copy(wanted):
+            if copier.copy({name: size for name, size in wanted.items() if name not in self._ahead}):
                 return False
             _check_format(self._store, self._source)  # its disk may not be mounted any more
             for key, data in zip(keys, batches, strict=True):
                 self._put_record(key, data)
         journal.refresh()
         return True
+
+    def _copy_pending(self, copier: _Copier) -> None:
+        """Copy objects of pending commits that active brokers have, so that they survive the loss of the log.
+
+        Nobody waits for them: the others, and those of a root that does not answer, are copied when they are visible.
+        """
+        state = self._source.state
+        pending = pending_copies(state)
+        self._ahead &= pending
+        new = [name for name in sorted(pending - self._ahead) if _is_on_active_broker(state, name)]
+        for first in range(0, len(new), PARALLEL_COPIES):
+            some = new[first : first + PARALLEL_COPIES]
+            try:
+                if copier.copy({name: state.objects[name].size for name in some}):
+                    break
+            except (StorageError, CorruptObject) as error:
+                logger.info("records that readers do not see yet were not mirrored: %s", error)
+                break
+            self._ahead |= set(some)
 
     def _is_known(self, journal: Journal) -> bool:
         """Whether the log has the record of the mirror's version.  Raises LogRestored if it has another one."""
@@ -267,7 +293,8 @@ class Mirror:
         while True:
             self._source.refresh()
             view, there = self._source.view, set(self._store.list(DATA))
-            wanted = {name: row.size for name, row in view.state.objects.items()}
+            pending = pending_copies(view.state)
+            wanted = {name: row.size for name, row in view.state.objects.items() if name not in pending}
             wanted |= dict.fromkeys(view.state.dropped_lists)
             if gone in wanted:
                 raise CorruptObject(f"{self._source.metadata.url}/{gone} is missing: run `pylog verify`")
@@ -332,15 +359,24 @@ def _get_all(keys: Sequence[str]) -> Steps[list[bytes | None]]:
 
 
 def _replayed(state: State, data: bytes, key: str, wanted: dict[str, int | None]) -> State:
-    """The state after a record; adds the objects that it names, with their sizes."""
+    """The state after a record; adds the objects that readers may need from it on, with their sizes."""
     batch = decode_batch(data, key)
-    state = replay(state, batch)
+    before, state = pending_copies(state), replay(state, batch)
+    pending = pending_copies(state)
+    new = dict.fromkeys(before - pending)
     for record in batch.records:
-        if isinstance(record, CommitRecord | SwapRecord):  # a void one has no object in the state
-            wanted.update((made.name, made.size) for made in record.objects if made.name in state.objects)
+        if isinstance(record, CommitRecord | SwapRecord | LostRecord):
+            new.update(dict.fromkeys(made.name for made in record.objects if made.name not in pending))
         elif isinstance(record, ListDroppedRecord) and record.object in state.dropped_lists:
             wanted[record.object] = None
+    # A void record has no object in the state, and a lost commit has no more.
+    wanted.update((name, row.size) for name in new if (row := state.objects.get(name)) is not None)
     return state
+
+
+def _is_on_active_broker(state: State, name: str) -> bool:
+    known = copies_of(state, state.objects[name])
+    return known is None or any(is_active(state, broker) for broker in known.brokers)
 
 
 def _write_checkpoints(view: View, context: Context) -> Steps[None]:
@@ -350,8 +386,11 @@ def _write_checkpoints(view: View, context: Context) -> Steps[None]:
     yield from truncate(view, context)
 
 
-def _copy(source: ObjectStore, target: ObjectStore, name: str, size: int | None) -> int | None:
-    """`copy_object` from any root that has the object with this size."""
+def _copy(source: Journal, target: ObjectStore, name: str, size: int | None) -> int | None:
+    """`copy_object` from any root that has the object with this size; None if it is gone.
+
+    Raises StorageUnavailable if the newest state has it, and the root that does is away.
+    """
 
     def copied(root: ObjectStore) -> int:
         found = copy_object(root, target, name, size)
@@ -360,8 +399,12 @@ def _copy(source: ObjectStore, target: ObjectStore, name: str, size: int | None)
         return found
 
     try:
-        return from_sources(name, sources_of(source, name), copied)
-    except NOT_READ:
+        return from_sources(name, sources_of(source.objects, name), copied)
+    except ObjectNotFound:
+        return None
+    except CopiesAway:
+        if name in source.newest.objects:
+            raise
         return None
 
 
@@ -369,7 +412,7 @@ def _copy(source: ObjectStore, target: ObjectStore, name: str, size: int | None)
 class _Copier:
     """Copies objects from root to root, and counts them."""
 
-    source: ObjectStore
+    source: Journal
     target: ObjectStore
     progress: Progress | None = None
     objects: int = 0
@@ -378,7 +421,8 @@ class _Copier:
     def copy(self, wanted: Mapping[str, int | None]) -> str:
         """Copy objects, by name with their size, if it is known; the name of one that is gone, and "" if none is.
 
-        An object that is there already has the same content.  Raises CorruptObject for one of another size.
+        An object that is there already has the same content.  Raises CorruptObject for one of another size, and
+        StorageUnavailable for one whose root is away.
         """
         total, at = sum(size or 0 for size in wanted.values()), 0
         with ThreadPoolExecutor(PARALLEL_COPIES, thread_name_prefix="pylog-mirror") as pool:
@@ -434,8 +478,8 @@ def recover(
             f"{url}, which {store.url} mirrors, can be opened: it has version {newest}, and the mirror has "
             f"{mirror.state.version}. Stop all that write to it and run `pylog mirror run` once more; then give --force"
         )
-    _check_objects(mirror)
-    return Recovered(mirror.state.version if dry_run else _end_mirror(mirror, log), mirror.state.time, lost)
+    missing = _check_objects(mirror)
+    return Recovered(mirror.state.version if dry_run else _end_mirror(mirror, log, missing), mirror.state.time, lost)
 
 
 def _version_of(url: str, storage_options: Mapping[str, Any] | None, cluster_id: str) -> int | None:
@@ -455,19 +499,24 @@ def _version_of(url: str, storage_options: Mapping[str, Any] | None, cluster_id:
     )
 
 
-def _check_objects(mirror: Journal) -> None:
-    there = set(mirror.objects.list(DATA))
-    if missing := sorted(name for name in mirror.state.objects if name not in there):
+def _check_objects(mirror: Journal) -> list[PendingCommit]:
+    """Pending commits whose objects are missing.  Raises CorruptObject for other missing objects."""
+    there, state = set(mirror.objects.list(DATA)), mirror.state
+    pending = pending_copies(state)
+    if missing := sorted(name for name in state.objects if name not in there and name not in pending):
         raise CorruptObject(
             f"{mirror.metadata.url} lacks {counted(len(missing), 'object')} of version {mirror.state.version}, such as "
             f"{missing[0]}: restore them, or give up the mirror"
         )
+    return [one for one in state.pending if not there.issuperset(one.objects)]
 
 
-def _end_mirror(mirror: Journal, log: StorageLog) -> int:
+def _end_mirror(mirror: Journal, log: StorageLog, missing: Sequence[PendingCommit]) -> int:
     """First records that the lost log does not have: what still copies from there finds them, and stops.
 
     All objects are in this root, so the brokers of the lost log are forgotten.  Returns the version before the records.
+
+    missing:  pending commits whose objects the mirror lacks: they are lost.
     """
     fingerprint = mirror.metadata.fingerprint()
     if fingerprint != log.form.probed:  # here, so that the records do not change `meta/format`
@@ -476,6 +525,8 @@ def _end_mirror(mirror: Journal, log: StorageLog) -> int:
     journal = Journal(StorageLog(log.context, form, mirror.metadata), mirror.stores)
     before = journal.state.version
     epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="")
+    for commit in missing:
+        logger.error("%s: %s", mirror.metadata.url, lose_in_own_root(journal, commit))
     if journal.state.brokers or journal.state.assignments:  # whose roots belong to the lost log
         journal.propose(ResetReplicas(), upkeep=False)
     if FACTOR in journal.state.configs:  # otherwise no topic could be created until there are as many brokers again

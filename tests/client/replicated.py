@@ -13,7 +13,7 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import Append, CreateTopic
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replicas import epoch_of, group_at, group_number
-from spark_log.model import Placed
+from spark_log.model import ACKS_ALL, ACKS_LEADER, Placed
 from spark_log.store.object_copies import copy_object
 
 
@@ -32,7 +32,9 @@ def create_replicated(journal: Journal, topic: str, brokers: Iterable[int], part
     journal.propose(CreateTopic(name=topic, partitions=partitions, topic_id=new_topic_id(journal), replicas=replicas))
 
 
-def commit_copies(log: Log, topic: str, values: Sequence[bytes], held: Iterable[int] | None = None) -> str:
+def commit_copies(
+    log: Log, topic: str, values: Sequence[bytes], held: Iterable[int] | None = None, acks: int = ACKS_ALL
+) -> str:
     """Append records to partition 0 of a topic in one object, which only these brokers have; its name.
 
     held:  brokers; None: all replicas.
@@ -57,10 +59,12 @@ def commit_copies(log: Log, topic: str, values: Sequence[bytes], held: Iterable[
         producer=journal.context.unique(),
         epoch=0,
         sequence=0,
+        birth=state.version if acks == ACKS_LEADER else -1,
         upload_epoch=state.version,
         objects=uploaded.objects,
         slices=uploaded.slices,
         placed=(where,),
+        acks=acks,
     )
     journal.propose(Append(commit=commit))
     return made.name

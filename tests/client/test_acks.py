@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import spark_log
+from spark_log.client.administering.erasure import await_pending
 from spark_log.client.producing.append import upload_rows
 from spark_log.client.producing.pending_copies import await_visible, copy_in_background, wait_for_copies
 from spark_log.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
     NotEnoughReplicas,
+    OffsetOutOfRange,
     RequestTimedOut,
     SparkLogError,
     StorageUnavailable,
@@ -66,10 +69,10 @@ def isr(log: spark_log.Log, topic: str = "t") -> tuple[int, ...]:
     return log.admin.describe_topics([topic])[topic].partitions[0].isr
 
 
-def commit_on_leader(log: spark_log.Log, topic: str = "t") -> None:
+def commit_on_leader(log: spark_log.Log, topic: str = "t", rows: Sequence[dict[str, bytes]] = ROWS) -> None:
     """Records with acks=1 of a process that has died since."""
     state = log.journal.refresh()
-    uploaded = upload_rows(log.journal, topic, ROWS, state.version, acks=ACKS_LEADER)
+    uploaded = upload_rows(log.journal, topic, rows, state.version, acks=ACKS_LEADER)
     commit = CommitRecord(
         producer=log.journal.context.unique(),
         sequence=0,
@@ -128,6 +131,24 @@ def test_a_partition_whose_earlier_records_are_on_a_root_that_is_away_delays_no_
     assert ends(log, "u") == (0, 9) and ends(log, "v") == ends(log, "t") == (1, 1)
 
 
+def test_offsets_of_pending_records_are_in_range(log: spark_log.Log) -> None:
+    """As in Kafka: a reader that stands there waits, and is not reset."""
+    commit_on_leader(log, "t")
+    tp = TopicPartition("t", 0)
+    with log.consumer(auto_offset_reset="none") as consumer:
+        consumer.assign([tp])
+        consumer.seek(tp, 6)
+        assert consumer.poll(timeout_ms=0) == {} and consumer.position(tp) == 6 and consumer.lag() == {tp: 0}
+        assert log.read("t", 0, 6, 9).num_rows == log.read("t", 0, 6).num_rows == 0
+        for read in (lambda: consumer.poll(timeout_ms=0), lambda: log.read("t", 0, 10)):
+            consumer.seek(tp, 10)
+            with pytest.raises(OffsetOutOfRange, match="it has 0 to 9"):
+                read()
+        consumer.seek(tp, 6)
+        Replicator(log).round()
+        assert [one.offset for one in consumer.poll(timeout_ms=1000)[tp]] == [6, 7, 8]
+
+
 def test_a_producer_with_acks_0_does_not_wait(log: spark_log.Log) -> None:
     with log.producer(acks=0) as producer:
         assert producer.send("t", b"x").result(30).offset == -1
@@ -172,8 +193,22 @@ def test_records_that_are_lost_before_readers_see_them_hold_up_nobody(log: spark
     assert log.read("u")["offset"].to_pylist() == [*range(9), *range(18, 27)]
     assert log.admin.describe_topics(["u"])["u"].partitions[0].lost == ((9, 18),)
     (found,) = [one for one in broker_findings(log.journal.state) if one.what == "records"]
-    assert not found.healthy and found.says.startswith("9 records that were written with acks 0 or 1 were lost")
+    assert found.healthy and found.says.startswith("warning: 9 records that readers had not seen were lost")
     assert verify(log, deep=True) == []
+
+
+def test_an_erasure_waits_for_records_that_readers_do_not_see_yet(log: spark_log.Log) -> None:
+    """Otherwise they would become visible after it, with the erased key."""
+    log.append("t", [{"key": b"k", "value": b"1"}, {"key": b"other", "value": b"2"}])
+    commit_on_leader(log, rows=[{"key": b"k", "value": b"3"}])
+    assert log.admin.erase_records("t", ["k"], dry_run=True).records == 1
+    with pytest.raises(RequestTimedOut, match="do not see all records of t-0 yet.*Nothing was erased"):
+        await_pending(log.journal, "t", 0)
+    copies = threading.Timer(0.2, Replicator(log).round)
+    copies.start()
+    report = log.admin.erase_records("t", ["k"])
+    copies.join()
+    assert report.records == 2 and report.before == {0: 3} and log.read("t")["key"].to_pylist() == [b"other"]
 
 
 def test_records_on_a_fenced_root_are_given_up_after_a_time(log: spark_log.Log) -> None:

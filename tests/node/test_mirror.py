@@ -392,7 +392,7 @@ def test_a_first_copy_that_was_under_way_during_a_recovery_leaves_no_checkpoint(
     Mirror(log, LocalStore(root)).round()
     append_small(log, 5, first=3)
     recover(LocalStore(root), force=True)
-    copier = _Copier(log.journal.objects, LocalStore(root))
+    copier = _Copier(log.journal, LocalStore(root))
     with pytest.raises(InvalidRequest, match="is a separate log"):
         late._jump(copier)
     assert len(values(spark_log.connect(root))) == 9

@@ -10,13 +10,15 @@ import pytest
 import spark_log
 from spark_log.client.administering.brokers import fence_broker
 from spark_log.client.log import Log
-from spark_log.errors import CorruptObject
+from spark_log.errors import CorruptObject, StorageUnavailable
+from spark_log.model import ACKS_LEADER
 from spark_log.node.maintain import maintain_once
 from spark_log.node.mirror import Mirror, begin_mirror, recover
 from spark_log.node.object_repair import repair_objects
+from spark_log.node.replicator import Replicator
 from spark_log.node.verify import verify
 from spark_log.store.local import LocalStore
-from tests.client.replicated import commit_copies, with_copies
+from tests.client.replicated import commit_copies, create_replicated, with_copies
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")
 
@@ -40,8 +42,8 @@ def mirror(log: Log, tmp_path: Path) -> Mirror:
     return Mirror(log, store)
 
 
-def _values(log: Log) -> list[bytes]:
-    found: list[bytes] = log.read("t").column("value").to_pylist()
+def _values(log: Log, topic: str = "t") -> list[bytes]:
+    found: list[bytes] = log.read(topic).column("value").to_pylist()
     return found
 
 
@@ -84,6 +86,48 @@ def test_what_was_acknowledged_before_the_last_copy_is_recovered(log: Log, mirro
     maintain_once(recovered)
     assert _values(recovered) == [*VALUES, b"e"]
     assert verify(recovered, deep=True) == []
+
+
+def test_a_mirror_does_not_wait_for_pending_records(log: Log, mirror: Mirror, tmp_path: Path) -> None:
+    """Their only root is away.  They are copied when readers see them, and lost with the log before."""
+    create_replicated(log.journal, "u", (1, 2))
+    Replicator(log).round()
+    mirror.round()
+    commit_copies(log, "u", [b"first"], held=(2,), acks=ACKS_LEADER)
+    assert mirror.round().objects == 1, "copied ahead: its root is there"
+    commit_copies(log, "u", [b"second"], held=(2,), acks=ACKS_LEADER)
+    (tmp_path / "disk2").rename(tmp_path / "away")
+    fence_broker(log.journal, 2, "it is away")
+    log.append("u", [{"value": b"third"}], acks=1)
+    assert mirror.round().objects == 1 and mirror.status().behind == 0
+    shutil.copytree(tmp_path / "mirror", tmp_path / "early")
+    begin_mirror(log, again := LocalStore(str(tmp_path / "again")))
+    assert Mirror(log, again).round().behind == 0, "a first copy does not wait either"
+    assert verify(spark_log.connect(tmp_path / "again"), deep=True) == []
+    (tmp_path / "away").rename(tmp_path / "disk2")
+    assert log.admin.unfence_broker(2)
+    Replicator(log).round()
+    shutil.rmtree(tmp_path / "disk1")
+    assert mirror.round().objects == 1, "only the one that it lacks"
+    assert _values(spark_log.connect(tmp_path / "mirror"), "u") == [b"first", b"second", b"third"]
+    recover(LocalStore(str(tmp_path / "early")), force=True)
+    recovered = spark_log.connect(tmp_path / "early")
+    assert _values(recovered, "u") == [b"first", b"third"]
+    assert recovered.admin.describe_topics(["u"])["u"].partitions[0].lost == ((1, 2),)
+    assert verify(recovered, deep=True) == []
+
+
+def test_the_only_root_of_a_visible_record_is_away(log: Log, mirror: Mirror, tmp_path: Path) -> None:
+    """A later round copies it: it is not missing, so nothing is repaired or begun again."""
+    (tmp_path / "disk2").rename(tmp_path / "away")
+    with pytest.raises(StorageUnavailable, match="when this root is back"):
+        mirror.round()
+    (tmp_path / "away").rename(tmp_path / "disk2")
+    assert mirror.round().objects == 1, "the others were copied before"
+    commit_copies(log, "t", [b"e"], held=(2,))
+    (tmp_path / "disk2").rename(tmp_path / "away")
+    with pytest.raises(StorageUnavailable, match="when this root is back"):
+        mirror.round()
 
 
 def test_objects_are_repaired_where_readers_look_for_them(log: Log, mirror: Mirror, tmp_path: Path) -> None:

@@ -247,7 +247,8 @@ class Admin:
         progress:  called with (name of the step, amount done, total).
         Raises UnknownTopicOrPartition; OffsetOutOfRange if `before` is an offset outside a partition; InvalidRequest if
         `keys` is empty or contains a null, or, except for a dry run, if the log's level (`metadata.version`) is below
-        3; ConcurrentChange if other processes keep rewriting the same records.
+        3; ConcurrentChange if other processes keep rewriting the same records; RequestTimedOut if records that were
+        written with acks=0 or 1 before are not on all in-sync replicas after a minute.
         """
         return erase_records(self._journal, topic, keys, before, dry_run=dry_run, progress=progress)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from spark_log.client.producing.producer import to_bytes
-from spark_log.client.reading.resolve import partitions_of, resolve
+from spark_log.client.reading.resolve import partition_of, partitions_of, resolve
 from spark_log.client.topics import DEAD_LETTER_CONFIGS
-from spark_log.errors import InvalidRequest
+from spark_log.errors import InvalidRequest, RequestTimedOut
 from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import View, decided
 from spark_log.journal.store_operations import Steps
@@ -27,6 +27,9 @@ Progress = Callable[[str, int, int], None]
 """(name of the step, amount done, total)."""
 SHARE_BYTES = 1 << 30
 """About the size of the objects that a task searches."""
+PENDING_MS = 60_000
+"""How long an erasure waits for records that readers do not see yet."""
+PENDING_POLL_MS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,8 @@ def erase_records(
         )
     wanted = KeySet(_key_array(keys), journal.context.rng)
     position = parse_position(before, "before")
+    if not dry_run:
+        state = await_pending(journal, topic)
     ends = resolve(journal, dict.fromkeys(partitions_of(state, topic), position))
     failures = Failures(journal.metadata.url)
     erasing = Erasing(
@@ -127,6 +132,26 @@ def erase_records(
         readers=_readers(state, topic_id),
         problems=tuple(dict.fromkeys([*problems, *failures.problems])),
     )
+
+
+def await_pending(journal: Journal, topic: str, limit_ms: int = PENDING_MS) -> State:
+    """The state in which readers see all records that the topic has now: an erasure would miss the others.
+
+    Raises RequestTimedOut if they do not see them in time.
+    """
+    clock, state = journal.context.clock, journal.refresh()
+    until_ms = clock.monotonic_ms() + limit_ms
+    ends = {tp: partition_of(state, tp)[1].end for tp in partitions_of(state, topic)}
+    while hidden := [tp for tp, end in ends.items() if partition_of(state, tp)[1].readable_end < end]:
+        if clock.monotonic_ms() >= until_ms:
+            raise RequestTimedOut(
+                f"erasing from {topic}: readers do not see all records of {topic}-{hidden[0].partition} yet, because not "
+                "all in-sync replicas have them, and the erasure would miss these. Nothing was erased: `pylog topic "
+                "describe` shows the high watermark; run it again when that is the end"
+            )
+        clock.sleep_ms(PENDING_POLL_MS)
+        state = journal.refresh()
+    return state
 
 
 def _key_array(keys: Iterable[bytes | str] | pa.Array) -> pa.Array:

@@ -95,7 +95,7 @@ class Cursor:
     def is_at_end(self, state: State) -> bool:
         """Whether there is nothing to read, in memory or after it."""
         part = state.partitions.get(self._key)
-        return self._rest is None and part is not None and self.at == part.readable_end
+        return self._rest is None and part is not None and self.at >= part.readable_end
 
     @property
     def buffered(self) -> bool:

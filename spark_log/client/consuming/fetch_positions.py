@@ -322,14 +322,17 @@ class Reading:
             return None
 
     def position(self, state: State, tp: TopicPartition, fetch_position: FetchPosition) -> int:
-        """The next offset to read in a partition: resolved, or reset by `auto_offset_reset` if it is out of range."""
+        """The next offset to read in a partition: resolved, or reset by `auto_offset_reset` if it is out of range.
+
+        One behind the high watermark is not: it waits for pending commits.
+        """
         part = state.partitions.get(fetch_position.key)
         if part is None:
             raise UnknownTopicOrPartition(f"{tp.topic}-{tp.partition} was deleted")
         at = fetch_position.cursor.at if fetch_position.cursor is not None else fetch_position.position
         if at is None:
             at = self._committed(state, fetch_position)
-        if at is not None and part.start <= at <= part.readable_end:
+        if at is not None and part.start <= at <= part.end:
             if fetch_position.position is None:
                 fetch_position.position = at
             return at
@@ -343,9 +346,7 @@ class Reading:
     def _reset(self, state: State, tp: TopicPartition, fetch_position: FetchPosition, at: int | None) -> int:
         part, policy = state.partitions[fetch_position.key], self._settings["auto_offset_reset"]
         if at is not None:
-            logger.warning(
-                "offset %d of %s-%d is out of range, it has %d to %d", at, *tp, part.start, part.readable_end
-            )
+            logger.warning("offset %d of %s-%d is out of range, it has %d to %d", at, *tp, part.start, part.end)
         if policy == "earliest" or (at is None and fetch_position.new):
             return part.start
         if policy == "latest":
@@ -356,9 +357,8 @@ class Reading:
                 "auto_offset_reset is 'none'; call seek() or commit one"
             )
         raise OffsetOutOfRange(
-            f"offset {at} of {tp.topic}-{tp.partition} is out of range, it has {part.start} to "
-            f"{part.readable_end}, and "
+            f"offset {at} of {tp.topic}-{tp.partition} is out of range, it has {part.start} to {part.end}, and "
             "auto_offset_reset is 'none'; seek() to an offset in the range",
             start=part.start,
-            end=part.readable_end,
+            end=part.end,
         )

@@ -67,7 +67,7 @@ def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> d
 
     A time after the last record resolves to the end, a missing position of a group to the start, and a position
     outside of the partition to the nearest offset.
-    Raises OffsetOutOfRange for an explicit offset outside of the partition.
+    Raises OffsetOutOfRange for an explicit offset outside of the partition.  One of a pending commit is in it.
     """
     state, now_ms = journal.state, journal.context.clock.now_ms()
     offsets: dict[TopicPartition, int] = {}
@@ -82,12 +82,12 @@ def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> d
             case LatestMinus(records):
                 offsets[tp] = max(part.start, part.readable_end - records)
             case At(offset):
-                if not part.start <= offset <= part.readable_end:
+                if not part.start <= offset <= part.end:
                     raise OffsetOutOfRange(
                         f"offset {offset} of {tp.topic}-{tp.partition} is out of range, "
-                        f"it has {part.start} to {part.readable_end}",
+                        f"it has {part.start} to {part.end}",
                         start=part.start,
-                        end=part.readable_end,
+                        end=part.end,
                     )
                 offsets[tp] = offset
             case SinceNow(ms):

@@ -217,7 +217,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "loses_held": Mutation(
         "a commit that an active broker has is not lost",
-        (Patch(pending, "is_lost", lambda *_: True), Patch(upkeep, "is_lost", lambda *_: True)),
+        (Patch(pending, "_is_away", lambda *_: True),),
     ),
     "joins_with_deficit": Mutation(
         "a joining replica enters the ISR when it lacks nothing", (_replaying(r.JoinIsrRecord, _joins_at_once),)

@@ -375,6 +375,21 @@ def test_a_lost_commit_leaves_holes_and_holds_up_nobody(log: PendingHistory) -> 
     assert lost_ranges(log.state, ("u", 0)) == ()
 
 
+def test_offsets_are_lost_once(log: PendingHistory) -> None:
+    """The root of the object without records is away, too, before an earlier commit lets readers pass."""
+    log.topic((1, 2), name="u")
+    log.leader_only(("u", 0), held=(1,))
+    log.leader_only(("u", 0), held=(1,))
+    log.fence(1)
+    for broker in (2, 1):
+        record = replace(lost_record(log, (broker,)), commit=log.state.pending[-1].objects)
+        assert log.command(LoseCommit(lost=record))
+        log.fence(2)
+        log.back(1)
+    assert [(one.start, one.end) for one in lost_ranges(log.state, ("u", 0))] == [(1, 2)]
+    assert not log.state.pending
+
+
 def test_partitions_with_other_objects_lose_nothing(log: PendingHistory) -> None:
     """A producer with acks=1 writes to several partitions in one commit: an active broker has those of "t"."""
     log.topic((1, 2), name="u")
