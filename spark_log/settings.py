@@ -454,7 +454,7 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
     ),
     ConfigSpec(
         "replica.lost.after.ms",
-        300000,
+        60000,
         _ms(1),
         "Records that were written with acks 0 or 1, or after such ones, and that only fenced brokers have, are given up "
         "after this time if readers have never seen them: their offsets have no records then.",

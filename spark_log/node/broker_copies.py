@@ -40,10 +40,16 @@ def copies_wanted(state: State, broker: int) -> Iterator[WantedCopy]:
     for name, row in lacked_objects(state, broker):
         sources = tuple(
             (source, epoch)
-            for source in sorted(holders(state, row), key=lambda source: not _is_near(state, source, broker))
+            for source in sorted(_known_holders(state, row), key=lambda source: not _is_near(state, source, broker))
             if is_active(state, source) and (epoch := epoch_of(state, source)) is not None
         )
         yield WantedCopy(name, row, state.copies[row.copies].group, sources)
+
+
+def _known_holders(state: State, row: ObjectRow) -> list[int]:
+    """Other replicas are no sources: their copies may be made at this moment, and would be reported as missing."""
+    known = state.copies[row.copies].brokers
+    return [source for source in dict.fromkeys(holders(state, row)) if source in known]
 
 
 def _is_near(state: State, source: int, target: int) -> bool:

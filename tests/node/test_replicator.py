@@ -12,6 +12,7 @@ from spark_log import Log
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
 from spark_log.model import ACKS_LEADER
+from spark_log.node.broker_copies import copies_wanted
 from spark_log.node.checked_copies import BadCopy, check_copy
 from spark_log.node.replicator import Replicator
 from tests.node.replicated_logs import add_broker, brokers_of, create_topic, folder_of, group_of, put, replicated_log
@@ -67,6 +68,14 @@ def test_an_asynchronous_broker_gets_copies_and_never_joins(tmp_path: Path) -> N
     state = log.journal.refresh()
     assert brokers_of(state, name) == (0, 7)
     assert group_of(state, "far").isr == (0,)
+
+
+def test_only_replicas_with_a_copy_are_sources(log: Log) -> None:
+    """Not those to which it is copied at this moment: their copies would be found missing, and be made twice."""
+    put(log, [0])
+    state = log.journal.refresh()
+    for broker in (1, 2):
+        assert [[source for source, _ in one.sources] for one in copies_wanted(state, broker)] == [[0]]
 
 
 def test_a_fenced_broker_gets_nothing(log: Log) -> None:

@@ -80,7 +80,7 @@ def test_defaults_of_a_log() -> None:
         "offsets.retention.minutes": 10080,
         "producer.id.expiration.ms": 86400000,
         "replica.lag.time.max.ms": 30000,
-        "replica.lost.after.ms": 5 * 60 * 1000,
+        "replica.lost.after.ms": 60 * 1000,
         "streaming.identity.retention.ms": 90 * 24 * 3600 * 1000,
         "transaction.max.timeout.ms": 15 * 60 * 1000,
     }
