@@ -34,6 +34,9 @@ NOTICED_IN = {
     "moves_anywhere": 9,
     "swaps_to_former": 19,
     "ends_blindly": 189,
+    "all_passes_pending": 4,
+    "answers_pending": 4,
+    "pending_for_ever": 4,
 }
 """A seed that notices that a rule is missing; 0 where none is named.  `--mutations` finds new ones."""
 TRIES = 3
