@@ -395,7 +395,7 @@ def test_the_directory_of_a_disk_that_hangs_stays_locked(tmp_path: Path) -> None
     run(test)
 
 
-def test_a_large_entry_on_a_slow_network_keeps_its_connection(tmp_path: Path) -> None:
+def test_a_large_entry_on_a_slow_network_keeps_its_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It needs about 4 s, longer than a check of an idle connection may take."""
 
     async def test() -> None:
@@ -409,6 +409,7 @@ def test_a_large_entry_on_a_slow_network_keeps_its_connection(tmp_path: Path) ->
         await leader.append(bytes(3 << 20))
         status = leader.status()
         assert status is not None and status.elections == 1
+        assert "the connection was closed" not in caplog.text
         for node in direct:
             await found.stop(node)
         for server in slow:
