@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket as sockets
 import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
@@ -16,12 +17,16 @@ from typing import Any, TypeVar
 import aiohttp
 
 from spark_log.net.quorum_handshake import PATH, REFUSED, Identity, request_headers, voters_of
-from spark_log.net.quorum_port import HEARTBEAT_S, MESSAGE_BYTES_MAX
+from spark_log.net.quorum_port import MESSAGE_BYTES_MAX
 from spark_log.quorum.messages import Message
 from spark_log.quorum.voters import Voters
 from spark_log.quorum.wire import encode_message
 
 CONNECT_S = 2.0
+LINK_HEARTBEAT_S = 20.0
+"""The check of a connection waits behind a message, which a slow network may carry for some seconds."""
+LOST_MS = 3_000
+"""A connection is closed if the other machine accepts no byte for so long.  On Linux; elsewhere the check finds it."""
 PAUSES_S = (0.05, 0.1, 0.2, 0.5)
 """Between attempts to connect; the last one is repeated."""
 REFUSED_PAUSE_S = 2.0
@@ -78,6 +83,7 @@ class Link:
         """Connect, and send until the connection is closed; why it was, and how long to wait at least."""
         try:
             async with await _within(self._connect(self), CONNECT_S) as socket:
+                _limit_silence(socket.get_extra_info("socket"))
                 logger.info("node %d at %s: connected", self.node_id, self.address)
                 self.problem = None
                 await self._send_all(socket)
@@ -127,6 +133,11 @@ async def _within(work: Coroutine[Any, Any, Result], seconds: float) -> Result:
         task.cancel()
 
 
+def _limit_silence(socket: sockets.socket | None) -> None:
+    if socket is not None and hasattr(sockets, "TCP_USER_TIMEOUT"):
+        socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_USER_TIMEOUT, LOST_MS)
+
+
 async def _until_closed(socket: aiohttp.ClientWebSocketResponse) -> None:
     async for _ in socket:
         pass
@@ -161,7 +172,7 @@ class Connect:
             socket = await self._session.ws_connect(
                 url,
                 headers=request_headers(self._me, link.node_id, self._secret),
-                heartbeat=HEARTBEAT_S,
+                heartbeat=LINK_HEARTBEAT_S,
                 max_msg_size=1 << 10,
             )
         except aiohttp.ClientConnectorError as error:

@@ -29,7 +29,7 @@ from spark_log.quorum.wire import decode_message
 MESSAGE_BYTES_MAX = 32 << 20
 """Of a message: an entry may be larger than `fetch_bytes`."""
 HEARTBEAT_S = 2.0
-"""How often a connection is checked; it is closed if the check has no answer for half of that."""
+"""Without a byte of the other node, a connection is checked; it is closed if there is none for half of that again."""
 CLOSE_S = 0.5
 LIMITS = ConnectionLimits(body_bytes=1 << 10, connections=64, silent_connections=64, request_ms=5_000)
 logger = logging.getLogger("spark_log")

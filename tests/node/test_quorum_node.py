@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -393,6 +393,52 @@ def test_the_directory_of_a_disk_that_hangs_stays_locked(tmp_path: Path) -> None
             node._directory.close()
 
     run(test)
+
+
+def test_a_large_entry_on_a_slow_network_keeps_its_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It needs about 4 s, longer than a check of an idle connection may take."""
+
+    async def test() -> None:
+        found = Cluster(tmp_path, count=2)
+        direct = dict(found.addresses)
+        slow = [await slow_network(found, node) for node in direct]
+        for node, address in direct.items():
+            found.nodes[node] = found.node(node, listen=address)
+            await found.nodes[node].start()
+        leader = found.nodes[await found.leader()]
+        await leader.append(bytes(3 << 20))
+        status = leader.status()
+        assert status is not None and status.elections == 1
+        assert "the connection was closed" not in caplog.text
+        for node in direct:
+            await found.stop(node)
+        for server in slow:
+            server.close()
+
+    run(test)
+
+
+async def slow_network(found: Cluster, node: int) -> asyncio.Server:
+    """Between the others and a node: 800 kB/s."""
+    host, port = found.addresses[node].split(":")
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError), closing(writer):
+            while data := await reader.read(1 << 15):
+                writer.write(data)
+                await asyncio.sleep(len(data) / 800_000)
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection(host, int(port))
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(carry(reader, back), carry(there, writer))
+
+    server = await asyncio.start_server(accept, host, 0, limit=1 << 15)
+    found.addresses[node] = f"{host}:{server.sockets[0].getsockname()[1]}"
+    return server
 
 
 def test_an_address_that_cannot_be_used_is_in_the_status(tmp_path: Path) -> None:
