@@ -10,7 +10,7 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies, RemoveCopies
 from spark_log.metadata.replicas import epoch_of, holders, is_active, keeps, lacked_objects
-from spark_log.metadata.state import State
+from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.checked_copies import Pace
 from spark_log.node.object_copying import CopiedObjects, ObjectCopying, WantedCopy
 
