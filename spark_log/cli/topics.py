@@ -206,9 +206,10 @@ MOVE_COLUMNS = ("adding", "removing")
 
 
 def _replicas_shown(part: PartitionDescription) -> dict[str, Any]:
-    """A row, with brokers as Kafka's tools print them."""
+    """A row, with brokers as Kafka's tools print them, and the first and last offsets of what was lost."""
     lists = {name: ",".join(map(str, getattr(part, name))) for name in ("replicas", "isr", *MOVE_COLUMNS)}
-    return {**part._asdict(), **lists, "leader": "none" if part.leader < 0 else part.leader}
+    lost = ",".join(f"{start}-{end - 1}" for start, end in part.lost)
+    return {**part._asdict(), **lists, "lost": lost, "leader": "none" if part.leader < 0 else part.leader}
 
 
 def _list_partitions(session: CommandSession, log: Log, name: str | None, which: str) -> None:

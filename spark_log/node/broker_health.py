@@ -83,7 +83,7 @@ def _lost(state: State) -> list[Finding]:
     (topic_id, number), first = ranges[0]
     rows = sum(one.end - one.start for _, one in ranges)
     says = (
-        f"warning: {counted(rows, 'record')} that readers had not seen were lost with the only root that had them, the "
+        f"warning: {counted(rows, 'record')} that readers had not seen {'was' if rows == 1 else 'were'} lost with the only root that had them, the "
         f"first at offset {first.start} of {state.topics[topic_id].name}-{number}: `pylog topic describe` shows the ranges"
     )
     return [Finding("records", True, says)]

@@ -94,4 +94,4 @@ def lost_text(state: State, commit: PendingCommit) -> str:
         for key, entries in sorted(new.items())
         if key[0] in state.topics
     ]
-    return f"{counted(rows, 'record')} were lost before all in-sync replicas had them: {', '.join(named)}"
+    return f"{counted(rows, 'record')} {'was' if rows == 1 else 'were'} lost before all in-sync replicas had them: {', '.join(named)}"

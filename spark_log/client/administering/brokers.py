@@ -178,7 +178,9 @@ def _check_empty(journal: Journal, state: State, broker: int, store: ObjectStore
     if found is None:
         others = [name for name in _contents(store) if not name.startswith(META)]
         if others:
-            raise InvalidRequest(f"{store.url} has {others[0]}: a broker begins in an empty folder")
+            raise InvalidRequest(
+                f"{store.url} has {others[0]}: a broker begins in an empty folder; delete what a removed broker has left"
+            )
         return None
     if found.cluster_id != journal.cluster_id:
         raise InvalidRequest(
