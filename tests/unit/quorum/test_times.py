@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from spark_log.net.quorum_handshake import SECRET_MIN
-from spark_log.net.quorum_port import HEARTBEAT_S
+from spark_log.net.quorum_links import LOST_MS
 from spark_log.quorum.ready import Config
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, SLOW_DISK_MS, UNKNOWN_S
 from spark_log.quorum_node.node_config import SNAPSHOT_BYTES
@@ -29,4 +29,4 @@ def test_the_limits_of_a_node_on_the_page_are_those_of_the_code() -> None:
     assert f"at least {SECRET_MIN} characters" in text
     assert f"appends fail with `maybe_applied` {UNKNOWN_S:g} s later" in text
     assert f"a leader hands over after {SLOW_DISK_MS // 1000} s" in text
-    assert "a check, each two seconds, has no answer for one second" in text and HEARTBEAT_S == 2
+    assert "when the other machine accepts no byte for three seconds" in text and LOST_MS == 3000
