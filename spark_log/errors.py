@@ -364,7 +364,7 @@ class ThrottlingQuotaExceeded(QuotaExceeded):
 
 
 class RequestTimedOut(SparkLogError, TimeoutError):
-    """The call timed out, and will not take effect later."""
+    """The call timed out.  It will not take effect later, unless `maybe_applied` is set."""
 
     retriable = True
 

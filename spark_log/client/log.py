@@ -40,9 +40,10 @@ def connect(
 ) -> Log:
     """Open the log at `url`: a path, any fsspec URL, or a coordinator's address, `pylog://host:9550[,host2:9550]`.
 
-    If a path or fsspec URL has no log yet, a new one is created, unless `create` is false.  A coordinator's address
-    opens the log that the coordinator writes.  With a coordinator, the process keeps in memory only the metadata of the
-    topics that it uses.  It loads the metadata of all topics when a call needs it, such as any method of `log.admin`.
+    If a path or fsspec URL has no log yet, a new one is created, unless `create` is false.  A coordinator is a server,
+    `pylog serve`, that writes one log for all clients; its address opens that log.  With a coordinator, the process
+    keeps in memory only the metadata of the topics that it uses.  It loads the metadata of all topics when a call needs
+    it, such as any method of `log.admin`.
 
     storage_options:  passed to fsspec: credentials, endpoints.
     token:            authenticates to a coordinator; default: the value of the environment variable PYLOG_TOKEN.
@@ -132,7 +133,8 @@ class Log:
                0 means the same as 1 here, because the call returns the offsets.
         Raises InvalidRequest for an invalid argument, InvalidRecord and its subclasses for invalid `data`,
         UnknownTopicOrPartition, CommitUnknown, SequenceConflict; NotEnoughReplicas or LeaderNotAvailable if, for two
-        minutes, too few replicas answer.
+        minutes, too few replicas answer; RequestTimedOut if the records are in the log, but earlier ones with acks=0 or
+        1 keep them from becoming visible.
         """
         wanted = acks_of(acks)
         identity = txn_identity_if_given(txn_app_id, txn_version, topic)

@@ -193,9 +193,9 @@ class Consumer:
         take longer than that while it joins the group or commits, and no timeout ends a read from a local disk or a
         network mount.
 
-        Raises IllegalGeneration if a newer consumer has taken over the group; NoOffsetForPartition and
-        OffsetOutOfRange with auto_offset_reset="none"; RecordDeserialization if the next record cannot be deserialized:
-        earlier polls have returned the records before it.
+        Raises IllegalGeneration if a newer consumer has taken over the group, which has one member at a time without a
+        coordinator; NoOffsetForPartition and OffsetOutOfRange with auto_offset_reset="none"; RecordDeserialization if
+        the next record cannot be deserialized: earlier polls have returned the records before it.
         """
         self._discard_buffered()
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
@@ -319,9 +319,9 @@ class Consumer:
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         """Commit the given positions, by default those after all returned records.  They are durable when it returns.
 
-        Without a coordinator, the call does not access the storage if this consumer knows that the positions are
-        already committed.  So it succeeds even if a newer consumer has taken over the group since, or an older copy of
-        the log was restored.
+        Without a coordinator, a group has one member at a time, and the call does not access the storage if this
+        consumer knows that the positions are already committed.  So it succeeds even if a newer consumer has taken over
+        the group since, or an older copy of the log was restored.
 
         Raises IllegalGeneration if the consumer is no longer a member of its group, or a newer consumer has taken over
         the group; RebalanceInProgress while the group rebalances; CommitUnknown if the commit may have been applied.
