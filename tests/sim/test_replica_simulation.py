@@ -31,7 +31,7 @@ NOTICED_IN = {
     "collects_dropped": 5,
     "fenced_counts": 241,
     "sizes_unchecked": 1,
-    "unknown_stay": 51,
+    "unknown_stay": 247,
     "loses_held": 5,
     "late_refused": 9,
     "late_forgotten": 4,
