@@ -191,10 +191,10 @@ def test_a_standby_takes_over_when_the_first_is_gone_and_not_before(
 ) -> None:
     """It waits while the other answers; a client that knows both addresses continues."""
     first = Process(folder, free_port())
-    standby = services.start(folder, takeover_ms=1000)
+    standby = services.start(folder, takeover_ms=3000)
     with spark_log.connect(f"pylog://{standby.coordinator.address},{first.address}") as log:
         log.append("t", [{"value": b"1"}])
-        time.sleep(2)
+        time.sleep(4)
         assert not standby.coordinator.leading
         first.kill()
         log.append("t", [{"value": b"2"}])
