@@ -256,14 +256,14 @@ def test_there_is_one_layer(retrying: tuple[RetryingStore, Failing]) -> None:
 
 
 class Ailing(LocalStore):
-    """A disk on which the next open of a file fails."""
+    """A disk on which the next write to a file fails."""
 
     code = 0
 
-    def _create(self, path: str, folder: str) -> int:
+    def _fill(self, fd: int, chunks: Iterable[Bytes]) -> None:
         if self.code:
             raise OSError(self.code, os.strerror(self.code))
-        return super()._create(path, folder)
+        super()._fill(fd, chunks)
 
 
 @pytest.mark.parametrize(
