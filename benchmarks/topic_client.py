@@ -79,7 +79,10 @@ def reply_us(folder: str, rounds: int) -> float:
     with spark_log.connect(folder, durability="os") as log:
         state = log.journal.state
     topic_id = state.names["mine"]
-    parts = [HeldPartition(part.start, part.end, part.edition, part.readable_end) for _, part in state.topic_partitions(topic_id)]
+    parts = [
+        HeldPartition(part.start, part.end, part.edition, part.readable_end)
+        for _, part in state.topic_partitions(topic_id)
+    ]
     grown = max(range(MINE), key=lambda number: parts[number].end)
     parts[grown] = parts[grown]._replace(end=state.partitions[topic_id, grown].entries[-1].start)
     held = Holdings(state.version - 1, "before", {"mine": HeldTopic(topic_id, tuple(parts))}, ())
