@@ -243,7 +243,10 @@ class BrokerCheck:
     directory: str
 
     def __call__(self, data: bytes | None) -> None:
-        """Raises WrongRoot, CorruptObject, UnsupportedVersion.  None: there is no description."""
+        """Check the bytes of the description, or None if the root has none.
+
+        Raises WrongRoot, CorruptObject, UnsupportedVersion.
+        """
         if data is None:
             raise WrongRoot(
                 f"{self.url} has no {BROKER_KEY}, so it is not the root of broker {self.broker}: is its disk mounted?"

@@ -43,7 +43,7 @@ class Link:
     def __init__(self, node_id: int, address: str, connect: Connect) -> None:
         self.node_id, self.address = node_id, address
         self.problem: str | None = "not connected yet"
-        """Why there is no connection; None while there is one."""
+        """The reason why this link is not connected; None while it is."""
         self._connect = connect
         self._queue: deque[bytes] = deque()
         self._queued = 0
@@ -214,7 +214,7 @@ class QuorumLinks:
         self._links[other.key.id] = Link(other.key.id, other.address, self._connect)
 
     def problems(self) -> dict[int, str | None]:
-        """By node: why there is no connection; None for one that there is."""
+        """For each node, the reason why its link is not connected; None if it is."""
         return {node_id: link.problem for node_id, link in sorted(self._links.items())}
 
     async def flush(self) -> None:

@@ -518,10 +518,7 @@ def _end_mirror(mirror: Journal, log: StorageLog, missing: Sequence[PendingCommi
 
     missing:  pending commits whose objects the mirror lacks: they are lost.
     """
-    fingerprint = mirror.metadata.fingerprint()
-    if fingerprint != log.form.probed:  # here, so that the records do not change `meta/format`
-        probe(mirror.metadata, nonce=log.context.unique())
-    form = msgspec.structs.replace(log.form.of_mirror(""), probed=fingerprint)
+    form = format_of_own(mirror, log)
     journal = Journal(StorageLog(log.context, form, mirror.metadata), mirror.stores)
     before = journal.state.version
     epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="")
@@ -535,3 +532,11 @@ def _end_mirror(mirror: Journal, log: StorageLog, missing: Sequence[PendingCommi
     mirror.metadata.put(FORMAT_KEY, (form.encode(),))
     journal.finish_upkeep()
     return before
+
+
+def format_of_own(mirror: Journal, log: StorageLog) -> Format:
+    """The format of a mirror that becomes a log of its own.  `meta/format` still says that it is a mirror."""
+    fingerprint = mirror.metadata.fingerprint()
+    if fingerprint != log.form.probed:  # here, so that the records do not change `meta/format`
+        probe(mirror.metadata, nonce=log.context.unique())
+    return msgspec.structs.replace(log.form.of_mirror(""), probed=fingerprint)

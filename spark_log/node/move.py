@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from spark_log.client.log import Log
 from spark_log.errors import InvalidRequest, LogRestored, NoLog, StorageError, UnsupportedVersion
 from spark_log.journal.journal import Journal
@@ -29,11 +27,10 @@ from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, check
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.records import FenceRecord
 from spark_log.net.client import check_cluster
-from spark_log.node.mirror import Mirror, begin_mirror, format_of
+from spark_log.node.mirror import Mirror, begin_mirror, format_of, format_of_own
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
-from spark_log.store.probe import probe
 
 NEAR = 16
 """The log is closed when the mirror is at most so many versions behind."""
@@ -162,11 +159,7 @@ def _prepare(log: Log, store: ObjectStore, progress: Progress | None) -> None:
     mirror = Journal.open(store, create=False, clock=former.context.clock)
     known = mirror.metadata_log
     assert isinstance(known, StorageLog), "it was opened from a store"
-    fingerprint = mirror.metadata.fingerprint()
-    if fingerprint != known.form.probed:  # here, so that the records do not change `meta/format`
-        probe(mirror.metadata, nonce=known.context.unique())
-    form = msgspec.structs.replace(known.form.of_mirror(""), probed=fingerprint)
-    journal = Journal(StorageLog(known.context, form, mirror.metadata), mirror.stores)
+    journal = Journal(StorageLog(known.context, format_of_own(mirror, known), mirror.metadata), mirror.stores)
     last = journal.state.version
     epoch = journal.take_over(journal.state.coordinator.epoch, ARRIVED, host="")
     journal.propose(lambda state, now: Decision((FenceRecord(upto=last),), None), upkeep=False)
