@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import spark_log
 from spark_log.client.administering.erasure import await_pending
-from spark_log.client.producing.append import upload_rows
 from spark_log.client.producing.pending_copies import await_visible, copy_in_background, wait_for_copies
 from spark_log.errors import (
     CoordinatorNotAvailable,
@@ -21,16 +20,15 @@ from spark_log.errors import (
     SparkLogError,
     StorageUnavailable,
 )
-from spark_log.metadata.commands import Append
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.pending import lacking_objects
-from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replica_commands import FenceBroker
-from spark_log.model import ACKS_LEADER, LATEST, TopicPartition
+from spark_log.model import LATEST, TopicPartition
 from spark_log.node.broker_health import broker_findings
 from spark_log.node.replicator import Replicator
 from spark_log.node.verify import verify
 from spark_log.testing.broker_roots import ControlledRoots, register_broker
+from tests.node.replicated_logs import commit_on_leader
 from tests.services import Services
 
 ROWS = [{"value": b"%d" % number} for number in range(9)]
@@ -69,23 +67,6 @@ def isr(log: spark_log.Log, topic: str = "t") -> tuple[int, ...]:
     return log.admin.describe_topics([topic])[topic].partitions[0].isr
 
 
-def commit_on_leader(log: spark_log.Log, topic: str = "t", rows: Sequence[dict[str, bytes]] = ROWS) -> None:
-    """Records with acks=1 of a process that has died since."""
-    state = log.journal.refresh()
-    uploaded = upload_rows(log.journal, topic, rows, state.version, acks=ACKS_LEADER)
-    commit = CommitRecord(
-        producer=log.journal.context.unique(),
-        sequence=0,
-        birth=state.version,
-        upload_epoch=state.version,
-        objects=uploaded.objects,
-        slices=uploaded.slices,
-        placed=uploaded.placed,
-        acks=ACKS_LEADER,
-    )
-    log.journal.propose(Append(commit=commit))
-
-
 @pytest.mark.parametrize("acks", [1, "0"])
 def test_an_append_waits_for_the_leader_only(log: spark_log.Log, roots: ControlledRoots, acks: str | int) -> None:
     """Readers see the records when all in-sync replicas have them, which this process copies to later."""
@@ -103,8 +84,8 @@ def test_an_append_waits_for_the_leader_only(log: spark_log.Log, roots: Controll
 
 def test_an_append_with_acks_all_copies_what_is_pending_before_it(log: spark_log.Log) -> None:
     """It is acknowledged when readers see it."""
-    commit_on_leader(log)
-    commit_on_leader(log)
+    commit_on_leader(log, "t", ROWS)
+    commit_on_leader(log, "t", ROWS)
     assert ends(log) == (0, 18)
     assert log.append("t", ROWS) == {TopicPartition("t", 0): range(18, 27)}
     assert ends(log) == (27, 27) and isr(log) == (0, 1, 2)
@@ -121,7 +102,7 @@ def test_records_with_acks_all_are_not_acknowledged_before_readers_see_them(log:
 def test_a_partition_whose_earlier_records_are_on_a_root_that_is_away_delays_no_other(log: spark_log.Log) -> None:
     """Nothing is written behind them.  Other partitions are written, also those of the same replicas."""
     log.admin.create_topics([spark_log.NewTopic("v", replica_assignment={0: (1, 2)})])
-    commit_on_leader(log, "u")
+    commit_on_leader(log, "u", ROWS)
     log.journal.propose(FenceBroker(broker=1, reason="by hand"))
     with log.producer(delivery_timeout_ms=700, linger_ms=50) as producer:
         late, *others = [producer.send(topic, b"x") for topic in ("u", "v", "t")]
@@ -133,7 +114,7 @@ def test_a_partition_whose_earlier_records_are_on_a_root_that_is_away_delays_no_
 
 def test_offsets_of_pending_records_are_in_range(log: spark_log.Log) -> None:
     """As in Kafka: a reader that stands there waits, and is not reset."""
-    commit_on_leader(log, "t")
+    commit_on_leader(log, "t", ROWS)
     tp = TopicPartition("t", 0)
     with log.consumer(auto_offset_reset="none") as consumer:
         consumer.assign([tp])
@@ -184,7 +165,7 @@ def test_a_topic_with_one_copy_has_nothing_pending(log: spark_log.Log) -> None:
 def test_records_that_are_lost_before_readers_see_them_hold_up_nobody(log: spark_log.Log, tmp_path: Path) -> None:
     """The disk of the leader is replaced: their offsets have no records, and the log says which."""
     log.append("u", ROWS)
-    commit_on_leader(log, "u")
+    commit_on_leader(log, "u", ROWS)
     log.journal.propose(FenceBroker(broker=1, reason="by hand"))
     register_broker(log, 1, str(tmp_path / "broker1"), replaces=True, lose_data=True)
     Replicator(log).round()
@@ -200,7 +181,7 @@ def test_records_that_are_lost_before_readers_see_them_hold_up_nobody(log: spark
 def test_an_erasure_waits_for_records_that_readers_do_not_see_yet(log: spark_log.Log) -> None:
     """Otherwise they would become visible after it, with the erased key."""
     log.append("t", [{"key": b"k", "value": b"1"}, {"key": b"other", "value": b"2"}])
-    commit_on_leader(log, rows=[{"key": b"k", "value": b"3"}])
+    commit_on_leader(log, "t", [{"key": b"k", "value": b"3"}])
     assert log.admin.erase_records("t", ["k"], dry_run=True).records == 1
     with pytest.raises(RequestTimedOut, match="do not see all records of t-0 yet.*Nothing was erased"):
         await_pending(log.journal, "t", 0)
@@ -213,7 +194,7 @@ def test_an_erasure_waits_for_records_that_readers_do_not_see_yet(log: spark_log
 
 def test_records_on_a_fenced_root_are_given_up_after_a_time(log: spark_log.Log) -> None:
     """Before, they wait for its return."""
-    commit_on_leader(log, "u")
+    commit_on_leader(log, "u", ROWS)
     log.journal.propose(FenceBroker(broker=1, reason="by hand"))
     Replicator(log).round()
     assert ends(log, "u") == (0, 9)
@@ -261,7 +242,7 @@ def test_a_log_that_does_not_answer_makes_no_pending_commit_unknown(log: spark_l
 def test_a_writer_blames_no_replica_for_a_leader_whose_root_is_away(log: spark_log.Log, tmp_path: Path) -> None:
     """It gives up, the others stay in sync, and the replicator copies when the root is back."""
     log.admin.incremental_alter_configs({None: {"replica.lag.time.max.ms": "1"}})
-    commit_on_leader(log, "u")
+    commit_on_leader(log, "u", ROWS)
     (tmp_path / "broker1").rename(tmp_path / "away")
     copy_in_background(log.journal, lacking_objects(log.journal.state, log.journal.state.pending))
     wait_for_copies(log.journal)

@@ -9,19 +9,16 @@ import pyarrow as pa
 import pytest
 
 from spark_log import Log, NewTopic, TopicPartition, connect
-from spark_log.client.producing.append import upload_rows
 from spark_log.clock import SystemClock
-from spark_log.metadata.commands import Append
-from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replica_commands import FenceBroker, ReturnBroker
 from spark_log.metadata.replicas import copies_of
-from spark_log.model import ACKS_LEADER
 from spark_log.node.broker_duties import replicate_once
 from spark_log.node.checked_copies import Pace
 from spark_log.node.maintain import maintain_once
 from spark_log.node.moving import Mover, Moves
 from spark_log.node.verify import verify
 from spark_log.testing.broker_roots import register_broker
+from tests.node.replicated_logs import commit_on_leader
 
 TP = TopicPartition("t", 0)
 
@@ -137,19 +134,7 @@ def test_a_mover_that_runs_for_long_moves_what_the_newest_state_has(log: Log) ->
 def test_a_mover_rests_while_a_pending_commit_holds_up_the_end_of_a_move(log: Log) -> None:
     """Rounds without a pause are for those that do something: this one asks for nothing, and counts nothing as done."""
     create(log, (1, 2))
-    state, rows = log.journal.refresh(), [{"value": b"of a writer that has died"}]
-    upload = upload_rows(log.journal, "t", rows, state.version, acks=ACKS_LEADER)
-    commit = CommitRecord(
-        producer=log.journal.context.unique(),
-        sequence=0,
-        birth=state.version,
-        upload_epoch=state.version,
-        objects=upload.objects,
-        slices=upload.slices,
-        placed=upload.placed,
-        acks=ACKS_LEADER,
-    )
-    log.journal.propose(Append(commit=commit))
+    commit_on_leader(log, "t", [{"value": b"of a writer that has died"}])
     log.journal.propose(FenceBroker(broker=1, reason="by hand"))
     log.admin.alter_partition_reassignments({TP: [2, 0]})
     before = log.journal.refresh()
