@@ -535,7 +535,7 @@ def _end_mirror(mirror: Journal, log: StorageLog, missing: Sequence[PendingCommi
 
 
 def format_of_own(mirror: Journal, log: StorageLog) -> Format:
-    """The format of a mirror that becomes a log of its own.  `meta/format` still says that it is a mirror."""
+    """The format of a mirror that becomes a separate log.  `meta/format` still says that it is a mirror."""
     fingerprint = mirror.metadata.fingerprint()
     if fingerprint != log.form.probed:  # here, so that the records do not change `meta/format`
         probe(mirror.metadata, nonce=log.context.unique())
