@@ -201,7 +201,7 @@ class InconsistentClusterId(SparkLogError):
 
 
 class ClockSkewed(SparkLogError):
-    """The writer's clock differs from the storage's and the log's by more than `log.clock.skew.max.ms`.
+    """The writer's clock differs from both the storage's and the log's by more than `log.clock.skew.max.ms`.
 
     Nothing was applied: set the clock.
     """
