@@ -40,6 +40,11 @@ from spark_log.cli.session import CommandSession
     type=click.Choice(["disk", "os"]),
     help="Whether a commit waits for the disk or the operating system. [default: disk]",
 )
+@click.option(
+    "--metadata",
+    type=click.Choice(["storage", "served"]),
+    help="Where clients read the log's metadata: on the storage, or served by the coordinator. [default: storage]",
+)
 @click.option("--insecure", is_flag=True, default=None, help="Accept other machines without TLS and tokens.")
 @pass_session
 def serve(
@@ -51,6 +56,7 @@ def serve(
     maintain_every: str | None,
     storage_timeout: str | None,
     durability: str | None,
+    metadata: str | None,
     insecure: bool | None,
 ) -> None:
     """Run the coordinator of a log, until SIGTERM or SIGINT.
@@ -81,6 +87,7 @@ def serve(
         "maintain.every": maintain_every,
         "storage.timeout": storage_timeout,
         "durability": durability,
+        "metadata": metadata,
         "insecure": None if insecure is None else "true",
     }
 

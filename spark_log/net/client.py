@@ -24,19 +24,22 @@ from spark_log.errors import (
 )
 from spark_log.groups.messages import Request, Response
 from spark_log.journal.fork_safety import renew_after_fork
-from spark_log.journal.store_operations import Answered, Changes
+from spark_log.journal.store_operations import Answered, Changes, Snapshot
 from spark_log.metadata.command import Command
 from spark_log.metadata.decide.coordinators import check_is_here
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.state import Leadership
 from spark_log.net.address import Target, is_loopback, this_host
 from spark_log.net.client_connection import CONNECT_S, Connection, Endpoint, HttpResponse, Wait, resolve
+from spark_log.net.health_check import get_health, health_of
 from spark_log.net.kafka_probe import is_kafka
 from spark_log.net.messages import (
     GROUP_PATHS,
     PROTOCOL,
     ChangesReply,
     ChangesRequest,
+    ClaimReply,
+    ClaimRequest,
     ClusterInfo,
     CommandsReply,
     CommandsRequest,
@@ -44,14 +47,16 @@ from spark_log.net.messages import (
     GroupAnswered,
     GroupsReply,
     GroupView,
-    Health,
     ObjectsReply,
     ObjectsRequest,
+    SnapshotRequest,
+    StatusReply,
     TopicsRequest,
     decode,
     encode,
     error_of,
 )
+from spark_log.net.snapshot_download import download
 from spark_log.net.tls import ca_context
 from spark_log.store.open import is_other_storage
 
@@ -211,6 +216,8 @@ class HttpLink:
         group: str = "",
         topics: Sequence[str] | None = None,
         head: bytes = b"",
+        *,
+        confirmed: bool = False,
     ) -> Changes:
         asked = ChangesRequest(
             cluster_id=self.cluster_id,
@@ -219,6 +226,7 @@ class HttpLink:
             wait_ms=wait_ms,
             topics=None if topics is None else tuple(topics),
             group=group,
+            confirmed=confirmed,
         )
         data = self._any(holder, "/v1/changes", asked, wait_ms)
         reply: ChangesReply = decode(data, ChangesReply, "the coordinator's reply")
@@ -250,11 +258,26 @@ class HttpLink:
         reply: ObjectsReply = decode(self._any(holder, "/v1/objects", asked), ObjectsReply, "the coordinator's reply")
         return reply.rows
 
+    def snapshot(self, holder: Leadership, version: int | None = None) -> Snapshot | None:
+        return download(lambda asked: self._any(holder, "/v1/snapshot", asked), self.cluster_id, version)
+
+    def claim(self, holder: Leadership, name: str, value: bytes | None, wait_ms: int = 0) -> bytes | None:
+        text = None if value is None else value.decode()
+        asked = ClaimRequest(cluster_id=self.cluster_id, name=name, value=text, wait_ms=wait_ms)
+        data = self._first(holder, "POST", "/v1/claim", encode(asked), wait_ms, changes_nothing=True)
+        reply: ClaimReply = decode(data, ClaimReply, "the coordinator's reply")
+        return None if reply.value is None else reply.value.encode()
+
+    def status(self, holder: Leadership) -> int:
+        data = self._first(holder, "GET", f"/v1/status?cluster_id={self.cluster_id}", changes_nothing=True)
+        reply: StatusReply = decode(data, StatusReply, "the coordinator's reply")
+        return reply.checkpoint
+
     def _any(
         self,
         holder: Leadership,
         path: str,
-        asked: ChangesRequest | TopicsRequest | ObjectsRequest,
+        asked: ChangesRequest | TopicsRequest | ObjectsRequest | SnapshotRequest,
         wait_ms: int = 0,
     ) -> bytes:
         """The reply of the leader; if no leader answers, that of a standby."""
@@ -449,7 +472,7 @@ class HttpLink:
 
     def _is_alive(self, endpoint: Endpoint) -> bool:
         """Whether the process answers `GET /health`."""
-        return _get_health(endpoint, self._tls) is not None
+        return get_health(endpoint, self._tls) is not None
 
     def _check_tls(self, address: str, error: BaseException) -> None:
         """Raises InvalidRequest if a coordinator hung up because it requires TLS.  It has not read the request."""
@@ -522,13 +545,6 @@ def _checked_token(token: str) -> str:
     return found
 
 
-def _any_certificate() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 def _failure(error: BaseException) -> str:
     return "its certificate is invalid" if isinstance(error, ssl.SSLCertVerificationError) else "it does not answer"
 
@@ -555,41 +571,6 @@ def _refusal(address: str, method: str, path: str, answer: HttpResponse) -> Spar
             failed.maybe_applied = method != "GET"
             return failed
         return InvalidRequest(f"{address} is not a pylog coordinator: {reply}")
-
-
-def health_of(address: str, *, tls: bool, ca: str | None = None) -> Health | None:
-    """The health of a coordinator; None if none answers.
-
-    ca:  with TLS, only certificates that this file (or `system`) verifies are accepted; None: any certificate, because
-         no secret is sent.
-    """
-    context = None if not tls else _any_certificate() if ca is None else ca_context(ca)
-    for endpoint in resolve(address):
-        answer = _get_health(endpoint, context)
-        if answer is not None:
-            try:
-                found: Health = decode(answer.data, Health, "the reply")
-                return found
-            except InvalidRequest:
-                continue
-    return None
-
-
-def _get_health(endpoint: Endpoint, tls: ssl.SSLContext | None) -> HttpResponse | None:
-    """The reply to GET /health; None without one."""
-    try:
-        connection = Connection(endpoint, tls)
-    except ssl.SSLCertVerificationError as error:
-        logger.warning("%s: its certificate is invalid (%s)", endpoint.address, error)
-        return None
-    except OSError:
-        return None
-    try:
-        return connection.ask("GET", "/health", None, {}, Wait(CONNECT_S))
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
 
 
 def check_cluster(found: str, expected: str, where: str) -> None:

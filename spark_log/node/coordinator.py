@@ -20,11 +20,11 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace as with_values
 
@@ -32,12 +32,13 @@ from spark_log.client.log import Log
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ClockSkewed, CoordinatorNotAvailable, NotCoordinator, SparkLogError, StorageError
 from spark_log.journal.journal import Journal
+from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.proposal import Proposal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
-from spark_log.journal.store_operations import Answered, Changes
+from spark_log.journal.store_operations import Answered, Steps
 from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
 from spark_log.metadata.decide.coordinators import moved_error, moved_to, moving_to
-from spark_log.metadata.projection import Delta, Holdings, delta, object_rows
+from spark_log.metadata.projection import Delta, Holdings, delta
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
@@ -45,6 +46,7 @@ from spark_log.net.messages import Health
 from spark_log.net.quotas import Usage
 from spark_log.node.broker_duties import keep_brokers
 from spark_log.node.change_feed import ChangeFeed
+from spark_log.node.local_link import LocalLink
 from spark_log.node.maintain import Maintainer
 from spark_log.node.metrics import Metrics
 from spark_log.node.record_cache import RecordCache
@@ -59,6 +61,7 @@ BATCH_MAX = 500
 
 logger = logging.getLogger("spark_log")
 
+Result = TypeVar("Result")
 Held = tuple[str, str, int]
 """(group, topic id, partition)."""
 
@@ -247,6 +250,13 @@ class Coordinator:
     @property
     def published(self) -> State:
         return self._published.state
+
+    def published_with_head(self) -> tuple[State, str]:
+        view = self._published
+        return view.state, view.head.decode()
+
+    def ask_log(self, steps: Callable[[MetadataLog[Any]], Steps[Result]]) -> Result:
+        return self.journal.run(steps(self.journal.metadata_log))
 
     def delta(self, held: Holdings) -> Delta:
         view = self._published
@@ -515,46 +525,6 @@ class Coordinator:
             except Exception:
                 logger.exception("upkeep of %s failed, restarting it", store.url)
                 maintainer = None
-
-
-class LocalLink:
-    """The link of upkeep to the coordinator in the same process."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-
-    def ask(
-        self,
-        holder: Holder,
-        commands: Sequence[Any],
-        since: int,
-        limit_ms: float = math.inf,
-        head: bytes = b"",
-        held: Holdings | None = None,
-    ) -> Answered:
-        answered = self._coordinator.submit(commands).result()
-        return answered._replace(state=self._coordinator.state)
-
-    def changes(
-        self,
-        holder: Holder,
-        since: int,
-        wait_ms: int,
-        group: str = "",
-        topics: Sequence[str] | None = None,
-        head: bytes = b"",
-    ) -> Changes:
-        state = self._coordinator.state
-        return Changes(state.version, state=state)
-
-    def topics(self, holder: Holder, held: Holdings, **_: Any) -> Delta:
-        return self._coordinator.delta(held)
-
-    def objects(self, holder: Holder, names: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
-        return object_rows(self._coordinator.state, names)
-
-    def close(self) -> None:
-        """There are no connections to close."""
 
 
 class _LeaderWatch:

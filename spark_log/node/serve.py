@@ -24,8 +24,9 @@ from spark_log.metadata.decide.coordinators import check_is_here, moved_to
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import is_coordinator, is_loopback, parse_address, split_address, this_host
 from spark_log.net.audit import open_audit, reopen_audit
-from spark_log.net.client import health_of
 from spark_log.net.connection_limits import ConnectionLimits
+from spark_log.net.health_check import health_of
+from spark_log.net.messages import SERVED
 from spark_log.net.quotas import Quota, parse_quotas
 from spark_log.net.server import Server
 from spark_log.net.tls import ca_context, tls_context
@@ -54,8 +55,11 @@ SETTINGS = (
     "maintain.every",
     "storage.timeout",
     "durability",
+    "metadata",
     "insecure",
 )
+CHOICES = {"durability": ("disk", "os"), "metadata": ("storage", SERVED)}
+"""Settings with two values, the default first."""
 GROUPS = ("initial.rebalance.delay", "min.session.timeout", "max.session.timeout", "max.size")
 LIMITS = {
     "body.bytes": "body_bytes",
@@ -84,6 +88,8 @@ class Config:
     storage_timeout_ms: int = 15_000
     """Without a completed write to the storage for this long, it is unhealthy and steps down."""
     durability: str = "disk"
+    metadata: str = "storage"
+    """Where clients read the metadata log: `storage`, or `served` by the coordinators."""
     insecure: bool = False
     storage: Mapping[str, str] = field(default_factory=dict)
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -138,8 +144,9 @@ def read_config(
         if not environment.url:
             raise InvalidRequest("no log: give its URL with -u URL, as url in [coordinator] of --conf, or in PYLOG_URL")
         values["url"], storage = environment.url, {**environment.storage, **storage}
-    if values.get("durability", "disk") not in ("disk", "os"):
-        raise InvalidRequest(f"invalid value {values['durability']!r} for durability: expected disk or os")
+    for name, (default, other) in CHOICES.items():
+        if values.setdefault(name, default) not in (default, other):
+            raise InvalidRequest(f"invalid value {values[name]!r} for {name}: expected {default} or {other}")
     _known(sections["audit"], ("file",), "[audit]", path)
     maintain = values.get("maintain.every", "10m")
     tokens = parse_tokens(sections["tokens"])
@@ -150,7 +157,8 @@ def read_config(
         takeover_ms=_duration("takeover.after", values.get("takeover.after", "10s")),
         maintain_ms=None if maintain == "never" else _duration("maintain.every", maintain),
         storage_timeout_ms=_duration("storage.timeout", values.get("storage.timeout", "15s")),
-        durability=values.get("durability", "disk"),
+        durability=values["durability"],
+        metadata=values["metadata"],
         insecure=_flag("insecure", values.get("insecure", "false")),
         storage={**sections["storage"], **storage},
         limits=_limits(sections["limits"]),
@@ -326,6 +334,7 @@ async def start(config: Config, store: ObjectStore | None = None) -> Running:
         limits=config.limits,
         quotas=config.quotas,
         hosts=_own_hosts(config),
+        serves_metadata=config.metadata == SERVED,
     )
     host, port = split_address(config.listen, "listen")
     try:

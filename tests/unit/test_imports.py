@@ -98,10 +98,11 @@ STORAGE_TOOLS = {
     "spark_log.node.repair",
     "spark_log.node.verify",
     "spark_log.cli.cluster",
-    "pyspark_pylog.task_metadata",
+    "spark_log.client.open_journal",
+    "spark_log.journal.served_log",
 }
-"""`Journal.open` opens one; a feed sends changes to the coordinator in the same way; five check, repair or copy the
-files of the storage; a task that finds a pin opens no log."""
+"""`Journal.open` opens one; a feed and a served log send changes to the coordinator in the same way; five check, repair
+or copy the files of the storage; a task that finds a pin opens no log."""
 
 
 FRONTS = {"spark_log.client.administering.erasure"}
