@@ -441,10 +441,11 @@ class Coordinator:
         if self.state is before:
             return
         changes = self.state.changes_since(before)
-        leads = self.leading and self.state.coordinator.in_force == self.epoch
+        leads, view = self.leading and self.state.coordinator.in_force == self.epoch, self.journal.view
         if changes is None and not leads:
-            self.tail.forget()  # the log may have been opened again from a checkpoint, and leftovers before it read
-        self._published = self.journal.view
+            # The log may have been opened again from a checkpoint, and leftovers before it read.
+            self.tail.forget(view.state.version, view.head)
+        self._published = view
         self.change_feed.note(self.state.version, None if changes is None or changes.concerns_all else changes.appended)
         self.metrics.topics.note(self.state)
         self.metrics.replicas.note(self.state)

@@ -51,10 +51,10 @@ class RecordCache:
         with self._lock:
             return self._heads.get(log_key(version), b"")
 
-    def forget(self) -> None:
-        """Forget all records."""
+    def forget(self, but: int = 0, head: bytes = b"") -> None:
+        """Forget all records, and all first lines except `head`, of the record of the version `but`."""
         with self._lock:
-            self._kept, self._bytes, self._heads = {}, 0, {}
+            self._kept, self._bytes, self._heads = {}, 0, {log_key(but): head} if head else {}
 
     def _remember(self, key: str, data: bytes) -> None:
         with self._lock:
