@@ -156,7 +156,9 @@ def _served(url: str, roots: RootOptions, token: str | None, partial: bool) -> J
     return journal
 
 
-def journal_through(link: HttpLink, store: ObjectStore, roots: RootOptions, *, served: bool, partial: bool = False) -> Journal:
+def journal_through(
+    link: HttpLink, store: ObjectStore, roots: RootOptions, *, served: bool, partial: bool = False
+) -> Journal:
     """The journal of a log whose changes go through a coordinator; its metadata is read there too if it is `served`."""
     if not served:
         return Journal.open(store, create=False, link=link, served=True, partial=partial, root_options=roots)

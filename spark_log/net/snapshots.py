@@ -80,7 +80,8 @@ class Snapshots:
             "pylog_snapshot_bytes_total": ("Bytes of snapshots that were sent.", self._sent_bytes),
         }
         return "".join(
-            f"# HELP {name} {text}\n# TYPE {name} counter\n{name} {number}\n" for name, (text, number) in numbers.items()
+            f"# HELP {name} {text}\n# TYPE {name} counter\n{name} {number}\n"
+            for name, (text, number) in numbers.items()
         )
 
     def forget_unused(self) -> None:
