@@ -207,7 +207,7 @@ def _coordinator(
     holder:  if set, the coordinator is expected to lead under this epoch.
     ca:      from the URL.
     """
-    from spark_log.net.client import health_of
+    from spark_log.net.health_check import health_of
 
     what = f"coordinator {address}"
     found = next((found for tls in ways if (found := health_of(address, tls=tls, ca=ca)) is not None), None)

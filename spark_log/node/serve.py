@@ -20,8 +20,9 @@ from spark_log.metadata.decide.coordinators import check_is_here, moved_to
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import is_loopback, split_address, this_host
 from spark_log.net.audit import open_audit, reopen_audit
-from spark_log.net.client import health_of
 from spark_log.net.connection_limits import ConnectionLimits
+from spark_log.net.health_check import health_of
+from spark_log.net.messages import SERVED
 from spark_log.net.server import Server
 from spark_log.net.tls import tls_context
 from spark_log.node.coordinator import Coordinator, LeaderStatus
@@ -112,6 +113,7 @@ async def start(config: Config, store: ObjectStore | None = None) -> Running:
         limits=config.limits,
         quotas=config.quotas,
         hosts=own_hosts(config),
+        serves_metadata=config.metadata == SERVED,
     )
     host, port = split_address(config.listen, "listen")
     try:

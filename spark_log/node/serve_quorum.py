@@ -50,16 +50,18 @@ async def start_quorum(config: Config, store: ObjectStore | None = None) -> Runn
     check_config(config)
     assert config.quorum is not None, "the caller has looked"
     tls = tls_context(config.certificate, config.key) if config.certificate else None
+    roots = RootOptions.of(config.storage, config.durability)
     if store is None:
-        roots = RootOptions.of(config.storage, config.durability)
         store = open_store(config.url, roots.own(), config.durability)
     root = QuorumRoot(store, config.quorum.cluster_id)
     await asyncio.to_thread(root.check)
 
     async def prepare() -> None:
-        await asyncio.to_thread(root.claim, coordinator.address)
+        await asyncio.to_thread(root.claim, coordinator.address, coordinator.unique())
 
-    coordinator = QuorumCoordinator(config.quorum, store.url, prepare=prepare)
+    coordinator = QuorumCoordinator(
+        config.quorum, store, prepare=prepare, maintain_ms=config.maintain_ms, root_options=roots
+    )
     groups = Groups(coordinator, coordinator.clock, coordinator.unique, config.groups)
     coordinator.held = groups.held_positions
     server = Server(
@@ -69,6 +71,7 @@ async def start_quorum(config: Config, store: ObjectStore | None = None) -> Runn
         limits=config.limits,
         quotas=config.quotas,
         hosts=own_hosts(config),
+        serves_metadata=True,
     )
     host, port = split_address(config.listen, "listen")
     try:
