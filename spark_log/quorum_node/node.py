@@ -41,7 +41,8 @@ from spark_log.quorum_node.daemon_threads import DaemonThreads
 from spark_log.quorum_node.directory import open_directory
 from spark_log.quorum_node.node_config import NodeConfig, check_node_config
 from spark_log.quorum_node.node_disk import DiskWriter
-from spark_log.quorum_node.node_status import NodeStatus, ReplicaStatus
+from spark_log.quorum_node.node_status import NodeStatus, replication_of
+from spark_log.quorum_node.node_tools import NodeTools
 from spark_log.quorum_node.pending import PendingAppends, not_leader
 
 ENTRY_BYTES_MAX = 8 << 20
@@ -123,7 +124,14 @@ class Node:
         host, port = split_address(config.listen, "listen")
         server_tls, client_tls = node_contexts(config.certificate, config.key, config.ca)
         identity = Identity(cluster_id=config.cluster_id, key=self.key, address=config.advertise, process=uuid4().hex)
-        self._server = QuorumPort(identity, config.secret, self._receive, connected=self._meet, voters=self._voters)
+        self._server = QuorumPort(
+            identity,
+            config.secret,
+            self._receive,
+            connected=self._meet,
+            voters=self._voters,
+            tools=NodeTools(self).by_path,
+        )
         try:
             self.port = await self._server.start(host, port, server_tls)
         except OSError as error:
@@ -276,9 +284,12 @@ class Node:
             self._reads[number] = future
         return number
 
-    async def hand_over(self) -> bool:
-        """Let another voter lead; False if this node does not lead, or is the only voter."""
-        if not self._input(Machine.hand_over):
+    async def hand_over(self, to: int | None = None) -> bool:
+        """Let another voter lead; False if this node does not lead, or is the only voter.
+
+        to:  the id of the voter; None: the most up-to-date one.
+        """
+        if not self._input(partial(self._begin_to_hand_over, to)):
             return False
         deadline_s = asyncio.get_running_loop().time() + 2 * self.config.times.election_timeout_ms / 1000
         while self._machine is not None and self._machine.is_leader:
@@ -286,6 +297,11 @@ class Node:
                 return False
             await asyncio.sleep(0.01)
         return True
+
+    @staticmethod
+    def _begin_to_hand_over(to: int | None, machine: Machine, now_ms: int) -> bool:
+        successor = next((voter for voter in machine.voters if voter.id == to), None)
+        return (to is None or successor is not None) and machine.hand_over(now_ms, successor)
 
     def add_voter(self, key: ReplicaKey) -> Change:
         """Begin to add a replica that fetches already, on the leader."""
@@ -308,29 +324,31 @@ class Node:
             epoch=machine.epoch,
             leader=machine.leader,
             voters=machine.voters,
+            are_voters_committed=machine.log.voters_end <= machine.high_watermark,
             high_watermark=machine.high_watermark,
             log_start=machine.log.start.offset,
             log_end=machine.log.end,
             durable_end=machine.durable_end,
             applied=self._applier.end,
             snapshot=machine.log.snapshot,
-            replication=tuple(
-                ReplicaStatus(
-                    key=key,
-                    is_voter=key in machine.voters,
-                    log_end=end,
-                    lag=machine.log.end - end,
-                    fetched_ms_ago=now_ms - fetched_ms,
-                )
-                for key, (end, fetched_ms) in machine.replication().items()
-            ),
-            problems=self._links.problems(),
+            replication=replication_of(machine, now_ms),
+            addresses={self.key.id: self._links.me.address, **self._links.addresses()},
+            problems=self._problems(machine),
             elections=self._elections,
             writes=self._writer.writes,
+            write_ms_sum=self._writer.ms_sum,
             write_ms_max=self._writer.ms_max,
             writing_ms=self._writer.writing_ms,
             is_full=self._writer.is_full,
         )
+
+    def _problems(self, machine: Machine) -> dict[int, str | None]:
+        """Of the connections, and of voters to which there is none."""
+        found = self._links.problems()
+        for voter in machine.voters:
+            if voter != self.key and voter.id not in found:
+                found[voter.id] = "its address is not known: add it to the peers of this node"
+        return found
 
     # ----------------------------------------------------------------------------------------------------------- inputs
 
