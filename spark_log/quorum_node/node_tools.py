@@ -1,4 +1,4 @@
-"""Answers what operators' commands ask of a node: see `tool_requests.py`."""
+"""Answers the requests of operators' commands to a node: see `tool_requests.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator's command may ask of a node, and the answers: on the port of the nodes, with their secret.
+"""The requests of an operator's command to a node: on the port of the nodes, with their secret.
 
 GET  /v1/quorum/status       a `NodeStatus` as JSON
 GET  /metrics                the same for Prometheus
