@@ -12,7 +12,7 @@ from spark_log.settings import INT_MAX
 
 @click.group(cls=Noun)
 def quorum() -> None:
-    """Prepare the nodes of a quorum, show them, and change the voters."""
+    """Prepare, show and change a quorum."""
 
 
 @verb(quorum, "random-id")
