@@ -77,8 +77,8 @@ SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
 )
 
 topic.add_command(erase)
-for command in RUNNING:
-    quorum.add_command(command)
+for running in RUNNING:
+    quorum.add_command(running)
 for _, commands in SECTIONS:
     for command in commands:
         pylog.add_command(command)
