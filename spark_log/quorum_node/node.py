@@ -39,6 +39,7 @@ from spark_log.quorum.voters import Voters
 from spark_log.quorum_node.applier import Applier, StateMachine
 from spark_log.quorum_node.daemon_threads import DaemonThreads
 from spark_log.quorum_node.directory import open_directory
+from spark_log.quorum_node.files import LocalFiles
 from spark_log.quorum_node.node_config import NodeConfig, check_node_config
 from spark_log.quorum_node.node_disk import DiskWriter
 from spark_log.quorum_node.node_status import NodeStatus, replication_of
@@ -48,8 +49,6 @@ from spark_log.quorum_node.pending import PendingAppends, not_leader
 ENTRY_BYTES_MAX = 8 << 20
 UNKNOWN_S = 2.0
 """How long an append waits for its fate after this node has lost the lead."""
-SLOW_DISK_MS = 10_000
-"""A leader whose disk has not finished a write for so long hands over."""
 WATCH_S = 1.0
 CLOSE_S = 5.0
 """For the writes that are under way when the node ends."""
@@ -67,9 +66,11 @@ class Node:
         config: NodeConfig,
         state: StateMachine,
         on_leader: Callable[[int, ReplicaKey | None], None] = lambda epoch, leader: None,
+        open_files: Callable[[str], LocalFiles] = LocalFiles,
     ) -> None:
         """
-        on_leader:  called with each new epoch or leader; None: it is not known.
+        on_leader:   called with each new epoch or leader; None: it is not known.
+        open_files:  makes the operations on the files of a directory.
         """
         check_node_config(config)
         self.config = config
@@ -77,6 +78,7 @@ class Node:
         """That it listens on."""
         self._state = state
         self._on_leader = on_leader
+        self._open_files = open_files
         self._clock = SystemClock()
         self._machine: Machine | None = None
         self._pending = PendingAppends()
@@ -100,7 +102,9 @@ class Node:
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = loop.create_future()
         config = self.config
-        self._directory = open_directory(config.directory, cluster_id=config.cluster_id, node_id=config.node_id)
+        self._directory = open_directory(
+            config.directory, cluster_id=config.cluster_id, node_id=config.node_id, open_files=self._open_files
+        )
         disk = self._directory.disk
         self._snapshots = DaemonThreads(2, "pylog-quorum-snapshot")
         self._writer = DiskWriter(
@@ -386,7 +390,7 @@ class Node:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_S)
-            if self._writer.writing_ms > SLOW_DISK_MS and self._input(Machine.hand_over):
+            if self._writer.writing_ms > self.config.slow_disk_ms and self._input(Machine.hand_over):
                 logger.error("the disk has not finished a write for %d ms; another node leads", self._writer.writing_ms)
 
     # ---------------------------------------------------------------------------------------------------------- outputs
