@@ -249,7 +249,7 @@ class QuorumProcesses:
         **config: Any,
     ) -> None:
         """
-        between:  the address under which the first node reaches the second, instead of its own.
+        between:  the address under which the first node reaches the second, if it is another one.
         """
         self.folder, self._between = folder, between
         self._config = config
