@@ -113,7 +113,10 @@ def reopen_journal(
 def find_claim(
     url: str, store: ObjectStore, cluster_id: str, name: str, token: str | None = None, *, served: bool = False
 ) -> bytes | None:
-    """The value that was claimed under a name in a known log, which is not opened.  None: this process makes the claim."""
+    """The value that was claimed under a name in a known log, which is not opened.
+
+    None: there is none, and this process makes the claim.
+    """
     clock = SystemClock()
     if not served:
         return run(claimed(name), Stores.of(store), clock)

@@ -65,7 +65,7 @@ LATE_S, LATE_TRIES = 2.0, 20
 """A change past its deadline waits this much longer if another thread is about to learn its outcome."""
 
 UNREAD = (InvalidRequest,)
-"""The same for a client of a log that a coordinator serves: it holds more topics than a coordinator sends, for example."""
+"""The same for a client of a log that a coordinator serves: for example, it holds more topics than may be asked for."""
 UNANSWERED = (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, InconsistentClusterId, InvalidRequest)
 """A client that may read the storage may read the log, even if the coordinator rejects it, is older or requires TLS."""
 Result = TypeVar("Result")

@@ -103,8 +103,10 @@ class MetadataLog(LogReader[AnyView], Protocol[AnyView]):
         """
 
     def claimed(self, name: str) -> Steps[bytes | None]:
-        """The value that was claimed under a name; None if none was.  A caller that gets None makes the claim: others may
-        wait for it."""
+        """The value that was claimed under a name; None if none was.
+
+        A caller that gets None makes the claim: others may wait for it.
+        """
 
     def expire_claims(self, state: State) -> Steps[int]:
         """Remove claims below the fence; returns their number."""

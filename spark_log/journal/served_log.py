@@ -4,7 +4,7 @@ The state comes as a snapshot, and follows from there by the records that the co
 rights on the metadata, and the coordinator may keep it anywhere.  Docs: docs/decisions/0076-served-log.md.
 
 Answers come from any coordinator, and a view never goes back: each request names the version and the first line of its
-record, in which the batch's id and epoch are.  A coordinator that is behind lets the client wait.  One that has another
+record, which has a checksum of its batch.  A coordinator that is behind lets the client wait.  One that has another
 record there has another history, of a restored copy: the client gets a new snapshot.
 """
 
@@ -269,8 +269,8 @@ class ServedMetadata:
 
     def _refuse(self, key: str) -> NoReturn:
         raise InvalidRequest(
-            f"{self.url}/{key}: the coordinator serves this log's metadata, and its clients do not use it on the storage; "
-            "a tool that works on these files needs the URL of the storage"
+            f"{self.url}/{key}: the coordinator serves this log's metadata, and its clients do not use it on the "
+            "storage; a tool that works on these files needs the URL of the storage"
         )
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:

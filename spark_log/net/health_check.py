@@ -1,4 +1,4 @@
-"""Asking a coordinator for its health, on a connection of its own and without a token."""
+"""Asking a coordinator for its health, on a separate connection and without a token."""
 
 from __future__ import annotations
 

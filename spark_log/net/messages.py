@@ -210,17 +210,19 @@ class SnapshotRequest(Message, frozen=True, kw_only=True):
 
 
 class SnapshotChunk(Message, frozen=True, kw_only=True):
-    """What the reply to a SnapshotRequest has."""
+    """The first line of the reply to a SnapshotRequest; the bytes of the chunk follow it."""
 
     snapshot: str
-    """Another id than that of the request: the coordinator has no such snapshot any more, and this is the first chunk of
-    the one that it has."""
+    """If it is not the id of the request, the coordinator has no such snapshot any more, and this is the first chunk of
+    another one."""
     version: int
     head: str
     """First line of the record of that version; empty if not known."""
     size: int
-    """Bytes of the whole snapshot, which is a checkpoint of the state (`checkpoint_format.py`); 0: the version cannot be
-    rebuilt any more."""
+    """Bytes of the whole snapshot, which is a checkpoint of the state (`checkpoint_format.py`).
+
+    0: the version cannot be rebuilt any more.
+    """
     at: int
     crc: int
     """CRC-32C of the bytes of this chunk."""

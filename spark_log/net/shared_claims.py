@@ -1,7 +1,7 @@
 """Claims of clients that have no access to `meta/pin/`: the coordinator makes them, where its log keeps claims.
 
-Hundreds of tasks of a query look for the same claim at the same time.  One of them is told that there is none and makes
-it, and the others wait for it: making it takes the whole state of the log.
+Hundreds of tasks of a query look for the same claim at the same time.  One of them gets the answer that there is none,
+and makes it, and the others wait for it: making it takes the whole state of the log.
 """
 
 from __future__ import annotations

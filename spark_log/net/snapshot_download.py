@@ -12,8 +12,8 @@ from spark_log.metadata.checkpoint_format import decode_checkpoint
 from spark_log.net.messages import SnapshotChunk, SnapshotRequest, decode
 
 BEGINNINGS_MAX = 5
-"""How often a download begins again.  A coordinator keeps the snapshots that are being downloaded; one that was restarted,
-or another one, has different ones."""
+"""How often a download begins again.  A coordinator keeps the snapshots that are being downloaded; one that was
+restarted, or another one, has different ones."""
 TRIES = 3
 """For a chunk that arrives damaged."""
 

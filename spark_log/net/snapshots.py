@@ -1,6 +1,7 @@
 """Snapshots for clients that read the log through the coordinator: the whole state, in chunks.
 
-A reply is a line with a `SnapshotChunk`, and the bytes of that chunk.  All chunks together are a checkpoint of the state.
+A reply is a line with a `SnapshotChunk`, and the bytes of that chunk.  All chunks together are a checkpoint of the
+state.
 
 Encoding a large state takes seconds of CPU, so it is done in a thread, and clients share the result: they get the
 changes after it from the records that the coordinator remembers.  A new snapshot is made when these are too many.
