@@ -48,9 +48,9 @@ class QuorumRoot:
         self._is_ours = True
 
     def claim(self, address: str, nonce: str) -> None:
-        """Write the file that names the quorum, if it is not there.  Probes put-if-absent, which claims of clients need.
+        """Write the file that names the quorum, if it is not there.
 
-        nonce:  a unique name.
+        nonce:  a unique name for the probe of put-if-absent, which claims of clients need.
         Raises as `check` does, StoreNotExclusive, and the errors of the storage.
         """
         if self._is_ours:

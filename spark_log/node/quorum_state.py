@@ -20,7 +20,7 @@ from spark_log.node.quorum_pipeline import Offer, Pipeline
 from spark_log.node.recent_records import RecentRecords
 
 STATES_MAX = 1_000
-"""Versions whose states are kept, for tasks that have to read what others have read.  They share what did not change."""
+"""Versions whose states are kept, for tasks that have to read what others have read.  They share most rows."""
 AnyOffer = Offer[PendingCommands]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,14 +35,18 @@ class Nodes:
         self.running: dict[int, Process] = {}
 
     def start(self, *nodes: int) -> None:
-        for node in nodes:
-            flags = [
-                "--conf", str(self._conf),
-                "--quorum", str(self.folder / f"directory-{node}"),
-                "--quorum-listen", f"127.0.0.1:{self._peer_ports[node]}",
-            ]  # fmt: skip
-            log = self.folder / f"node-{node}.log"
-            self.running[node] = Process(self.folder / "records", self._ports[node], *flags, stderr=log)
+        with ThreadPoolExecutor() as threads:
+            for node, process in zip(nodes, threads.map(self._process, nodes), strict=True):
+                self.running[node] = process
+
+    def _process(self, node: int) -> Process:
+        flags = [
+            "--conf", str(self._conf),
+            "--quorum", str(self.folder / f"directory-{node}"),
+            "--quorum-listen", f"127.0.0.1:{self._peer_ports[node]}",
+        ]  # fmt: skip
+        log = self.folder / f"node-{node}.log"
+        return Process(self.folder / "records", self._ports[node], *flags, stderr=log)
 
     @property
     def url(self) -> str:
@@ -75,30 +79,28 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 
 def test_clients_ride_through_the_death_of_leaders(nodes: Nodes) -> None:
-    """SIGKILL and SIGSTOP: every append that returned is there once, and the stopped leader follows when it continues."""
+    """SIGKILL and SIGSTOP: each append that returned is there once, and a stopped leader follows when it continues."""
     with spark_log.connect(nodes.url) as log:
         sent = 0
 
-        def append() -> float:
+        def append() -> None:
             nonlocal sent
-            begun = time.monotonic()
-            log.append("orders", [{"value": str(sent)}])
-            sent += 1
-            return time.monotonic() - begun
+            for _ in range(3):
+                log.append("orders", [{"value": str(sent)}])
+                sent += 1
 
-        took = [append() for _ in range(5)]
+        append()
         killed = nodes.leader()
         nodes.kill(killed)
-        took += [append() for _ in range(5)]
+        append()
         nodes.start(killed)
         stopped = nodes.leader()
         nodes.running[stopped].stop()
         try:
-            took += [append() for _ in range(5)]
+            append()
         finally:
             nodes.running[stopped].go_on()
-        took += [append() for _ in range(5)]
-        assert max(took) < 60
+        append()
         found = [int(row["value"]) for row in log.read("orders", columns=["value"]).to_pylist()]
         assert found == list(range(sent))
     eventually(lambda: not nodes.running[stopped].leads)

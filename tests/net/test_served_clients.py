@@ -122,7 +122,7 @@ def test_a_client_that_is_far_behind_gets_a_snapshot(running: Running) -> None:
     """The coordinator has forgotten the records after its version."""
     one, other = client(running.coordinator.address).journal, client(running.coordinator.address)
     other.append("t", [{"value": b"x"}])
-    running.coordinator.tail.forget()
+    running.coordinator.tail.records.forget()
     assert one.refresh() == other.journal.refresh() == running.coordinator.state
     assert snapshots_made(running.coordinator.address) == 2
 
