@@ -304,7 +304,10 @@ class QuorumCoordinator:
         not known here.
         """
         asked = PendingCommands([Proposal(self._holding(command), check=True) for command in commands], Future())
-        self._later(partial(self._enqueue, asked))
+        try:
+            self._later(partial(self._enqueue, asked))
+        except RuntimeError:  # the loop is closed: the process ends
+            asked.give_up(self.not_leading())
         return asked.answer
 
     def _holding(self, command: AnyCommand | SetGeneration) -> AnyCommand | SetGeneration:
@@ -354,7 +357,7 @@ class QuorumCoordinator:
                 one.give_up(CoordinatorNotAvailable("an error in the coordinator; its log has the details"))
 
     def _offer(self, asked: list[PendingCommands]) -> None:
-        pipeline, commands, now_ms = self._log.pipeline, commands_of(asked), self.clock.now_ms()
+        pipeline, commands, now_ms = self._log.pipeline, commands_of(asked), self.node.time_ms()
         attempt, records, refused = decide_batch(pipeline.newest, commands, now_ms, again=False)
         batch = Batch(id=self.unique(), time=now_ms, epoch=self.epoch, records=tuple(records))
         data = encode_batch(batch) if records else b""
@@ -487,7 +490,7 @@ class QuorumCoordinator:
         take = TakeOverRecord(epoch=epoch, address=self.address, host=this_host(), cluster_id=self.cluster_id)
         records = (*bootstrap_records(self.state), take)
         batch_epoch = epoch if self.state.version else 0
-        return encode_batch(Batch(id=self.unique(), time=self.clock.now_ms(), epoch=batch_epoch, records=records))
+        return encode_batch(Batch(id=self.unique(), time=self.node.time_ms(), epoch=batch_epoch, records=records))
 
     def _step_down(self) -> None:
         if not self.leading:
