@@ -121,6 +121,23 @@ def test_a_stranger_is_refused_with_the_reason(tmp_path: Path, config: dict[str,
     run(test)
 
 
+def test_two_clusters_under_one_id_do_not_connect(tmp_path: Path) -> None:
+    """Each node was formatted as the first of a cluster."""
+
+    async def test() -> None:
+        found = Cluster(tmp_path, count=2)
+        for node in (1, 2):
+            shutil.rmtree(found.path(node))
+            found.format(ReplicaKey(node, f"d{node}"), (ReplicaKey(node, f"d{node}"),))
+        await found.start()
+        expected = "another quorum has the same cluster id: its voters are 1@d1, and here they are 2@d2"
+        await until(lambda: (s := found.nodes[2].status()) and expected in (s.problems[1] or ""))
+        for node in (1, 2):
+            await found.stop(node)
+
+    run(test)
+
+
 def test_a_second_process_with_a_copied_directory_is_refused(tmp_path: Path) -> None:
     """Two processes with one identity could vote twice."""
 
