@@ -250,16 +250,31 @@ class Node:
         Raises NotLeaderOrFollower.  With `maybe_applied`, this node lost the lead and does not know what became of the
         entry: append it again on the new leader, under an id by which the application recognises it.
         """
-        if len(data) > ENTRY_BYTES_MAX:
-            raise InvalidRequest(f"an entry of {len(data):,} bytes: expected {ENTRY_BYTES_MAX:,} at most")
-        if self._writer.is_full:
-            raise NoSpace(f"the disk of {self.config.directory} is full: free some space")
+        self._check_append(data)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[int] = loop.create_future()
         if not self._appending:
             loop.call_soon(self._append_all)
         self._appending.append((data, future))
         return await future
+
+    def begin_append(self, data: bytes) -> tuple[int, asyncio.Future[int]]:
+        """Add an entry now; its index, and a future that ends as `append` does.  Raises what `append` raises if nothing
+        was added.
+        """
+        self._check_append(data)
+        start = self._input(lambda machine, now_ms: machine.append([data], now_ms))
+        if start is None or self._machine is None:
+            raise not_leader(self._led_by[1], self._led_by[0])
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._pending.add(start, self._machine.epoch, future)
+        return start, future
+
+    def _check_append(self, data: bytes) -> None:
+        if len(data) > ENTRY_BYTES_MAX:
+            raise InvalidRequest(f"an entry of {len(data):,} bytes: expected {ENTRY_BYTES_MAX:,} at most")
+        if self._writer.is_full:
+            raise NoSpace(f"the disk of {self.config.directory} is full: free some space")
 
     def _append_all(self) -> None:
         """All appends of one round of the loop together."""
