@@ -162,7 +162,7 @@ class Connect:
     ) -> None:
         """
         refused:  called with the id of a node at whose address nobody listens.
-        voters:   called with the voters that another node knows.  May raise InvalidRequest: then there is no connection.
+        voters:   called with the voters that another node knows.  If it raises InvalidRequest, there is no connection.
         """
         self.me = me
         self._secret = secret
