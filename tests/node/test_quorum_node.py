@@ -121,6 +121,26 @@ def test_a_stranger_is_refused_with_the_reason(tmp_path: Path, config: dict[str,
     run(test)
 
 
+def test_five_nodes_lose_two_and_are_restarted_one_by_one(tmp_path: Path) -> None:
+    """Appends continue; each node that stops hands over first."""
+
+    async def test() -> None:
+        async with cluster(tmp_path, count=5) as found:
+            data = [b"%d" % number for number in range(7)]
+            await found.append(data[0])
+            for node in (4, 5):
+                await found.stop(node)
+            await found.append(data[1])
+            await found.start(4, 5)
+            for node in found.addresses:
+                await found.stop(node)
+                await found.append(data[node + 1])
+                await found.start(node)
+            await found.all_have(data)
+
+    run(test)
+
+
 def test_two_clusters_under_one_id_do_not_connect(tmp_path: Path) -> None:
     """Each node was formatted as the first of a cluster."""
 
