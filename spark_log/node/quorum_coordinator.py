@@ -52,7 +52,6 @@ from spark_log.node.quorum_state import AnyOffer, QuorumState
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
 from spark_log.quorum_node.node_config import NodeConfig
-from spark_log.quorum_node.node_metrics import metrics_text
 
 QUEUE_MAX = 20_000
 BATCH_MAX = 500
@@ -229,9 +228,7 @@ class QuorumCoordinator:
         return delta(state, self.head(state.version), held, self.head(held.version))
 
     def metrics_text(self, *, polls: int, connections: Connections, usage: Sequence[Usage]) -> str:
-        """With those of the node."""
-        status = self.node.status()
-        return ("" if status is None else metrics_text(status)) + self.metrics.text(
+        return self.metrics.text(
             self.state,
             epoch=self.epoch,
             polls=polls,
