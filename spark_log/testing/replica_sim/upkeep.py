@@ -153,10 +153,10 @@ def _give_up(sim: ReplicaSimulation, view: View, commit: PendingCommit) -> Steps
     return view
 
 
-def _lacked(state: State, number: int, broker: int) -> list[str]:
+def _lacked(sim: ReplicaSimulation, state: State, number: int, broker: int) -> list[str]:
     return sorted(
         name
-        for name, row in state.objects.items()
+        for name, row in sim.once.objects(state).items()
         if (known := copies_of(state, row)) is not None
         and known.group == number
         and broker not in known.brokers
@@ -168,7 +168,7 @@ def _replicate(sim: ReplicaSimulation, view: View, number: int, broker: int) -> 
     state, objects, bad, found = view.state, list[Object](), list[Copy](), list[Copy]()
     epoch = epoch_of(state, broker)
     assert epoch is not None
-    lacked = _lacked(state, number, broker)
+    lacked = _lacked(sim, state, number, broker)
     for name in sim.rng.sample(lacked, min(COPIED_AT_ONCE, len(lacked))):
         known = copies_of(state, state.objects[name])
         assert known is not None
@@ -246,7 +246,7 @@ def scrubber(sim: ReplicaSimulation) -> Steps[None]:
             continue
         view = yield from sim.refresh(view)
         bad, state = list[Copy](), view.state
-        for name, row in sorted(state.objects.items()):
+        for name, row in sorted(sim.once.objects(state).items()):
             known = copies_of(state, row)
             for broker in known.brokers if known is not None else ():
                 if not sim.oracle.has_copy(state, broker, name) and (yield from is_bad(sim, state, broker, name)):
