@@ -125,12 +125,13 @@ def _lose(sim: ReplicaSimulation, view: View, since: dict[tuple[str, ...], int])
     since.update(seen)
     for objects, commit in lost.items():
         if is_gone(state, commit) or sim.now - seen[objects] >= sim.lost_ms:
-            view = yield from _give_up(sim, view, commit)
+            view = yield from _give_up(sim, view, state, commit)
     return view
 
 
-def _give_up(sim: ReplicaSimulation, view: View, commit: PendingCommit) -> Steps[View]:
-    state, groups = view.state, dict[int, list[PlacedRun]]()
+def _give_up(sim: ReplicaSimulation, view: View, state: State, commit: PendingCommit) -> Steps[View]:
+    """state:  in which the commit is lost; in the view it may be another one by now."""
+    groups = dict[int, list[PlacedRun]]()
     for key, entries in sorted(lost_entries(state, commit).items()):
         run = PlacedRun(key, (), entries[-1].end - entries[0].start)
         groups.setdefault(group_number(state, key), []).append(run)
