@@ -137,20 +137,3 @@ def move_back(folder: Path, broker: int) -> None:
 
 def is_described(folder: Path, broker: int) -> bool:
     return (folder / f"broker-{broker}" / BROKER_KEY).exists()
-
-
-def commit_on_leader(log: Log, topic: str, rows: Sequence[dict[str, bytes]]) -> None:
-    """Records with acks=1 of a process that has died since."""
-    state = log.journal.refresh()
-    uploaded = upload_rows(log.journal, topic, rows, state.version, acks=ACKS_LEADER)
-    commit = CommitRecord(
-        producer=log.journal.context.unique(),
-        sequence=0,
-        birth=state.version,
-        upload_epoch=state.version,
-        objects=uploaded.objects,
-        slices=uploaded.slices,
-        placed=uploaded.placed,
-        acks=ACKS_LEADER,
-    )
-    log.journal.propose(Append(commit=commit))

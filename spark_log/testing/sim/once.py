@@ -18,7 +18,7 @@ from spark_log.testing.sim.world import Violation
 
 
 class Once:
-    """What one run computes: a mutation of the next one may change what these functions return."""
+    """The results in one run: a mutation of the next one may change what these functions return."""
 
     def __init__(self) -> None:
         self._rows: dict[int, tuple[State, dict[str, ObjectRow]]] = {}
