@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from spark_log import Log, connect
-from spark_log.client.producing.append import upload_rows
 from spark_log.client.producing.topic_rules import topic_spec
 from spark_log.client.producing.upload import Uploader
 from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile, write_broker_file
@@ -21,7 +20,7 @@ from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replica_commands import RegisterBroker
 from spark_log.metadata.replicas import copies_of, epoch_of, group_number
 from spark_log.metadata.state import State
-from spark_log.model import ACKS_ALL, ACKS_LEADER, Placed
+from spark_log.model import ACKS_ALL, Placed
 from spark_log.segment.conform import conform
 from spark_log.store.memory import MemoryStore
 from spark_log.store.open import open_store
