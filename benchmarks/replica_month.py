@@ -2,14 +2,14 @@
 
 In simulated time, with roots in memory: brokers 0, 1, 2, and 3, which is asynchronous and keeps the newest hours only.
 Every half an hour records are written with acks=all and acks=1, and a process checks roots, copies, moves partitions,
-elects preferred leaders and does upkeep.  Each day the root of broker 2 is away twice and comes back, broker 2 is fenced
-by hand, partitions get other replicas four times, and broker 1 loses its disk twice together with the only copy of
-records that were written with acks=1, which are given up.  `retention.ms`, `gc.fence.age.ms` and the expiration of
+elects preferred leaders and does upkeep.  Each day the root of broker 2 is away twice and comes back, broker 2 is
+fenced by hand, partitions get other replicas four times, and broker 1 loses its disk twice together with the only copy
+of records that were written with acks=1, which are given up.  `retention.ms`, `gc.fence.age.ms` and the expiration of
 producers are 6 hours.
 
 By hand: a record stays 6 hours and its window, its object another 6 for the fence; so all days after the first are
-equal.  Exits 1 if a figure of a later day is more than 5 % and 3 above that of the second day, or if one of these things
-did not happen.
+equal.  Exits 1 if a figure of a later day is more than 5 % and 3 above that of the second day, or if one of these
+things did not happen.
 
     --days N   30
 """
