@@ -45,7 +45,7 @@ from spark_log.net.messages import Health
 from spark_log.net.quotas import Usage
 from spark_log.node.broker_duties import keep_brokers
 from spark_log.node.change_feed import ChangeFeed
-from spark_log.node.maintain import Maintainer
+from spark_log.node.maintain import Maintainer, MaintainReport
 from spark_log.node.metrics import Metrics
 from spark_log.node.record_cache import RecordCache
 from spark_log.node.storage_health import StorageHealth, mark_key
@@ -131,6 +131,8 @@ class Coordinator:
         self.journal = Journal.open(self.tail, create=True, clock=clock or SystemClock(), root_options=root_options)
         self._root_options = root_options
         self.metrics = Metrics()
+        self.last_upkeep: tuple[int, MaintainReport] | None = None
+        """When this process last ran `pylog maintain`, in milliseconds since 1970, and what it did."""
         self.change_feed = ChangeFeed()
         self.change_feed.note(self.state.version, None)  # all versions up to it may be new to a client
         self._published = self.journal.view
@@ -485,14 +487,14 @@ class Coordinator:
 
     # ----------------------------------------------------------------------------------------------------------- upkeep
 
-    def _open_log(self) -> Log:
+    def open_log(self) -> Log:
         """The log for duties, like any other client: through this coordinator."""
         link, store = LocalLink(self), self.tail.real
         return Log(Journal.open(store, create=False, link=link, served=True, root_options=self._root_options))
 
     def _keep_brokers(self, stop: threading.Event) -> None:
         """Check the roots of brokers, and copy to them, while this coordinator leads."""
-        keep_brokers(self._open_log, lambda: bool(self.state.brokers), stop, self.metrics.replicas.note_report)
+        keep_brokers(self.open_log, lambda: bool(self.state.brokers), stop, self.metrics.replicas.note_report)
 
     def _keep(self, stop: threading.Event) -> None:
         """Run upkeep beside the commits, like any other client: through this coordinator."""
@@ -502,11 +504,12 @@ class Coordinator:
         while not stop.wait(LOOK_S):
             try:
                 if maintainer is None:
-                    maintainer = Maintainer(self._open_log())
+                    maintainer = Maintainer(self.open_log())
                 maintainer.log.journal.run_upkeep()
                 if due is not None and clock.monotonic_ms() >= due:
                     due = clock.monotonic_ms() + (self._maintain_ms or 0)
                     report = maintainer.round()
+                    self.last_upkeep = clock.now_ms(), report
                     self.metrics.retention.note(report.expired_topics, clock.now_ms())
                     self.metrics.compaction.note(report)
                     logger.info("maintained: %s", report)

@@ -27,7 +27,7 @@ from spark_log.net.audit import open_audit, reopen_audit
 from spark_log.net.client import health_of
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.quotas import Quota, parse_quotas
-from spark_log.net.server import Server
+from spark_log.net.server import Pages, Server
 from spark_log.net.tls import ca_context, tls_context
 from spark_log.net.tokens import Tokens, parse_tokens
 from spark_log.node.coordinator import Coordinator, LeaderStatus
@@ -291,10 +291,14 @@ class Running:
         return not self._thread.is_alive()
 
 
-async def start(config: Config, store: ObjectStore | None = None) -> Running:
+MakePages = Callable[[Coordinator, Groups], Pages]
+
+
+async def start(config: Config, store: ObjectStore | None = None, pages: MakePages | None = None) -> Running:
     """Listen, and stand by or lead in a thread.
 
     store:  of the log, instead of the one in the configuration.
+    pages:  makes the web pages on its port; None: there are none.
     Raises InvalidRequest for an invalid configuration or if it cannot listen, and the errors of opening the log.
     """
     check_config(config)
@@ -326,6 +330,7 @@ async def start(config: Config, store: ObjectStore | None = None) -> Running:
         limits=config.limits,
         quotas=config.quotas,
         hosts=_own_hosts(config),
+        pages=None if pages is None else pages(coordinator, groups),
     )
     host, port = split_address(config.listen, "listen")
     try:
@@ -352,12 +357,14 @@ async def serve(
     say: Callable[[str], None],
     store: ObjectStore | None = None,
     reread: Callable[[], Config] | None = None,
+    pages: MakePages | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then release the log.  Raises the errors of `start`.
 
     say:     called with a message once it listens.
     store:   as for `start`.
     reread:  reads the configuration again, on SIGHUP; None: SIGHUP changes nothing.
+    pages:   as for `start`.
     """
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(*GARBAGE)
@@ -368,7 +375,7 @@ async def serve(
         open_audit(config.audit)
     except OSError as error:
         raise InvalidRequest(f"[audit]: file {config.audit} cannot be opened: {error}") from error
-    running = await start(replace(config, limits=_within_descriptors(config.limits)), store)
+    running = await start(replace(config, limits=_within_descriptors(config.limits)), store, pages)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, running, reread or (lambda: config))
     say(f"listening on {running.coordinator.address} for {running.coordinator.storage}")
     await stopping.wait()
