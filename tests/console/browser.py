@@ -37,16 +37,21 @@ def chromium() -> str | None:
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
+class NoPage(Exception):
+    """The browser refused a command, for example because the page has just been left."""
+
+
 class Browser:
-    """One page of a browser.  `problems` has what the page complained about: errors, refused content, requests that
-    went elsewhere."""
+    """One page of a browser."""
 
     def __init__(self, port: int) -> None:
         self._loop = asyncio.new_event_loop()
         self._number = 0
         self._replies: dict[int, dict[str, Any]] = {}
         self.problems: list[str] = []
+        """Errors of scripts, content that the policy refused, and dialogs."""
         self.hosts: set[str] = set()
+        """Addresses to which the page has sent requests."""
         self._run(self._connect(port))
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
@@ -70,7 +75,8 @@ class Browser:
         while number not in self._replies:
             self._note(json.loads((await self._socket.receive()).data))
         reply = self._replies.pop(number)
-        assert "error" not in reply, f"{method}: {reply['error']}"
+        if "error" in reply:
+            raise NoPage(f"{method}: {reply['error']}")
         found: dict[str, Any] = reply["result"]
         return found
 
@@ -87,7 +93,7 @@ class Browser:
             self.hosts.add(said["params"]["request"]["url"].partition("//")[2].partition("/")[0])
 
     def value(self, code: str) -> Any:
-        """What an expression gives."""
+        """The value of an expression."""
         found = self.send("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
@@ -95,13 +101,18 @@ class Browser:
     def open(self, url: str) -> None:
         self.send("Page.navigate", url=url)
 
-    def until(self, code: str) -> Any:
-        """The value of an expression, once it is true."""
+    def until(self, code: str) -> None:
+        """Wait for an expression to be true.  While a page is loaded, there may be nothing to look at."""
         end = time.monotonic() + WAIT_S
-        while not (found := self.value(code)):
+        while not self._is_true(code):
             assert time.monotonic() < end, f"{code} did not become true; the page has {self.text()!r}"
             time.sleep(0.05)
-        return found
+
+    def _is_true(self, code: str) -> bool:
+        try:
+            return bool(self.value(f"(() => {{ try {{ return Boolean({code}); }} catch {{ return false; }} }})()"))
+        except NoPage:
+            return False
 
     def text(self) -> str:
         return str(self.value("document.body.innerText"))

@@ -1,1 +1,1 @@
-"""The console: web pages that show a log.  `site.py` has the answers as JSON, `port.py` the HTTP, `static/` the pages."""
+"""The console: web pages that show a log.  Answers, as JSON: `site.py`; HTTP: `port.py`; the pages: `static/`."""

@@ -19,10 +19,10 @@ from spark_log.cli.session import CommandSession
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 @pass_session
 def console(session: CommandSession, listen: str, opens: bool) -> None:
-    """Show a log in a browser: topics, records, groups and health, read-only, until SIGTERM or Ctrl-C.
+    """Show a log in a browser, until SIGTERM or Ctrl-C.
 
-    It prints the address of the page, with a token that is made for this run.  The log needs no coordinator.  A
-    coordinator has this console too, on its own port.
+    Pages show topics, records, groups and health, and change nothing.  The command prints their address, with a token
+    that is made for this run.  The log needs no coordinator.  A coordinator has this console too, on its own port.
 
     \b
     Example:

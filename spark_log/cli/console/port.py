@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from aiohttp import web
 
-from spark_log.cli.console.site import Site
 from spark_log.errors import InvalidRequest, QuotaExceeded, RequestTimedOut
 from spark_log.net.tokens import Grant
 from spark_log.quorum_node.daemon_threads import DaemonThreads
@@ -19,7 +18,7 @@ from spark_log.quorum_node.daemon_threads import DaemonThreads
 ROOT = "/console/"
 API = "/console/api/"
 ANSWER_S = 15.0
-"""How long a request waits for its answer.  A thread that waits for the storage goes on."""
+"""How long a request waits for its answer.  A thread that waits for the storage continues."""
 THREADS = 2
 """For answers from the state, and as many for those that read the storage: it may hang."""
 WAITING_MAX = 16
@@ -55,6 +54,18 @@ Admit = Callable[[web.BaseRequest], Awaitable[Grant]]
 """The rights of a request's token.  Raises the errors of a token that is missing or unknown."""
 
 
+class Answers(Protocol):
+    """`site.Site`, as seen from here.  Called in threads."""
+
+    def reads(self, name: str) -> bool | None:
+        """Whether an answer needs the storage; None if there is no such answer."""
+
+    def ask(self, grant: Grant, name: str, query: Mapping[str, str]) -> bytes:
+        """JSON.  May block.  Raises SparkLogError."""
+
+    def close(self) -> None: ...
+
+
 class File(NamedTuple):
     """A file of the pages."""
 
@@ -65,7 +76,7 @@ class File(NamedTuple):
 class ConsolePort:
     """Answers the requests below `/console/`, and sends `/` there."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Answers) -> None:
         self._site = site
         self._threads: dict[bool, DaemonThreads] = {}
         """Whether they read the storage; started by the first request."""

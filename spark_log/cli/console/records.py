@@ -1,5 +1,6 @@
-"""Records for the console: pages of a topic, and a search.  A request reads a limited amount of data for a limited time.
+"""Records for the console: pages of a topic, and a search.
 
+A request reads a limited amount of data for a limited time.
 Pages go through the partitions side by side.  A cursor is the offset of each partition at which a page continues.
 """
 
@@ -17,7 +18,7 @@ from spark_log.cli.formats import json_bytes
 from spark_log.client.log import Log
 from spark_log.client.reading.plan import OffsetRange, SliceRead, chunks, plan_reads
 from spark_log.client.reading.resolve import partition_of, partitions_of, resolve
-from spark_log.client.reading.scan_batches import SCAN_SCHEMA, fetch_ranges, to_batch
+from spark_log.client.reading.scan_batches import RECORD_COLUMNS, SCAN_SCHEMA, fetch_ranges, to_batch
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.state import Partition, State
 from spark_log.model import TopicPartition
@@ -57,7 +58,7 @@ class Query(NamedTuple):
 
 
 class Budget:
-    """What a request may still read."""
+    """The amount that a request may still read."""
 
     def __init__(self, size: int) -> None:
         self._left = size
@@ -166,7 +167,7 @@ def _read(
             if budget.is_spent:
                 return
             _check_size(read)
-            for found in fetch_ranges(log.journal, [read], None):
+            for found in fetch_ranges(log.journal, [read], RECORD_COLUMNS):
                 batch = to_batch(found, SCAN_SCHEMA)
                 budget.note(batch)
                 yield batch, found.end

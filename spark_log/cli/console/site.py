@@ -1,4 +1,4 @@
-"""What the console answers: JSON that the commands print as well, for the topics and groups that a token may see.
+"""Answers of the console: JSON that the commands print as well, for the topics and groups that a token may see.
 
 An answer that took long is kept for ten times as long, so pages that ask again and again take a tenth of one processor
 at most.
@@ -340,7 +340,7 @@ class Site:
     # ---------------------------------------------------------------------------------------------------------- groups
 
     def _described(self, log: Log) -> Mapping[str, GroupView]:
-        """What the coordinator knows about the groups that share partitions, in whatever process it is."""
+        """The coordinator's view of the groups that share partitions; it may be in another process."""
         return shared_now(log.journal) if self._views is None else self._views()
 
     def _groups(self, asked: Asked) -> object:

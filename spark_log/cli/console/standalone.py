@@ -1,4 +1,7 @@
-"""The console as a process: `pylog console`.  It listens on this machine only, and reads with the rights of its user."""
+"""The console as a process, `pylog console`.
+
+It listens on this machine only, and reads with the rights of its user.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from spark_log.cli.console.port import ConsolePort
+from spark_log.cli.console.port import Answers, ConsolePort
 from spark_log.cli.console.site import Site
 from spark_log.client.log import Log
 from spark_log.errors import InvalidRequest, SparkLogError
@@ -24,9 +27,9 @@ LIMITS = ConnectionLimits(body_bytes=1 << 10, connections=200, silent_connection
 class Standalone:
     """A port with the console of one log, for one token."""
 
-    def __init__(self, log: Log, token: str) -> None:
+    def __init__(self, site: Answers, token: str) -> None:
         self._tokens: Tokens = parse_tokens({"console": f"read {token}"})
-        self._pages = ConsolePort(Site(lambda: log))
+        self._pages = ConsolePort(site)
         self._port = HttpPort(self._handle, LIMITS)
 
     async def start(self, listen: str) -> int:
@@ -75,7 +78,7 @@ async def serve_console(log: Log, listen: str, token: str, say: Callable[[str], 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     address = parse_address(f"127.0.0.1:{listen}" if listen.isdigit() else listen, "listen")
-    console = Standalone(log, token)
+    console = Standalone(Site(lambda: log), token)
     port = await console.start(address)
     say(f"http://{split_address(address, 'listen')[0]}:{port}/console/#token={token}")
     await stopping.wait()

@@ -25,7 +25,7 @@ export function spark(points) {
 
 export function lines(points, name, show = compact) {
   if (points.length < 2) {
-    return h("div", { class: "chart" }, h("p", { class: "faint" }, "The line begins with the second sample, 15 seconds after the first look at this console."));
+    return h("div", { class: "chart" }, h("p", { class: "faint" }, "Not enough samples yet. One is taken every 15 seconds, from the first look at this console on."));
   }
   const most = Math.max(...points.map((p) => p[1]), 1), line = path(points, 600, 150, most);
   const say = h("span", {}, `now ${show(points[points.length - 1][1])}`);

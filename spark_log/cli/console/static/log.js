@@ -123,10 +123,16 @@ export function brokers() {
       { name: "root", title: "Root", class: "mono soft", cell: (row) => row.root },
     ],
   });
+  const more = h("div");
   return {
     title: "Brokers",
-    node: h("div", {}, head("Brokers"), h("section", { class: "card" }, list.node)),
-    async update() { list.set((await get("brokers")).brokers); },
+    node: h("div", {}, head("Brokers"), h("section", { class: "card" }, list.node, more)),
+    async update() {
+      const found = (await get("brokers")).brokers;
+      list.set(found);
+      put(more, found.length, () => found.length === 1 && h("footer", {}, "Broker 0 is the log's own root. For copies on other disks and buckets:",
+        h("code", {}, "pylog broker add 1 --root URL")));
+    },
   };
 }
 
@@ -154,7 +160,7 @@ export function health() {
       put(top, upkeep, () => facts([["Version", count(upkeep.version)], ["Checkpoint", count(upkeep.version - upkeep.checkpoint), "versions ago"],
         ["Waiting to be deleted", count(upkeep.waiting_objects), "objects"], ["Commits not visible yet", count(upkeep.pending_commits)]]));
       put(last, upkeep, () => card("Last upkeep of this coordinator", upkeep.last_run && since(upkeep.last_run), upkeep.last
-        ? h("div", { class: "body" }, facts(DUTIES.map(([key, text]) => [text, compact(upkeep.last[key])])),
+        ? h("div", { class: "bare" }, facts(DUTIES.map(([key, text]) => [text, compact(upkeep.last[key])])),
           upkeep.last.problems.map((text) => h("div", { class: "notice" }, text)))
         : empty("Not run yet", "A coordinator runs upkeep every ten minutes, by default. Without one, run", "pylog maintain")));
       moves.set(upkeep.moving);
