@@ -132,7 +132,7 @@ NUMBERS = {
     ],
     "docs/spark.md": [
         f"between {mib(constant(SPLITS, 'TASK_BYTES_MIN'))} and `maxBytesPerPartition`",
-        f"({constant(SPLITS, 'OPEN_TASKS_MIN')} at most)",
+        f"up to {constant(SPLITS, 'OPEN_TASKS_MIN')}, even if its topic is empty",
         f"`fetchOffset.numRetries` times in all ({constant(OPTIONS, 'DEFAULT_TRIES')})",
         f"`fetchOffset.retryIntervalMs` ({constant(OPTIONS, 'DEFAULT_TRY_WAIT_MS')})",
         f"for about {5 * round(RETRIED_S / 5)} s.",
@@ -191,7 +191,7 @@ NUMBERS = {
         f"Waits grow from {constant(RETRY, 'RETRY_MS')[0]} ms to {constant(RETRY, 'RETRY_MS')[-1] // 1000} s",
         f"or answers 503 | about {5 * round(RETRIED_S / 5)} s",
         f"two tries of {constant(REMOTE, 'READ_TIMEOUT_S')} s",
-        {60_000: "makes the commit again, for up to a minute"}[
+        {60_000: "tries the commit again, for up to a minute"}[
             constant("spark_log/client/producing/commit.py", "STORAGE_MS_MAX")
         ],
         {3_600_000: "and at least an hour old"}[constant("spark_log/node/maintain.py", "PUT_MS_MAX")],
