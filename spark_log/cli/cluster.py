@@ -41,6 +41,7 @@ def info(session: CommandSession) -> None:
 
 def info_fields(log: Log) -> dict[str, Any]:
     """The log in numbers."""
+    from spark_log.metadata.column_blocks import stored_bytes
     from spark_log.metadata.features import METADATA_VERSION
 
     state = log.journal.refresh()
@@ -57,7 +58,7 @@ def info_fields(log: Log) -> dict[str, Any]:
         "partitions": len(state.partitions),
         "records": sum(part.readable_end - part.start for part in state.partitions.values()),
         "objects": len(state.objects),
-        "bytes": sum(row.size for row in state.objects.values()),
+        "bytes": stored_bytes(state.objects),
         "groups": len(state.groups),
         "producers": len(state.producers),
     }

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from spark_log.cli.console.standalone import Standalone
 from spark_log.errors import InvalidRequest
 from spark_log.model import TopicPartition
 from spark_log.net.tokens import ANYBODY, Grant
-from spark_log.node.serve import Config, Running, start
+from spark_log.node.serve import Running
 from tests.net.asking import ADMIN, BILLING, READ, TOKENS, eventually
 from tests.services import Services
 
@@ -59,9 +60,8 @@ class Asking:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A coordinator with tokens, and topics that some of them may see."""
-    services, url = Services(), str(tmp_path_factory.mktemp("console") / "log")
-    config = Config(url=url, listen="127.0.0.1:0", maintain_ms=None, durability="os", tokens=TOKENS)
-    found: Running = services.run(start(config, None, pages_of))
+    services = Services()
+    found = services.start(tmp_path_factory.mktemp("console") / "log", pages=pages_of, tokens=TOKENS)
     with spark_log.connect(f"pylog://{found.coordinator.address}", token=ADMIN) as log:
         log.admin.create_topics(
             [spark_log.NewTopic("orders", 2), spark_log.NewTopic("billing.in"), spark_log.NewTopic("empty")]
@@ -225,10 +225,23 @@ def test_pages_are_read_only(reader: Asking) -> None:
     assert [reader.raw("/console/api/topics", method)[0] for method in ("POST", "PUT", "DELETE")] == [405] * 3
 
 
-def test_a_standby_and_its_tokens_do_not_matter_to_the_protocol(running: Running) -> None:
-    """Paths beside the console are as they were."""
+def test_paths_beside_the_console_are_as_they_were(running: Running) -> None:
+    """They are answered by the protocol."""
     assert Asking(running.coordinator.address).raw("/nothing")[0] == 404
     assert Asking(running.coordinator.address).raw("/health")[0] == 200
+
+
+def test_a_standby_has_the_console_too(running: Running) -> None:
+    """It shows the state that it follows."""
+    services = Services()
+    standby = services.start(Path("standby"), url=running.coordinator.storage, pages=pages_of, tokens=TOKENS)
+    try:
+        asking = Asking(standby.coordinator.address, READ)
+        assert asking("me")["coordinator"] == running.coordinator.address
+        eventually(lambda: "orders" in [row["topic"] for row in asking("topics")["topics"]])
+        assert asking("records", topic="orders", limit=1)["records"][0]["value"]["text"] == "in a transaction"
+    finally:
+        services.close()
 
 
 # ---------------------------------------------------------------------------------------------------------------- records
@@ -356,8 +369,11 @@ def test_lists_are_bounded_and_searched(log: spark_log.Log) -> None:
     site.close()
 
 
-def test_an_answer_is_kept_for_a_moment_and_only_for_its_token(log: spark_log.Log) -> None:
+def test_an_answer_is_kept_for_a_moment_and_only_for_its_token(
+    log: spark_log.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So a page that asks again and again costs little."""
+    monkeypatch.setattr("spark_log.cli.console.site.KEPT_S", 60.0)
     site = Site(lambda: log)
     first = site.ask(ANYBODY, "topics", {"search": "brief"})
     log.create_topic(spark_log.NewTopic("brief"))
@@ -437,6 +453,7 @@ def test_a_storage_that_hangs_stops_no_list(monkeypatch: pytest.MonkeyPatch) -> 
     asking = Asking(f"127.0.0.1:{services.run(console.start('127.0.0.1:0'))}", token)
     try:
         assert [asking.refused("records") for _ in range(4)] == [408, 408, 408, 429]
+        monkeypatch.setattr(port, "ANSWER_S", 60.0)
         assert asking("topics") == {}
         site.released.set()
         eventually(lambda: asking.refused("records") == 200)

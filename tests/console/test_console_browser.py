@@ -10,7 +10,7 @@ import pytest
 import spark_log
 from spark_log.cli.console.of_coordinator import pages_of
 from spark_log.model import TopicPartition
-from spark_log.node.serve import Config, Running, start
+from spark_log.node.serve import Running
 from tests.console.browser import NAMES, Browser, browser, chromium
 from tests.net.asking import ADMIN, READ, TOKENS
 from tests.services import Services
@@ -24,9 +24,8 @@ READY = "document.querySelector('main')?.dataset.ready === location.hash"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    services, url = Services(), str(tmp_path_factory.mktemp("console") / "log")
-    config = Config(url=url, listen="127.0.0.1:0", maintain_ms=None, durability="os", tokens=TOKENS)
-    found: Running = services.run(start(config, None, pages_of))
+    services = Services()
+    found = services.start(tmp_path_factory.mktemp("console") / "log", pages=pages_of, tokens=TOKENS)
     with spark_log.connect(f"pylog://{found.coordinator.address}", token=ADMIN) as log:
         log.admin.create_topics([spark_log.NewTopic("orders", 2)])
         for n in range(3):
