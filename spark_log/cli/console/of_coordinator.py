@@ -17,4 +17,4 @@ def pages_of(coordinator: Coordinator, groups: Groups) -> ConsolePort:
     def views() -> Mapping[str, GroupView]:
         return {view.group_id: view for view in groups.views()}
 
-    return ConsolePort(Site(coordinator.open_log, views, lambda: coordinator.last_upkeep))
+    return ConsolePort(Site(coordinator.open_log, views, lambda: coordinator.duties.last))
