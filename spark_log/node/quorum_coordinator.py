@@ -136,7 +136,7 @@ class QuorumCoordinator:
         self._stores = Stores.of(with_retries(store, self.clock, self._rng))
         self.log = QuorumLog(self._context(), self.cluster_id, self._log)
         """For requests of clients."""
-        self._duties = Duties(self, self.open_log, self.metrics, self.clock, maintain_ms)
+        self.duties = Duties(self, self.open_log, self.metrics, self.clock, maintain_ms)
         self._duties_end = threading.Event()
         self._leader = Leader(0, None)
         self._leaderless_s = time.monotonic()
@@ -481,7 +481,7 @@ class QuorumCoordinator:
         self.epoch, self.confirmed_s = leader.epoch, time.monotonic()
         self.change_feed.note(self.state.version, None)
         logger.info("leading %s with epoch %d, at %s", self.storage, self.epoch, self.address)
-        self._duties_end = self._duties.begin()
+        self._duties_end = self.duties.begin()
         self._note_settled()
         self.on_change()
 

@@ -104,6 +104,9 @@ FETCH = "spark_log/client/reading/fetch.py"
 STREAM = "datasource/pyspark_pylog/source/stream.py"
 SPLITS = "datasource/pyspark_pylog/source/splits.py"
 OPTIONS = "datasource/pyspark_pylog/options/parse.py"
+CONSOLE, CONSOLE_RECORDS, CONSOLE_PORT, CONSOLE_HISTORY = (
+    f"spark_log/cli/console/{name}.py" for name in ("site", "records", "port", "history")
+)
 PROGRESS = "datasource/pyspark_pylog/progress/group_publisher.py"
 
 PORT = constant("spark_log/net/address.py", "PORT")
@@ -129,7 +132,7 @@ NUMBERS = {
     ],
     "docs/spark.md": [
         f"between {mib(constant(SPLITS, 'TASK_BYTES_MIN'))} and `maxBytesPerPartition`",
-        f"as many tasks as run in parallel, up to {constant(SPLITS, 'OPEN_TASKS_MIN')}, even if its topic is empty",
+        f"up to {constant(SPLITS, 'OPEN_TASKS_MIN')}, even if its topic is empty",
         f"`fetchOffset.numRetries` times in all ({constant(OPTIONS, 'DEFAULT_TRIES')})",
         f"`fetchOffset.retryIntervalMs` ({constant(OPTIONS, 'DEFAULT_TRY_WAIT_MS')})",
         f"for about {5 * round(RETRIED_S / 5)} s.",
@@ -199,6 +202,22 @@ NUMBERS = {
         ],
         f"within {config('log.clock.skew.max.ms') // 60_000} minutes of the storage's clock (`log.clock.skew.max.ms`)",
         f"more than {constant('spark_log/journal/clock_check.py', 'WARN_MS') // 1000} s behind the log",
+    ],
+    "docs/console.md": [
+        f"the first {constant(CONSOLE_RECORDS, 'SHOWN_BYTES') >> 10} KiB, and *Load more* up to "
+        f"{mib(constant(CONSOLE_RECORDS, 'WHOLE_BYTES'))}",
+        f"samples of {constant(CONSOLE, 'SAMPLE_S'):g} seconds",
+        {3600.0: "of the last hour"}[constant(CONSOLE, "SAMPLE_S") * constant(CONSOLE_HISTORY, "SAMPLES_MAX")],
+        f"has {constant(CONSOLE_PORT, 'THREADS')} threads for answers from memory, and "
+        f"{constant(CONSOLE_PORT, 'THREADS')} for",
+        f"at most {mib(constant(CONSOLE_RECORDS, 'PAGE_BYTES_MAX'))} and a search "
+        f"{mib(constant(CONSOLE_RECORDS, 'SEARCH_BYTES_MAX'))}",
+        f"at most {constant(CONSOLE_RECORDS, 'READ_S'):g} s; *Search on* continues",
+        f"at most {constant(CONSOLE, 'ROWS_MAX')} rows",
+        {10: "given again for ten times as long"}[constant(CONSOLE, "KEPT_FOR")],
+        f"without an answer after {constant(CONSOLE_PORT, 'ANSWER_S'):g} s fails, and so does a "
+        f"{constant(CONSOLE_PORT, 'WAITING_MAX') + 1}th that waits",
+        f"more than {mib(constant(CONSOLE_RECORDS, 'BATCH_BYTES_MAX'))} are not read",
     ],
     "docs/service.md": [
         f"on 127.0.0.1:{PORT}, until Ctrl-C",
