@@ -311,11 +311,15 @@ def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
 def replay_alter(state: State, record: r.AlterBrokerRecord) -> State | None:
     """Broker 0 has a row only if it has a rack."""
     known = state.brokers.get(record.broker, Broker("", "") if record.broker == OWN_BROKER else None)
-    if known is None or known.rack == record.rack:
+    if known is None:
         return None
-    if record.broker == OWN_BROKER and not record.rack:
+    rack = known.rack if record.rack is None else record.rack
+    drained = known.drained if record.drained is None or record.broker == OWN_BROKER else record.drained
+    if (rack, drained) == (known.rack, known.drained):
+        return None
+    if record.broker == OWN_BROKER and not rack:
         return replace(state, brokers=state.brokers.delete(OWN_BROKER))
-    return replace(state, brokers=state.brokers.set(record.broker, known._replace(rack=record.rack)))
+    return replace(state, brokers=state.brokers.set(record.broker, known._replace(rack=rack, drained=drained)))
 
 
 def replay_fence(state: State, record: r.FenceBrokerRecord) -> State | None:

@@ -49,6 +49,8 @@ class Broker(NamedTuple):
     """Some versions of the log after `dropped`, with their times."""
     dropped_at: tuple[int, int] = (0, 0)
     """Version and time of the last record that dropped copies, or of its registration."""
+    drained: bool = False
+    """It gets no replicas automatically any more, because it is to be removed."""
 
 
 class Member(NamedTuple):
