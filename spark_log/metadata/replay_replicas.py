@@ -33,6 +33,8 @@ from spark_log.model import DataObject, Placed
 
 MISSES_KEPT_MS = 3_600_000
 """After an hour without a missed write, a replica has missed none."""
+FORMER_MAX = 8
+"""How many directories of a broker are remembered, in which late uploads may have left files."""
 
 
 # ----------------------------------------------------------------------------------------------------- topics and groups
@@ -293,6 +295,7 @@ def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
         record.is_async,
         epoch=state.version,
         since=state.time,
+        former=() if (old := state.brokers.get(record.broker)) is None else _former(old, state.version),
     )
     new = first_dropped(state, new, record.keep_ms)
     copies = state.copies.update(
@@ -306,6 +309,11 @@ def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
     for number in _groups_with(state, record.broker):
         state = _with_roles(state, number, {record.broker: "out"})
     return _entered(state, record.broker)
+
+
+def _former(known: Broker, version: int) -> tuple[tuple[str, int], ...]:
+    """The directories that a broker has had, when this one is replaced."""
+    return ((known.directory, version), *known.former)[:FORMER_MAX]
 
 
 def replay_alter(state: State, record: r.AlterBrokerRecord) -> State | None:

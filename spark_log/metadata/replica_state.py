@@ -51,6 +51,8 @@ class Broker(NamedTuple):
     """Version and time of the last record that dropped copies, or of its registration."""
     drained: bool = False
     """It gets no replicas automatically any more, because it is to be removed."""
+    former: tuple[tuple[str, int], ...] = ()
+    """Directories that it had before, with the versions at which they were replaced, the newest first."""
 
 
 class Member(NamedTuple):
