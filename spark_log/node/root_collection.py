@@ -119,7 +119,7 @@ class RootCollector:
         return names, self._sweep(broker, root, state)
 
     def _collect_former(self, broker: int, root: _Root, state: State) -> list[str]:
-        """Delete what is left in directories that were replaced before the fence: late uploads to a bucket put it there.
+        """Delete what late uploads to a bucket have left in directories that were replaced before the fence.
 
         Nobody reads them any more, and no commit can name a copy in them.
         """

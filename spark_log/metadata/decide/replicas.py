@@ -413,7 +413,10 @@ def decide_register(state: State, record: r.RegisterBrokerRecord, *, replaces: b
 
 
 def decide_alter(state: State, record: r.AlterBrokerRecord) -> Decision[bool]:
-    """Change the rack of a broker, or whether it gets replicas automatically.  The reply is False if nothing changes."""
+    """Change the rack of a broker, or whether it gets replicas automatically.
+
+    The reply is False if nothing changes.
+    """
     if record.broker != OWN_BROKER or record.drained:
         _registered(state, record.broker)
     return decide_if_changed(state, record)
