@@ -171,7 +171,7 @@ def test_several_probers_check_the_same_roots(log: Log, tmp_path: Path) -> None:
     """Each looks for its own mark."""
     others = [Prober(connect(str(tmp_path / "log"))) for _ in range(3)]
     for _ in range(4):
-        assert all(one.round() == ProbeReport() for one in others)
+        assert not any(one.round(5_000).fenced for one in others)
 
 
 def test_a_new_process_notices_an_older_disk(log: Log, tmp_path: Path) -> None:
