@@ -20,7 +20,7 @@ from spark_log.node.replicator import Replicator
 from tests.chaos.test_killed_replicator import ROOT, eventually
 from tests.node.replicated_logs import add_broker, folder_of, group_of, move_away, put, replicated_log
 
-# It copies in the logs that it is told, and stops once in each: in a copy, before its record is put, or after that.
+# It copies in each log that it reads of, and stops there once: in a copy, before its record is put, or after that.
 STOPS = """
 import os, signal, sys
 from spark_log.client.log import Log

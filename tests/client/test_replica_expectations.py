@@ -1,4 +1,4 @@
-"""What users of Kafka expect of replicas, as scenarios: what survives, what is refused, and who may be without a key."""
+"""Scenarios of what users of Kafka expect: which records survive, which writes are refused, who may lack a key."""
 
 from __future__ import annotations
 
