@@ -10,7 +10,7 @@ from spark_log.testing.replica_simulation import REPLICAS, main
 from spark_log.testing.simulation import replay_command
 
 SEEDS = (*range(4), 19, 471)
-"""The last two: two commits are given up in one round; copies are dropped because they are old, and the others are away."""
+"""In the last two, two commits are given up in a round, and old copies are dropped while the others are away."""
 MOVING = 9
 """A seed in which partitions get other replicas, as in every fifth one."""
 NOTICED_IN = {
