@@ -10,14 +10,14 @@ import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from spark_log.errors import InvalidRequest
-from spark_log.net.messages import ClaimRequest
+from spark_log.errors import CoordinatorNotAvailable, InvalidRequest
+from spark_log.net.daemon_threads import DaemonThreads
+from spark_log.net.messages import WAIT_MS_MAX, ClaimRequest
 from spark_log.net.service import Service
 
 MAKER_S = 10.0
@@ -49,10 +49,11 @@ class _Maker:
 class SharedClaims:
     """The claims of one log.  Runs on the event loop."""
 
-    def __init__(self, service: Service, threads: Executor, now_s: Callable[[], float]) -> None:
+    def __init__(self, service: Service, threads: DaemonThreads, now_s: Callable[[], float]) -> None:
         self._service, self._threads, self._now_s = service, threads, now_s
         self._values: OrderedDict[str, bytes] = OrderedDict()
         self._makers: dict[str, _Maker] = {}
+        self._stopping = False
 
     async def ask(self, asked: ClaimRequest) -> bytes | None:
         """The value that was claimed first; None: there is none, and this client makes it.
@@ -65,10 +66,16 @@ class SharedClaims:
         if (known := self._values.get(name)) is not None:
             return known
         if asked.value is None:
-            return await self._look(name, self._now_s() + asked.wait_ms / 1000)
+            return await self._look(name, self._now_s() + min(asked.wait_ms, WAIT_MS_MAX) / 1000)
         value = asked.value.encode()
         _check(value)
         return self._keep(name, await self._run(lambda log: log.claim(name, value)))
+
+    def stop(self) -> None:
+        """End the waits: clients ask the next coordinator."""
+        self._stopping = True
+        for maker in self._makers.values():
+            maker.made.set()
 
     async def _look(self, name: str, until_s: float) -> bytes | None:
         while self._is_made(name) and (left_s := self._makers[name].left_s(until_s, self._now_s())) > 0:
@@ -76,6 +83,8 @@ class SharedClaims:
                 await asyncio.wait_for(self._makers[name].made.wait(), left_s)
         if (known := self._values.get(name)) is not None:
             return known
+        if self._stopping:
+            raise CoordinatorNotAvailable("this coordinator stops")
         maker = None if self._is_made(name) else self._begin(name)
         try:
             found = await self._run(lambda log: log.claimed(name))
@@ -87,7 +96,7 @@ class SharedClaims:
     def _is_made(self, name: str) -> bool:
         """Whether a client makes the claim now."""
         maker = self._makers.get(name)
-        return maker is not None and self._now_s() < maker.until_s
+        return maker is not None and self._now_s() < maker.until_s and not self._stopping
 
     def _begin(self, name: str) -> _Maker:
         if len(self._makers) >= MAKERS_MAX:
@@ -109,7 +118,7 @@ class SharedClaims:
         return value
 
     async def _run(self, steps: Callable[[Any], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._service.ask_log, steps)
+        return await self._threads.submit(self._service.ask_log, steps)
 
 
 def _check(value: bytes) -> None:
