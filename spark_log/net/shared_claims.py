@@ -24,6 +24,7 @@ MAKER_S = 10.0
 """How long the others wait for the client that makes a claim, until another one makes it."""
 KEPT_BYTES = 16 << 20
 """Values that are kept in memory: a claim never changes."""
+VALUE_BYTES_MAX = 8 << 20
 MAKERS_MAX = 1000
 _NAME = re.compile(r"meta/pin/[A-Za-z0-9_][A-Za-z0-9._-]{0,300}")
 
@@ -68,7 +69,7 @@ class SharedClaims:
         if asked.value is None:
             return await self._look(name, self._now_s() + min(asked.wait_ms, WAIT_MS_MAX) / 1000)
         value = asked.value.encode()
-        _check(value)
+        _check(value, self._service.state.version)
         return self._keep(name, await self._run(lambda log: log.claim(name, value)))
 
     def stop(self) -> None:
@@ -121,9 +122,13 @@ class SharedClaims:
         return await self._threads.submit(self._service.ask_log, steps)
 
 
-def _check(value: bytes) -> None:
-    """Raises InvalidRequest."""
+def _check(value: bytes, newest: int) -> None:
+    """Raises InvalidRequest for a value that is too large, or would never expire."""
+    if len(value) > VALUE_BYTES_MAX:
+        raise InvalidRequest(f"value: {len(value):,} bytes, and a claim has {VALUE_BYTES_MAX:,} at most")
     try:
-        msgspec.json.decode(value, type=_Claim)
+        version = msgspec.json.decode(value, type=_Claim).version
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"value: a claim is JSON with the field `version`: {error}") from error
+    if version > newest:
+        raise InvalidRequest(f"value: the version {version} is beyond {newest}, the newest one of the log")
