@@ -7,7 +7,6 @@ import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -32,6 +31,7 @@ from spark_log.net import audit
 from spark_log.net.address import is_own_host
 from spark_log.net.change_replies import READ_BYTES_MAX, ChangeReplies
 from spark_log.net.connection_limits import ConnectionLimits
+from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.net.http_port import KEEPALIVE_S, Handler, HttpPort
 from spark_log.net.leader_check import LeaderCheck
 from spark_log.net.long_poll import LongPolls, PausedConnections
@@ -73,7 +73,8 @@ HELD_MAX = 1000
 each of them in each request, and the event loop waits while they are compared."""
 STANDBY_LOOK_S = 0.05
 """How often a request checks whether a standby has read the log since it arrived."""
-THREADS = 4
+STORAGE_THREADS = 4
+"""For claims and other requests that use the storage: one that hangs leaves the others."""
 logger = logging.getLogger("spark_log")
 Result = TypeVar("Result")
 
@@ -128,10 +129,10 @@ class Server:
         self._leader = LeaderCheck(service)
         self._replies = ChangeReplies(service)
         self._serves_metadata = serves_metadata
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pylog-serve")
-        """For what takes long or may hang: snapshots and claims."""
-        self._snapshots = Snapshots(service, self._threads, time.monotonic)
-        self._claims = SharedClaims(service, self._threads, time.monotonic)
+        self._storage_threads = DaemonThreads(STORAGE_THREADS, "pylog-serve-storage")
+        self._encoding_threads = DaemonThreads(1, "pylog-serve-encoding")
+        self._snapshots = Snapshots(service, self._encoding_threads, self._storage_threads, time.monotonic)
+        self._claims = SharedClaims(service, self._storage_threads, time.monotonic)
         self._waiters = LongPolls()
         self._led = False
         """Whether it led when waiting requests were last woken."""
@@ -174,12 +175,14 @@ class Server:
         """Answer waiting requests, and close."""
         self._stopping = True
         self._wake()
+        self._claims.stop()
         self._watching.cancel()
         if self._pages is not None:
             self._pages.close()
         await self._port.stop()
         self._parking.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._storage_threads.close()
+        self._encoding_threads.close()
 
     def replace(self, tokens: Tokens, quotas: Mapping[str, Quota], tls: ssl.SSLContext | None) -> None:
         """Apply new tokens, quotas and TLS settings.  Waiting requests with removed tokens end."""
@@ -412,8 +415,7 @@ class Server:
     async def _status(self, request: web.BaseRequest) -> web.Response:
         await self._admit(request)
         await self._check(request.query.get("cluster_id", ""))
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._threads, self._service.ask_log, lambda log: log.status())
+        found = await self._storage_threads.submit(self._service.ask_log, lambda log: log.status())
         return _answer(StatusReply(checkpoint=found.checkpoint))
 
     async def _await_changes(self, request: web.BaseRequest, asked: ChangesRequest | TopicsRequest, since: int) -> bool:

@@ -12,20 +12,21 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any
 
 from crc32c import crc32c
 
 from spark_log.metadata.checkpoint_format import encode_checkpoint
 from spark_log.metadata.state import State
+from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.net.messages import SnapshotChunk, SnapshotRequest, encode
 from spark_log.net.service import Service
 
 CHUNK_BYTES = 1 << 20
 CHANGES_BYTES_MAX = 1 << 20
 """Changes after a snapshot that a client gets in addition.  With more, the next client gets a new snapshot."""
+KEPT_MAX = 4
+"""A client whose snapshot was replaced meanwhile begins again."""
 UNUSED_S = 60.0
 """A snapshot is forgotten when no chunk was asked for during this time."""
 
@@ -52,13 +53,23 @@ class Snapshots:
     """The snapshots of one coordinator.  Runs on the event loop."""
 
     def __init__(
-        self, service: Service, threads: Executor, now_s: Callable[[], float], chunk_bytes: int = CHUNK_BYTES
+        self,
+        service: Service,
+        encoding: DaemonThreads,
+        reading: DaemonThreads,
+        now_s: Callable[[], float],
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        self._service, self._threads, self._now_s, self._chunk_bytes = service, threads, now_s, chunk_bytes
+        """
+        encoding, reading:  for work of the processor, and for reads of the log, which may hang.
+        """
+        self._service, self._now_s, self._chunk_bytes = service, now_s, chunk_bytes
+        self._encoding, self._reading = encoding, reading
         self._kept: dict[str, _Kept] = {}
         """By name: those that clients are downloading."""
         self._newest: _Kept | None = None
-        self._encoding = asyncio.Lock()
+        self._turn = asyncio.Lock()
+        """Of the request that makes a snapshot."""
         self._made = self._sent_bytes = 0
 
     async def reply(self, asked: SnapshotRequest) -> bytes:
@@ -94,12 +105,15 @@ class Snapshots:
 
     async def _recent(self) -> _Kept:
         """The newest snapshot, if its changes since are known and few; otherwise a new one."""
-        async with self._encoding:
-            if self._newest is None or not self._has_changes_after(self._newest):
+        async with self._turn:
+            if self._newest is None or not self._is_good(self._newest):
                 self._newest = await self._encoded(*self._service.published_with_head())
             return self._newest
 
-    def _has_changes_after(self, kept: _Kept) -> bool:
+    def _is_good(self, kept: _Kept) -> bool:
+        """Whether clients can get a snapshot, and the changes after it."""
+        if kept.name not in self._kept:
+            return False
         newest, head = self._service.published_with_head()
         if newest.version == kept.version:
             return head == kept.head
@@ -109,19 +123,22 @@ class Snapshots:
 
     async def _at(self, version: int) -> _Kept | None:
         """The snapshot of a version, which a client needs that reads what others have read."""
-        async with self._encoding:
-            same = next((kept for kept in self._kept.values() if kept.version == version), None)
-            if same is not None:
-                return same
-            state = await self._run(self._service.ask_log, lambda log: log.state_at(version))
-            return None if state is None else await self._encoded(state, self._service.head(version))
+        if (same := self._of(version)) is not None:
+            return same
+        state = await self._reading.submit(self._service.ask_log, lambda log: log.state_at(version))
+        if state is None:
+            return None
+        async with self._turn:
+            return self._of(version) or await self._encoded(state, self._service.head(version))
+
+    def _of(self, version: int) -> _Kept | None:
+        return next((kept for kept in self._kept.values() if kept.version == version), None)
 
     async def _encoded(self, state: State, head: str) -> _Kept:
-        data = await self._run(encode_checkpoint, state)
+        data = await self._encoding.submit(encode_checkpoint, state)
         self._made += 1
         kept = _Kept(uuid.uuid4().hex, state.version, head, data, self._now_s())
+        while len(self._kept) >= KEPT_MAX:
+            del self._kept[min(self._kept.values(), key=lambda one: one.used_s).name]
         self._kept[kept.name] = kept
         return kept
-
-    async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
+from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.quorum.messages import Entry, Kind, Position
-from spark_log.quorum_node.daemon_threads import DaemonThreads
 from spark_log.quorum_node.disk import Disk
 
 TURN_S = 0.02

@@ -26,6 +26,7 @@ from uuid import uuid4
 from spark_log.clock import SystemClock
 from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, SparkLogError, StorageError
 from spark_log.net.address import split_address
+from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.net.quorum_handshake import Identity
 from spark_log.net.quorum_links import Connect, QuorumLinks
 from spark_log.net.quorum_port import QuorumPort
@@ -38,7 +39,6 @@ from spark_log.quorum.snapshot_format import is_frame
 from spark_log.quorum.voters import Voters, check_quorum
 from spark_log.quorum.wire import Received
 from spark_log.quorum_node.applier import Applier, StateMachine
-from spark_log.quorum_node.daemon_threads import DaemonThreads
 from spark_log.quorum_node.directory import open_directory
 from spark_log.quorum_node.files import LocalFiles
 from spark_log.quorum_node.node_config import NodeConfig, check_node_config

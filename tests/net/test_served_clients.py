@@ -21,6 +21,7 @@ from spark_log.journal.root_options import RootOptions
 from spark_log.metadata.state import Leadership
 from spark_log.net.address import parse_target
 from spark_log.net.client import HttpLink
+from spark_log.net.shared_claims import VALUE_BYTES_MAX
 from spark_log.node.serve import Running
 from spark_log.store.open import open_store
 from spark_log.testing.stores import NoMetadataStore
@@ -175,8 +176,8 @@ def test_a_standby_takes_over_and_clients_go_on_from_where_they_are(tmp_path: Pa
 CLAIM = "meta/pin/query-1"
 
 
-def claim_of(version: int) -> bytes:
-    return json.dumps({"version": version}).encode()
+def claim_of(number: int, version: int = 0) -> bytes:
+    return json.dumps({"version": version, "by": number}).encode()
 
 
 def test_one_of_many_tasks_makes_a_claim(running: Running) -> None:
@@ -202,7 +203,17 @@ def test_one_of_many_tasks_makes_a_claim(running: Running) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("meta/log/1", claim_of(1)), ("meta/pin/../log/1", claim_of(1)), ("meta/pin/", claim_of(1)), (CLAIM, b"{}")],
+    [
+        *((name, claim_of(1)) for name in ("meta/log/1", "meta/pin/../log/1", "meta/pin/")),
+        *(
+            (CLAIM, value)
+            for value in (
+                b"{}",
+                claim_of(1, version=10**9),
+                json.dumps({"version": 0, "by": "x" * VALUE_BYTES_MAX}).encode(),
+            )
+        ),
+    ],
 )
 def test_other_files_are_not_claimed(running: Running, name: str, value: bytes) -> None:
     """A client could write the metadata otherwise, or a claim that never expires."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -27,6 +27,7 @@ from spark_log.metadata.projection import Holdings
 from spark_log.metadata.state import Leadership
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock
+from spark_log.testing.metadata_log_contract import ClientLogContract, OpenLog
 from tests.unit.journal.sample_journals import numbers
 
 
@@ -72,8 +73,18 @@ class Leader:
             return Changes(version, lacks_head=True)
         return Changes(version, self._records(since))
 
-    def snapshot(self, holder: Leadership, version: int | None = None) -> Snapshot:
+    def claim(self, holder: Leadership, name: str, value: bytes | None, wait_ms: int = 0) -> bytes | None:
+        log = self.journal.metadata_log
+        return self.journal.run(log.claimed(name) if value is None else log.claim(name, value))
+
+    def status(self, holder: Leadership) -> int:
+        return self.journal.run(self.journal.metadata_log.status()).checkpoint
+
+    def snapshot(self, holder: Leadership, version: int | None = None) -> Snapshot | None:
         self._check()
+        if version is not None:
+            found = self.journal.state_at(version)
+            return None if found is None else Snapshot(found)
         self.snapshots += 1
         return Snapshot(self.journal.state, self._head(self.journal.state.version))
 
@@ -122,6 +133,20 @@ class Client:
 @pytest.fixture
 def leader() -> Leader:
     return Leader("a", "b")
+
+
+class TestServedLog(ClientLogContract):
+    """Of a coordinator that keeps its log on storage."""
+
+    @pytest.fixture
+    def new(self) -> Callable[[], OpenLog]:
+        leader = Leader()
+
+        def process() -> OpenLog:
+            client = Client(leader)
+            return OpenLog(client.log, client.run)
+
+        return process
 
 
 def test_changes_are_followed_by_their_records(leader: Leader) -> None:
