@@ -16,11 +16,13 @@ import spark_log
 from spark_log.errors import InconsistentClusterId, InvalidRequest, NotCoordinator, TopicAlreadyExists
 from spark_log.metadata.commands import AnyCommand, CreateTopic
 from spark_log.node.maintain import Maintainer
+from spark_log.node.repair import repair
 from spark_log.node.serve_config import Config, check_config, read_config
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.state_file import Meta
+from spark_log.store.open import open_store
 
 
 def one_node(folder: Path, cluster: str = "a-cluster", **settings: Any) -> Config:
@@ -170,6 +172,8 @@ def test_the_records_belong_to_one_log(tmp_path: Path) -> None:
         asyncio.run(start_quorum(one_node(tmp_path, cluster="another")))
     with pytest.raises(InvalidRequest, match="open the log with the addresses of its nodes, pylog://127"):
         spark_log.connect(tmp_path / "records")
+    with pytest.raises(InvalidRequest, match="whose metadata is in a quorum"):
+        repair(open_store(str(tmp_path / "records"), None), is_alive=lambda holder: False, dry_run=True)
 
 
 def test_a_log_with_its_metadata_is_not_taken_over(tmp_path: Path) -> None:
