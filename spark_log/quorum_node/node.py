@@ -35,14 +35,14 @@ from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import Entry, FetchSnapshotResponse, Kind, Message, Position, ReplicaKey
 from spark_log.quorum.ready import ReadChunk, Ready, Restored
 from spark_log.quorum.snapshot_format import is_frame
-from spark_log.quorum.voters import Voters
+from spark_log.quorum.voters import Voters, check_quorum
 from spark_log.quorum_node.applier import Applier, StateMachine
 from spark_log.quorum_node.daemon_threads import DaemonThreads
 from spark_log.quorum_node.directory import open_directory
 from spark_log.quorum_node.files import LocalFiles
 from spark_log.quorum_node.node_config import NodeConfig, check_node_config
 from spark_log.quorum_node.node_disk import DiskWriter
-from spark_log.quorum_node.node_status import NodeStatus, replication_of
+from spark_log.quorum_node.node_status import NodeStatus, replication_of, voter_problems
 from spark_log.quorum_node.node_tools import NodeTools
 from spark_log.quorum_node.pending import PendingAppends, not_leader
 
@@ -156,8 +156,10 @@ class Node:
         return () if self._machine is None else self._machine.voters
 
     def _heard_of(self, voters: Voters) -> None:
+        """Raises InvalidRequest if another quorum was formed under the same cluster id."""
         if voters and not self._found_voters.done():
             self._found_voters.set_result(voters)
+        check_quorum(self._voters(), voters)
 
     async def _begin(self, restored: Restored) -> None:
         """Make the machine.  A replica that joins, and has no entry yet, asks the others for the voters first."""
@@ -363,11 +365,8 @@ class Node:
 
     def _problems(self, machine: Machine) -> dict[int, str | None]:
         """Of the connections, and of voters to which there is none."""
-        found = self._links.problems()
-        for voter in machine.voters:
-            if voter != self.key and voter.id not in found:
-                found[voter.id] = "its address is not known: add it to the peers of this node"
-        return found
+        others = tuple(voter for voter in machine.voters if voter != self.key)
+        return voter_problems(others, self._links.problems(), self._links.directories())
 
     # ----------------------------------------------------------------------------------------------------------- inputs
 
