@@ -224,7 +224,7 @@ def reader(sim: ReplicaSimulation) -> Steps[None]:
 
 
 def _check_kept(sim: ReplicaSimulation, state: State, name: str) -> None:
-    """No copy that a reader has planned with may have been deleted, unless it is old: the product's would plan again."""
+    """No copy that a reader has planned with may have been deleted, unless it is old: the product plans again."""
     sim.oracle.seen["unread"] += 1
     known = copies_of(state, state.objects[name])
     holders = () if known is None else known.brokers
