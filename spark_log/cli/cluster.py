@@ -233,7 +233,7 @@ def _coordinator(
     holder:  if set, the coordinator is expected to lead under this epoch.
     ca:      from the URL.
     """
-    from spark_log.net.client import health_of
+    from spark_log.net.health_check import health_of
 
     what = f"coordinator {address}"
     found = next((found for tls in ways if (found := health_of(address, tls=tls, ca=ca)) is not None), None)
@@ -315,10 +315,11 @@ def _upkeep(log: Log) -> Check:
     from spark_log.journal.checkpointing import damaged_checkpoints
     from spark_log.settings import cluster_config
 
-    state = log.journal.state
-    for why in log.journal.run(damaged_checkpoints()).values():
-        return Check("checkpoint", False, f"{why}; `pylog maintain` writes a new one")
-    behind = state.version - log.journal.run(log.journal.metadata_log.status()).checkpoint
+    state, metadata_log = log.journal.state, log.journal.metadata_log
+    if not metadata_log.is_served:  # otherwise this user may have no rights on the files
+        for why in log.journal.run(damaged_checkpoints()).values():
+            return Check("checkpoint", False, f"{why}; `pylog maintain` writes a new one")
+    behind = state.version - log.journal.run(metadata_log.status()).checkpoint
     if behind > LATE * cluster_config(state.configs, "metadata.checkpoint.interval"):
         return Check(
             "checkpoint", False, f"{counted(behind, 'version')} ago: a committing process writes one, see its log"

@@ -206,11 +206,11 @@ class QuorumLinks:
         self._known = frozenset(peers)
         self._links = {node_id: Link(node_id, address, connect) for node_id, address in peers.items()}
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, clock_ms: int) -> None:
         """Nothing, if the address of the node is not known: it introduces itself when it connects."""
         link = self._links.get(message.target.id)
         if link is not None:
-            link.send(encode_message(message))
+            link.send(encode_message(message, clock_ms))
 
     def meet(self, other: Identity) -> None:
         """A node that is not configured, and may join, has connected: open a connection to it."""

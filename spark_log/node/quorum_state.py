@@ -19,6 +19,8 @@ from spark_log.node.pending_commands import PendingCommands
 from spark_log.node.quorum_pipeline import Offer, Pipeline
 from spark_log.node.recent_records import RecentRecords
 
+STATES_MAX = 1_000
+"""Versions whose states are kept, for tasks that have to read what others have read.  They share most rows."""
 AnyOffer = Offer[PendingCommands]
 
 
@@ -38,6 +40,8 @@ class QuorumState:
         """
         self.pipeline: Pipeline[PendingCommands] = Pipeline(State())
         self.records = RecentRecords()
+        self._states: dict[int, State] = {}
+        """The newest ones by version."""
         self._applied, self._restored, self._later = applied, restored, later
 
     @property
@@ -49,7 +53,14 @@ class QuorumState:
         if offer is None:
             self.pipeline.state = replay(self.final, decode_batch(data, f"entry {index} of the quorum's log"))
         self.records.remember(self.final.version, data)
+        self._states[self.final.version] = self.final
+        self._states.pop(self.final.version - STATES_MAX, None)
         self._applied(offer)
+
+    def state_at(self, version: int) -> State | None:
+        """The state at a recent version; None if it is not kept.  May be called in any thread."""
+        final = self.final
+        return final if final.version == version else self._states.get(version)
 
     def snapshot(self) -> Iterable[bytes]:
         state = self.final
@@ -68,7 +79,7 @@ class QuorumState:
     def restore(self, pieces: Iterator[bytes]) -> None:
         head, _, data = b"".join(pieces).partition(b"\n")
         state = decode_checkpoint(data, "a snapshot of the quorum")
-        self.records.forget()
-        self.records.note_head(state.version, head)
+        self.records.forget(state.version, head)
+        self._states = {}
         self.pipeline.state = state
         self._restored()
