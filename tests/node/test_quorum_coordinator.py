@@ -15,6 +15,7 @@ import pytest
 import spark_log
 from spark_log.errors import InconsistentClusterId, InvalidRequest, NotCoordinator, TopicAlreadyExists
 from spark_log.metadata.commands import AnyCommand, CreateTopic
+from spark_log.net.connection_limits import ConnectionLimits, Connections
 from spark_log.node.maintain import Maintainer
 from spark_log.node.repair import repair
 from spark_log.node.serve_config import Config, check_config, read_config
@@ -77,6 +78,17 @@ def test_a_log_survives_a_restart(tmp_path: Path) -> None:
             assert set(after.names) == {"a", "b"} and after.version == before.version + 1
             assert after.coordinator.epoch > before.coordinator.epoch == 1
             assert after.levels == before.levels
+
+    asyncio.run(scenario())
+
+
+def test_metrics_have_the_quorum(tmp_path: Path) -> None:
+    """Beside those of the coordinator."""
+
+    async def scenario() -> None:
+        async with running(one_node(tmp_path)) as node:
+            text = node.coordinator.metrics_text(polls=0, connections=Connections(ConnectionLimits()), usage=())
+            assert {"pylog_quorum_leader 1", "pylog_leading 1"} <= set(text.splitlines())
 
     asyncio.run(scenario())
 
