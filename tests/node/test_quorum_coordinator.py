@@ -48,11 +48,15 @@ async def running(config: Config) -> AsyncIterator[RunningNode]:
     """A node that leads."""
     found = await start_quorum(config)
     try:
-        while not found.coordinator.leading:
-            await asyncio.sleep(0.01)
+        await asyncio.wait_for(_until_it_leads(found), 60)
         yield found
     finally:
         await found.stop()
+
+
+async def _until_it_leads(node: RunningNode) -> None:
+    while not node.coordinator.leading:
+        await asyncio.sleep(0.01)
 
 
 async def carry_out(node: RunningNode, *commands: AnyCommand) -> Sequence[object]:
