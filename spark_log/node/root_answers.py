@@ -6,8 +6,10 @@ import logging
 import threading
 from collections.abc import Collection
 
+from spark_log.errors import NoCredentials
 from spark_log.journal.journal import Journal
 from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.replicas import epoch_of
 from spark_log.node.daemon_tasks import Task
 
 logger = logging.getLogger("spark_log")
@@ -19,7 +21,8 @@ class RootAnswers:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._lock = threading.Lock()
-        self._asked: dict[int, Task[None]] = {}
+        self._asked: dict[tuple[int, int], Task[None]] = {}
+        """By broker and its epoch: a root that was replaced may hang for ever."""
 
     def among(self, brokers: Collection[int], wait_s: float) -> set[int]:
         """Those of some brokers whose roots are theirs, and say so within this time.
@@ -33,12 +36,20 @@ class RootAnswers:
             task.wait((until_ms - clock.monotonic_ms()) / 1000)
         return {OWN_BROKER}.intersection(brokers) | {one for one, task in asked.items() if _has_answered(one, task)}
 
+    def lacks_key(self, broker: int) -> bool:
+        """Whether this process has no credentials for the root of a broker, by its last answer: it may be in order."""
+        with self._lock:
+            task = self._asked.get((broker, epoch_of(self._journal.newest, broker) or 0))
+        return task is not None and task.ended and isinstance(task.error, NoCredentials)
+
     def _ask(self, broker: int) -> Task[None]:
         journal = self._journal
+        key = broker, epoch_of(journal.newest, broker) or 0
         with self._lock:
-            task = self._asked.get(broker)
+            task = self._asked.get(key)
             if task is None or task.ended:
-                task = self._asked[broker] = Task(
+                self._asked = {one: known for one, known in self._asked.items() if one[0] != broker}
+                task = self._asked[key] = Task(
                     lambda: journal.roots.check(broker, again=True), f"pylog-ask-{broker}", journal.context.threads
                 )
         return task
