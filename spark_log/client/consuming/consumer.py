@@ -193,6 +193,7 @@ class Consumer:
         take longer than that while it joins the group or commits, and no timeout ends a read from a local disk or a
         network mount.
 
+        Raises IllegalGeneration if a newer consumer has taken over the group (without a coordinator, a group has one
         member at a time); NoOffsetForPartition and OffsetOutOfRange with auto_offset_reset="none"; and
         RecordDeserialization if the next record cannot be deserialized: earlier polls have returned the records before
         it.
