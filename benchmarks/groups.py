@@ -45,7 +45,8 @@ from spark_log.metadata.replay import replay_records
 from spark_log.metadata.state import Leadership, State
 from spark_log.model import TopicPartition
 from spark_log.node.group_coordinator import Groups
-from spark_log.node.serve import GARBAGE, SWITCH_S, Config, start
+from spark_log.node.serve import GARBAGE, SWITCH_S, start
+from spark_log.node.serve_config import Config
 from spark_log.testing.simulated_loop import LoopClock, run_simulated
 
 SESSION_MS, HEARTBEAT_MS = 45_000, 15_000

@@ -24,7 +24,8 @@ DEADLINE_S = 120
 CONTROLLED = """
 import asyncio, logging, sys
 from pathlib import Path
-from spark_log.node.serve import read_config, serve
+from spark_log.node.serve import serve
+from spark_log.node.serve_config import read_config
 from spark_log.store.open import open_store
 from spark_log.testing.stores import ControlledStore
 folder, control, listen, takeover, timeout = sys.argv[1:]

@@ -40,6 +40,15 @@ from spark_log.cli.session import CommandSession
     type=click.Choice(["disk", "os"]),
     help="Whether a commit waits for the disk or the operating system. [default: disk]",
 )
+@click.option(
+    "--quorum",
+    metavar="DIR",
+    help="Be a node of a quorum, with this directory of `pylog quorum init`; the URL is that of the records.",
+)
+@click.option("--quorum-listen", metavar="HOST:PORT", help="The address for other nodes. [default: 127.0.0.1:9551]")
+@click.option(
+    "--quorum-peers", metavar="N@HOST:PORT,…", help="The nodes of the quorum; their secret is in [quorum] of --conf."
+)
 @click.option("--insecure", is_flag=True, default=None, help="Accept other machines without TLS and tokens.")
 @pass_session
 def serve(
@@ -51,6 +60,9 @@ def serve(
     maintain_every: str | None,
     storage_timeout: str | None,
     durability: str | None,
+    quorum: str | None,
+    quorum_listen: str | None,
+    quorum_peers: str | None,
     insecure: bool | None,
 ) -> None:
     """Run the coordinator of a log, until SIGTERM or SIGINT.
@@ -58,16 +70,20 @@ def serve(
     It takes the log over, and embedded writers switch to its address.  A second coordinator of the same log stands
     by, and takes over when the first one is gone.
 
+    With --quorum it is one of 1, 3 or 5 nodes, which keep the metadata of the log on their own disks.
+
     \b
     Example:
       pylog serve --listen 9550
       pylog serve --conf coordinator.ini --listen 0.0.0.0:9550
+      pylog -u s3://bucket/records serve --conf node.ini --quorum /var/lib/pylog/quorum
     """
     import asyncio
     import logging
 
     try:
-        from spark_log.node.serve import Config, Environment, read_config, serve
+        from spark_log.node.serve import serve
+        from spark_log.node.serve_config import Config, Environment, read_config
     except ImportError as error:
         if error.name != "aiohttp":
             raise
@@ -81,6 +97,9 @@ def serve(
         "maintain.every": maintain_every,
         "storage.timeout": storage_timeout,
         "durability": durability,
+        "quorum.directory": quorum,
+        "quorum.listen": quorum_listen,
+        "quorum.peers": quorum_peers,
         "insecure": None if insecure is None else "true",
     }
 

@@ -22,8 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 from spark_log.clock import Clock
 from spark_log.errors import (
@@ -31,13 +30,13 @@ from spark_log.errors import (
     ConcurrentChange,
     CoordinatorNotAvailable,
     CorruptObject,
-    InvalidRequest,
     LogRestored,
     SparkLogError,
     StorageError,
     StorageUnavailable,
     ThrottlingQuotaExceeded,
 )
+from spark_log.journal.batch_decision import Attempt, decide_batch
 from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.metadata_log import AnyView
 from spark_log.journal.object_names import log_key
@@ -66,10 +65,8 @@ from spark_log.journal.store_operations import (
     Steps,
 )
 from spark_log.metadata.decide.coordinators import moving_to
-from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.decide.upkeep import bootstrap_records
-from spark_log.metadata.records import AnyRecord, Batch, encode_batch, first_line
-from spark_log.metadata.replay import end_version, next_version, replay, replay_records
+from spark_log.metadata.records import Batch, encode_batch, first_line
+from spark_log.metadata.replay import end_version, replay
 from spark_log.metadata.state import State
 
 Result = TypeVar("Result")
@@ -85,23 +82,6 @@ ASK_AGAIN_MS_MAX = 1000
 """First and last pause between attempts to reach a coordinator; each is up to twice as long, at random."""
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """A batch put at a version, in case a put that seemed lost is found later."""
-
-    before: State
-    """The next version, after the records that have been replayed."""
-    decisions: list[tuple[Proposal, Decision[Any]]] = field(default_factory=list)
-    pending: Sequence[AnyRecord] = ()
-    """Its last records, if they have not been replayed."""
-
-    def state(self) -> State:
-        """The state after its records."""
-        if self.pending:
-            self.before, self.pending = replay_records(self.before, self.pending), ()
-        return self.before
-
-
 def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps[View]:
     """Write commands in one batch of records: decide, put, read back, until it is applied or there is nothing to write.
 
@@ -112,7 +92,7 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
     so its error is `maybe_applied`, unless the error is retriable, which is raised only if the command was not applied.
     An error of the storage is `maybe_applied` only after a put whose outcome is unknown.
     """
-    unique, attempts, stalled, again = context.unique(), dict[int, _Attempt](), 0, False
+    unique, attempts, stalled, again = context.unique(), dict[int, Attempt](), 0, False
     for _ in range(ATTEMPTS_MAX):
         if view.unconfirmed is not None and is_led_elsewhere(view.newest, context):
             view = yield from refresh(view)
@@ -124,13 +104,13 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
         stamp, releases = stamp_of(context.clock), all(command.releases for command in commands)
         # A coordinator with a wrong clock can stop, and does not move the log's time.
         now = min(stamp.now_ms, view.newest.time) if releases else stamp.now_ms
-        attempt, records, refused = _decide_all(view.newest, commands, now, again=again)
+        attempt, records, refused = decide_batch(view.newest, commands, now, again=again)
         if view.unconfirmed is not None and (refused or not records):
             view = yield from refresh(view)  # nothing that is reported now would be confirmed by a read-back
             continue
         _refuse_all(refused, attempts.values())
         if not records:
-            _set_replies(attempt)
+            attempt.set_replies()
             return view
         if not releases:
             try:
@@ -148,7 +128,7 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
             failed.maybe_applied |= earlier
             raise
         if placed := seen.get(unique):
-            _set_replies(attempts[placed])
+            attempts[placed].set_replies()
             return view
         for taken in seen.values():
             attempts.pop(taken, None)
@@ -167,62 +147,20 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
     raise error
 
 
-class _Decided(NamedTuple):
-    """The decisions on some commands, all on one state."""
-
-    attempt: _Attempt
-    records: list[AnyRecord]
-    refused: list[tuple[Proposal, SparkLogError]]
-
-
-def _decide_all(state: State, commands: Sequence[Proposal], now: int, *, again: bool) -> _Decided:
-    """Decide each command on the state that the previous ones leave; rejected commands are left out.
-
-    again:  the put of an earlier attempt lost.  Every ms until the next put is time for other writers, so the replay of
-            the last records comes after the put.  It takes 10 ms for a swap of a thousand objects.  The first attempt
-            has shown that they can be replayed; those of another process (`check`) are always replayed first.
-
-    The first records of a new log precede those of the commands.
-    """
-    bootstrap = bootstrap_records(state)
-    attempt, records, refused = _Decided(_Attempt(replay_records(next_version(state, now), bootstrap)), [], [])
-    for command in commands:
-        if command.done:
-            continue
-        before = attempt.state()
-        try:
-            decision = command.decide(before, now)
-            if command.check or not again:
-                attempt.before = replay_records(before, decision.records)
-            else:
-                attempt.pending = decision.records
-        except SparkLogError as error:
-            refused.append((command, error))
-            continue
-        except Exception as error:
-            if not command.check:
-                raise
-            refused.append((command, InvalidRequest(f"the command is invalid: {error!r}")))
-            continue
-        records += decision.records
-        attempt.decisions.append((command, decision))
-    return _Decided(attempt, [*bootstrap, *records] if records else [], refused)
-
-
-def _refuse_all(refused: Iterable[tuple[Proposal, SparkLogError]], unseen: Iterable[_Attempt]) -> None:
+def _refuse_all(refused: Iterable[tuple[Proposal, SparkLogError]], unseen: Iterable[Attempt]) -> None:
     """unseen: earlier attempts whose versions have not been read."""
     for command, error in refused:
         _refuse(command, error, unseen)
 
 
-def _refuse(command: Proposal, error: SparkLogError, unseen: Iterable[_Attempt] = ()) -> None:
+def _refuse(command: Proposal, error: SparkLogError, unseen: Iterable[Attempt] = ()) -> None:
     if not error.retriable:
         error.maybe_applied |= command.sent
         error.maybe_applied |= any(command is put for attempt in unseen for put, _ in attempt.decisions)
     command.error, command.done = error, True
 
 
-def _mark_sent(unseen: Iterable[_Attempt]) -> None:
+def _mark_sent(unseen: Iterable[Attempt]) -> None:
     """Commands that were put, and whose versions were not read, may be applied whatever a coordinator answers."""
     for attempt in unseen:
         for command, _ in attempt.decisions:
@@ -326,11 +264,6 @@ def _has_time(command: Proposal, pause_ms: float, deadline_ms: float, clock: Clo
     if command.deadline_ms is not None:
         deadline_ms = min(deadline_ms, command.deadline_ms)
     return clock.monotonic_ms() + 2 * pause_ms < deadline_ms
-
-
-def _set_replies(attempt: _Attempt) -> None:
-    for command, decision in attempt.decisions:
-        command.reply, command.done = decision.reply, True
 
 
 def append(

@@ -8,13 +8,16 @@ from typing import Any
 import msgspec
 from crc32c import crc32c
 
-from spark_log.errors import StorageUnavailable, UnsupportedVersion
+from spark_log.errors import InvalidRequest, StorageUnavailable, UnsupportedVersion
 from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, LOG
 from spark_log.journal.store_operations import Get, List, PutAnswer, PutNew, Steps
 
 FORMAT_VERSION = 1
 MIRROR_VERSION = 2
 """Of mirrors: a pylog that does not know them must not write to one."""
+QUORUM_VERSION = 3
+"""Of a folder with the objects of a log, whose metadata is in a quorum: an older pylog must not write to it."""
+VERSIONS = (FORMAT_VERSION, MIRROR_VERSION, QUORUM_VERSION)
 TRIES = 5
 
 logger = logging.getLogger("spark_log")
@@ -33,10 +36,13 @@ class Format(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """crc32c of the other fields, in hex; empty in a file from an earlier pylog."""
     mirrors: str = ""
     """URL of the log that this one follows (`node/mirror.py`); empty if it is not a mirror."""
+    quorum: str = ""
+    """URL of the quorum that has the metadata, as its first leader knew it; empty if the metadata is here."""
 
     def checksum(self) -> str:
         """The correct value of `crc`."""
-        fields = [self.pylog, self.cluster_id, self.created_ms, self.probed, *([self.mirrors] if self.mirrors else [])]
+        fields = [self.pylog, self.cluster_id, self.created_ms, self.probed]
+        fields += [url for url in (self.mirrors, self.quorum) if url]
         return f"{crc32c(msgspec.json.encode(fields)):08x}"
 
     def of_mirror(self, mirrors: str) -> Format:
@@ -57,16 +63,25 @@ def parse_format(data: bytes, url: str) -> Format:
     try:
         fields: Any = msgspec.json.decode(data)
         version = fields["pylog"]
-        form = msgspec.convert(fields, Format) if version in (FORMAT_VERSION, MIRROR_VERSION) else None
+        form = msgspec.convert(fields, Format) if version in VERSIONS else None
     except (msgspec.MsgspecError, KeyError, TypeError, UnicodeError) as error:
         raise damaged from error
     if form is None:
         raise UnsupportedVersion(
-            f"the log at {url} has format {version}, this pylog reads {FORMAT_VERSION} and {MIRROR_VERSION}: update pylog"
+            f"the log at {url} has format {version}, this pylog reads {', '.join(map(str, VERSIONS))}: update pylog"
         )
     if form.crc and form.crc != form.checksum():
         raise damaged
     return form
+
+
+def check_is_here(form: Format, url: str) -> None:
+    """Raises InvalidRequest if the metadata of the log is in a quorum, and not in this folder."""
+    if form.quorum:
+        raise InvalidRequest(
+            f"{url} has the records of a log whose metadata is in a quorum: open the log with the addresses of its nodes, "
+            f"{form.quorum}"
+        )
 
 
 def put_format(form: Format, url: str) -> Steps[bytes]:

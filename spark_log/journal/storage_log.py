@@ -14,6 +14,7 @@ from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal import checkpointing, clock_check, commit_protocol, opening
 from spark_log.journal.claims import claim, drop_claims
 from spark_log.journal.log_format import FORMAT_VERSION, Format, find_format, parse_format, put_format
+from spark_log.journal.log_format import check_is_here as check_is_stored_here
 from spark_log.journal.metadata_log import LogStatus
 from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, checkpoint_version
 from spark_log.journal.opening import View
@@ -203,6 +204,7 @@ def open_storage_log(stores: Stores, context: Context, *, create: bool) -> Stora
             raise NoLog(f"there is no log at {url}; create one with `pylog -u {url} topic create NAME`")
         data = begin_log(stores, context, context.unique() + context.unique())
     form = parse_format(data, url)
+    check_is_stored_here(form, url)
     if form.mirrors and not listed:
         raise NoLog(f"the mirror at {url} has nothing of {form.mirrors} yet: wait for `pylog mirror run`")
     return StorageLog(context, form, stores.metadata, listed)

@@ -223,11 +223,12 @@ def rebased(state: State, before: State, after: State) -> State:
 def encode_checkpoint(state: State) -> bytes:
     """The bytes of a checkpoint."""
     file = BytesIO()
-    file.writelines(_parts(state))
+    file.writelines(checkpoint_parts(state))
     return file.getvalue()
 
 
-def _parts(state: State) -> Iterator[bytes | memoryview]:
+def checkpoint_parts(state: State) -> Iterator[bytes | memoryview]:
+    """The bytes of a checkpoint, one part after another."""
     yield b"%s %d\n" % (MAGIC, VERSION)
     total = 0
     frames = chain[tuple[int, bytes | memoryview]](_lines(HEADER, [_header(state)]), _columns(state), _changes(state))

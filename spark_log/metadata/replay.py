@@ -589,7 +589,8 @@ def _expire_producers(state: State, record: r.ExpireProducersRecord) -> State:
 
 
 def _take_over(state: State, record: r.TakeOverRecord) -> State | None:
-    if record.epoch != state.coordinator.epoch + 1:
+    """A coordinator on shared storage takes the next epoch; one on a quorum has the epoch in which it was elected."""
+    if record.epoch <= state.coordinator.epoch:
         return None
     return replace(state, coordinator=Leadership(record.epoch, record.address, record.host, state.time))
 

@@ -284,7 +284,8 @@ class Server:
             decided = iter((await self._thread_results.of(self._service.submit(allowed))).outcomes if allowed else ())
         finally:
             claim.release()
-        self._leader.check_leads(changed=True)
+        if not self._service.answers_final:
+            self._leader.check_leads(changed=True)
         return [next(decided) if error is None else error for error in refused]
 
     def _refusal(self, grant: Grant, claim: Claim, command: AnyCommand) -> SparkLogError | None:
@@ -322,7 +323,7 @@ class Server:
         """Read the log up to its end.  Afterwards the state has every change that was acknowledged before."""
         asked_s = time.monotonic()
         while not self._leader.leads():
-            if self._service.followed_s >= asked_s:
+            if self._service.has_followed_since(asked_s):
                 return
             await asyncio.sleep(STANDBY_LOOK_S)
             self._leader.check_leads(standby=standby)

@@ -48,6 +48,15 @@ class Service(Protocol):
     def followed_s(self) -> float:
         """When, on the monotonic clock, it last began to read the log up to its end, as a standby."""
 
+    def has_followed_since(self, asked_s: float) -> bool:
+        """Whether a standby has read the log up to its end, and began after this time.  Raises NotCoordinator if only
+        the leader can say that.
+        """
+
+    @property
+    def answers_final(self) -> bool:
+        """Whether its answers to commands are valid although it stopped to lead before they were sent."""
+
     def health(self) -> Health: ...
 
     @property

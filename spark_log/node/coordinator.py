@@ -20,11 +20,10 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from enum import Enum
-from typing import Any, NamedTuple
 
 from msgspec.structs import replace as with_values
 
@@ -34,19 +33,19 @@ from spark_log.errors import ClockSkewed, CoordinatorNotAvailable, NotCoordinato
 from spark_log.journal.journal import Journal
 from spark_log.journal.proposal import Proposal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
-from spark_log.journal.store_operations import Answered, Changes
+from spark_log.journal.store_operations import Answered
 from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
 from spark_log.metadata.decide.coordinators import moved_error, moved_to, moving_to
-from spark_log.metadata.projection import Delta, Holdings, delta, object_rows
+from spark_log.metadata.projection import Delta, Holdings, delta
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import Health
 from spark_log.net.quotas import Usage
-from spark_log.node.broker_duties import keep_brokers
 from spark_log.node.change_feed import ChangeFeed
-from spark_log.node.maintain import Maintainer
+from spark_log.node.duties import Duties, LocalLink
 from spark_log.node.metrics import Metrics
+from spark_log.node.pending_commands import PendingCommands, commands_of
 from spark_log.node.record_cache import RecordCache
 from spark_log.node.storage_health import StorageHealth, mark_key
 from spark_log.store.base import ObjectStore
@@ -73,25 +72,6 @@ class LeaderStatus(Enum):
 
 
 AskLeader = Callable[[Holder], LeaderStatus]
-
-
-class _Pending(NamedTuple):
-    commands: list[Proposal]
-    answer: Future[Answered]
-
-    def complete(self) -> None:
-        """Complete the future: all commands are done."""
-        deposed = next((c.error for c in self.commands if isinstance(c.error, NotCoordinator)), None)
-        with suppress(InvalidStateError):  # failed before, when this coordinator stepped down
-            if deposed is not None:
-                self.answer.set_exception(deposed)
-            else:
-                self.answer.set_result(Answered([c.reply if c.error is None else c.error for c in self.commands]))
-
-    def give_up(self, error: SparkLogError) -> None:
-        """Fail the future, unless it has just been completed."""
-        with suppress(InvalidStateError):
-            self.answer.set_exception(error)
 
 
 class Coordinator:
@@ -142,11 +122,12 @@ class Coordinator:
         self._host = host
         self._ask_leader = ask_leader
         self._takeover_ms = takeover_ms
-        self._maintain_ms = maintain_ms
-        self.storage_health = StorageHealth(self.tail, self.journal.context.clock, storage_timeout_ms)
+        clock = self.journal.context.clock
+        self._duties = Duties(self, self._open_log, self.metrics, clock, maintain_ms)
+        self.storage_health = StorageHealth(self.tail, clock, storage_timeout_ms)
         self.tail.on_error = self.storage_health.note_failure
-        self._queue: queue.Queue[_Pending | None] = queue.Queue(QUEUE_MAX)
-        self._under_way: list[_Pending] = []
+        self._queue: queue.Queue[PendingCommands | None] = queue.Queue(QUEUE_MAX)
+        self._under_way: list[PendingCommands] = []
         self._tried = 0
         """The last epoch under which it tried to take over; the outcome may be unknown."""
         self._namesake = ""
@@ -170,7 +151,7 @@ class Coordinator:
         The future fails with NotCoordinator if this coordinator does not lead, with CoordinatorNotAvailable if its
         queue is full.
         """
-        asked = _Pending([Proposal(self._holding(command), check=True) for command in commands], Future())
+        asked = PendingCommands([Proposal(self._holding(command), check=True) for command in commands], Future())
         error: SparkLogError | None = None
         with self._lock:
             if not self.leading or self._stopping.is_set():
@@ -225,6 +206,14 @@ class Coordinator:
     def storage(self) -> str:
         return self.journal.metadata.url
 
+    def has_followed_since(self, asked_s: float) -> bool:
+        return self.followed_s >= asked_s
+
+    @property
+    def answers_final(self) -> bool:
+        """This process may have been suspended when another one had the log already."""
+        return False
+
     def health(self) -> Health:
         state, problem = self.state, self.problem
         return Health(
@@ -239,10 +228,10 @@ class Coordinator:
         )
 
     def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
-        return self.tail.after(since, upto, limit)
+        return self.tail.records.after(since, upto, limit)
 
     def head(self, version: int) -> str:
-        return self.tail.head(version).decode()
+        return self.tail.records.head(version).decode()
 
     @property
     def published(self) -> State:
@@ -380,9 +369,7 @@ class Coordinator:
 
     def _lead(self) -> None:
         """Serve until another coordinator leads, or `stop`."""
-        stop = threading.Event()
-        threading.Thread(target=self._keep, args=(stop,), name="pylog-upkeep", daemon=True).start()
-        threading.Thread(target=self._keep_brokers, args=(stop,), name="pylog-brokers", daemon=True).start()
+        stop = self._duties.begin()
         try:
             while self.leading and not self._stopping.is_set():
                 began = time.monotonic()
@@ -402,7 +389,7 @@ class Coordinator:
         """
         asked = self._under_way = self._waiting()
         before, confirmations = self.state, [one for one in asked if not one.commands]
-        commands = [command for one in asked for command in one.commands]
+        commands = commands_of(asked)
         if commands:
             began = time.perf_counter()
             try:
@@ -433,14 +420,15 @@ class Coordinator:
         changes = self.state.changes_since(before)
         leads = self.leading and self.state.coordinator.in_force == self.epoch
         if changes is None and not leads:
-            self.tail.forget()  # the log may have been opened again from a checkpoint, and leftovers before it read
+            # The log may have been opened again from a checkpoint, and leftovers before it read.
+            self.tail.records.forget()
         self._published = self.journal.view
         self.change_feed.note(self.state.version, None if changes is None or changes.concerns_all else changes.appended)
         self.metrics.topics.note(self.state)
         self.metrics.replicas.note(self.state)
         self.on_change()
 
-    def _waiting(self) -> list[_Pending]:
+    def _waiting(self) -> list[PendingCommands]:
         try:
             first = self._queue.get(timeout=LOOK_S)
         except queue.Empty:
@@ -483,78 +471,10 @@ class Coordinator:
                 "%s was not released, its next coordinator takes it over: %s", self.journal.metadata.url, error
             )
 
-    # ----------------------------------------------------------------------------------------------------------- upkeep
-
     def _open_log(self) -> Log:
         """The log for duties, like any other client: through this coordinator."""
         link, store = LocalLink(self), self.tail.real
         return Log(Journal.open(store, create=False, link=link, served=True, root_options=self._root_options))
-
-    def _keep_brokers(self, stop: threading.Event) -> None:
-        """Check the roots of brokers, and copy to them, while this coordinator leads."""
-        keep_brokers(self._open_log, lambda: bool(self.state.brokers), stop, self.metrics.replicas.note_report)
-
-    def _keep(self, stop: threading.Event) -> None:
-        """Run upkeep beside the commits, like any other client: through this coordinator."""
-        store, clock = self.tail.real, self.journal.context.clock
-        due = None if self._maintain_ms is None else clock.monotonic_ms() + self._maintain_ms
-        maintainer: Maintainer | None = None
-        while not stop.wait(LOOK_S):
-            try:
-                if maintainer is None:
-                    maintainer = Maintainer(self._open_log())
-                maintainer.log.journal.run_upkeep()
-                if due is not None and clock.monotonic_ms() >= due:
-                    due = clock.monotonic_ms() + (self._maintain_ms or 0)
-                    report = maintainer.round()
-                    self.metrics.retention.note(report.expired_topics, clock.now_ms())
-                    self.metrics.compaction.note(report)
-                    logger.info("maintained: %s", report)
-            except SparkLogError as error:
-                logger.warning("upkeep of %s failed, retrying in its next run: %s", store.url, error)
-            except Exception:
-                logger.exception("upkeep of %s failed, restarting it", store.url)
-                maintainer = None
-
-
-class LocalLink:
-    """The link of upkeep to the coordinator in the same process."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-
-    def ask(
-        self,
-        holder: Holder,
-        commands: Sequence[Any],
-        since: int,
-        limit_ms: float = math.inf,
-        head: bytes = b"",
-        held: Holdings | None = None,
-    ) -> Answered:
-        answered = self._coordinator.submit(commands).result()
-        return answered._replace(state=self._coordinator.state)
-
-    def changes(
-        self,
-        holder: Holder,
-        since: int,
-        wait_ms: int,
-        group: str = "",
-        topics: Sequence[str] | None = None,
-        head: bytes = b"",
-    ) -> Changes:
-        state = self._coordinator.state
-        return Changes(state.version, state=state)
-
-    def topics(self, holder: Holder, held: Holdings, **_: Any) -> Delta:
-        return self._coordinator.delta(held)
-
-    def objects(self, holder: Holder, names: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
-        return object_rows(self._coordinator.state, names)
-
-    def close(self) -> None:
-        """There are no connections to close."""
 
 
 class _LeaderWatch:

@@ -28,7 +28,8 @@ from spark_log.metadata.records import CommitRecord, TakeOverRecord
 from spark_log.metadata.state import Leadership, State
 from spark_log.node.mirror import Mirror, begin_mirror, recover
 from spark_log.node.move import cancel_move, move_log
-from spark_log.node.serve import Config, start
+from spark_log.node.serve import start
+from spark_log.node.serve_config import Config
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store

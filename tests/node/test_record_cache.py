@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spark_log.journal.object_names import log_key
-from spark_log.node.record_cache import HEADS_MAX, RecordCache
+from spark_log.node.recent_records import HEADS_MAX
+from spark_log.node.record_cache import RecordCache
 from spark_log.store.memory import MemoryStore
 
 
@@ -13,10 +14,10 @@ def test_first_lines_are_remembered_longer_than_records() -> None:
     for version in range(1, 4):
         cache.put_new(log_key(version), b"head %d\n%s" % (version, b"x" * 20))
         cache.get(log_key(version))
-    assert cache.after(0, 3, 1 << 20) == [] and len(cache.after(2, 3, 1 << 20)) == 1
-    assert [cache.head(version) for version in range(5)] == [b"", b"head 1", b"head 2", b"head 3", b""]
-    cache.forget()
-    assert cache.head(3) == b"" and cache.after(2, 3, 1 << 20) == []
+    assert cache.records.after(0, 3, 1 << 20) == [] and len(cache.records.after(2, 3, 1 << 20)) == 1
+    assert [cache.records.head(version) for version in range(5)] == [b"", b"head 1", b"head 2", b"head 3", b""]
+    cache.records.forget()
+    assert cache.records.head(3) == b"" and cache.records.after(2, 3, 1 << 20) == []
 
 
 def test_the_oldest_first_lines_are_forgotten() -> None:
@@ -25,4 +26,8 @@ def test_the_oldest_first_lines_are_forgotten() -> None:
     for version in range(HEADS_MAX + 1):
         cache.put_new(log_key(version), b"%d\n" % version)
         cache.get(log_key(version))
-    assert cache.head(0) == b"" and cache.head(1) == b"1" and cache.head(HEADS_MAX) == b"%d" % HEADS_MAX
+    assert (
+        cache.records.head(0) == b""
+        and cache.records.head(1) == b"1"
+        and cache.records.head(HEADS_MAX) == b"%d" % HEADS_MAX
+    )

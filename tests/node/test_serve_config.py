@@ -11,7 +11,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.groups.group import GroupConfig
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.tokens import parse_tokens
-from spark_log.node.serve import Config, Environment, check_config, read_config
+from spark_log.node.serve_config import Config, Environment, check_config, read_config
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "coordinator.ini"
 TOKENS = parse_tokens({"me": "admin a-token-of-the-tests"})

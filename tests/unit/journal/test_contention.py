@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from spark_log.journal import commit_protocol
+from spark_log.journal import batch_decision, commit_protocol
 from spark_log.journal.opening import View, open_view
 from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import PutNew, Sleep, Steps, Stores, run
@@ -108,7 +108,7 @@ def test_a_command_of_another_process_is_always_replayed_before_its_put() -> Non
     """One that cannot be replayed would make the log unreadable."""
     state = Contended().other.state
     proposal = Proposal(lambda state, now_ms: decide_create_topic(state, "late", 1, {}, "id-late"), check=True)
-    attempt, records, refused = commit_protocol._decide_all(state, [proposal], 1, again=True)
+    attempt, records, refused = batch_decision.decide_batch(state, [proposal], 1, again=True)
     assert records and not refused
     assert "late" in attempt.before.names
 
@@ -125,7 +125,7 @@ def test_a_command_that_cannot_be_replayed_is_refused_alone(*, again: bool) -> N
         return Proposal(lambda state, now_ms: decide_create_topic(state, name, 1, {}, f"id-{name}"), check=True)
 
     commands = [creation("first"), Proposal(unknown, check=True), creation("second")]
-    attempt, records, refused = commit_protocol._decide_all(state, commands, 1, again=again)
+    attempt, records, refused = batch_decision.decide_batch(state, commands, 1, again=again)
     assert [command for command, _ in refused] == [commands[1]]
     assert [command for command, _ in attempt.decisions] == [commands[0], commands[2]]
     after = attempt.state()

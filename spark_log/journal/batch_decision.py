@@ -1,0 +1,79 @@
+"""Decisions on commands that share a batch of the metadata log, each on the state that the ones before it leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.journal.proposal import Proposal
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.upkeep import bootstrap_records
+from spark_log.metadata.records import AnyRecord
+from spark_log.metadata.replay import next_version, replay_records
+from spark_log.metadata.state import State
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A batch put at a version, in case a put that seemed lost is found later."""
+
+    before: State
+    """The next version, after the records that have been replayed."""
+    decisions: list[tuple[Proposal, Decision[Any]]] = field(default_factory=list)
+    pending: Sequence[AnyRecord] = ()
+    """Its last records, if they have not been replayed."""
+
+    def state(self) -> State:
+        """The state after its records."""
+        if self.pending:
+            self.before, self.pending = replay_records(self.before, self.pending), ()
+        return self.before
+
+    def set_replies(self) -> None:
+        """Those of its decisions; the batch is in the log."""
+        for command, decision in self.decisions:
+            command.reply, command.done = decision.reply, True
+
+
+class DecidedBatch(NamedTuple):
+    """The decisions on some commands, all on one state."""
+
+    attempt: Attempt
+    records: list[AnyRecord]
+    refused: list[tuple[Proposal, SparkLogError]]
+
+
+def decide_batch(state: State, commands: Sequence[Proposal], now: int, *, again: bool) -> DecidedBatch:
+    """Decide each command on the state that the previous ones leave; rejected commands are left out.
+
+    again:  the put of an earlier attempt lost.  Every ms until the next put is time for other writers, so the replay of
+            the last records comes after the put.  It takes 10 ms for a swap of a thousand objects.  The first attempt
+            has shown that they can be replayed; those of another process (`check`) are always replayed first.
+
+    The first records of a new log precede those of the commands.
+    """
+    bootstrap = bootstrap_records(state)
+    attempt, records, refused = DecidedBatch(Attempt(replay_records(next_version(state, now), bootstrap)), [], [])
+    for command in commands:
+        if command.done:
+            continue
+        before = attempt.state()
+        try:
+            decision = command.decide(before, now)
+            if command.check or not again:
+                attempt.before = replay_records(before, decision.records)
+            else:
+                attempt.pending = decision.records
+        except SparkLogError as error:
+            refused.append((command, error))
+            continue
+        except Exception as error:
+            if not command.check:
+                raise
+            refused.append((command, InvalidRequest(f"the command is invalid: {error!r}")))
+            continue
+        records += decision.records
+        attempt.decisions.append((command, decision))
+    return DecidedBatch(attempt, [*bootstrap, *records] if records else [], refused)

@@ -1,0 +1,142 @@
+"""The duties of a coordinator that leads: upkeep, and the roots of brokers, beside the commits.
+
+They use the log like any other client: through the coordinator, which is in the same process.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from spark_log.client.log import Log
+from spark_log.clock import Clock
+from spark_log.errors import SparkLogError
+from spark_log.journal.store_operations import Answered, Changes
+from spark_log.metadata.projection import Delta, Holdings, object_rows
+from spark_log.metadata.state import Leadership as Holder
+from spark_log.metadata.state import State
+from spark_log.node.broker_duties import keep_brokers
+from spark_log.node.maintain import Maintainer
+from spark_log.node.metrics import Metrics
+
+LOOK_S = 1.0
+"""How often upkeep looks whether it is due."""
+logger = logging.getLogger("spark_log")
+
+
+class LocalCoordinator(Protocol):
+    """The interface of a coordinator that its duties need."""
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def storage(self) -> str: ...
+
+    def submit(self, commands: Sequence[Any]) -> Future[Answered]: ...
+
+    def delta(self, held: Holdings) -> Delta: ...
+
+
+class Duties:
+    """Of one coordinator."""
+
+    def __init__(
+        self,
+        coordinator: LocalCoordinator,
+        open_log: Callable[[], Log],
+        metrics: Metrics,
+        clock: Clock,
+        maintain_ms: int | None,
+    ) -> None:
+        """
+        open_log:     opens the log through the coordinator.
+        maintain_ms:  interval of `pylog maintain`; None: never.
+        """
+        self._coordinator = coordinator
+        self._open_log = open_log
+        self._metrics = metrics
+        self._clock = clock
+        self._maintain_ms = maintain_ms
+
+    def begin(self) -> threading.Event:
+        """Run them in threads, until the event is set: they end at their next command, which is rejected."""
+        stop = threading.Event()
+        threading.Thread(target=self._keep, args=(stop,), name="pylog-upkeep", daemon=True).start()
+        threading.Thread(target=self._keep_brokers, args=(stop,), name="pylog-brokers", daemon=True).start()
+        return stop
+
+    def _keep_brokers(self, stop: threading.Event) -> None:
+        """Check the roots of brokers, and copy to them."""
+        coordinator = self._coordinator
+        keep_brokers(self._open_log, lambda: bool(coordinator.state.brokers), stop, self._metrics.replicas.note_report)
+
+    def _keep(self, stop: threading.Event) -> None:
+        """Seal and expire as soon as it is due, and maintain the log at its interval."""
+        url, due = self._coordinator.storage, None
+        if self._maintain_ms is not None:
+            due = self._clock.monotonic_ms() + self._maintain_ms
+        maintainer: Maintainer | None = None
+        while not stop.wait(LOOK_S):
+            try:
+                if maintainer is None:
+                    maintainer = Maintainer(self._open_log())
+                maintainer.log.journal.run_upkeep()
+                if due is not None and self._clock.monotonic_ms() >= due:
+                    due = self._clock.monotonic_ms() + (self._maintain_ms or 0)
+                    self._maintain(maintainer)
+            except SparkLogError as error:
+                logger.warning("upkeep of %s failed, retrying in its next run: %s", url, error)
+            except Exception:
+                logger.exception("upkeep of %s failed, restarting it", url)
+                maintainer = None
+
+    def _maintain(self, maintainer: Maintainer) -> None:
+        report = maintainer.round()
+        self._metrics.retention.note(report.expired_topics, self._clock.now_ms())
+        self._metrics.compaction.note(report)
+        logger.info("maintained: %s", report)
+
+
+class LocalLink:
+    """The link of upkeep to the coordinator in the same process."""
+
+    def __init__(self, coordinator: LocalCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def ask(
+        self,
+        holder: Holder,
+        commands: Sequence[Any],
+        since: int,
+        limit_ms: float = math.inf,
+        head: bytes = b"",
+        held: Holdings | None = None,
+    ) -> Answered:
+        answered = self._coordinator.submit(commands).result()
+        return answered._replace(state=self._coordinator.state)
+
+    def changes(
+        self,
+        holder: Holder,
+        since: int,
+        wait_ms: int,
+        group: str = "",
+        topics: Sequence[str] | None = None,
+        head: bytes = b"",
+    ) -> Changes:
+        state = self._coordinator.state
+        return Changes(state.version, state=state)
+
+    def topics(self, holder: Holder, held: Holdings, **_: Any) -> Delta:
+        return self._coordinator.delta(held)
+
+    def objects(self, holder: Holder, names: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
+        return object_rows(self._coordinator.state, names)
+
+    def close(self) -> None:
+        """There are no connections to close."""

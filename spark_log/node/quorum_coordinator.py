@@ -1,0 +1,454 @@
+"""The coordinator on a node of a quorum: the leader of the quorum decides, and the others follow its log.
+
+It belongs to the event loop of its node.  Commands that arrive together share a batch, and the next batch is decided on
+the state after the batches that are not final yet.  Replies, clients that read, and groups see final states only.
+
+A new leader appends a batch that takes the log over under the epoch in which it was elected, and decides when that
+batch is final: so is everything before it then, what an earlier leader has left included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from random import SystemRandom
+
+from msgspec.structs import replace as with_values
+
+from spark_log.clock import Clock, SystemClock
+from spark_log.errors import (
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    NoSpace,
+    NotCoordinator,
+    NotLeaderOrFollower,
+    SparkLogError,
+)
+from spark_log.journal.batch_decision import decide_batch
+from spark_log.journal.proposal import Proposal
+from spark_log.journal.store_operations import Answered
+from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
+from spark_log.metadata.decide.upkeep import bootstrap_records
+from spark_log.metadata.projection import Delta, Holdings, delta
+from spark_log.metadata.records import Batch, TakeOverRecord, encode_batch
+from spark_log.metadata.replay import end_version
+from spark_log.metadata.state import State
+from spark_log.net.address import this_host
+from spark_log.net.connection_limits import Connections
+from spark_log.net.messages import Health
+from spark_log.net.quotas import Usage
+from spark_log.node.change_feed import ChangeFeed
+from spark_log.node.metrics import Metrics
+from spark_log.node.pending_commands import PendingCommands, commands_of
+from spark_log.node.quorum_pipeline import Offer
+from spark_log.node.quorum_state import AnyOffer, QuorumState
+from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
+from spark_log.quorum_node.node_config import NodeConfig
+
+QUEUE_MAX = 20_000
+BATCH_MAX = 500
+"""Maximum number of commands in one batch."""
+OFFERS_MAX = 16
+"""Batches that are not final.  With more, the commands that arrive meanwhile share the next one."""
+RETRY_S = 1.0
+CONFIRM_S = 1.0
+"""How often a leader confirms that it leads."""
+LEADERLESS_S = 10.0
+"""A node that has known no leader for this long is not healthy."""
+logger = logging.getLogger("spark_log")
+
+Held = tuple[str, str, int]
+"""(group, topic id, partition)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Of an epoch of the quorum, as this node knows it."""
+
+    epoch: int
+    key: ReplicaKey | None
+    """None: it is not known."""
+
+
+class QuorumCoordinator:
+    """Implements `Service` for the server, and the state machine of its node."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        storage: str,
+        *,
+        prepare: Callable[[], Awaitable[None]],
+        clock: Clock | None = None,
+    ) -> None:
+        """
+        storage:  URL of the objects.
+        prepare:  called before this node leads for the first time, and again after an error: the log begins.
+        """
+        self.address = ""
+        """Address for clients; set before it starts."""
+        self.cluster_id = config.cluster_id
+        self.storage = storage
+        self.epoch = 0
+        """The epoch under which it leads; 0: it does not lead."""
+        self.confirmed_s = 0.0
+        """When, on the monotonic clock, it last began a check that found it leading."""
+        self.clock = clock or SystemClock()
+        self.metrics = Metrics()
+        self.change_feed = ChangeFeed()
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after a new version or a change of the leader."""
+        self.on_lead: Callable[[], Callable[[], None]] = lambda: lambda: None
+        """Called when it begins to lead; returns what to call when it ends."""
+        self.held: Callable[[], tuple[Held, ...]] = tuple
+        """Positions that must not expire now."""
+        self._prepare = prepare
+        self._loop = asyncio.get_running_loop()
+        self._log = QuorumState(self._applied, self._restored, self._later)
+        self.node = Node(config, self._log, self._led)
+        self._rng = SystemRandom()
+        self._leader = Leader(0, None)
+        self._leaderless_s = time.monotonic()
+        """Since when no leader is known."""
+        self._followed_s = -math.inf
+        self._waiting: deque[PendingCommands] = deque()
+        self._done: list[PendingCommands] = []
+        """To be completed as soon as the state is published."""
+        self._published = State()
+        self._is_publishing = False
+        self._obstacle = ""
+        """Why this node could not lead when it was elected."""
+        self._end_of_lead: Callable[[], None] = lambda: None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+
+    # -------------------------------------------------------------------------------------------------- start and stop
+
+    async def start(self) -> None:
+        """Raises the errors of `Node.start`."""
+        await self.node.start()
+        self._publish()
+        self._spawn(self._confirm_often())
+
+    async def stop(self) -> None:
+        """Hand over, if this node leads, and stop."""
+        self._is_stopping = True
+        await self.node.stop()
+        self._step_down()
+        for task in self._tasks:
+            task.cancel()
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _later(self, work: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(work)
+
+    # -------------------------------------------------------------------------------------------------- what is served
+
+    @property
+    def state(self) -> State:
+        """The newest final state."""
+        return self._log.final
+
+    @property
+    def published(self) -> State:
+        return self.state
+
+    @property
+    def leading(self) -> bool:
+        return self.epoch > 0
+
+    @property
+    def followed_s(self) -> float:
+        """A node that follows hears from the leader at least once in a fetch timeout, or stops to follow."""
+        if self._leader.key not in (None, self.node.key):
+            self._followed_s = time.monotonic()
+        return self._followed_s
+
+    def has_followed_since(self, asked_s: float) -> bool:
+        """Only a leader can say that its state has everything that was acknowledged."""
+        raise self.not_leading()
+
+    @property
+    def answers_final(self) -> bool:
+        return True
+
+    def not_leading(self) -> NotCoordinator:
+        """The error for requests to a node that does not lead."""
+        held, leader = self.state.coordinator, self._leader
+        if leader.key is None or held.epoch != leader.epoch or leader.key == self.node.key:
+            return NotCoordinator("no node of the quorum leads at the moment", address="", epoch=leader.epoch)
+        return NotCoordinator(
+            f"this node of the quorum follows, {held.address} leads", address=held.address, epoch=held.epoch
+        )
+
+    def health(self) -> Health:
+        problem = self._problem()
+        return Health(
+            cluster_id=self.cluster_id,
+            leading=self.leading,
+            epoch=self.state.coordinator.epoch,
+            version=self.state.version,
+            healthy=not problem,
+            reason=problem,
+        )
+
+    def _problem(self) -> str:
+        status = self.node.status()
+        if status is None:
+            return "this node has not found the other nodes of its quorum yet"
+        if status.is_full:
+            return f"the disk of {self.node.config.directory} is full"
+        if self._obstacle:
+            return f"this node cannot lead: {self._obstacle}"
+        for_s = time.monotonic() - self._leaderless_s
+        if self._leader.key is None and for_s > LEADERLESS_S:
+            return f"no node of the quorum has led for {for_s:.0f} s: a majority has to run, and to be connected"
+        return ""
+
+    def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
+        return self._log.records.after(since, upto, limit)
+
+    def head(self, version: int) -> str:
+        return self._log.records.head(version).decode()
+
+    def delta(self, held: Holdings) -> Delta:
+        state = self.state
+        return delta(state, self.head(state.version), held, self.head(held.version))
+
+    def metrics_text(self, *, polls: int, connections: Connections, usage: Sequence[Usage]) -> str:
+        return self.metrics.text(
+            self.state,
+            epoch=self.epoch,
+            polls=polls,
+            connections=connections,
+            usage=usage,
+            storage_age_s=0,
+        )
+
+    # -------------------------------------------------------------------------------------------------------- commands
+
+    def submit(self, commands: Sequence[AnyCommand | SetGeneration]) -> Future[Answered]:
+        """Apply commands, possibly in one batch with others; without commands, confirm that the state has everything
+        that was acknowledged before.  May be called in any thread.
+
+        The future fails with NotCoordinator if nothing was applied because this node does not lead, or not any more,
+        and with CoordinatorNotAvailable if its queue is full, or, with `maybe_applied`, if the fate of the commands is
+        not known here.
+        """
+        asked = PendingCommands([Proposal(self._holding(command), check=True) for command in commands], Future())
+        self._later(partial(self._enqueue, asked))
+        return asked.answer
+
+    def _holding(self, command: AnyCommand | SetGeneration) -> AnyCommand | SetGeneration:
+        return with_values(command, held=command.held + self.held()) if isinstance(command, Expire) else command
+
+    def _enqueue(self, asked: PendingCommands) -> None:
+        if not self.leading or self._is_stopping:
+            asked.give_up(self.not_leading())
+        elif not asked.commands:
+            self._spawn(self._confirm(asked))
+        elif len(self._waiting) >= QUEUE_MAX:
+            asked.give_up(CoordinatorNotAvailable(f"the queue is full: {QUEUE_MAX} requests"))
+        else:
+            if not self._waiting:
+                self._loop.call_soon(self._decide_waiting)
+            self._waiting.append(asked)
+
+    async def _confirm(self, asked: PendingCommands) -> None:
+        try:
+            await self.node.confirm()
+        except NotLeaderOrFollower:
+            asked.give_up(self.not_leading())
+        else:
+            asked.complete()
+
+    def _decide_waiting(self) -> None:
+        while self._waiting and self.leading and len(self._log.pipeline) < OFFERS_MAX:
+            asked, count = [], 0
+            while self._waiting and count < BATCH_MAX:
+                asked.append(self._waiting.popleft())
+                count += len(asked[-1].commands)
+            self._decide(asked)
+
+    def _decide(self, asked: list[PendingCommands]) -> None:
+        """Decide commands on the newest state, and append their records."""
+        try:
+            self._offer(asked)
+        except NotLeaderOrFollower:
+            for one in asked:
+                one.give_up(self.not_leading())
+        except NoSpace as error:
+            for one in asked:
+                one.give_up(CoordinatorNotAvailable(str(error)))
+        except Exception:
+            logger.exception("commands failed")
+            for one in asked:
+                one.give_up(CoordinatorNotAvailable("an error in the coordinator; its log has the details"))
+
+    def _offer(self, asked: list[PendingCommands]) -> None:
+        pipeline, commands, now_ms = self._log.pipeline, commands_of(asked), self.clock.now_ms()
+        attempt, records, refused = decide_batch(pipeline.newest, commands, now_ms, again=False)
+        batch = Batch(id=self.unique(), time=now_ms, epoch=self.epoch, records=tuple(records))
+        data = encode_batch(batch) if records else b""
+        if len(data) > ENTRY_BYTES_MAX:
+            self._offer_less(asked, len(data))
+            return
+        for command, error in refused:
+            command.error, command.done = error, True
+        attempt.set_replies()
+        self.metrics.commands += len(commands)
+        if not records:
+            if not pipeline.attach(asked):
+                self._complete(asked)
+            return
+        state = end_version(pipeline.newest, batch, attempt.state())
+        index, future = self.node.begin_append(data)
+        pipeline.offer(Offer(index, data, state, asked))
+        begun_s = time.perf_counter()
+        future.add_done_callback(partial(self._ended, index, begun_s))
+
+    def _offer_less(self, asked: list[PendingCommands], size: int) -> None:
+        """A batch is too large: decide its requests one by one."""
+        for one in asked:
+            one.reset()
+            if len(asked) > 1:
+                self._decide([one])
+            else:
+                text = f"the change takes {size:,} bytes of metadata: expected {ENTRY_BYTES_MAX:,} at most; make it in parts"
+                one.give_up(InvalidRequest(text))
+
+    def _ended(self, index: int, begun_s: float, future: asyncio.Future[int]) -> None:
+        """The fate of a batch is known, or it is known that it will not be known here."""
+        error = None if future.cancelled() else future.exception()
+        if error is None:
+            self.metrics.commits.note(time.perf_counter() - begun_s)
+        elif isinstance(error, SparkLogError) and error.maybe_applied:
+            unknown = CoordinatorNotAvailable(f"the node stopped leading while a change was in progress: {error}")
+            unknown.maybe_applied = True
+            for one in self._log.pipeline.unknown(index):
+                one.give_up(unknown)
+        else:
+            for one in self._log.pipeline.truncated(index):
+                one.give_up(self.not_leading())
+
+    def _complete(self, asked: Sequence[PendingCommands]) -> None:
+        """Complete requests when what they may see is published."""
+        self._done.extend(asked)
+        self._publish_soon()
+
+    def unique(self) -> str:
+        return f"{self._rng.getrandbits(64):016x}"
+
+    # ---------------------------------------------------------------------------------------------------- final states
+
+    def _applied(self, offer: AnyOffer | None) -> None:
+        if offer is not None:
+            self._done.extend(offer.replies)
+        self._publish_soon()
+
+    def _restored(self) -> None:
+        self._later(self._publish_soon)
+
+    def _publish_soon(self) -> None:
+        """Once for all batches that become final together."""
+        if not self._is_publishing:
+            self._is_publishing = True
+            self._loop.call_soon(self._publish)
+
+    def _publish(self) -> None:
+        """Pass a new state on to requests that wait for one, to the metrics, and to groups; then answer commands."""
+        self._is_publishing = False
+        before, state = self._published, self.state
+        if state is not before:
+            changes = state.changes_since(before)
+            self._published = state
+            self.change_feed.note(state.version, None if changes is None or changes.concerns_all else changes.appended)
+            self.metrics.topics.note(state)
+            self.metrics.replicas.note(state)
+            self.on_change()
+        done, self._done = self._done, []
+        for one in done:
+            one.complete()
+        self._decide_waiting()
+
+    # --------------------------------------------------------------------------------------------------------- leading
+
+    def _led(self, epoch: int, key: ReplicaKey | None) -> None:
+        """There is a new epoch, or its leader is known."""
+        before, self._leader = self._leader, Leader(epoch, key)
+        if before.key is not None and key is None:
+            self._leaderless_s = time.monotonic()
+        self._step_down()
+        if key == self.node.key:
+            self._spawn(self._take_over(self._leader))
+
+    async def _take_over(self, leader: Leader) -> None:
+        """Lead when this node's take-over is final.  While it cannot, it asks another node to lead."""
+        while self._leader == leader and not self._is_stopping:
+            try:
+                await self._prepare()
+                _, future = self.node.begin_append(self._take_over_batch(leader.epoch))
+                await future
+            except NotLeaderOrFollower as error:
+                logger.info("this node does not lead: %s", error)
+                return
+            except SparkLogError as error:
+                logger.error("this node cannot lead: %s", error)
+                self._obstacle = str(error)
+                await self.node.hand_over()
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._begin(leader)
+                return
+
+    def _begin(self, leader: Leader) -> None:
+        self._obstacle = ""
+        if self._leader != leader or self._is_stopping:
+            return
+        self.epoch, self.confirmed_s = leader.epoch, time.monotonic()
+        self.change_feed.note(self.state.version, None)
+        logger.info("leading %s with epoch %d, at %s", self.storage, self.epoch, self.address)
+        self._end_of_lead = self.on_lead()
+        self.on_change()
+
+    def _take_over_batch(self, epoch: int) -> bytes:
+        """In the first batch of the log, all records count; in another one, only the take-over."""
+        take = TakeOverRecord(epoch=epoch, address=self.address, host=this_host(), cluster_id=self.cluster_id)
+        records = (*bootstrap_records(self.state), take)
+        batch_epoch = epoch if self.state.version else 0
+        return encode_batch(Batch(id=self.unique(), time=self.clock.now_ms(), epoch=batch_epoch, records=records))
+
+    def _step_down(self) -> None:
+        if not self.leading:
+            return
+        logger.warning("not leading %s any more", self.storage)
+        self.epoch = 0
+        waiting, self._waiting = self._waiting, deque()
+        for one in waiting:
+            one.give_up(self.not_leading())
+        self._end_of_lead()
+        self.on_change()
+
+    async def _confirm_often(self) -> None:
+        while True:
+            if self.leading:
+                began_s = time.monotonic()
+                try:
+                    await self.node.confirm()
+                except NotLeaderOrFollower:
+                    pass
+                else:
+                    self.confirmed_s = began_s
+            await asyncio.sleep(CONFIRM_S)

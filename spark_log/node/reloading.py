@@ -1,0 +1,34 @@
+"""A server whose tokens, quotas and certificate can be replaced while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_log.errors import InvalidRequest
+from spark_log.net.server import Server
+from spark_log.net.tls import tls_context
+from spark_log.node.serve_config import Config, check_config
+
+
+class Reloadable:
+    """A running coordinator's server."""
+
+    def __init__(self, config: Config, server: Server) -> None:
+        self._config = config
+        self._server = server
+
+    def replace(self, new: Config) -> None:
+        """Apply the tokens, quotas and certificate of another configuration; its other settings require a restart.
+
+        Raises InvalidRequest, and then changes nothing.
+        """
+        check_config(new)
+        if self._config.tokens and not new.tokens:
+            raise InvalidRequest("[tokens]: the configuration has none; removing the last token requires a restart")
+        if bool(self._config.certificate) != bool(new.certificate):
+            raise InvalidRequest("[tls]: enabling or disabling TLS requires a restart")
+        tls = tls_context(new.certificate, new.key) if new.certificate else None
+        self._server.replace(new.tokens, new.quotas, tls)
+        self._config = replace(
+            self._config, tokens=new.tokens, quotas=new.quotas, certificate=new.certificate, key=new.key
+        )

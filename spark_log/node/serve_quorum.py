@@ -1,0 +1,85 @@
+"""`pylog serve --quorum`: a node of the quorum that has the metadata log, with the server for clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from spark_log.errors import InvalidRequest
+from spark_log.journal.root_options import RootOptions
+from spark_log.net.address import split_address
+from spark_log.net.server import Server
+from spark_log.net.tls import tls_context
+from spark_log.node.group_coordinator import Groups
+from spark_log.node.quorum_coordinator import QuorumCoordinator
+from spark_log.node.quorum_root import QuorumRoot
+from spark_log.node.reloading import Reloadable
+from spark_log.node.serve_config import Config, check_config, own_hosts
+from spark_log.store.base import ObjectStore
+from spark_log.store.open import open_store
+
+logger = logging.getLogger("spark_log")
+
+
+class RunningNode(Reloadable):
+    """A running node of a quorum."""
+
+    def __init__(self, config: Config, coordinator: QuorumCoordinator, server: Server, port: int) -> None:
+        super().__init__(config, server)
+        self.coordinator = coordinator
+        self.port = port
+
+    async def ended(self) -> None:
+        """Raises the error that ended the node."""
+        await self.coordinator.node.run()
+
+    async def stop(self) -> bool:
+        """Hand over, and close."""
+        await self.coordinator.stop()
+        await self._server.stop()
+        return True
+
+
+async def start_quorum(config: Config, store: ObjectStore | None = None) -> RunningNode:
+    """Listen, and take part in the quorum.
+
+    store:  of the objects, instead of the one in the configuration.
+    Raises InvalidRequest for an invalid configuration or if it cannot listen, and the errors of the directory and of
+    the storage.
+    """
+    check_config(config)
+    assert config.quorum is not None, "the caller has looked"
+    tls = tls_context(config.certificate, config.key) if config.certificate else None
+    if store is None:
+        roots = RootOptions.of(config.storage, config.durability)
+        store = open_store(config.url, roots.own(), config.durability)
+    root = QuorumRoot(store, config.quorum.cluster_id)
+    await asyncio.to_thread(root.check)
+
+    async def prepare() -> None:
+        await asyncio.to_thread(root.claim, coordinator.address)
+
+    coordinator = QuorumCoordinator(config.quorum, store.url, prepare=prepare)
+    groups = Groups(coordinator, coordinator.clock, coordinator.unique, config.groups)
+    coordinator.held = groups.held_positions
+    server = Server(
+        coordinator,
+        groups,
+        tokens=config.tokens,
+        limits=config.limits,
+        quotas=config.quotas,
+        hosts=own_hosts(config),
+    )
+    host, port = split_address(config.listen, "listen")
+    try:
+        port = await server.start(host, port, tls)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidRequest(f"cannot listen on {config.listen}: {reason}; choose another --listen address") from error
+    coordinator.address = config.advertise or f"{host}:{port}"
+    try:
+        await coordinator.start()
+    except BaseException:
+        await server.stop()
+        raise
+    return RunningNode(config, coordinator, server, port)

@@ -1,0 +1,141 @@
+"""Coordinators on the nodes of a quorum, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spark_log
+from spark_log.errors import InconsistentClusterId, InvalidRequest, NotCoordinator, TopicAlreadyExists
+from spark_log.metadata.commands import AnyCommand, CreateTopic
+from spark_log.node.serve_config import Config
+from spark_log.node.serve_quorum import RunningNode, start_quorum
+from spark_log.quorum_node.directory import format_directory
+from spark_log.quorum_node.node_config import NodeConfig
+from spark_log.quorum_node.state_file import Meta
+
+
+def one_node(folder: Path, cluster: str = "a-cluster", **settings: Any) -> Config:
+    """The configuration of the only node of a quorum, with its directory, formatted, and its records in a folder."""
+    directory = folder / cluster
+    meta = Meta(cluster_id=cluster, node_id=1, directory_id="directory-1")
+    if not directory.exists():
+        format_directory(str(directory), meta, (meta.key,))
+    node = NodeConfig(
+        directory=str(directory),
+        cluster_id=cluster,
+        node_id=1,
+        listen="127.0.0.1:0",
+        peers={},
+        secret="a-secret-of-the-nodes",
+    )
+    return Config(url=str(folder / "records"), listen="127.0.0.1:0", maintain_ms=None, quorum=replace(node, **settings))
+
+
+@asynccontextmanager
+async def running(config: Config) -> AsyncIterator[RunningNode]:
+    """A node that leads."""
+    found = await start_quorum(config)
+    try:
+        while not found.coordinator.leading:
+            await asyncio.sleep(0.01)
+        yield found
+    finally:
+        await found.stop()
+
+
+async def carry_out(node: RunningNode, *commands: AnyCommand) -> Sequence[object]:
+    answered = await asyncio.wait_for(asyncio.wrap_future(node.coordinator.submit(commands)), 10)
+    return answered.outcomes
+
+
+def create(name: str, topic_id: str = "") -> CreateTopic:
+    return CreateTopic(name=name, partitions=1, topic_id=topic_id or f"id-of-{name}")
+
+
+def test_a_log_survives_a_restart(tmp_path: Path) -> None:
+    """With each command in a batch, and with one batch for both; the versions continue."""
+
+    async def scenario() -> None:
+        async with running(one_node(tmp_path)) as node:
+            assert await carry_out(node, create("a")) == ["id-of-a"]
+            found = await carry_out(node, create("a", "another"), create("b"))
+            assert isinstance(found[0], TopicAlreadyExists) and found[1] == "id-of-b"
+            before = node.coordinator.state
+        async with running(one_node(tmp_path)) as node:
+            after = node.coordinator.state
+            assert set(after.names) == {"a", "b"} and after.version == before.version + 1
+            assert after.coordinator.epoch > before.coordinator.epoch == 1
+            assert after.levels == before.levels
+
+    asyncio.run(scenario())
+
+
+def test_a_log_survives_in_snapshots(tmp_path: Path) -> None:
+    """Its state, and the line by which clients recognise its last version."""
+
+    async def scenario() -> None:
+        config = one_node(tmp_path, snapshot_bytes=1)
+        async with running(config) as node:
+            for number in range(20):
+                await carry_out(node, create(f"topic-{number}"))
+            before, head = node.coordinator.state, node.coordinator.head(node.coordinator.state.version)
+        async with running(config) as node:
+            status, after = node.coordinator.node.status(), node.coordinator.state
+            assert status is not None and status.snapshot.offset > 0
+            assert after.topics == before.topics and node.coordinator.head(before.version) in (head, "")
+
+    asyncio.run(scenario())
+
+
+def test_clients_see_what_commands_changed(tmp_path: Path) -> None:
+    """When a command is answered, the state that is served has it."""
+
+    async def scenario() -> None:
+        async with running(one_node(tmp_path)) as node:
+            since = node.coordinator.state.version
+            many = [node.coordinator.submit([create(f"topic-{number}")]) for number in range(50)]
+            await asyncio.gather(*map(asyncio.wrap_future, many))
+            state = node.coordinator.state
+            assert len(state.names) == 50 and node.coordinator.change_feed.has_changes(None, since)
+            assert len(node.coordinator.after(since, state.version, 1 << 20)) == state.version - since
+            await carry_out(node)  # a confirmation
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_stops_rejects_commands(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(one_node(tmp_path)) as node:
+            coordinator = node.coordinator
+        with pytest.raises(NotCoordinator):
+            await carry_out(node, create("a"))
+        assert not coordinator.leading
+
+    asyncio.run(scenario())
+
+
+def test_the_records_belong_to_one_log(tmp_path: Path) -> None:
+    """Another quorum, an embedded client and a coordinator without a quorum are refused, and told what to do."""
+
+    async def scenario() -> None:
+        async with running(one_node(tmp_path)):
+            pass
+
+    asyncio.run(scenario())
+    with pytest.raises(InconsistentClusterId, match="the log a-cluster, and this quorum has the log another"):
+        asyncio.run(start_quorum(one_node(tmp_path, cluster="another")))
+    with pytest.raises(InvalidRequest, match="open the log with the addresses of its nodes, pylog://127"):
+        spark_log.connect(tmp_path / "records")
+
+
+def test_a_log_with_its_metadata_is_not_taken_over(tmp_path: Path) -> None:
+    spark_log.connect(tmp_path / "records").close()
+    with pytest.raises(InvalidRequest, match="which a quorum cannot take over yet"):
+        asyncio.run(start_quorum(one_node(tmp_path)))
