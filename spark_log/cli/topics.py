@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -134,13 +134,17 @@ def list_topics(session: CommandSession, internal: bool, watch: bool) -> None:
     watch_rows(session, "topics", read, show, keys=["topic"], rates=TOPIC_RATES)
 
 
-def topic_rows(state: State, *, internal: bool) -> list[dict[str, Any]]:
-    """A row per topic, from the state alone."""
+def topic_rows(state: State, *, internal: bool, names: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """A row per topic, from the state alone.
+
+    names:  the topics; None: all.
+    """
     from spark_log.client.reading.plan import chunks
     from spark_log.metadata.consumer_offsets import PARTITIONS, progress_of
 
     rows = []
-    for name, topic_id in sorted(state.names.items()):
+    for name in sorted(state.names if names is None else names):
+        topic_id = state.names[name]
         parts = [part for _, part in state.topic_partitions(topic_id)]
         size = sum(chunk.bytes for part in parts for chunk in chunks(part, part.start, part.readable_end))
         records = sum(part.readable_end - part.start for part in parts)

@@ -14,7 +14,7 @@ from spark_log.clock import Clock
 from spark_log.errors import SparkLogError
 from spark_log.net.service import Service
 from spark_log.node.broker_duties import keep_brokers
-from spark_log.node.maintain import Maintainer
+from spark_log.node.maintain import Maintainer, MaintainReport
 from spark_log.node.metrics import Metrics
 
 LOOK_S = 1.0
@@ -42,6 +42,8 @@ class Duties:
         self._metrics = metrics
         self._clock = clock
         self._maintain_ms = maintain_ms
+        self.last: tuple[int, MaintainReport] | None = None
+        """When this process last ran `pylog maintain`, in milliseconds since 1970, and the result."""
 
     def begin(self) -> threading.Event:
         """Run them in threads, until the event is set: they end at their next command, which is rejected."""
@@ -77,6 +79,7 @@ class Duties:
 
     def _maintain(self, maintainer: Maintainer) -> None:
         report = maintainer.round()
+        self.last = self._clock.now_ms(), report
         self._metrics.retention.note(report.expired_topics, self._clock.now_ms())
         self._metrics.compaction.note(report)
         logger.info("maintained: %s", report)
