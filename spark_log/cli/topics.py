@@ -12,6 +12,7 @@ import click
 from spark_log.cli.base import POSITION, Noun, config_option, confirmed, guarded, pass_session, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
+from spark_log.cli.reassign import refuse_beside
 from spark_log.cli.session import CommandSession
 from spark_log.cli.watch import watch_option, watch_rows
 from spark_log.model import PROGRESS_TOPIC
@@ -258,6 +259,9 @@ def config_table(log: Log, name: str | None, *, everything: bool) -> Table:
     metavar="N",
     help="The new number of replicas of each partition, whose records then move.",
 )
+@click.option(
+    "--additional", is_flag=True, help="Even if partitions of the topic are being moved: with other replicas."
+)
 @config_option
 @click.option("--unset", multiple=True, metavar="KEY", help="A config to set back to its default; may be repeated.")
 @pass_session
@@ -266,6 +270,7 @@ def alter(
     name: str,
     partitions: int | None,
     factor: int | None,
+    additional: bool,
     configs: dict[str, str],
     unset: tuple[str, ...],
 ) -> None:
@@ -273,7 +278,8 @@ def alter(
 
     With another replication factor, the partitions are spread over all brokers again, as pylog reassign generate would
     do it. New records are written to the new replicas immediately. A coordinator, pylog replicate or pylog maintain
-    moves the older ones: pylog reassign list shows which partitions are moving.
+    moves the older ones: pylog reassign list shows which partitions are moving. While they move, another factor needs
+    --additional: it replaces the replicas to which they move.
 
     \b
     Example:
@@ -283,6 +289,8 @@ def alter(
     if partitions is None and factor is None and not configs and not unset:
         raise click.UsageError("nothing to alter: give --partitions, --replication-factor, -c KEY=VALUE or --unset KEY")
     log = session.connect()
+    if factor is not None and not additional:
+        refuse_beside([tp for tp in log.admin.list_partition_reassignments() if tp.topic == name])
     if partitions is not None:
         log.admin.create_partitions({name: partitions})
     grows = factor is not None and factor > _factor(log, name)

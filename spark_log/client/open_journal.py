@@ -12,7 +12,7 @@ from typing import Any
 
 from spark_log.client.validate import url_text
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import InvalidRequest, NoLog
+from spark_log.errors import InvalidRequest, NoLog, StorageError, StorageUnavailable
 from spark_log.journal.claims import claimed
 from spark_log.journal.journal import Journal
 from spark_log.journal.proposal import Context
@@ -74,6 +74,12 @@ def _followed(former: Journal, url: str, roots: RootOptions) -> Journal:
     except NoLog as error:
         where = former.metadata.url
         raise NoLog(f"the log was moved from {where} to {url}, and nothing is there: is its disk mounted?") from error
+    except StorageError as error:
+        kind = StorageUnavailable if error.retriable else StorageError
+        raise kind(
+            f"the log was moved from {former.metadata.url} to {url}, which cannot be opened with the options that were "
+            f"given: {error}. Give the new URL, and storage options for it"
+        ) from error
     check_cluster(
         journal.cluster_id, former.cluster_id, f"the log was moved from {former.metadata.url} to {url}, which"
     )

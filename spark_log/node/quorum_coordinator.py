@@ -136,7 +136,7 @@ class QuorumCoordinator:
         self._stores = Stores.of(with_retries(store, self.clock, self._rng))
         self.log = QuorumLog(self._context(), self.cluster_id, self._log)
         """For requests of clients."""
-        self._duties = Duties(self, self.open_log, self.metrics, self.clock, maintain_ms)
+        self.duties = Duties(self, self.open_log, self.metrics, self.clock, maintain_ms)
         self._duties_end = threading.Event()
         self._leader = Leader(0, None)
         self._leaderless_s = time.monotonic()
@@ -304,7 +304,10 @@ class QuorumCoordinator:
         not known here.
         """
         asked = PendingCommands([Proposal(self._holding(command), check=True) for command in commands], Future())
-        self._later(partial(self._enqueue, asked))
+        try:
+            self._later(partial(self._enqueue, asked))
+        except RuntimeError:  # the loop is closed: the process ends
+            asked.give_up(self.not_leading())
         return asked.answer
 
     def _holding(self, command: AnyCommand | SetGeneration) -> AnyCommand | SetGeneration:
@@ -354,7 +357,7 @@ class QuorumCoordinator:
                 one.give_up(CoordinatorNotAvailable("an error in the coordinator; its log has the details"))
 
     def _offer(self, asked: list[PendingCommands]) -> None:
-        pipeline, commands, now_ms = self._log.pipeline, commands_of(asked), self.clock.now_ms()
+        pipeline, commands, now_ms = self._log.pipeline, commands_of(asked), self.node.time_ms()
         attempt, records, refused = decide_batch(pipeline.newest, commands, now_ms, again=False)
         batch = Batch(id=self.unique(), time=now_ms, epoch=self.epoch, records=tuple(records))
         data = encode_batch(batch) if records else b""
@@ -478,7 +481,7 @@ class QuorumCoordinator:
         self.epoch, self.confirmed_s = leader.epoch, time.monotonic()
         self.change_feed.note(self.state.version, None)
         logger.info("leading %s with epoch %d, at %s", self.storage, self.epoch, self.address)
-        self._duties_end = self._duties.begin()
+        self._duties_end = self.duties.begin()
         self._note_settled()
         self.on_change()
 
@@ -487,7 +490,7 @@ class QuorumCoordinator:
         take = TakeOverRecord(epoch=epoch, address=self.address, host=this_host(), cluster_id=self.cluster_id)
         records = (*bootstrap_records(self.state), take)
         batch_epoch = epoch if self.state.version else 0
-        return encode_batch(Batch(id=self.unique(), time=self.clock.now_ms(), epoch=batch_epoch, records=records))
+        return encode_batch(Batch(id=self.unique(), time=self.node.time_ms(), epoch=batch_epoch, records=records))
 
     def _step_down(self) -> None:
         if not self.leading:

@@ -27,6 +27,7 @@ from spark_log.net.server import Pages, Server
 from spark_log.net.tls import tls_context
 from spark_log.node.coordinator import Coordinator, LeaderStatus
 from spark_log.node.group_coordinator import Groups
+from spark_log.node.quorum_coordinator import QuorumCoordinator
 from spark_log.node.reloading import Reloadable
 from spark_log.node.serve_config import Config, check_config, own_hosts
 from spark_log.node.serve_quorum import RunningNode, start_quorum
@@ -78,7 +79,7 @@ class Running(Reloadable):
         return not self._thread.is_alive()
 
 
-MakePages = Callable[[Coordinator, Groups], Pages]
+MakePages = Callable[[Coordinator | QuorumCoordinator, Groups], Pages]
 
 
 async def start(config: Config, store: ObjectStore | None = None, pages: MakePages | None = None) -> Running:
@@ -158,7 +159,7 @@ async def serve(
         raise InvalidRequest(f"[audit]: file {config.audit} cannot be opened: {error}") from error
     config = replace(config, limits=_within_descriptors(config.limits))
     running: Running | RunningNode
-    running = await (start(config, store, pages) if config.quorum is None else start_quorum(config, store))
+    running = await (start(config, store, pages) if config.quorum is None else start_quorum(config, store, pages))
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, running, reread or (lambda: config))
     say(f"listening on {running.coordinator.address} for {running.coordinator.storage}")
     await _first([stopping.wait(), running.ended()])

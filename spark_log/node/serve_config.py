@@ -93,6 +93,20 @@ class Environment(NamedTuple):
 NO_ENVIRONMENT = Environment()
 
 
+def read_sections(path: str | None) -> dict[str, dict[str, str]]:
+    """The sections of a file, each of which is there; None: no file.  Raises InvalidRequest."""
+    parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    if path is not None:
+        try:
+            parser.read_string(Path(path).read_text(), path)
+        except (OSError, UnicodeDecodeError, configparser.Error) as error:
+            raise InvalidRequest(f"--conf {path} cannot be read: {error}") from error
+    if unknown := [name for name in parser.sections() if name not in SECTIONS]:
+        raise InvalidRequest(f"{path}: unknown section [{unknown[0]}]: expected one of {', '.join(SECTIONS)}")
+    return {name: dict(parser[name]) if name in parser else {} for name in SECTIONS}
+
+
 def read_config(
     path: str | None,
     flags: Mapping[str, Any],
@@ -103,16 +117,7 @@ def read_config(
 
     environment:  used if neither the flags nor the file have a URL.
     """
-    parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",))
-    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
-    if path is not None:
-        try:
-            parser.read_string(Path(path).read_text(), path)
-        except (OSError, UnicodeDecodeError, configparser.Error) as error:
-            raise InvalidRequest(f"--conf {path} cannot be read: {error}") from error
-    sections = {name: dict(parser[name]) if name in parser else {} for name in SECTIONS}
-    if unknown := [name for name in parser.sections() if name not in SECTIONS]:
-        raise InvalidRequest(f"{path}: unknown section [{unknown[0]}]: expected one of {', '.join(SECTIONS)}")
+    sections = read_sections(path)
     given = {name: str(value) for name, value in flags.items() if value is not None}
     of_quorum = {name.removeprefix(QUORUM): value for name, value in given.items() if name.startswith(QUORUM)}
     of_quorum = {**sections["quorum"], **of_quorum}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from spark_log.errors import InvalidRequest
 from spark_log.journal.root_options import RootOptions
 from spark_log.net.address import split_address
-from spark_log.net.server import Server
+from spark_log.net.server import Pages, Server
 from spark_log.net.tls import tls_context
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.quorum_coordinator import QuorumCoordinator
@@ -40,10 +41,15 @@ class RunningNode(Reloadable):
         return True
 
 
-async def start_quorum(config: Config, store: ObjectStore | None = None) -> RunningNode:
+async def start_quorum(
+    config: Config,
+    store: ObjectStore | None = None,
+    pages: Callable[[QuorumCoordinator, Groups], Pages] | None = None,
+) -> RunningNode:
     """Listen, and take part in the quorum.
 
     store:  of the objects, instead of the one in the configuration.
+    pages:  makes the web pages on its port; None: there are none.
     Raises InvalidRequest for an invalid configuration or if it cannot listen, and the errors of the directory and of
     the storage.
     """
@@ -72,6 +78,7 @@ async def start_quorum(config: Config, store: ObjectStore | None = None) -> Runn
         quotas=config.quotas,
         hosts=own_hosts(config),
         serves_metadata=True,
+        pages=None if pages is None else pages(coordinator, groups),
     )
     host, port = split_address(config.listen, "listen")
     try:

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spark_log.clock import Clock
-from spark_log.errors import NoSpace, ObjectNotFound, SparkLogError, StorageError, StorageUnavailable
+from spark_log.errors import (
+    NoCredentials,
+    NoSpace,
+    ObjectNotFound,
+    SparkLogError,
+    StorageError,
+    StorageUnavailable,
+)
 from spark_log.journal.object_names import META
 from spark_log.store.base import Bytes, ObjectStore
 
@@ -161,6 +168,7 @@ class ControlledStore(Wrapper):
     hang: the request does not return while the file says so, as on a hung disk or mount.
     fail: the request fails with an unknown outcome.
     full: a write finds no space.
+    keyless: the process has no credentials.
     slow SECONDS: a write takes this much longer.
     Any other text, or no file: the request is passed on.
     """
@@ -180,6 +188,8 @@ class ControlledStore(Wrapper):
             time.sleep(0.02)
         if says == "fail":
             raise StorageUnavailable(f"{key}: the storage fails")
+        if says == "keyless":
+            raise NoCredentials(f"{key}: no credentials")
         if writes and says == "full":
             raise NoSpace(f"{key}: no space left; free some space")
         if writes and says.startswith("slow "):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ import spark_log
 from spark_log.errors import InconsistentClusterId, InvalidRequest, NotCoordinator, TopicAlreadyExists
 from spark_log.metadata.commands import AnyCommand, CreateTopic
 from spark_log.node.maintain import Maintainer
-from spark_log.node.serve_config import Config
+from spark_log.node.serve_config import Config, check_config, read_config
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.node_config import NodeConfig
@@ -175,3 +176,27 @@ def test_a_log_with_its_metadata_is_not_taken_over(tmp_path: Path) -> None:
     spark_log.connect(tmp_path / "records").close()
     with pytest.raises(InvalidRequest, match="which a quorum cannot take over yet"):
         asyncio.run(start_quorum(one_node(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("peers = 2@b:1", "give the secret of the nodes"),
+        ("peers = b:1\nsecret = a-secret-of-the-nodes", "'b:1' is not of the form NODE@HOST:PORT"),
+        ("peers = 2@b:1,2@c:1\nsecret = a-secret-of-the-nodes", "node 2 is there twice"),
+        ("listen = 10.0.0.1:9551", "can be reached from other machines; give certificate, key and ca"),
+        ("voters = 1", "has no 'voters'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(tmp_path: Path, section: str, says: str) -> None:
+    node = one_node(tmp_path).quorum
+    assert node is not None
+    file = tmp_path / "node.ini"
+    file.write_text(f"[coordinator]\nurl = /records\n[quorum]\ndirectory = {node.directory}\n{section}\n")
+    with pytest.raises(InvalidRequest, match=re.escape(says)):
+        check_config(read_config(str(file), {}, {}))
+    file.write_text(f"[coordinator]\nurl = /records\n[quorum]\ndirectory = {node.directory}\npeers = 1@a:1\n")
+    found = read_config(str(file), {}, {}).quorum
+    assert found is not None and found.peers == {} and found.cluster_id == "a-cluster"
+    with pytest.raises(InvalidRequest, match="a quorum elects its leader"):
+        read_config(str(file), {"takeover.after": "5s"}, {})

@@ -9,7 +9,10 @@ from spark_log.testing.replica_sim.run import simulate
 from spark_log.testing.replica_simulation import REPLICAS, main
 from spark_log.testing.simulation import replay_command
 
-SEEDS = 4
+SEEDS = (*range(4), 19, 471, 2889, 2943)
+"""The last ones have found faults: two commits are given up in a round; old copies are dropped while others are away;
+a partition gets its former replicas again, after a lost commit has put a hole on the new ones.
+"""
 MOVING = 9
 """A seed in which partitions get other replicas, as in every fifth one."""
 NOTICED_IN = {
@@ -53,7 +56,7 @@ def _again(seed: int, mutation: str = "") -> str:
     return f"again: {replay_command(seed, mutation, REPLICAS.module)}"
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_no_promise_is_broken(seed: int) -> None:
     """Roots go down, hang, vanish, come back empty or old, and lose single copies, while all actors continue."""
     result = simulate(seed)
