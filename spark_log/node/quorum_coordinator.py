@@ -62,6 +62,7 @@ from spark_log.node.quorum_state import AnyOffer, QuorumState
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
 from spark_log.quorum_node.node_config import NodeConfig
+from spark_log.quorum_node.node_metrics import metrics_text
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import with_retries
 
@@ -284,7 +285,9 @@ class QuorumCoordinator:
         return delta(state, self.head(state.version), held, self.head(held.version))
 
     def metrics_text(self, *, polls: int, connections: Connections, usage: Sequence[Usage]) -> str:
-        return self.metrics.text(
+        """With those of the node."""
+        status = self.node.status()
+        return ("" if status is None else metrics_text(status)) + self.metrics.text(
             self.state,
             epoch=self.epoch,
             polls=polls,

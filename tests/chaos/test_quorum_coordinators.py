@@ -104,3 +104,6 @@ def test_clients_ride_through_the_death_of_leaders(nodes: Nodes) -> None:
         found = [int(row["value"]) for row in log.read("orders", columns=["value"]).to_pylist()]
         assert found == list(range(sent))
     eventually(lambda: not nodes.running[stopped].leads)
+    with spark_log.connect(f"pylog://{nodes.running[stopped].address}") as log:  # it names the leader
+        log.append("orders", [{"value": "last"}])
+        assert len(log.read("orders", columns=["value"])) == sent + 1

@@ -15,12 +15,15 @@ import pytest
 import spark_log
 from spark_log.errors import InconsistentClusterId, InvalidRequest, NotCoordinator, TopicAlreadyExists
 from spark_log.metadata.commands import AnyCommand, CreateTopic
+from spark_log.net.connection_limits import ConnectionLimits, Connections
 from spark_log.node.maintain import Maintainer
+from spark_log.node.repair import repair
 from spark_log.node.serve_config import Config, check_config, read_config
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.state_file import Meta
+from spark_log.store.open import open_store
 
 
 def one_node(folder: Path, cluster: str = "a-cluster", **settings: Any) -> Config:
@@ -45,11 +48,15 @@ async def running(config: Config) -> AsyncIterator[RunningNode]:
     """A node that leads."""
     found = await start_quorum(config)
     try:
-        while not found.coordinator.leading:
-            await asyncio.sleep(0.01)
+        await asyncio.wait_for(_until_it_leads(found), 60)
         yield found
     finally:
         await found.stop()
+
+
+async def _until_it_leads(node: RunningNode) -> None:
+    while not node.coordinator.leading:
+        await asyncio.sleep(0.01)
 
 
 async def carry_out(node: RunningNode, *commands: AnyCommand) -> Sequence[object]:
@@ -75,6 +82,17 @@ def test_a_log_survives_a_restart(tmp_path: Path) -> None:
             assert set(after.names) == {"a", "b"} and after.version == before.version + 1
             assert after.coordinator.epoch > before.coordinator.epoch == 1
             assert after.levels == before.levels
+
+    asyncio.run(scenario())
+
+
+def test_metrics_have_the_quorum(tmp_path: Path) -> None:
+    """Beside those of the coordinator."""
+
+    async def scenario() -> None:
+        async with running(one_node(tmp_path)) as node:
+            text = node.coordinator.metrics_text(polls=0, connections=Connections(ConnectionLimits()), usage=())
+            assert {"pylog_quorum_leader 1", "pylog_leading 1"} <= set(text.splitlines())
 
     asyncio.run(scenario())
 
@@ -170,6 +188,8 @@ def test_the_records_belong_to_one_log(tmp_path: Path) -> None:
         asyncio.run(start_quorum(one_node(tmp_path, cluster="another")))
     with pytest.raises(InvalidRequest, match="open the log with the addresses of its nodes, pylog://127"):
         spark_log.connect(tmp_path / "records")
+    with pytest.raises(InvalidRequest, match="whose metadata is in a quorum"):
+        repair(open_store(str(tmp_path / "records"), None), is_alive=lambda holder: False, dry_run=True)
 
 
 def test_a_log_with_its_metadata_is_not_taken_over(tmp_path: Path) -> None:
