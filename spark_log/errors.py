@@ -38,6 +38,14 @@ class InvalidPartitions(InvalidRequest):
     """The partition count is invalid: zero, or fewer than the topic has."""
 
 
+class InvalidSchema(InvalidRequest):
+    """A schema of a topic cannot be used: an unsupported type, a text that does not parse, names that collide."""
+
+
+class IncompatibleSchema(InvalidSchema):
+    """A schema cannot follow the one that the topic has.  The message names the column and both types."""
+
+
 class InvalidRecord(InvalidRequest):
     """A record or a column cannot be written: wrong type, no topic, a partition that does not exist."""
 
@@ -193,7 +201,7 @@ class InconsistentClusterId(SparkLogError):
 
 
 class ClockSkewed(SparkLogError):
-    """The writer's clock differs from the storage's and the log's by more than `log.clock.skew.max.ms`.
+    """The writer's clock differs from both the storage's and the log's by more than `log.clock.skew.max.ms`.
 
     Nothing was applied: set the clock.
     """

@@ -66,8 +66,9 @@ def journal_since(log: PlannedLog) -> Journal:
 def agreed_value(log: PlannedLog, name: str, make: Callable[[Journal], bytes]) -> bytes:
     """The value under `name` on which all tasks agree.
 
-    The first claim wins; a process asks once.  `make` gets the journal with the state at the end of the log.  A process
-    that has read the log before refreshes it while it looks for a claim; if it finds one, it needs nothing else.
+    The first claim wins; a process asks once.  `make` gets the journal with the state at the end of the log.  If this
+    process has a journal, the journal is refreshed while the claim is looked up.  An existing claim is returned without
+    waiting for the refresh.
     """
     key = (log.cluster_id, name)
     if key not in _agreed:

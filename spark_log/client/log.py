@@ -38,9 +38,10 @@ def connect(
     durability: str = "disk",
     client_rack: str = "",
 ) -> Log:
-    """Open the log at `url`: a path, any fsspec URL, or a coordinator's address, `pylog://host:9550[,host2:9550]`.
+    """Open the log at `url`: a path, a bucket such as `s3://bucket/folder`, or a coordinator's address,
+    `pylog://host:9550[,host2:9550]`.
 
-    If a path or fsspec URL has no log yet, a new one is created, unless `create` is false.  A coordinator is a server,
+    If a path or bucket has no log yet, a new one is created, unless `create` is false.  A coordinator is a server,
     `pylog serve`, that writes one log for all clients; its address opens that log.  With a coordinator, the process
     keeps in memory only the metadata of the topics that it uses.  It loads the metadata of all topics when a call needs
     it, such as any method of `log.admin`.

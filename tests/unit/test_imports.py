@@ -28,6 +28,7 @@ LAYERS = (
         "text",
         "collector_pause",
     ),
+    ("schema",),
     ("segment", "metadata", "groups", "quorum"),
     ("store", "journal", "net", "quorum_node"),
     ("node", "client"),
@@ -37,7 +38,7 @@ LAYERS = (
 itself.
 """
 
-PURE = ("errors", "model", "settings", "positions", "conditions", "segment", "metadata", "groups", "quorum")
+PURE = ("errors", "model", "settings", "positions", "conditions", "schema", "segment", "metadata", "groups", "quorum")
 """Plain values in, plain values out."""
 
 ACTING = frozenset(

@@ -58,7 +58,7 @@ class Bounds:
 
 def parse_bounds(options: Mapping[str, str], side: str, default: Position) -> Bounds:
     """Parse `starting` or `ending`: `…Timestamp` takes precedence over `…OffsetsByTimestamp`, and that over `…Offsets`,
-    as in Kafka's connector.  `latest-per-key` cannot be replaced by a time.  Raises InvalidRequest."""
+    as in Kafka's connector.  `latest-per-key` cannot be combined with a time.  Raises InvalidRequest."""
     if side == "starting":
         _check_alone(options)
     name = f"{side}timestamp"

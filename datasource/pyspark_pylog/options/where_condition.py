@@ -22,12 +22,13 @@ _FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::(\d\d))?|UTC|GMT|UT|Z", re
 
 
 def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
-    """Options for `spark.read.options(**where(…))` that read the same records as `df.where(condition)`, but fewer
+    """Options with which `spark.read.options(**where(…))` returns the rows of `df.where(condition)`, and fetches fewer
     bytes.
 
     condition:  comparisons of timestamp, offset and partition with constants, joined by AND.
-    spark:      its time zone applies to times without one; the default is the active session, if there is one.
-    Raises InvalidRequest that names the unsupported part.
+    spark:      its time zone applies to times without one.  The default is the active session; without one, such times
+                are in UTC.
+    Raises an InvalidRequest that names the unsupported part.
     """
     options = {"where": condition}
     zone = _session_zone(spark)

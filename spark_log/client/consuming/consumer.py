@@ -183,7 +183,7 @@ class Consumer:
         )
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Available records, at most `max_records` (default: `max_poll_records`).
+        """Available records by partition, at most `max_records` in all (default: `max_poll_records`).
 
         Waits up to `timeout_ms` for a record, and returns {} if there is nothing to return by then.  If
         `fetch_min_bytes` is above 1, fewer bytes are returned only after a wait of `fetch_max_wait_ms`.  This wait may
@@ -193,9 +193,10 @@ class Consumer:
         take longer than that while it joins the group or commits, and no timeout ends a read from a local disk or a
         network mount.
 
-        Raises IllegalGeneration if a newer consumer has taken over the group, which has one member at a time without a
-        coordinator; NoOffsetForPartition and OffsetOutOfRange with auto_offset_reset="none"; RecordDeserialization if
-        the next record cannot be deserialized: earlier polls have returned the records before it.
+        Raises IllegalGeneration if a newer consumer has taken over the group (without a coordinator, a group has one
+        member at a time); NoOffsetForPartition and OffsetOutOfRange with auto_offset_reset="none"; and
+        RecordDeserialization if the next record cannot be deserialized: earlier polls have returned the records before
+        it.
         """
         self._discard_buffered()
         found: dict[TopicPartition, list[ConsumerRecord]] = {}

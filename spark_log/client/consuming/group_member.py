@@ -172,8 +172,11 @@ class SharedMembership(Membership):
         return self._lost
 
     def acknowledge_loss(self, state: State) -> SparkLogError | None:
-        """An error from the background.  The consumer then rejoins with the next poll, unless another consumer has
-        its instance id, which ends the membership."""
+        """The error of a background thread, if there is one.
+
+        The consumer then rejoins with the next poll, unless another consumer has its instance id, which ends the
+        membership.
+        """
         with self._changed:
             failed = self._failed
             self._current = self._new = None

@@ -71,8 +71,7 @@ def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
 
 
 class Uploader:
-    """Writes rows to one object: one for each placement group of their partitions, and for each codec and level that
-    the topics use.
+    """Writes rows to objects: one for each combination of placement group, codec and level that their topics use.
 
     store:        the log's own root.
     epoch:        upload epoch: a state version that the writer had read before.

@@ -1,0 +1,1 @@
+"""Schemas of typed topics: Arrow types, DDL, the JSON of a `StructType`, and evolution.  Pure, and without pyspark."""

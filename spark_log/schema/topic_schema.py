@@ -1,0 +1,73 @@
+"""One version of a topic's schema, and the forms in which users give a schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from spark_log.errors import InvalidSchema
+from spark_log.schema.arrow_types import all_nullable, storable
+from spark_log.schema.ddl import from_ddl
+from spark_log.schema.names import check_shown_names, shown_name
+from spark_log.schema.struct_json import from_json, to_json
+from spark_log.text import type_of
+
+TEXT_MAX = 1 << 20
+"""Bytes of the JSON of a schema: each state of the log holds it."""
+
+
+class TopicSchema(NamedTuple):
+    """One version of a topic's schema."""
+
+    version: int
+    """From 1 on; the id that runs name."""
+    text: str
+    """The JSON of its `StructType`."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The data columns, in Arrow."""
+        return _parsed(self.text)
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> pa.Schema:
+    return from_json(text)
+
+
+def shown_columns(schema: TopicSchema) -> pa.Schema:
+    """The data columns as readers get them: by their names in frames, nullable."""
+    return pa.schema([pa.field(shown_name(field.name), all_nullable(field.type)) for field in schema.columns])
+
+
+def as_schema(given: object) -> pa.Schema:
+    """The canonical form of a schema: an Arrow schema, DDL, the JSON of a `StructType`, or a `StructType` itself.
+
+    Raises InvalidSchema.
+    """
+    found = _read(given)
+    check_shown_names(found)
+    if (size := len(to_json(found).encode())) > TEXT_MAX:
+        raise InvalidSchema(f"a schema of {size:,} bytes of JSON is too large: expected {TEXT_MAX:,} at most")
+    return found
+
+
+def _read(given: object) -> pa.Schema:
+    if isinstance(given, pa.Schema):
+        return storable(given)
+    if isinstance(given, TopicSchema):
+        return given.columns
+    if isinstance(given, str):
+        return from_json(given) if given.lstrip().startswith("{") else from_ddl(given)
+    if isinstance(given, Mapping):
+        return from_json(msgspec.json.encode(given).decode())
+    if callable(found := getattr(given, "json", None)) and isinstance(text := found(), str):  # a StructType
+        return from_json(text)
+    raise InvalidSchema(
+        f"a schema cannot be taken from {type_of(given)}: give a pyarrow Schema, a text of DDL such as "
+        "'id BIGINT NOT NULL, name STRING', or a Spark StructType"
+    )
