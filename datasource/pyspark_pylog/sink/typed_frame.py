@@ -1,0 +1,144 @@
+"""Frames with data columns, for topics with schemas: checked in the driver, converted by tasks.
+
+A frame has data columns if the option `topic` names its topic, and it has no column `value` of bytes or text.  Its other
+columns are data, except those of a record; the options `value.columns`, `key.column` and `timestamp.column` can say
+otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from pyspark_pylog.options.parse import WriteOptions
+from pyspark_pylog.sink.write_columns import BYTES, BatchPiece, check_type, with_keys, written_columns
+from spark_log.client.producing.topic_rules import TopicSpec
+from spark_log.client.topics import set_schema
+from spark_log.errors import InvalidRecord, InvalidRequest, SparkLogError
+from spark_log.journal.journal import Journal
+from spark_log.metadata.decide.topics import topic_named
+from spark_log.metadata.schemas import schema_of
+from spark_log.schema.arrow_types import all_nullable
+from spark_log.schema.ddl import to_ddl
+from spark_log.schema.struct_json import from_json
+from spark_log.schema.topic_schema import TopicSchema
+from spark_log.segment.conform import wrong_keys
+from spark_log.segment.typed_rows import ColumnNames, data_columns, sifted
+from spark_log.settings import topic_config
+
+DDL_MAX = 500
+"""Characters of a schema in a message, at most."""
+
+
+class TypedFrame(NamedTuple):
+    """How the columns of a frame become typed records."""
+
+    schema: TopicSchema
+    """The version to which rows are converted."""
+    names: ColumnNames
+
+
+def names_of(options: WriteOptions) -> ColumnNames:
+    """The columns that the options name."""
+    return ColumnNames(options.value_columns, options.key_column, options.timestamp_column)
+
+
+def has_data_columns(frame: StructType, options: WriteOptions) -> bool:
+    """Whether a frame has data columns rather than a value of bytes."""
+    if options.topic is None:
+        return False
+    value = [field for field in frame.fields if field.name == "value"]
+    return options.value_columns is not None or not any(isinstance(field.dataType, BYTES) for field in value)
+
+
+def typed_frame(journal: Journal, frame: StructType, options: WriteOptions) -> TypedFrame:
+    """How a frame is written to its topic, whose first schema it may set (`schema.auto`).
+
+    Raises InvalidRecord for a topic without a schema, and for columns that do not fit its schema, with both types.
+    """
+    assert options.topic is not None
+    columns = _columns(frame, names_of(options))
+    schema = _schema(journal, options.topic, columns, frame, names_of(options))
+    empty = columns.empty_table().to_batches()
+    batch = empty[0] if empty else pa.RecordBatch.from_pylist([], columns)
+    sifted(batch, schema, now_us=0, names=names_of(options))
+    return TypedFrame(schema, names_of(options))
+
+
+def _columns(frame: StructType, names: ColumnNames) -> pa.Schema:
+    """The frame's columns in Arrow.
+
+    Raises InvalidRecord for a column of a record with another type, and InvalidSchema for a type that no topic has.
+    """
+    kept = [field for field in frame.fields if field.name != "topic"]
+    roles = {names.key or "key": "key", names.timestamp or "timestamp": "timestamp"}
+    for field in kept:
+        role = roles.get(field.name, field.name)
+        if role in ("key", "headers", "partition", "timestamp"):
+            check_type(role, field)
+    return from_json(StructType(kept).json())
+
+
+def _schema(
+    journal: Journal, topic: str, columns: pa.Schema, frame: StructType, names: ColumnNames
+) -> TopicSchema:
+    """The topic's schema; with `schema.auto`, the first one is that of the frame."""
+    state = journal.newest if topic in journal.newest.names else journal.refresh()
+    data = data_columns(columns, names)
+    if topic not in state.names:
+        raise _no_schema(
+            frame, topic, f"the topic {topic!r} does not exist: pylog topic create {topic} --schema {shown_ddl(data)!r}"
+        )
+    topic_id, found = topic_named(state, topic)
+    schema = schema_of(state, topic_id)
+    if schema is not None:
+        return schema
+    if not topic_config(found.configs, "schema.auto"):
+        raise _no_schema(
+            frame, topic, f"the topic {topic!r} has no schema: pylog topic schema {topic} --set {shown_ddl(data)!r}"
+        )
+    return set_schema(journal, topic, pa.schema([pa.field(one.name, all_nullable(one.type)) for one in data]))
+
+
+def _no_schema(frame: StructType, topic: str, instead: str) -> SparkLogError:
+    """The error for data columns and a topic without a schema."""
+    written_columns(frame, topic, f"; to write its columns, give the topic a schema, because {instead}")
+    return InvalidRequest(f"option value.columns is for topics with a schema: {instead}")
+
+
+def shown_ddl(schema: pa.Schema) -> str:
+    """The DDL of a schema, cut off if it is long."""
+    ddl = to_ddl(schema)
+    return ddl if len(ddl) <= DDL_MAX else f"{ddl[:DDL_MAX]}…"
+
+
+def check_bytes(spec: TopicSpec, options: WriteOptions) -> None:
+    """Raises InvalidRecord for a value of bytes in a topic with a schema, with the expression that parses it."""
+    if spec.schema is not None:
+        raise InvalidRecord(
+            f"topic {spec.name!r} has a schema, and the frame's column 'value' is not parsed: write "
+            f"frame.withColumn('value', from_json(col('value').cast('string'), {shown_ddl(spec.schema.columns)!r}))"
+        )
+    for option, given in (
+        ("value.columns", options.value_columns),
+        ("key.column", options.key_column),
+        ("timestamp.column", options.timestamp_column),
+    ):
+        if given:
+            raise InvalidRequest(f"option {option} is for topics with a schema, and the frame has a value of bytes")
+
+
+def typed_pieces(frame: TypedFrame, batch: pa.RecordBatch, now_ms: int) -> Iterator[BatchPiece]:
+    """A batch of the frame as typed records."""
+    if not batch.num_rows:
+        return
+    wrong = []
+    if "headers" in batch.schema.names:
+        at = batch.schema.get_field_index("headers")
+        if wrong := wrong_keys(batch.column(at)):
+            batch = batch.set_column(at, "headers", with_keys(batch.column(at)))
+    rows, faults = sifted(batch, frame.schema, now_us=now_ms * 1000, names=frame.names)
+    yield BatchPiece(rows, None, [*wrong, *faults], batch)
