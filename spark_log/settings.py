@@ -456,8 +456,8 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "replica.lost.after.ms",
         60000,
         _ms(1),
-        "Records that were written with acks 0 or 1, or after such ones, and that only fenced brokers have, are given up "
-        "after this time if readers have never seen them: their offsets have no records then.",
+        "Records that were written with acks 0 or 1, or after such ones, and that only fenced brokers have whose roots "
+        "cannot be read, are given up after this time if readers have never seen them: their offsets have no records then.",
     ),
     ConfigSpec(
         "streaming.identity.retention.ms",

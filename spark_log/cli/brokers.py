@@ -276,13 +276,18 @@ def preferred(session: CommandSession, topic: str | None) -> None:
 def unclean(session: CommandSession, topic: str | None, dry_run: bool, yes: bool) -> None:
     """Choose a leader for partitions without one, although it may lack records that were acknowledged.
 
-    Without TOPIC, for all partitions without a leader.
+    Without TOPIC, for all partitions without a leader. Reads of records that only fenced brokers have fail until one of
+    these is back.
 
     \b
     Example:
       pylog elect unclean orders:3 --yes
     """
-    if confirmed("choose leaders that may lack acknowledged records", dry_run=dry_run, yes=yes):
+    from spark_log.node.verify_copies import only_on_fenced
+
+    only = sum(only_on_fenced(session.connect().journal.refresh()).values())
+    lacked = f" ({counted(only, 'object')} of the log on fenced brokers alone)" if only else ""
+    if confirmed(f"choose leaders that may lack acknowledged records{lacked}", dry_run=dry_run, yes=yes):
         _elect(session, "unclean", topic)
 
 

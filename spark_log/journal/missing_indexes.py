@@ -22,7 +22,8 @@ def missing_object(name: str, key: str, topic: str, partition: int, start: int, 
     """The error for a missing object that has the records [start, end) of a partition, or their index."""
     return ObjectNotFound(
         f"{name} is missing, but has the offsets {start} to {end - 1} of topic {topic!r}, partition {partition}: "
-        "`pylog verify` lists what is missing, and `pylog verify --repair-from URL` restores it from a copy of the log",
+        "`pylog verify` lists what is missing, and `pylog verify --repair-from URL` restores it from a copy of the log. "
+        f"Without a copy, continue at offset {end}",
         key=key,
     )
 

@@ -187,8 +187,10 @@ def none_left(name: str, failures: Sequence[Failure]) -> StorageError | CorruptO
 
 def _copies_away(name: str, away: Sequence[str]) -> CopiesAway:
     which = "this root is" if len(away) == 1 else "these roots are"
+    lost = "it is" if len(away) == 1 else "all are"
     return CopiesAway(
-        f"{name} cannot be read now: {_sentence('; '.join(away))} Its records can be read again when {which} back",
+        f"{name} cannot be read now: {_sentence('; '.join(away))} Its records can be read again when {which} back. If "
+        f"{lost} lost for good, `pylog broker replace ID --lose-data` gives these records up",
         key=name,
     )
 

@@ -8,7 +8,7 @@ copies adds a mark, if anything else was written since the last one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from spark_log.metadata.column_blocks import first_name, rows_with_copies
 from spark_log.metadata.replica_state import Broker
@@ -65,15 +65,30 @@ def with_dropped(state: State, known: Broker, upto: int) -> Broker:
     return known._replace(dropped=upto, deletable=known.dropped, marks=marks, dropped_at=now)
 
 
-def droppable(state: State, broker: int, upto: int) -> Iterator[str]:
+def other_holders(state: State, broker: int) -> set[int]:
+    """The active brokers that keep all objects, and have one of those of which a broker has a copy."""
+    return {
+        other
+        for copies in state.copies.values()
+        if broker in copies.brokers
+        for other in copies.brokers
+        if keeps_all(state, other)
+    }
+
+
+def droppable(state: State, broker: int, upto: int, answering: Collection[int]) -> Iterator[str]:
     """The objects of uploads up to a version of which a broker has a copy, if an active one has one that it keeps.
 
-    The disk of a fenced broker may be lost.  When it is back, the next record drops what was left because of it.
+    answering:  the brokers whose roots have just answered; the others do not count.
+
+    The disk of a fenced broker may be lost, and that of one that does not answer.  When it is back, the next record
+    drops what was left because of it.
     """
+    others = {one for one in other_holders(state, broker) if one in answering}
     keys = {
         number
         for number, copies in state.copies.items()
-        if broker in copies.brokers and any(keeps_all(state, other) for other in copies.brokers)
+        if broker in copies.brokers and not others.isdisjoint(copies.brokers)
     }
     end = first_name(upto + 1)
     for name, _ in rows_with_copies(state.objects, keys) if keys else ():

@@ -350,15 +350,18 @@ class MissingRecord(Record, frozen=True, kw_only=True, tag="missing"):
 
 
 class DropCopiesRecord(Record, frozen=True, kw_only=True, tag="drop_copies"):
-    """A broker that keeps only the newest objects drops its copies of others, unless no such broker has one.
+    """A broker that keeps only the newest objects drops its copies of others, if an active broker that keeps all, and
+    whose root has just answered, has one.
 
-    Void if it has another epoch, or has dropped as many.
+    Void if it has another epoch, or has dropped more.
     """
 
     broker: int
     epoch: int
     upto: int
     """Uploads at or below this version."""
+    answering: tuple[int, ...] = ()
+    """The brokers whose roots have answered."""
 
 
 class JoinIsrRecord(Record, frozen=True, kw_only=True, tag="join_isr"):

@@ -404,7 +404,10 @@ def replay_drop(state: State, record: r.DropCopiesRecord) -> State | None:
     if known is None or not known.keep_ms or known.epoch != record.epoch or record.upto < known.dropped:
         return None
     now = with_dropped(state, known, record.upto)
-    old = [r.Copy(name, record.broker, record.epoch) for name in droppable(state, record.broker, record.upto)]
+    old = [
+        r.Copy(name, record.broker, record.epoch)
+        for name in droppable(state, record.broker, record.upto, record.answering)
+    ]
     state = replay_missing(state, r.MissingRecord(copies=tuple(old))) or state
     return replace(state, brokers=state.brokers.set(record.broker, now))
 

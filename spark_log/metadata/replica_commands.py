@@ -131,9 +131,11 @@ class DropCopies(Command, frozen=True, kw_only=True, tag="drop_copies"):
     """Drop old copies of a broker that keeps only the newest objects, if it is time."""
 
     broker: int
+    answering: tuple[int, ...]
+    """The brokers whose roots have just answered: only they count as having other copies."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
-        return decide_drop(state, self.broker, now_ms)
+        return decide_drop(state, self.broker, self.answering, now_ms)
 
 
 class JoinIsr(Command, frozen=True, kw_only=True, tag="join_isr"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from spark_log.metadata.column_blocks import first_name, rows_with_copies
@@ -71,6 +71,11 @@ def is_active(state: State, broker: int) -> bool:
 def can_lead(state: State, broker: int) -> bool:
     """Whether a broker may be in an ISR: it is active, and not asynchronous."""
     return is_active(state, broker) and not is_async(state, broker)
+
+
+def has_active(state: State, copies: Copies) -> bool:
+    """Whether an active broker has some objects."""
+    return any(is_active(state, broker) for broker in copies.brokers)
 
 
 def is_async(state: State, broker: int) -> bool:
@@ -173,10 +178,15 @@ def lacked(state: State, number: int, broker: int) -> Iterator[int]:
             yield one
 
 
-def lacked_objects(state: State, broker: int) -> Iterator[tuple[str, ObjectRow]]:
-    """The objects that a broker should have and has not, although another one has them, the oldest uploads first."""
+def lacked_objects(
+    state: State, broker: int, where: Callable[[Copies], bool] = lambda copies: True
+) -> Iterator[tuple[str, ObjectRow]]:
+    """The objects that a broker should have and has not, although another one has them, the oldest uploads first.
+
+    where:  of these, the ones whose copies are as it says.
+    """
     groups = [number for number, group in state.placement_groups.items() if broker in group.replicas]
-    keys = {one for number in groups for one in lacked(state, number, broker)}
+    keys = {one for number in groups for one in lacked(state, number, broker) if where(state.copies[one])}
     known = state.brokers.get(broker)
     after = known.dropped if known is not None and known.keep_ms else -1
     return rows_with_copies(state.objects, keys, after) if keys else iter(())

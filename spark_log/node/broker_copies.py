@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies, RemoveCopies
-from spark_log.metadata.replicas import epoch_of, holders, is_active, keeps, lacked_objects
+from spark_log.metadata.replicas import epoch_of, has_active, holders, is_active, keeps, lacked_objects
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.checked_copies import Pace
 from spark_log.node.object_copying import CopiedObjects, ObjectCopying, WantedCopy
@@ -36,14 +37,21 @@ class Copied:
 
 
 def copies_wanted(state: State, broker: int) -> Iterator[WantedCopy]:
-    """The objects that a broker lacks, the oldest uploads first."""
-    for name, row in lacked_objects(state, broker):
-        sources = tuple(
-            (source, epoch)
-            for source in sorted(_known_holders(state, row), key=lambda source: not _is_near(state, source, broker))
-            if is_active(state, source) and (epoch := epoch_of(state, source)) is not None
-        )
-        yield WantedCopy(name, row, state.copies[row.copies].group, sources)
+    """The objects that a broker lacks and an active one has, the oldest uploads first."""
+    for name, row in lacked_objects(state, broker, lambda copies: has_active(state, copies)):
+        near = sorted(_known_holders(state, row), key=lambda source: not _is_near(state, source, broker))
+        yield _wanted(state, name, row, [source for source in near if is_active(state, source)])
+
+
+def copies_wanted_of_fenced(state: State, broker: int) -> Iterator[WantedCopy]:
+    """The objects that a broker lacks and fenced brokers alone have."""
+    for name, row in lacked_objects(state, broker, lambda copies: not has_active(state, copies)):
+        yield _wanted(state, name, row, _known_holders(state, row))
+
+
+def _wanted(state: State, name: str, row: ObjectRow, sources: Iterable[int]) -> WantedCopy:
+    known = tuple((source, epoch) for source in sources if (epoch := epoch_of(state, source)) is not None)
+    return WantedCopy(name, row, state.copies[row.copies].group, known)
 
 
 def _known_holders(state: State, row: ObjectRow) -> list[int]:
@@ -69,8 +77,17 @@ def next_share(wanted: Iterator[WantedCopy], bytes_max: int = BYTES_AT_ONCE) -> 
 
 def copy_to_broker(journal: Journal, state: State, broker: int, pace: Pace, until_ms: int) -> Copied:
     """Copy what the broker lacks in a state, until the time is over.  May hang with the broker's root."""
+    return copy_objects(journal, broker, epoch_of(state, broker) or 0, copies_wanted(state, broker), pace, until_ms)
+
+
+def copy_objects(
+    journal: Journal, broker: int, epoch: int, wanted: Iterator[WantedCopy], pace: Pace, until_ms: float = math.inf
+) -> Copied:
+    """Copy some objects to a broker, and record it.
+
+    epoch:  of the broker, in the state by which they are wanted.
+    """
     context, done = journal.context, Copied()
-    wanted, epoch = copies_wanted(state, broker), epoch_of(state, broker) or 0
     copying = ObjectCopying(journal.roots, broker, pace, context.threads)
     while not done.left and (share := next_share(wanted)):
         record_copies(journal, broker, epoch, [copying.run(share)], done)

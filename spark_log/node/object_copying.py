@@ -39,7 +39,7 @@ class WantedCopy(NamedTuple):
     group: int
     """Its placement group."""
     sources: tuple[tuple[int, int], ...]
-    """(broker, epoch) of the active brokers that may have a copy, in the order in which they are tried."""
+    """(broker, epoch) of the brokers that may have a copy, in the order in which they are tried."""
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ class ObjectCopying:
                 moved("read")
                 self._look_again(job, source, epoch)
             job.sources.pop(0)
-        raise BadCopy("; ".join(job.problems) or "no active broker has a copy")
+        raise BadCopy("; ".join(job.problems) or "no root that can be read has a copy")
 
     def _source(self, broker: int) -> ObjectStore | None:
         try:

@@ -16,7 +16,7 @@ from spark_log.client.producing.pending_copies import from_answering
 from spark_log.errors import SparkLogError
 from spark_log.journal.object_names import upload_epoch
 from spark_log.metadata.column_blocks import rows_with_copies
-from spark_log.metadata.kept_copies import next_dropped
+from spark_log.metadata.kept_copies import next_dropped, other_holders
 from spark_log.metadata.pending import is_gone, is_lost, lacking_objects
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies, AddPendingCopies, DropCopies, JoinIsr
@@ -27,16 +27,20 @@ from spark_log.metadata.replicas import (
     copies_of,
     deficit,
     epoch_of,
+    has_active,
     is_active,
     keeps,
+    lacked,
     lacked_objects,
 )
 from spark_log.metadata.state import ObjectRow, State
-from spark_log.node.broker_copies import Copied
+from spark_log.node.broker_copies import Copied, copies_wanted
 from spark_log.node.checked_copies import is_good, pace_of
 from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
 from spark_log.node.daemon_tasks import Task
+from spark_log.node.fenced_copies import FencedCopies
 from spark_log.node.lost_commits import lose, lost_text
+from spark_log.node.root_answers import RootAnswers
 from spark_log.settings import cluster_config
 
 logger = logging.getLogger("spark_log")
@@ -107,7 +111,9 @@ class Replicator:
         """
         self._journal = log.journal
         self._clock = log.journal.context.clock
-        self._copier = copier or CopyThreads(log.journal, pace_of(log, bytes_per_s))
+        pace = pace_of(log, bytes_per_s)
+        self._copier = copier or CopyThreads(log.journal, pace)
+        self._fenced, self._answers = FencedCopies(log.journal, pace), RootAnswers(log.journal)
         self._only = None if brokers is None else frozenset(brokers)
         self._whole_ms: dict[tuple[int, int], int] = {}
         """By group and broker: when the state was read of which the replica lacks nothing, on the monotonic clock."""
@@ -131,6 +137,8 @@ class Replicator:
         if not state.placement_groups:
             return ReplicationReport(version=state.version)
         state = self._drop_old(state)
+        rescued, rescued_bytes = self._fenced.round(state)
+        state = journal.state if rescued else state
         done = self._copier.copy(state, self._behind(state), limit_ms)
         removed = [f"broker {bad.broker}: {bad.object}" for one in done.values() for bad in one.bad]
         found = self._search(journal.state)
@@ -143,26 +151,31 @@ class Replicator:
         state = journal.state
         return ReplicationReport(
             version=state.version,
-            objects=sum(one.objects for one in done.values()),
-            bytes=sum(one.bytes for one in done.values()),
+            objects=rescued + sum(one.objects for one in done.values()),
+            bytes=rescued_bytes + sum(one.bytes for one in done.values()),
             joined=joined,
             removed=tuple(removed),
             found=found,
             unrecoverable=tuple(self._lost(state)),
             lag=self._lags(state),
-            problems=tuple(problem for one in done.values() for problem in one.problems),
-            busy=bool(removed)
+            problems=(*(one for copied in done.values() for one in copied.problems), *self._fenced.problems(state)),
+            busy=bool(removed or rescued)
             or any(one.objects and (one.left or self._is_behind(state, b)) for b, one in done.items()),
         )
 
     def _drop_old(self, state: State) -> State:
-        """Brokers that keep only the newest objects drop their copies of others, if it is time."""
+        """Brokers that keep only the newest objects drop their copies of others, if it is time.
+
+        The root with another copy has to answer now: it may be dead, and not fenced yet.
+        """
         now_ms = self._clock.now_ms()
         due = [
             broker for broker, known in state.brokers.items() if next_dropped(known, state.version, now_ms) is not None
         ]
-        for broker in sorted(due):
-            self._journal.propose(DropCopies(broker=broker))
+        others = {broker: other_holders(state, broker) for broker in sorted(due)}
+        answering = self._answers.among({one for some in others.values() for one in some}, LATE_MS / 1000)
+        for broker, some in others.items():
+            self._journal.propose(DropCopies(broker=broker, answering=tuple(sorted(some & answering))))
         return self._journal.state if due else state
 
     def _behind(self, state: State) -> list[int]:
@@ -177,7 +190,7 @@ class Replicator:
 
     @staticmethod
     def _is_behind(state: State, broker: int) -> bool:
-        return any(True for _ in lacked_objects(state, broker))
+        return any(True for _ in copies_wanted(state, broker))
 
     # -------------------------------------------------------------------------------------------------- pending commits
 
@@ -196,12 +209,14 @@ class Replicator:
             self._journal.propose(AddPendingCopies(copies=(), late=named))
 
     def _lose(self, state: State) -> None:
-        """Give up pending commits whose last copies are gone, or have been on fenced brokers for long."""
+        """Give up pending commits whose last copies are gone, or have been on fenced brokers for long and cannot be
+        read there."""
         now_ms, after_ms = self._clock.monotonic_ms(), cluster_config(state.configs, "replica.lost.after.ms")
         lost = {one.objects: one for one in state.pending if is_lost(state, one)}
         self._lost_ms = {objects: self._lost_ms.get(objects, now_ms) for objects in lost}
         for objects, commit in lost.items():
-            if is_gone(state, commit) or now_ms - self._lost_ms[objects] >= after_ms:
+            is_over = now_ms - self._lost_ms[objects] >= after_ms and self._fenced.have_failed(state, commit)
+            if is_over or is_gone(state, commit):
                 try:
                     given_up = lose(self._journal, state, commit)
                 except SparkLogError as error:
@@ -216,7 +231,9 @@ class Replicator:
         if copied.left:
             return
         for number, group in state.placement_groups.items():
-            if broker in group.replicas and number not in copied.failed:
+            if broker not in group.replicas or number in copied.failed:
+                continue
+            if all(has_active(state, state.copies[one]) for one in lacked(state, number, broker)):
                 self._whole_ms[number, broker] = read_ms
 
     def _join(self, state: State) -> tuple[tuple[int, int], ...]:

@@ -105,7 +105,7 @@ class _Parser:
         self._next = 0
 
     def schema(self) -> list[pa.Field]:
-        if self._is_word("struct") and self._tokens[1].text == "<":
+        if self._is_word("struct") and self._tokens[1].kind == "mark":
             fields = list(self._type("the schema"))
         else:
             fields = self._columns()
@@ -130,8 +130,11 @@ class _Parser:
     def _is_word(self, *words: str) -> bool:
         return self._peek.kind == "word" and self._peek.text.lower() in words
 
+    def _is_mark(self, mark: str) -> bool:
+        return self._peek.kind == "mark" and self._peek.text == mark
+
     def _skip(self, mark: str) -> bool:
-        if self._peek.kind != "mark" or self._peek.text != mark:
+        if not self._is_mark(mark):
             return False
         self._next += 1
         return True
@@ -188,7 +191,7 @@ class _Parser:
         raise self._error("a type, such as BIGINT or STRING")
 
     def _decimal(self, column: str) -> pa.DataType:
-        digits = self._digits() if self._peek.text == "(" else [10]
+        digits = self._digits() if self._is_mark("(") else [10]
         return decimal(digits[0], digits[1] if len(digits) > 1 else 0, column)
 
     def _digits(self) -> list[int]:
@@ -207,8 +210,7 @@ class _Parser:
     def _nested(self, word: str, column: str) -> pa.DataType:
         self._expect("<")
         if word == "struct":
-            fields = [] if self._peek.text == ">" else self._columns()
-            found = pa.struct(fields)
+            found = pa.struct([] if self._is_mark(">") else self._columns())
         else:
             found = self._type(column)
             if word == "map":

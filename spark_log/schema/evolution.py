@@ -1,7 +1,7 @@
 """Which schema may follow another one: each value of the old one must be a value of the new one.
 
-Allowed are new nullable columns, wider numbers, and nullable instead of required; the same inside of structs, arrays and
-maps.  The order of columns may change.
+Allowed are new nullable columns, wider numbers, and nullable instead of required; the same inside of structs, arrays
+and maps.  The order of columns may change.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -192,10 +193,38 @@ def test_an_erasure_waits_for_records_that_readers_do_not_see_yet(log: spark_log
     assert report.records == 2 and report.before == {0: 3} and log.read("t")["key"].to_pylist() == [b"other"]
 
 
-def test_records_on_a_fenced_root_are_given_up_after_a_time(log: spark_log.Log) -> None:
+def test_records_on_a_root_that_is_fenced_by_hand_are_copied_from_there(log: spark_log.Log) -> None:
+    """It answers, so nothing is given up, whenever that would be."""
+    log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
+    commit_on_leader(log, "t", ROWS)
+    commit_on_leader(log, "u", ROWS)
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    assert Replicator(log).round().problems == ()
+    assert ends(log, "t") == ends(log, "u") == (9, 9) and log.read("u").num_rows == log.read("t").num_rows == 9
+
+
+def test_a_fenced_root_that_hangs_holds_up_nothing(log: spark_log.Log, roots: ControlledRoots, tmp_path: Path) -> None:
+    """Nor is anything given up while it is not known whether it answers."""
+    log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
+    commit_on_leader(log, "u", ROWS)
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    roots.order(1, "hang")
+    replicator = Replicator(log)
+    began = time.monotonic()
+    report = replicator.round()
+    assert time.monotonic() - began < 5 and "1 object on fenced brokers alone (1)" in report.problems[0]
+    assert ends(log, "u") == (0, 9)
+    roots.order(1, "")
+    while ends(log, "u") != (9, 9):
+        replicator.round()
+    assert log.read("u").num_rows == 9
+
+
+def test_records_on_a_fenced_root_that_is_away_are_given_up_after_a_time(log: spark_log.Log, tmp_path: Path) -> None:
     """Before, they wait for its return."""
     commit_on_leader(log, "u", ROWS)
     log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    (tmp_path / "broker1").rename(tmp_path / "away")
     Replicator(log).round()
     assert ends(log, "u") == (0, 9)
     log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})

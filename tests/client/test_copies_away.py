@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from spark_log.client.administering.brokers import return_broker
 from spark_log.client.log import Log
 from spark_log.client.reading.scan_batches import fetch_ranges
 from spark_log.errors import CorruptObject, ObjectNotFound, StorageUnavailable
 from spark_log.metadata.replica_commands import FenceBroker
+from spark_log.model import TopicPartition
 from spark_log.node.maintain import merge
 from spark_log.node.verify import verify
+from spark_log.testing.broker_roots import register_broker
 from tests.node.replicated_logs import create_topic, folder_of, move_away, move_back, put, replicated_log
 
 
@@ -175,3 +178,25 @@ def test_more_objects_of_a_root_are_counted_seldom(
     first, more = _warnings(caplog)
     assert "another copy of" in first
     assert f"other copies of 2 more objects in {folder_of(log, tmp_path, 1).as_uri()} were read" in more
+
+
+def test_records_that_only_a_deposed_leader_has(log: Log, tmp_path: Path) -> None:
+    """After an unclean election their reads fail, and the error says what to do; nothing else is lost."""
+    log.append("u", [{"value": b"on both"}])
+    log.journal.propose(FenceBroker(broker=2, reason="its root is away"))
+    log.append("u", [{"value": b"on one"}])
+    log.journal.propose(FenceBroker(broker=1, reason="its root burns"))
+    return_broker(log.journal, 2)
+    assert log.admin.elect_leaders("unclean") == {TopicPartition("u", 0): 2}
+    move_away(tmp_path, 1)
+    log.append("u", [{"value": b"later"}])
+    for _ in range(2):
+        with pytest.raises(
+            StorageUnavailable, match="its root burns.*`pylog broker replace ID --lose-data` gives these"
+        ):
+            log.read("u")
+        assert log.read("u", 0, 2)["value"].to_pylist() == [b"later"]
+    register_broker(log, 1, str(tmp_path / "broker-1"), replaces=True, lose_data=True)
+    with pytest.raises(ObjectNotFound, match="the offsets 1 to 1 .* Without a copy, continue at offset 2"):
+        log.read("u")
+    assert log.read("u", 0, 2)["value"].to_pylist() == [b"later"]

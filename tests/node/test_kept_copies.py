@@ -84,3 +84,24 @@ def test_the_file_of_a_copy_that_stayed_is_deleted_later(log: Log, tmp_path: Pat
     state = log.journal.refresh()
     assert brokers_of(state, name) == (2,)
     assert collector.round(state).names == [f"broker 1: {name}"]
+
+
+def test_a_copy_stays_while_the_root_of_the_other_one_does_not_answer(
+    log: Log, tmp_path: Path, clock: SkewedClock
+) -> None:
+    """Nobody has fenced its broker yet."""
+    add_broker(log, 2, str(tmp_path / "broker-2"))
+    create_topic(log, "u", (2, 1))
+    name, replicator = put(log, [2], topic="u"), Replicator(log)
+    replicator.round()
+    (tmp_path / "broker-2").rename(tmp_path / "away")
+    for _ in range(20):
+        clock.skew_ms += HOUR // 16 + 1
+        replicator.round()
+    put(log, [0])
+    assert log.journal.refresh().brokers[1].dropped > 0 and brokers_of(log.journal.state, name) == (1, 2)
+    (tmp_path / "away").rename(tmp_path / "broker-2")
+    for _ in range(2):
+        clock.skew_ms += HOUR // 16 + 1
+        replicator.round()
+    assert brokers_of(log.journal.refresh(), name) == (2,)

@@ -25,10 +25,13 @@ def check_keep(broker: int, keep_ms: int, *, is_async: bool) -> None:
         )
 
 
-def decide_drop(state: State, broker: int, now_ms: int) -> Decision[bool]:
-    """Drop a broker's copies of objects that are older than it keeps them, if it is time.  Whether it was."""
+def decide_drop(state: State, broker: int, answering: tuple[int, ...], now_ms: int) -> Decision[bool]:
+    """Drop a broker's copies of objects that are older than it keeps them, if it is time.  Whether it was.
+
+    answering:  the brokers whose roots have just answered.
+    """
     known = state.brokers.get(broker)
     upto = None if known is None else next_dropped(known, state.version - 1, now_ms)
     if known is None or upto is None:
         return Decision((), False)
-    return Decision((r.DropCopiesRecord(broker=broker, epoch=known.epoch, upto=upto),), True)
+    return Decision((r.DropCopiesRecord(broker=broker, epoch=known.epoch, upto=upto, answering=answering),), True)

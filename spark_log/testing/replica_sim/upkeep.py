@@ -88,7 +88,7 @@ def replicator(sim: ReplicaSimulation) -> Steps[None]:
             if not is_active(state, broker):
                 continue
             if keeps_newest(state, broker):
-                view, dropped = yield from propose(sim, view, DropCopies(broker=broker))
+                view, dropped = yield from propose(sim, view, DropCopies(broker=broker, answering=_answering(sim)))
                 sim.oracle.seen["old copies dropped"] += dropped is True
             for number, group in sorted(state.placement_groups.items()):
                 if broker in group.replicas:
@@ -99,6 +99,11 @@ def replicator(sim: ReplicaSimulation) -> Steps[None]:
         joining = tuple(_ready_to_join(sim, view.state))
         if joining:
             view, _ = yield from propose(sim, view, JoinIsr(members=joining))
+
+
+def _answering(sim: ReplicaSimulation) -> tuple[int, ...]:
+    """The brokers whose roots answer."""
+    return tuple(one for one in (OWN_BROKER, *sim.roots.mounted) if one not in (*sim.roots.down, *sim.roots.hanging))
 
 
 def _late(sim: ReplicaSimulation, state: State, since: dict[tuple[str, int], int]) -> list[tuple[str, int]]:

@@ -70,7 +70,7 @@ EXAMPLES: tuple[c.Single, ...] = (
     ),
     c.AddPendingCopies(copies=(Copy("data/0000000000000001/a", 1, 1),), late=(("data/0000000000000001/a", 2),)),
     c.ElectLeader(group=1, leader=0),
-    c.DropCopies(broker=3),
+    c.DropCopies(broker=3, answering=(0,)),
     c.AlterBroker(broker=0, rack="a"),
     c.AlterReassignments(partitions=(NewReplicas("u", 0, (0, 1)),), keeps_factor=True),
     c.EndReassignments(partitions=(Moved("u", 0, 1, 1),)),

@@ -23,11 +23,11 @@ def log_with(*brokers: int) -> ReplicaHistory:
     return log
 
 
-def later(log: ReplicaHistory, ms: int) -> None:
+def later(log: ReplicaHistory, ms: int, answering: tuple[int, ...] = (0, 1)) -> None:
     """Time passes, and somebody drops old copies now and then."""
     for _ in range(0, ms, STEP):
         log.now += STEP
-        log.command(DropCopies(broker=7))
+        log.command(DropCopies(broker=7, answering=answering))
 
 
 def test_old_copies_are_dropped_and_need_not_be_made() -> None:
@@ -78,6 +78,18 @@ def test_a_copy_on_a_fenced_broker_may_be_lost() -> None:
     assert log.brokers_of(first[0]) == (1,)
 
 
+def test_a_copy_on_a_root_that_does_not_answer_may_be_lost() -> None:
+    """Also if nobody has fenced its broker yet."""
+    log = log_with(1)
+    (name,) = log.put((1,))
+    log.copied(7, name)
+    later(log, 2 * MINUTE, answering=(0,))
+    assert log.brokers_of(name) == (1, 7)
+    log.put()
+    later(log, 2 * STEP)
+    assert log.brokers_of(name) == (1,)
+
+
 def test_it_is_never_in_sync_and_counts_for_no_commit() -> None:
     """Its copies count by a record that names their objects only."""
     log = log_with(1)
@@ -105,7 +117,7 @@ def test_an_idle_log_gets_no_records() -> None:
     version = log.state.version
     later(log, 2 * MINUTE)
     assert log.state.version == version
-    assert not log.command(DropCopies(broker=0)) and not log.command(DropCopies(broker=5))
+    assert not any(log.command(DropCopies(broker=other, answering=(0,))) for other in (0, 5))
 
 
 def test_another_disk_begins_again() -> None:
