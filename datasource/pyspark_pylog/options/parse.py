@@ -385,24 +385,24 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
         topic=topic,
         partitioner=_partitioner(options),
         compression=_compression(options),
-        txn_app_id=_identity(options, "txnappid"),
+        txn_app_id=_name(options, "txnappid"),
         txn_version=whole(options, "txnversion"),
         txn_from_query=flag(options, "pylog.txnfromquery", False),
         query_id=options.get("pylog.queryid"),
-        producer_id=_identity(options, "producerid"),
+        producer_id=_name(options, "producerid"),
         skip_older_batches=one_of(options, "onolderbatch", "fail", "skip") == "skip",
         checkpoint=options.get("checkpointlocation") or options.get("pylog.checkpoint"),
         dead_letters=_dead_letters(options, topic),
         acks=acks,
         value_columns=_names(options, "value.columns"),
-        key_column=options.get("key.column", "").strip(),
-        timestamp_column=options.get("timestamp.column", "").strip(),
+        key_column=_name(options, "key.column") or "",
+        timestamp_column=_name(options, "timestamp.column") or "",
         notes=(*notes, *_write_notes(options)),
     )
 
 
-def _identity(options: Options, option: str) -> str | None:
-    """A name by which duplicate writes are recognised.  It must not be empty: such writes would all look equal."""
+def _name(options: Options, option: str) -> str | None:
+    """A name, which must not be empty: writes with an empty identity would all look equal."""
     if option in options and not options[option].strip():
         raise InvalidRequest(f"option {spelt(option)}: is empty; give a name, or leave it out")
     return options.get(option)

@@ -31,8 +31,12 @@ from spark_log.errors import InvalidRecord, InvalidTimestamp, InvalidTopic, Spar
 from spark_log.journal.journal import Journal
 from spark_log.segment.conform import Rows, header_counts
 from spark_log.segment.schema import HEADERS, TIMESTAMP
+from spark_log.segment.typed_rows import json_values
 from spark_log.settings import check_topic_name
 from spark_log.text import counted
+
+KEY_MAX = 100
+"""Bytes of a key in a message, at most."""
 
 
 class Topics:

@@ -36,6 +36,7 @@ DDL_MAX = 500
 class TypedFrame(NamedTuple):
     """How the columns of a frame become typed records."""
 
+    topic: str
     schema: TopicSchema
     """The version to which rows are converted."""
     names: ColumnNames
@@ -64,8 +65,8 @@ def typed_frame(journal: Journal, frame: StructType, options: WriteOptions) -> T
     schema = _schema(journal, options.topic, columns, frame, names_of(options))
     empty = columns.empty_table().to_batches()
     batch = empty[0] if empty else pa.RecordBatch.from_pylist([], columns)
-    sifted(batch, schema, now_us=0, names=names_of(options))
-    return TypedFrame(schema, names_of(options))
+    sifted(batch, schema, now_us=0, names=names_of(options), topic=options.topic)
+    return TypedFrame(options.topic, schema, names_of(options))
 
 
 def _columns(frame: StructType, names: ColumnNames) -> pa.Schema:
@@ -87,26 +88,31 @@ def _schema(
 ) -> TopicSchema:
     """The topic's schema; with `schema.auto`, the first one is that of the frame."""
     state = journal.newest if topic in journal.newest.names else journal.refresh()
-    data = data_columns(columns, names)
     if topic not in state.names:
-        raise _no_schema(
-            frame, topic, f"the topic {topic!r} does not exist: pylog topic create {topic} --schema {shown_ddl(data)!r}"
-        )
+        raise _no_schema(frame, topic, columns, names, "create")
     topic_id, found = topic_named(state, topic)
     schema = schema_of(state, topic_id)
     if schema is not None:
         return schema
     if not topic_config(found.configs, "schema.auto"):
-        raise _no_schema(
-            frame, topic, f"the topic {topic!r} has no schema: pylog topic schema {topic} --set {shown_ddl(data)!r}"
-        )
+        raise _no_schema(frame, topic, columns, names, "alter")
+    data = data_columns(columns, names)
     return set_schema(journal, topic, pa.schema([pa.field(one.name, all_nullable(one.type)) for one in data]))
 
 
-def _no_schema(frame: StructType, topic: str, instead: str) -> SparkLogError:
-    """The error for data columns and a topic without a schema."""
-    written_columns(frame, topic, f"; to write its columns, give the topic a schema, because {instead}")
-    return InvalidRequest(f"option value.columns is for topics with a schema: {instead}")
+def _no_schema(
+    frame: StructType, topic: str, columns: pa.Schema, names: ColumnNames, command: str
+) -> SparkLogError:
+    """The error for data columns and a topic without a schema.
+
+    command:  that gives it one.
+    """
+    if "value" in frame.names and names.value is None:
+        written_columns(frame, topic)  # raises for its type
+    ddl = shown_ddl(data_columns(columns, names))
+    instead = f"pylog topic {command} {topic} --schema {ddl!r}"
+    written_columns(frame, topic, f"; to write its columns, give topic {topic!r} a schema: {instead}")
+    return InvalidRequest(f"option value.columns: topic {topic!r} has no schema; give it one: {instead}")
 
 
 def shown_ddl(schema: pa.Schema) -> str:
@@ -115,13 +121,25 @@ def shown_ddl(schema: pa.Schema) -> str:
     return ddl if len(ddl) <= DDL_MAX else f"{ddl[:DDL_MAX]}…"
 
 
-def check_bytes(spec: TopicSpec, options: WriteOptions) -> None:
+def check_dead_letters(spec: TopicSpec) -> None:
+    """Raises InvalidRequest for a dead-letter topic with a schema."""
+    if spec.schema is not None:
+        raise InvalidRequest(
+            f"option badRecords: topic {spec.name!r} has a schema, and bad records are bytes: name a topic without one"
+        )
+
+
+def check_bytes(spec: TopicSpec) -> None:
     """Raises InvalidRecord for a value of bytes in a topic with a schema, with the expression that parses it."""
     if spec.schema is not None:
         raise InvalidRecord(
             f"topic {spec.name!r} has a schema, and the frame's column 'value' is not parsed: write "
             f"frame.withColumn('value', from_json(col('value').cast('string'), {shown_ddl(spec.schema.columns)!r}))"
         )
+
+
+def check_no_names(options: WriteOptions) -> None:
+    """Raises InvalidRequest for options that say which columns are data: a frame with a value of bytes has none."""
     for option, given in (
         ("value.columns", options.value_columns),
         ("key.column", options.key_column),
@@ -140,5 +158,5 @@ def typed_pieces(frame: TypedFrame, batch: pa.RecordBatch, now_ms: int) -> Itera
         at = batch.schema.get_field_index("headers")
         if wrong := wrong_keys(batch.column(at)):
             batch = batch.set_column(at, "headers", with_keys(batch.column(at)))
-    rows, faults = sifted(batch, frame.schema, now_us=now_ms * 1000, names=frame.names)
+    rows, faults = sifted(batch, frame.schema, now_us=now_ms * 1000, names=frame.names, topic=frame.topic)
     yield BatchPiece(rows, None, [*wrong, *faults], batch)

@@ -32,7 +32,15 @@ from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.sink.bad_records import Topics, letters, refusal, sift
 from pyspark_pylog.sink.exactly_once import commit_sink_batch, commit_stream_batch, commit_version
-from pyspark_pylog.sink.typed_frame import TypedFrame, check_bytes, has_data_columns, typed_frame, typed_pieces
+from pyspark_pylog.sink.typed_frame import (
+    TypedFrame,
+    check_bytes,
+    check_dead_letters,
+    check_no_names,
+    has_data_columns,
+    typed_frame,
+    typed_pieces,
+)
 from pyspark_pylog.sink.write_columns import BatchPiece, pieces, written_columns
 from pyspark_pylog.task_metadata import journal_since, newest_journal
 from pyspark_pylog.worker_process import prepare_process
@@ -113,15 +121,15 @@ def _begin(options: WriteOptions, schema: StructType) -> Begun:
     if options.dead_letters is not None:
         ensure_topic(journal, options.dead_letters, DEAD_LETTER_CONFIGS)
     state = journal.newest
+    if options.dead_letters is not None:
+        check_dead_letters(topic_spec(state, options.dead_letters))
     log = planned_log(options.location, journal, state.version)
     targets = {group: targets_of(state, group, acks=options.acks) for group in state.placement_groups}
     if options.topic is None:
         return Begun(options, columns, typed, log, specs_of(state), targets)
     known = [name for name in (options.topic, options.dead_letters) if name is not None]
     specs = {name: topic_spec(state, name) for name in known}
-    if typed is None:
-        check_bytes(specs[options.topic], options)
-    else:
+    if typed is not None:
         specs[options.topic] = specs[options.topic]._replace(schema=typed.schema)
     return Begun(options, columns, typed, log, specs, targets)
 
@@ -134,6 +142,8 @@ def _checked(options: WriteOptions, schema: StructType) -> tuple[tuple[str, ...]
     journal = kept_journal(options.location, create=True)
     if options.topic is not None:
         ensure_topic(journal, options.topic)
+        check_bytes(topic_spec(journal.newest, options.topic))
+    check_no_names(options)
     return columns, None, journal
 
 

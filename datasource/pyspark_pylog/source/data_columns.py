@@ -17,7 +17,7 @@ from pyspark_pylog.source.read_columns import NO_DATA, TYPES
 from spark_log.client.reading.plan import SliceRead
 from spark_log.client.reading.typed import check_bytes_left
 from spark_log.errors import InvalidRequest
-from spark_log.metadata.schemas import schema_of
+from spark_log.metadata.schemas import schemas_of
 from spark_log.metadata.state import State
 from spark_log.schema.arrow_types import all_nullable
 from spark_log.schema.ddl import sql_type
@@ -53,15 +53,7 @@ def value_of(data: DataColumns | None) -> ValueRead | None:
 
 def versions_of(state: State, topics: Iterable[str]) -> Versions:
     """The schemas of those topics that exist."""
-    return {topic: _versions(state, state.names[topic]) for topic in topics if topic in state.names}
-
-
-def _versions(state: State, topic_id: str) -> list[TopicSchema]:
-    newest = schema_of(state, topic_id)
-    if newest is None:
-        return []
-    older = (schema_of(state, topic_id, version) for version in range(newest.version - 1, 0, -1))
-    return [newest, *(schema for schema in older if schema is not None)]
+    return {topic: schemas_of(state, state.names[topic])[::-1] for topic in topics if topic in state.names}
 
 
 # ----------------------------------------------------------------------------------------------- the columns of a load
