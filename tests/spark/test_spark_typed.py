@@ -141,7 +141,10 @@ def test_the_view_of_the_latest_records_has_data_columns(url: str, log: spark_lo
     frame = Load(url, "table", view="latest")
     assert isinstance(frame.reader, LatestReader)
     assert chosen(frame.rows(), "key", "id", "amount") == [(b"a", 4, None), (b"c", None, None)]
-    assert chosen(Load(url, "table", view="latest", columns="key,id,offset").rows(), "key", "id") == [(b"a", 4), (b"c", None)]
+    assert chosen(Load(url, "table", view="latest", columns="key,id,offset").rows(), "key", "id") == [
+        (b"a", 4),
+        (b"c", None),
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------------- streams
@@ -211,12 +214,17 @@ def test_spark_writes_and_reads_data_columns(spark: SparkSession, url: str, log:
     read = load(spark, url, "wide")
     assert read.select(*frame.columns[1:]).orderBy("id").collect() == frame.drop("key").orderBy("id").collect()
     assert load(spark, url, "wide", **{"value.format": "struct"}).selectExpr("sum(value.place.lat)").head()[0] == 3.0  # type: ignore[index]
-    by_schema = spark.read.format("pylog").option("subscribe", "wide").schema("price DECIMAL(12,2), offset BIGINT").load(url)
+    by_schema = (
+        spark.read.format("pylog").option("subscribe", "wide").schema("price DECIMAL(12,2), offset BIGINT").load(url)
+    )
     assert by_schema.selectExpr("string(sum(price))").head()[0] == "0.38"  # type: ignore[index]
 
     log.create_topic(NewTopic("copy", 1, schema=NESTED))
     copy(load_stream(spark, url, "wide"), url, "copy", tmp_path / "ck")
-    assert load(spark, url, "copy").select("id", "place").orderBy("id").collect() == read.select("id", "place").orderBy("id").collect()
+    assert (
+        load(spark, url, "copy").select("id", "place").orderBy("id").collect()
+        == read.select("id", "place").orderBy("id").collect()
+    )
 
 
 def test_spark_streams_aggregates_into_a_topic_with_a_schema(

@@ -33,7 +33,9 @@ def log(url: str) -> spark_log.Log:
 
 def write(url: str, columns: dict[str, Any], **options: Any) -> None:
     given = {name: value if isinstance(value, pa.Array) else pa.array(value) for name, value in columns.items()}
-    Write(url, pa.record_batch(given), **{"topic": "t", **{name.replace("_", "."): v for name, v in options.items()}}).run()
+    Write(
+        url, pa.record_batch(given), **{"topic": "t", **{name.replace("_", "."): v for name, v in options.items()}}
+    ).run()
 
 
 def written(log: spark_log.Log, topic: str = "t") -> list[dict[str, Any]]:
@@ -48,7 +50,17 @@ def test_the_columns_of_a_frame_are_the_data(url: str, log: spark_log.Log) -> No
     headers = pa.array([[("h", b"1")], None, None], pa.map_(pa.string(), pa.binary())).cast(
         pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     )
-    write(url, {"ID": ID, "amount": [7, None, 9], "key": ["a", None, "c"], "headers": headers, "offset": ID, "topic": ["x"] * 3})
+    write(
+        url,
+        {
+            "ID": ID,
+            "amount": [7, None, 9],
+            "key": ["a", None, "c"],
+            "headers": headers,
+            "offset": ID,
+            "topic": ["x"] * 3,
+        },
+    )
     found = written(log)
     assert [(row["key"], row["id"], row["amount"], row["country"]) for row in found] == [
         (b"a", 1, 7, None),
@@ -108,7 +120,11 @@ PLANNED = [
     ({"value": ID}, {"topic": "bytes"}, "column 'value' is bigint, expected string or binary"),
     ({"val": TEXTS}, {"topic": "bytes"}, "column 'val' would be ignored: did you mean 'value'?"),
     ({"value": TEXTS}, {"topic": "bytes", "key_column": "value"}, "option key.column is for topics with a schema"),
-    ({"value": TEXTS}, {"topic": "bytes", "value_columns": "value"}, "option value.columns: topic 'bytes' has no schema"),
+    (
+        {"value": TEXTS},
+        {"topic": "bytes", "value_columns": "value"},
+        "option value.columns: topic 'bytes' has no schema",
+    ),
     ({"id": ID}, {"badRecords": "topic:t2"}, "badRecords: topic 't2' has a schema, and bad records are bytes"),
 ]
 
@@ -127,7 +143,9 @@ def test_a_frame_that_does_not_fit_is_refused(
 def test_a_type_that_no_topic_has_is_named(url: str, log: spark_log.Log) -> None:
     """With the type to use instead."""
     frame = StructType().add("id", "bigint").add("wait", DayTimeIntervalType(0, 3))
-    with pytest.raises(InvalidRequest, match="column 'wait' has type interval day to second, which a topic cannot have"):
+    with pytest.raises(
+        InvalidRequest, match="column 'wait' has type interval day to second, which a topic cannot have"
+    ):
         DefaultSource(asked(url, None, topic="t")).writer(frame, overwrite=False)
 
 

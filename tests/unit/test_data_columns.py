@@ -34,7 +34,9 @@ TWO = versions(orders=[V2, V1], returns=["amount BIGINT, id BIGINT, reason STRIN
 
 
 def options(**given: str) -> ReadOptions:
-    return read_options(asked("/log", "orders", **{name.replace("_", "."): value for name, value in given.items()}), streaming=False)
+    return read_options(
+        asked("/log", "orders", **{name.replace("_", "."): value for name, value in given.items()}), streaming=False
+    )
 
 
 def loaded(found: Versions, **given: str) -> list[str]:
@@ -140,7 +142,12 @@ REFUSED = [
     ("timestamp TIMESTAMP_NTZ", ORDERS, {}, "column 'timestamp' is timestamp, not timestamp_ntz"),
     ("place STRUCT<lat: DOUBLE NOT NULL>", ORDERS, {}, "excludes nulls inside it"),
     ("value STRUCT<id: BIGINT>, amount BIGINT", ORDERS, {}, "'amount' cannot be beside it"),
-    ("value BINARY", ORDERS, {"value_format": "struct"}, "column 'value' is BINARY, and value.format=struct gives a struct"),
+    (
+        "value BINARY",
+        ORDERS,
+        {"value_format": "struct"},
+        "column 'value' is BINARY, and value.format=struct gives a struct",
+    ),
     ("id BIGINT", ORDERS, {"columns": "amount"}, "option columns: the schema has other columns (id)"),
     ("Amount BIGINT", versions(a=["amount BIGINT"], b=["Amount BIGINT"]), {}, "is spelt 'Amount' and 'amount'"),
 ]
@@ -155,7 +162,9 @@ def test_what_cannot_be_read_is_refused(ddl: str, found: Versions, given: dict[s
 
 def test_a_type_that_no_topic_has_is_refused() -> None:
     """By its name."""
-    with pytest.raises(InvalidRequest, match="column 'i' has type interval day, which a topic cannot have: use an integer"):
+    with pytest.raises(
+        InvalidRequest, match="column 'i' has type interval day, which a topic cannot have: use an integer"
+    ):
         arrow_schema(StructType().add("i", DayTimeIntervalType(0, 0)))
 
 

@@ -23,12 +23,14 @@ from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.schemas import schema_of
 from spark_log.schema.arrow_types import all_nullable
 from spark_log.schema.ddl import to_ddl
-from spark_log.schema.struct_json import from_json
+from spark_log.schema.struct_json import from_json, to_json
 from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.conform import wrong_keys
-from spark_log.segment.typed_rows import ColumnNames, data_columns, sifted
+from spark_log.segment.typed_rows import ColumnNames, data_columns, layout_of, sifted
 from spark_log.settings import topic_config
 
+UNSET = 0
+"""The version of a schema that a topic does not have yet."""
 DDL_MAX = 500
 """Characters of a schema in a message, at most."""
 
@@ -58,35 +60,27 @@ def has_data_columns(frame: StructType, options: WriteOptions) -> bool:
 def typed_frame(journal: Journal, frame: StructType, options: WriteOptions) -> TypedFrame:
     """How a frame is written to its topic, whose first schema it may set (`schema.auto`).
 
-    Raises InvalidRecord for a topic without a schema, and for columns that do not fit its schema, with both types.
+    Raises InvalidRecord for a topic without a schema, for columns that do not fit its schema, with both types, and for
+    columns of a record with another type; InvalidSchema for a type that no topic has.
     """
     assert options.topic is not None
-    columns = _columns(frame, names_of(options))
-    schema = _schema(journal, options.topic, columns, frame, names_of(options))
-    empty = columns.empty_table().to_batches()
-    batch = empty[0] if empty else pa.RecordBatch.from_pylist([], columns)
-    sifted(batch, schema, now_us=0, names=names_of(options), topic=options.topic)
-    return TypedFrame(options.topic, schema, names_of(options))
+    topic, names = options.topic, names_of(options)
+    columns = from_json(frame.json())
+    schema = _schema(journal, frame, columns, topic, names)
+    for role, name in layout_of(columns, schema, names, topic).roles.items():
+        check_type(role, frame[name])
+    sifted(_no_rows(columns), schema, now_us=0, names=names, topic=topic)
+    if schema.version == UNSET:
+        schema = set_schema(journal, topic, schema.columns)
+    return TypedFrame(topic, schema, names)
 
 
-def _columns(frame: StructType, names: ColumnNames) -> pa.Schema:
-    """The frame's columns in Arrow.
-
-    Raises InvalidRecord for a column of a record with another type, and InvalidSchema for a type that no topic has.
-    """
-    kept = [field for field in frame.fields if field.name != "topic"]
-    roles = {names.key or "key": "key", names.timestamp or "timestamp": "timestamp"}
-    for field in kept:
-        role = roles.get(field.name, field.name)
-        if role in ("key", "headers", "partition", "timestamp"):
-            check_type(role, field)
-    return from_json(StructType(kept).json())
+def _no_rows(columns: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in columns], schema=columns)
 
 
-def _schema(
-    journal: Journal, topic: str, columns: pa.Schema, frame: StructType, names: ColumnNames
-) -> TopicSchema:
-    """The topic's schema; with `schema.auto`, the first one is that of the frame."""
+def _schema(journal: Journal, frame: StructType, columns: pa.Schema, topic: str, names: ColumnNames) -> TopicSchema:
+    """The topic's schema; with `schema.auto`, the one that the frame sets, whose version is `UNSET`."""
     state = journal.newest if topic in journal.newest.names else journal.refresh()
     if topic not in state.names:
         raise _no_schema(frame, topic, columns, names, "create")
@@ -97,12 +91,10 @@ def _schema(
     if not topic_config(found.configs, "schema.auto"):
         raise _no_schema(frame, topic, columns, names, "alter")
     data = data_columns(columns, names)
-    return set_schema(journal, topic, pa.schema([pa.field(one.name, all_nullable(one.type)) for one in data]))
+    return TopicSchema(UNSET, to_json(pa.schema([pa.field(one.name, all_nullable(one.type)) for one in data])))
 
 
-def _no_schema(
-    frame: StructType, topic: str, columns: pa.Schema, names: ColumnNames, command: str
-) -> SparkLogError:
+def _no_schema(frame: StructType, topic: str, columns: pa.Schema, names: ColumnNames, command: str) -> SparkLogError:
     """The error for data columns and a topic without a schema.
 
     command:  that gives it one.
@@ -154,7 +146,7 @@ def typed_pieces(frame: TypedFrame, batch: pa.RecordBatch, now_ms: int) -> Itera
     if not batch.num_rows:
         return
     wrong = []
-    if "headers" in batch.schema.names:
+    if "headers" in batch.schema.names and "headers" not in (frame.names.value or ()):
         at = batch.schema.get_field_index("headers")
         if wrong := wrong_keys(batch.column(at)):
             batch = batch.set_column(at, "headers", with_keys(batch.column(at)))

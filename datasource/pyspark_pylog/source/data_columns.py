@@ -93,7 +93,9 @@ def _value_fields(versions: Versions, options: ReadOptions) -> list[pa.Field]:
     if options.value_format == "struct":
         return [pa.field("value", all_nullable(pa.struct(list(schema.columns))))]
     others = [shown_columns(other) for other in typed.values()]
-    return [field for field in shown_columns(schema) if all(_type_in(other, field.name) == field.type for other in others)]
+    return [
+        field for field in shown_columns(schema) if all(_type_in(other, field.name) == field.type for other in others)
+    ]
 
 
 def _check_alike(typed: Mapping[str, TopicSchema]) -> None:

@@ -179,9 +179,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             if isinstance(partition, LatestTask):
                 yield from read_latest(partition, self.schema, self.options)
             else:
-                yield from read_batches(
-                    partition.log, partition.reads, self.schema, self.options, data=partition.data
-                )
+                yield from read_batches(partition.log, partition.reads, self.schema, self.options, data=partition.data)
 
     # -------------------------------------------------------------------------------------------------------- decisions
 
