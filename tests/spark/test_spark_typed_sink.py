@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import DayTimeIntervalType, StructType
+from pyspark.sql.types import DayTimeIntervalType, LongType, StructType
 from pyspark_pylog import DefaultSource
 from pyspark_pylog.options.parse import write_options
 
@@ -108,7 +108,7 @@ PLANNED = [
     ({"id": ID, "key": ID}, {}, "column 'key' is bigint, expected string or binary: cast it"),
     ({"id": ID, "amount": ID}, {"key_column": "amount"}, "column 'amount' is bigint, expected string or binary"),
     ({"id": ID}, {"value_columns": "id,price"}, "value.columns has 'price', but the frame has id"),
-    ({"id": ID}, {"timestamp_column": "at"}, "timestamp.column is 'at', but the frame has id"),
+    ({"id": ID}, {"timestamp_column": "at"}, "timestamp.column has 'at', but the frame has id"),
     (
         {"key": TEXTS, "value": TEXTS},
         {},
@@ -137,12 +137,12 @@ def test_a_frame_that_does_not_fit_is_refused(
     log.create_topic(NewTopic("t2", 1, schema="id BIGINT"))
     with pytest.raises(SparkLogError, match=re.escape(expected)):
         write(url, columns, **options)
-    assert "new" not in log.topics()
+    assert "new" not in log.journal.refresh().names
 
 
 def test_a_type_that_no_topic_has_is_named(url: str, log: spark_log.Log) -> None:
     """With the type to use instead."""
-    frame = StructType().add("id", "bigint").add("wait", DayTimeIntervalType(0, 3))
+    frame = StructType().add("id", LongType()).add("wait", DayTimeIntervalType(0, 3))
     with pytest.raises(
         InvalidRequest, match="column 'wait' has type interval day to second, which a topic cannot have"
     ):

@@ -13,6 +13,7 @@ from pyspark_pylog.source.data_columns import DataColumns, Versions, columns_of_
 from pyspark_pylog.source.read_columns import arrow_schema, record_schema, spark_schema
 
 from spark_log.errors import InvalidRequest
+from spark_log.schema.ddl import from_ddl
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import TopicSchema, as_schema
 from tests.spark.builders import asked
@@ -45,7 +46,7 @@ def loaded(found: Versions, **given: str) -> list[str]:
 
 def frame(ddl: str) -> StructType:
     """Spark's schema, without a session to parse it."""
-    return StructType.fromJson(json.loads(to_json(as_schema(ddl))))
+    return StructType.fromJson(json.loads(to_json(from_ddl(ddl))))
 
 
 def wanted(ddl: str, found: Versions = ORDERS, **given: str) -> DataColumns | None:

@@ -30,8 +30,8 @@ from spark_log.client.topics import auto_creates, ensure_topic, no_such_topic
 from spark_log.errors import InvalidRecord, InvalidTimestamp, InvalidTopic, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.segment.conform import Rows, header_counts
+from spark_log.segment.json_values import as_json
 from spark_log.segment.schema import HEADERS, TIMESTAMP
-from spark_log.segment.typed_rows import json_values
 from spark_log.settings import check_topic_name
 from spark_log.text import counted
 
@@ -254,7 +254,7 @@ def _values(piece: BatchPiece, rows: Numbers) -> pa.Array:
     at = pa.array(rows)
     if piece.given is None:
         return piece.rows.records.column("value").take(at)
-    return json_values(piece.given.take(at))
+    return as_json(piece.given.take(at))
 
 
 def with_headers(headers: pa.Array, added: Mapping[str, pa.Array]) -> pa.Array:

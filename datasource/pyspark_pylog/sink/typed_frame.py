@@ -26,7 +26,8 @@ from spark_log.schema.ddl import to_ddl
 from spark_log.schema.struct_json import from_json, to_json
 from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.conform import wrong_keys
-from spark_log.segment.typed_rows import ColumnNames, data_columns, layout_of, sifted
+from spark_log.segment.frame_columns import ColumnNames, data_columns, layout_of
+from spark_log.segment.typed_rows import sifted
 from spark_log.settings import topic_config
 
 UNSET = 0
@@ -67,7 +68,7 @@ def typed_frame(journal: Journal, frame: StructType, options: WriteOptions) -> T
     topic, names = options.topic, names_of(options)
     columns = from_json(frame.json())
     schema = _schema(journal, frame, columns, topic, names)
-    for role, name in layout_of(columns, schema, names, topic).roles.items():
+    for role, name in layout_of(columns.names, schema, names, topic).roles.items():
         check_type(role, frame[name])
     sifted(_no_rows(columns), schema, now_us=0, names=names, topic=topic)
     if schema.version == UNSET:
@@ -151,4 +152,13 @@ def typed_pieces(frame: TypedFrame, batch: pa.RecordBatch, now_ms: int) -> Itera
         if wrong := wrong_keys(batch.column(at)):
             batch = batch.set_column(at, "headers", with_keys(batch.column(at)))
     rows, faults = sifted(batch, frame.schema, now_us=now_ms * 1000, names=frame.names, topic=frame.topic)
-    yield BatchPiece(rows, None, [*wrong, *faults], batch)
+    yield BatchPiece(rows, None, [*wrong, *faults], _given(frame, batch))
+
+
+def _given(frame: TypedFrame, batch: pa.RecordBatch) -> pa.StructArray:
+    """The values as the frame has them."""
+    layout = layout_of(batch.schema.names, frame.schema, frame.names, frame.topic)
+    if layout.whole is not None:
+        return batch.column(layout.whole)
+    columns = [batch.column(name) for name in layout.data.values()]
+    return pa.StructArray.from_arrays(columns, list(layout.data))

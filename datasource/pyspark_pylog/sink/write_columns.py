@@ -62,8 +62,8 @@ class BatchPiece(NamedTuple):
     """The topic in each row; None if all rows have one topic."""
     faults: Sequence[tuple[str, npt.NDArray[np.bool_]]]
     """Faults in header keys and in data columns, which were replaced here, and their rows."""
-    given: pa.RecordBatch | None = None
-    """If the rows are typed, those of the frame."""
+    given: pa.StructArray | None = None
+    """If the rows are typed, their values as the frame has them."""
 
 
 def written_columns(schema: StructType, topic: str | None, instead: str = "") -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.source.ranges import topics_asked_for
 from pyspark_pylog.source.read_columns import NO_DATA, TYPES
 from spark_log.client.reading.plan import SliceRead
-from spark_log.client.reading.typed import check_bytes_left
+from spark_log.client.reading.typed import check_typed
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.schemas import schemas_of
 from spark_log.metadata.state import State
@@ -200,7 +200,7 @@ def _column(topic: str, schemas: Sequence[TopicSchema], field: pa.Field, *, in_s
         )
     newest = schemas[0].columns
     name = field.name if in_struct else column_named(field.name, newest.names)
-    if name not in newest.names:
+    if name is None or name not in newest.names:
         raise InvalidRequest(
             f"schema: there is no column {field.name!r} in topic {topic!r}; its data columns are {_listed(newest.names)}"
         )
@@ -234,5 +234,4 @@ def check_reads(state: State, reads: Sequence[SliceRead], data: DataColumns | No
     for field in data.value.schema.columns:
         shown = field if data.value.as_struct else field.with_name(shown_name(field.name))
         _found(versions, shown, in_struct=data.value.as_struct)
-    if not data.value.parse_json:
-        check_bytes_left(state, reads)
+    check_typed(state, reads, data.value)
