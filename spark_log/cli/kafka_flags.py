@@ -18,6 +18,7 @@ EVERYWHERE: Mapping[str, str] = {
     "--bootstrap-server": URL,
     "--bootstrap-servers": URL,
     "--broker-list": URL,
+    "--bootstrap-controller": "give addresses of the quorum's nodes with --nodes",
     "--zookeeper": URL,
     "--command-config": "a profile holds how the log is reached: --profile NAME",
     "--topic": TOPIC,
@@ -76,12 +77,14 @@ REASSIGN: Mapping[str, str] = {
     "--replica-alter-log-dirs-throttle": "leave it out: a broker has one root",
     "--disallow-replication-factor-change": "leave it out: compare the numbers of replicas before",
 }
+VOTER = "the voter is an argument: {path} ID@DIRECTORY-ID"
 OF_COMMAND: Mapping[str, Mapping[str, str]] = {
     "consume": CONSUME,
     "produce": PRODUCE,
     "group": SEEK,
     "seek": SEEK,
     **dict.fromkeys(("reassign", "generate", "execute", "verify", "cancel"), REASSIGN),
+    "remove-voter": {"--controller-id": VOTER, "--controller-directory-id": VOTER},
     "alter": {"--delete-config": "give --unset KEY", "--add-config": "give -c KEY=VALUE"},
 }
 

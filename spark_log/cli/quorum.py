@@ -12,7 +12,7 @@ from spark_log.settings import INT_MAX
 
 @click.group(cls=Noun)
 def quorum() -> None:
-    """Prepare the nodes of a quorum."""
+    """Prepare, show and change a quorum."""
 
 
 @verb(quorum, "random-id")

@@ -37,7 +37,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mirrors: str = ""
     """URL of the log that this one follows (`node/mirror.py`); empty if it is not a mirror."""
     quorum: str = ""
-    """URL of the quorum that has the metadata of the log, as its first leader knew it; empty if the metadata is here."""
+    """URL of the quorum that has the metadata, as its first leader knew it; empty if the metadata is here."""
 
     def checksum(self) -> str:
         """The correct value of `crc`."""

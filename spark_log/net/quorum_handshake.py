@@ -15,11 +15,13 @@ from spark_log.errors import (
     AuthenticationFailed,
     InconsistentClusterId,
     InvalidRequest,
+    NotLeaderOrFollower,
+    RequestTimedOut,
     SparkLogError,
 )
 from spark_log.net.address import parse_address
 from spark_log.quorum.messages import ReplicaKey
-from spark_log.quorum.voters import Voters, maybe_node_id
+from spark_log.quorum.voters import Voters, key_text, maybe_node_id
 from spark_log.settings import INT_MAX
 
 PATH = "/v1/quorum"
@@ -28,7 +30,13 @@ SECRET_MIN = 16
 CLUSTER, SOURCE, TARGET, ADDRESS, PROCESS, VOTERS, REFUSED = (
     f"X-Pylog-{name}" for name in ("Cluster", "Source", "Target", "Address", "Process", "Voters", "Refused")
 )
-STATUS: tuple[tuple[type[SparkLogError], int], ...] = ((AuthenticationFailed, 401), (InconsistentClusterId, 409))
+STATUS: tuple[tuple[type[SparkLogError], int], ...] = (
+    (AuthenticationFailed, 401),
+    (InconsistentClusterId, 409),
+    (RequestTimedOut, 408),
+    (NotLeaderOrFollower, 421),
+)
+"""Of refusals; another one has 400."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +61,15 @@ def check_secret(secret: str) -> None:
         raise InvalidRequest(f"the secret of the nodes has {len(secret)} characters: expected {SECRET_MIN} at least")
 
 
+def authorization(secret: str) -> dict[str, str]:
+    """The header with which a tool asks a node."""
+    return {"Authorization": f"Bearer {secret}"}
+
+
 def request_headers(me: Identity, target: int, secret: str) -> dict[str, str]:
     """Of the node that opens a connection."""
     return {
-        "Authorization": f"Bearer {secret}",
+        **authorization(secret),
         CLUSTER: me.cluster_id,
         SOURCE: key_text(me.key),
         TARGET: str(target),
@@ -70,9 +83,7 @@ def check_request(headers: Mapping[str, str], me: Identity, secret: str) -> Iden
 
     Raises AuthenticationFailed, InconsistentClusterId, or InvalidRequest for another node's address.
     """
-    kind, _, given = headers.get("Authorization", "").partition(" ")
-    if kind.lower() != "bearer" or not hmac.compare_digest(_digest(given.strip()), _digest(secret)):
-        raise AuthenticationFailed("the secret differs from that of this node: all nodes need the same")
+    check_authorization(headers, secret)
     if headers.get(CLUSTER) != me.cluster_id:
         raise InconsistentClusterId(
             f"this node belongs to the cluster {me.cluster_id}, not to {headers.get(CLUSTER) or '(none given)'}"
@@ -90,6 +101,13 @@ def check_request(headers: Mapping[str, str], me: Identity, secret: str) -> Iden
     )
 
 
+def check_authorization(headers: Mapping[str, str], secret: str) -> None:
+    """Raises AuthenticationFailed."""
+    kind, _, given = headers.get("Authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not hmac.compare_digest(_digest(given.strip()), _digest(secret)):
+        raise AuthenticationFailed("the secret differs from that of this node: all nodes need the same")
+
+
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode(errors="surrogateescape")).digest()
 
@@ -103,10 +121,6 @@ def voters_of(headers: Mapping[str, str]) -> Voters:
     """That the other node knows; none if it has just begun."""
     text = headers.get(VOTERS, "")
     return tuple(map(parse_key, text.split(","))) if text else ()
-
-
-def key_text(key: ReplicaKey) -> str:
-    return f"{key.id}@{key.directory}"
 
 
 def parse_key(text: str) -> ReplicaKey:

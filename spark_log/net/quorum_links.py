@@ -159,7 +159,7 @@ class Connect:
         refused:  called with the id of a node at whose address nobody listens.
         voters:   called with the voters that another node knows.
         """
-        self._me = me
+        self.me = me
         self._secret = secret
         self._scheme = "http" if tls is None else "https"
         self._refused = refused
@@ -171,7 +171,7 @@ class Connect:
         try:
             socket = await self._session.ws_connect(
                 url,
-                headers=request_headers(self._me, link.node_id, self._secret),
+                headers=request_headers(self.me, link.node_id, self._secret),
                 heartbeat=LINK_HEARTBEAT_S,
                 max_msg_size=1 << 10,
             )
@@ -194,6 +194,7 @@ class QuorumLinks:
     """The connections to all other nodes, by their ids."""
 
     def __init__(self, connect: Connect, peers: Mapping[int, str]) -> None:
+        self.me = connect.me
         self._connect = connect
         self._known = frozenset(peers)
         self._links = {node_id: Link(node_id, address, connect) for node_id, address in peers.items()}
@@ -212,6 +213,9 @@ class QuorumLinks:
         if link is not None:
             link.close()
         self._links[other.key.id] = Link(other.key.id, other.address, self._connect)
+
+    def addresses(self) -> dict[int, str]:
+        return {node_id: link.address for node_id, link in sorted(self._links.items())}
 
     def problems(self) -> dict[int, str | None]:
         """For each node, the reason why its link is not connected; None if it is."""

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias
 
 from aiohttp import WSMsgType, web
 
-from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.errors import InvalidRequest, RequestTimedOut, SparkLogError
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.http_port import KEEPALIVE_S, HttpPort
 from spark_log.net.quorum_handshake import (
@@ -18,12 +19,12 @@ from spark_log.net.quorum_handshake import (
     REFUSED,
     STATUS,
     Identity,
+    check_authorization,
     check_request,
-    key_text,
     reply_headers,
 )
 from spark_log.quorum.messages import Message, ReplicaKey
-from spark_log.quorum.voters import Voters
+from spark_log.quorum.voters import Voters, key_text
 from spark_log.quorum.wire import decode_message
 
 MESSAGE_BYTES_MAX = 32 << 20
@@ -33,10 +34,12 @@ HEARTBEAT_S = 2.0
 CLOSE_S = 0.5
 LIMITS = ConnectionLimits(body_bytes=1 << 10, connections=64, silent_connections=64, request_ms=5_000)
 logger = logging.getLogger("spark_log")
+Tool: TypeAlias = Callable[[bytes], Awaitable[bytes]]
+"""Answers a request of an operator's command.  Raises SparkLogError."""
 
 
 class QuorumPort:
-    """Accepts nodes that know the secret, and passes on what they say."""
+    """Accepts nodes that know the secret, and passes on what they say.  Operators' commands use the same port."""
 
     def __init__(
         self,
@@ -46,16 +49,19 @@ class QuorumPort:
         *,
         connected: Callable[[Identity], None],
         voters: Callable[[], Voters],
+        tools: Mapping[tuple[str, str], Tool],
     ) -> None:
         """
         connected:  called with each node that has opened a connection.
         voters:     the present ones, for a node that joins.
+        tools:      by method and path.
         """
         self.me = me
         self._secret = secret
         self._receive = receive
         self._connected = connected
         self._voters = voters
+        self._tools = tools
         self._port = HttpPort(self._serve, LIMITS)
         self._open: dict[ReplicaKey, tuple[str, set[web.WebSocketResponse]]] = {}
         """By the other node's directory: its process, and its connections."""
@@ -75,7 +81,7 @@ class QuorumPort:
         self._port.connections.begin(peer)
         try:
             if request.path != PATH:
-                raise InvalidRequest(f"{request.path}: no such path")
+                return await self._serve_tool(request)
             other = check_request(request.headers, self.me, self._secret)
             self._check_copy(other)
             self._port.connections.establish(peer, key_text(other.key))
@@ -86,6 +92,17 @@ class QuorumPort:
             self._port.connections.end(peer, time.monotonic() + KEEPALIVE_S)
         self._port.connections.begin(peer)
         return await self._listen(request, other)
+
+    async def _serve_tool(self, request: web.BaseRequest) -> web.StreamResponse:
+        check_authorization(request.headers, self._secret)
+        tool = self._tools.get((request.method, request.path))
+        if tool is None:
+            raise InvalidRequest(f"{request.method} {request.path}: no such path")
+        try:
+            body = await asyncio.wait_for(request.read(), LIMITS.request_ms / 1000)
+        except asyncio.TimeoutError as error:
+            raise RequestTimedOut(f"the request did not arrive within {LIMITS.request_ms} ms") from error
+        return web.Response(body=await tool(body))
 
     def _check_copy(self, other: Identity) -> None:
         """Two processes with copies of one directory could vote twice."""

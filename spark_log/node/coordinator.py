@@ -420,7 +420,8 @@ class Coordinator:
         changes = self.state.changes_since(before)
         leads = self.leading and self.state.coordinator.in_force == self.epoch
         if changes is None and not leads:
-            self.tail.records.forget()  # the log may have been opened again from a checkpoint, and leftovers before it read
+            # The log may have been opened again from a checkpoint, and leftovers before it read.
+            self.tail.records.forget()
         self._published = self.journal.view
         self.change_feed.note(self.state.version, None if changes is None or changes.concerns_all else changes.appended)
         self.metrics.topics.note(self.state)

@@ -3,8 +3,8 @@
 It belongs to the event loop of its node.  Commands that arrive together share a batch, and the next batch is decided on
 the state after the batches that are not final yet.  Replies, clients that read, and groups see final states only.
 
-A new leader appends a batch that takes the log over under the epoch in which it was elected, and decides when that batch
-is final: so is everything before it then, what an earlier leader has left included.
+A new leader appends a batch that takes the log over under the epoch in which it was elected, and decides when that
+batch is final: so is everything before it then, what an earlier leader has left included.
 """
 
 from __future__ import annotations
@@ -243,9 +243,9 @@ class QuorumCoordinator:
         """Apply commands, possibly in one batch with others; without commands, confirm that the state has everything
         that was acknowledged before.  May be called in any thread.
 
-        The future fails with NotCoordinator if nothing was applied because this node does not lead, or not any more, and
-        with CoordinatorNotAvailable if its queue is full, or, with `maybe_applied`, if the fate of the commands is not
-        known here.
+        The future fails with NotCoordinator if nothing was applied because this node does not lead, or not any more,
+        and with CoordinatorNotAvailable if its queue is full, or, with `maybe_applied`, if the fate of the commands is
+        not known here.
         """
         asked = PendingCommands([Proposal(self._holding(command), check=True) for command in commands], Future())
         self._later(partial(self._enqueue, asked))

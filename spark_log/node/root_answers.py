@@ -24,7 +24,7 @@ class RootAnswers:
     def among(self, brokers: Collection[int], wait_s: float) -> set[int]:
         """Those of some brokers whose roots are theirs, and say so within this time.
 
-        Broker 0 is one of them: whoever changes the log has just read its root.
+        Broker 0 is one of them: a process that changes the log has just read its root.
         """
         clock = self._journal.context.clock
         until_ms = clock.monotonic_ms() + wait_s * 1000

@@ -44,8 +44,8 @@ async def start_quorum(config: Config, store: ObjectStore | None = None) -> Runn
     """Listen, and take part in the quorum.
 
     store:  of the objects, instead of the one in the configuration.
-    Raises InvalidRequest for an invalid configuration or if it cannot listen, and the errors of the directory and of the
-    storage.
+    Raises InvalidRequest for an invalid configuration or if it cannot listen, and the errors of the directory and of
+    the storage.
     """
     check_config(config)
     assert config.quorum is not None, "the caller has looked"

@@ -67,19 +67,21 @@ def _begin_epoch(core: Core, role: Leader) -> None:
 def resign(core: Core, role: Leader) -> None:
     """Lead no longer, and let the most up-to-date voter stand for election immediately."""
     others = core.other_voters()
-    successors = tuple(sorted(others, key=lambda voter: (-role.progress[voter].end, voter)))
+    successors = tuple(sorted(others, key=lambda voter: (voter != role.successor, -role.progress[voter].end, voter)))
     for voter in others:
         core.send(EndQuorumEpoch(source=core.key, target=voter, epoch=core.epoch, successors=successors))
     core.ended_epoch = core.epoch
     core.become_unattached(core.draw_ms(core.config.fetch_timeout_ms, 1.5))
 
 
-def hand_over(core: Core, role: Leader) -> bool:
-    """Append no more, and resign when everything is committed, or after the election timeout.  False if alone."""
-    if not core.other_voters():
+def hand_over(core: Core, role: Leader, successor: ReplicaKey | None) -> bool:
+    """Append no more, and resign when everything is committed, and is on the successor's disk, or after the election
+    timeout.  False if there is no other voter, or the successor is not one.
+    """
+    if not core.other_voters() or successor not in (None, *core.other_voters()):
         return False
     if role.ends_ms is None:
-        role.ends_ms = core.now_ms + core.config.election_timeout_ms
+        role.ends_ms, role.successor = core.now_ms + core.config.election_timeout_ms, successor
     _maybe_end(core, role)
     return True
 
@@ -87,9 +89,14 @@ def hand_over(core: Core, role: Leader) -> bool:
 def _maybe_end(core: Core, role: Leader) -> None:
     """Resign if the removal of this replica, which another leader began, is committed, or at the end of a hand-over."""
     is_removed = core.key not in core.voters and core.high_watermark >= core.log.voters_end
-    has_handed_over = core.high_watermark == core.log.end or (role.ends_ms or 0) <= core.now_ms
+    has_handed_over = _is_handed_over(core, role) or (role.ends_ms or 0) <= core.now_ms
     if is_removed or (role.ends_ms is not None and has_handed_over):
         resign(core, role)
+
+
+def _is_handed_over(core: Core, role: Leader) -> bool:
+    has_all = role.successor is None or role.progress[role.successor].end == core.log.end
+    return has_all and core.high_watermark == core.log.end
 
 
 def check_quorum_ms(core: Core, role: Leader) -> int | None:
@@ -159,6 +166,7 @@ def may_be_committed(role: Leader, end: int) -> bool:
 
 def fetch(core: Core, role: Leader, request: FetchRequest) -> None:
     """Answer a follower or an observer, or let it wait.  Its request acknowledges what it has."""
+    before_ms = role.progress[request.source].fetched_ms if request.source in role.progress else core.now_ms
     progress = _fetched(core, role, request.source)
     if progress.parked is not None and _is_older(request, progress.parked):
         return
@@ -172,13 +180,25 @@ def fetch(core: Core, role: Leader, request: FetchRequest) -> None:
         core.send(_response(core, role, request, diverging=known))
         return
     progress.end = max(progress.end, request.end.offset)
+    _note_caught_up(core, progress, before_ms)
     maybe_raise_high_watermark(core, role)
+    if core.role is role:
+        _maybe_end(core, role)
     if core.role is not role:
         return
     maybe_confirm(core, role)
     progress.parked, progress.parked_until_ms = request, core.now_ms + core.config.fetch_wait_ms
     if _has_news(core, role, request):
         _answer_parked(core, role, progress)
+
+
+def _note_caught_up(core: Core, progress: Progress, before_ms: int) -> None:
+    """It had everything now, or when it fetched before: then it has what there was at that time."""
+    if progress.end >= core.log.end:
+        progress.caught_up_ms = core.now_ms
+    elif progress.end >= progress.leader_end > 0:
+        progress.caught_up_ms = before_ms
+    progress.leader_end = core.log.end
 
 
 def _is_older(request: FetchRequest, parked: FetchRequest) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import NamedTuple
 
 from typing_extensions import assert_never
 
@@ -45,6 +46,17 @@ from spark_log.quorum.ready import Config, Ready, Restored
 from spark_log.quorum.replica_log import ReplicaLog
 from spark_log.quorum.roles import Candidate, Follower, Leader, Prospective
 from spark_log.quorum.voters import Voters
+
+
+class Replication(NamedTuple):
+    """How far another replica is."""
+
+    end: int
+    """Of its log, as far as it is durable."""
+    fetched_ms: int
+    """When it last fetched."""
+    caught_up_ms: int | None
+    """When it last had everything that the leader had; None: not yet, in this epoch."""
 
 
 class Machine:
@@ -98,11 +110,13 @@ class Machine:
         """Entries before this offset are durable on this replica's disk."""
         return self._core.durable_end
 
-    def replication(self) -> dict[ReplicaKey, tuple[int, int]]:
-        """On the leader, for each other replica that fetches: the end of its log, and when it last fetched."""
+    def replication(self) -> dict[ReplicaKey, Replication]:
+        """On the leader, for each other replica that fetches."""
         role = self._core.role
         progress = role.progress if isinstance(role, Leader) else {}
-        return {replica: (one.end, one.fetched_ms) for replica, one in sorted(progress.items())}
+        return {
+            replica: Replication(one.end, one.fetched_ms, one.caught_up_ms) for replica, one in sorted(progress.items())
+        }
 
     def next_deadline(self) -> int | None:
         """When to call `tick`, at the latest; None: this replica waits for its disk."""
@@ -183,14 +197,15 @@ class Machine:
             return Change.NOT_LEADER_OR_FOLLOWER
         return leading.remove_voter(self._core, role, voter)
 
-    def hand_over(self, now_ms: int) -> bool:
-        """Stop leading, in favour of the most up-to-date voter, when everything that was appended is committed.
+    def hand_over(self, now_ms: int, successor: ReplicaKey | None = None) -> bool:
+        """Stop leading, in favour of one voter or of the most up-to-date one, when everything that was appended is
+        committed.
 
-        False if this replica does not lead, or is the only voter.
+        False if this replica does not lead, is the only voter, or the successor is not another voter.
         """
         self._advance(now_ms)
         role = self._core.role
-        return isinstance(role, Leader) and leading.hand_over(self._core, role)
+        return isinstance(role, Leader) and leading.hand_over(self._core, role, successor)
 
     def snapshotted(self, end: int, keep_from: int, now_ms: int) -> None:
         """The application has made a durable snapshot of all entries before `end`, which are committed.

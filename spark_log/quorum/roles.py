@@ -78,6 +78,10 @@ class Progress:
     end: int = 0
     """Everything before is durable there."""
     fetched_ms: int = 0
+    caught_up_ms: int | None = None
+    """When it last had everything that the leader had."""
+    leader_end: int = 0
+    """Of the leader's log at the fetch before."""
     begin_ms: int = 0
     """When to say again that the epoch has begun, if the replica has not fetched until then."""
     parked: FetchRequest | None = None
@@ -96,6 +100,8 @@ class Leader:
     """Of the other voters, and of observers that fetch."""
     ends_ms: int | None = None
     """It hands over: at this time at the latest."""
+    successor: ReplicaKey | None = None
+    """To whom it hands over, if that was asked for."""
     reads: list[int] = field(default_factory=list)
     """Numbers of the reads that wait until a majority confirms that this replica leads."""
     confirm: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -28,6 +28,15 @@ def maybe_node_id(text: str) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(INT_MAX))):
         return None
     return int(text) if int(text) <= INT_MAX else None
+
+
+def key_text(key: ReplicaKey) -> str:
+    return f"{key.id}@{key.directory}"
+
+
+def voters_text(voters: Iterable[ReplicaKey]) -> str:
+    """For people."""
+    return ", ".join(map(key_text, voters))
 
 
 def is_majority(some: Collection[ReplicaKey], voters: Voters) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,9 +117,12 @@ def read_meta(path: str) -> Meta:
     return decode_meta(data, str(file))
 
 
-def open_directory(path: str, *, cluster_id: str, node_id: int) -> DataDirectory:
+def open_directory(
+    path: str, *, cluster_id: str, node_id: int, open_files: Callable[[str], LocalFiles] = LocalFiles
+) -> DataDirectory:
     """Lock a directory, and check that it is the one of this node.
 
+    open_files:  makes the operations on its files.
     Raises InvalidRequest if it is not formatted, is another node's or is in use, InconsistentClusterId, CorruptObject.
     """
     meta = read_meta(path)
@@ -127,7 +131,7 @@ def open_directory(path: str, *, cluster_id: str, node_id: int) -> DataDirectory
     if meta.node_id != node_id:
         raise InvalidRequest(f"{path} is the directory of node {meta.node_id}, not of node {node_id}")
     lock = _locked(path)
-    files = LocalFiles(path)
+    files = open_files(path)
     return DataDirectory(meta, Disk(files), files, lock)
 
 

@@ -12,7 +12,7 @@ from spark_log.errors import CorruptObject, InvalidRequest
 from spark_log.quorum.messages import Entry, Kind
 from spark_log.quorum.snapshot_format import read_header, read_state
 from spark_log.quorum.unit_format import Unit, decode_log, units_of
-from spark_log.quorum.voters import decode_voters
+from spark_log.quorum.voters import decode_voters, key_text, voters_text
 from spark_log.quorum_node.directory import LOCK, read_meta
 from spark_log.quorum_node.files import LocalFiles
 from spark_log.quorum_node.log_files import log_names, snapshot_name, snapshots_among
@@ -87,7 +87,7 @@ def _unit_row(unit: Unit, position: int, size: int) -> dict[str, Any]:
 def _entry_row(entry: Entry) -> dict[str, Any]:
     row: dict[str, Any] = {"offset": entry.offset, "epoch": entry.epoch, "kind": entry.kind.value}
     if entry.kind is Kind.VOTERS:
-        return {**row, "voters": [f"{key.id}@{key.directory}" for key in decode_voters(entry.data)]}
+        return {**row, "voters": list(map(key_text, decode_voters(entry.data)))}
     try:
         return {**row, "data": entry.data.decode()}
     except UnicodeDecodeError:
@@ -103,7 +103,7 @@ def _dump_snapshot(found: FileDump) -> None:
         {
             "end_offset": header.snapshot.offset,
             "epoch": header.snapshot.epoch,
-            "voters": ", ".join(f"{key.id}@{key.directory}" for key in header.voters) or None,
+            "voters": voters_text(header.voters) or None,
             "size": size,
             "state_bytes": state,
         }
@@ -141,10 +141,10 @@ def _voters(path: str, names: list[str], entries: Sequence[Entry]) -> list[str]:
     """The newest ones on this disk, be their entry committed or not."""
     for entry in reversed(entries):
         if entry.kind is Kind.VOTERS:
-            return [f"{key.id}@{key.directory}" for key in decode_voters(entry.data)]
+            return list(map(key_text, decode_voters(entry.data)))
     newest = snapshot_name(snapshots_among(names)[-1])
     header = read_header(partial(LocalFiles(path).read, newest), f"{path}/{newest}")
-    return [f"{key.id}@{key.directory}" for key in header.voters]
+    return list(map(key_text, header.voters))
 
 
 def _holder(files: LocalFiles, names: list[str]) -> str | None:

@@ -39,16 +39,16 @@ from spark_log.quorum.voters import Voters
 from spark_log.quorum_node.applier import Applier, StateMachine
 from spark_log.quorum_node.daemon_threads import DaemonThreads
 from spark_log.quorum_node.directory import open_directory
+from spark_log.quorum_node.files import LocalFiles
 from spark_log.quorum_node.node_config import NodeConfig, check_node_config
 from spark_log.quorum_node.node_disk import DiskWriter
-from spark_log.quorum_node.node_status import NodeStatus, ReplicaStatus
+from spark_log.quorum_node.node_status import NodeStatus, replication_of
+from spark_log.quorum_node.node_tools import NodeTools
 from spark_log.quorum_node.pending import PendingAppends, not_leader
 
 ENTRY_BYTES_MAX = 8 << 20
 UNKNOWN_S = 2.0
 """How long an append waits for its fate after this node has lost the lead."""
-SLOW_DISK_MS = 10_000
-"""A leader whose disk has not finished a write for so long hands over."""
 WATCH_S = 1.0
 CLOSE_S = 5.0
 """For the writes that are under way when the node ends."""
@@ -66,9 +66,11 @@ class Node:
         config: NodeConfig,
         state: StateMachine,
         on_leader: Callable[[int, ReplicaKey | None], None] = lambda epoch, leader: None,
+        open_files: Callable[[str], LocalFiles] = LocalFiles,
     ) -> None:
         """
-        on_leader:  called with each new epoch or leader; None: it is not known.
+        on_leader:   called with each new epoch or leader; None: it is not known.
+        open_files:  makes the operations on the files of a directory.
         """
         check_node_config(config)
         self.config = config
@@ -76,6 +78,7 @@ class Node:
         """That it listens on."""
         self._state = state
         self._on_leader = on_leader
+        self._open_files = open_files
         self._clock = SystemClock()
         self._machine: Machine | None = None
         self._pending = PendingAppends()
@@ -99,7 +102,9 @@ class Node:
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = loop.create_future()
         config = self.config
-        self._directory = open_directory(config.directory, cluster_id=config.cluster_id, node_id=config.node_id)
+        self._directory = open_directory(
+            config.directory, cluster_id=config.cluster_id, node_id=config.node_id, open_files=self._open_files
+        )
         disk = self._directory.disk
         self._snapshots = DaemonThreads(2, "pylog-quorum-snapshot")
         self._writer = DiskWriter(
@@ -123,7 +128,14 @@ class Node:
         host, port = split_address(config.listen, "listen")
         server_tls, client_tls = node_contexts(config.certificate, config.key, config.ca)
         identity = Identity(cluster_id=config.cluster_id, key=self.key, address=config.advertise, process=uuid4().hex)
-        self._server = QuorumPort(identity, config.secret, self._receive, connected=self._meet, voters=self._voters)
+        self._server = QuorumPort(
+            identity,
+            config.secret,
+            self._receive,
+            connected=self._meet,
+            voters=self._voters,
+            tools=NodeTools(self).by_path,
+        )
         try:
             self.port = await self._server.start(host, port, server_tls)
         except OSError as error:
@@ -291,9 +303,12 @@ class Node:
             self._reads[number] = future
         return number
 
-    async def hand_over(self) -> bool:
-        """Let another voter lead; False if this node does not lead, or is the only voter."""
-        if not self._input(Machine.hand_over):
+    async def hand_over(self, to: int | None = None) -> bool:
+        """Let another voter lead; False if this node does not lead, or is the only voter.
+
+        to:  the id of the voter; None: the most up-to-date one.
+        """
+        if not self._input(partial(self._begin_to_hand_over, to)):
             return False
         deadline_s = asyncio.get_running_loop().time() + 2 * self.config.times.election_timeout_ms / 1000
         while self._machine is not None and self._machine.is_leader:
@@ -301,6 +316,11 @@ class Node:
                 return False
             await asyncio.sleep(0.01)
         return True
+
+    @staticmethod
+    def _begin_to_hand_over(to: int | None, machine: Machine, now_ms: int) -> bool:
+        successor = next((voter for voter in machine.voters if voter.id == to), None)
+        return (to is None or successor is not None) and machine.hand_over(now_ms, successor)
 
     def add_voter(self, key: ReplicaKey) -> Change:
         """Begin to add a replica that fetches already, on the leader."""
@@ -323,29 +343,31 @@ class Node:
             epoch=machine.epoch,
             leader=machine.leader,
             voters=machine.voters,
+            are_voters_committed=machine.log.voters_end <= machine.high_watermark,
             high_watermark=machine.high_watermark,
             log_start=machine.log.start.offset,
             log_end=machine.log.end,
             durable_end=machine.durable_end,
             applied=self._applier.end,
             snapshot=machine.log.snapshot,
-            replication=tuple(
-                ReplicaStatus(
-                    key=key,
-                    is_voter=key in machine.voters,
-                    log_end=end,
-                    lag=machine.log.end - end,
-                    fetched_ms_ago=now_ms - fetched_ms,
-                )
-                for key, (end, fetched_ms) in machine.replication().items()
-            ),
-            problems=self._links.problems(),
+            replication=replication_of(machine, now_ms),
+            addresses={self.key.id: self._links.me.address, **self._links.addresses()},
+            problems=self._problems(machine),
             elections=self._elections,
             writes=self._writer.writes,
+            write_ms_sum=self._writer.ms_sum,
             write_ms_max=self._writer.ms_max,
             writing_ms=self._writer.writing_ms,
             is_full=self._writer.is_full,
         )
+
+    def _problems(self, machine: Machine) -> dict[int, str | None]:
+        """Of the connections, and of voters to which there is none."""
+        found = self._links.problems()
+        for voter in machine.voters:
+            if voter != self.key and voter.id not in found:
+                found[voter.id] = "its address is not known: add it to the peers of this node"
+        return found
 
     # ----------------------------------------------------------------------------------------------------------- inputs
 
@@ -383,7 +405,7 @@ class Node:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_S)
-            if self._writer.writing_ms > SLOW_DISK_MS and self._input(Machine.hand_over):
+            if self._writer.writing_ms > self.config.slow_disk_ms and self._input(Machine.hand_over):
                 logger.error("the disk has not finished a write for %d ms; another node leads", self._writer.writing_ms)
 
     # ---------------------------------------------------------------------------------------------------------- outputs

@@ -12,6 +12,7 @@ from spark_log.quorum.ready import Config
 from spark_log.quorum.voters import check_node_id
 
 SNAPSHOT_BYTES = 64 << 20
+SLOW_DISK_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,8 @@ class NodeConfig:
     """Listen for other machines without TLS: the secret can be read in the network."""
     snapshot_bytes: int = SNAPSHOT_BYTES
     """Of entries between two snapshots."""
+    slow_disk_ms: int = SLOW_DISK_MS
+    """A leader whose disk has not finished a write for so long hands over."""
     times: Config = field(default_factory=Config)
 
 

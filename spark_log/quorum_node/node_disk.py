@@ -38,7 +38,7 @@ class DiskWriter:
         """
         self.thread = DaemonThreads(1, "pylog-quorum-disk")
         self.is_full = False
-        self.writes = self.ms_max = 0
+        self.writes = self.ms_sum = self.ms_max = 0
         self._disk, self._clock = disk, clock
         self._persisted, self._full, self._failed = persisted, full, failed
         self._waiting: deque[Persist] = deque()
@@ -75,7 +75,8 @@ class DiskWriter:
         elif error is not None:
             self._failed(error)
         else:
-            self.writes, self.ms_max = self.writes + 1, max(self.ms_max, self.writing_ms)
+            took_ms = self.writing_ms
+            self.writes, self.ms_sum, self.ms_max = self.writes + 1, self.ms_sum + took_ms, max(self.ms_max, took_ms)
             self.is_full, self._begun_ms = False, None
             self._persisted(persist.number)
             if self._waiting and self._begun_ms is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import Position, ReplicaKey
 from spark_log.quorum.voters import Voters
 
@@ -17,6 +18,23 @@ class ReplicaStatus:
     log_end: int
     lag: int
     fetched_ms_ago: int
+    caught_up_ms_ago: int | None
+    """Since it last had everything that the leader had; None: not yet, in this epoch."""
+
+
+def replication_of(machine: Machine, now_ms: int) -> tuple[ReplicaStatus, ...]:
+    """Of the replicas that fetch from this one; empty if it does not lead."""
+    return tuple(
+        ReplicaStatus(
+            key=key,
+            is_voter=key in machine.voters,
+            log_end=one.end,
+            lag=machine.log.end - one.end,
+            fetched_ms_ago=now_ms - one.fetched_ms,
+            caught_up_ms_ago=None if one.caught_up_ms is None else now_ms - one.caught_up_ms,
+        )
+        for key, one in machine.replication().items()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +47,8 @@ class NodeStatus:
     epoch: int
     leader: ReplicaKey | None
     voters: Voters
+    are_voters_committed: bool
+    """False while a change of them is under way."""
     high_watermark: int
     log_start: int
     log_end: int
@@ -38,12 +58,16 @@ class NodeStatus:
     snapshot: Position
     replication: tuple[ReplicaStatus, ...]
     """Empty if this node does not lead."""
+    addresses: dict[int, str]
+    """Of all nodes that this one knows."""
     problems: dict[int, str | None]
     """By node: why this one has no connection to it; None for a connection."""
     elections: int
     """How often the leader changed, as this node saw it."""
     writes: int
     """Of the log's disk, since the start."""
+    write_ms_sum: int
+    """Of their times, from the request to the end of the fsync."""
     write_ms_max: int
     writing_ms: int
     """Since the write that is under way began; 0: none is."""

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +25,7 @@ from spark_log.errors import SparkLogError
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.ready import Config
 from spark_log.quorum_node.directory import format_directory
+from spark_log.quorum_node.files import LocalFiles
 from spark_log.quorum_node.node import Node
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.state_file import Meta
@@ -54,10 +55,19 @@ class Dictionary:
         self.indexes = {name: int(index) for name, index in (line.split() for line in lines)}
 
 
+class HungFiles(LocalFiles):
+    """Files of a disk on which each fsync waits for as long as a file exists beside their directory."""
+
+    def sync(self, name: str) -> None:
+        while Path(f"{self.path}.hung").exists():
+            time.sleep(0.01)
+        super().sync(name)
+
+
 class Program:
     def __init__(self, config: NodeConfig) -> None:
         self.state = Dictionary()
-        self.node = Node(config, self.state)
+        self.node = Node(config, self.state, open_files=HungFiles)
 
     async def run(self) -> None:
         await self.node.start()
@@ -132,6 +142,7 @@ class Program:
             "replicas": [one.key.id for one in status.replication],
             "problems": {str(node): problem for node, problem in status.problems.items()},
             "is_full": status.is_full,
+            "writing_ms": status.writing_ms,
         }
 
     async def _hand_over(self) -> dict[str, Any]:
@@ -230,12 +241,21 @@ class QuorumProcess:
 class QuorumProcesses:
     """Nodes 1 to N on ports of this machine, each with a directory in a folder."""
 
-    def __init__(self, folder: Path, ports: Sequence[int], **config: Any) -> None:
-        self.folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        ports: Sequence[int],
+        between: Callable[[int, int, str], str] = lambda source, target, address: address,
+        **config: Any,
+    ) -> None:
+        """
+        between:  the address under which the first node reaches the second, if it is another one.
+        """
+        self.folder, self._between = folder, between
         self._config = config
-        self._addresses = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports, 1)}
+        self.addresses = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports, 1)}
         self.nodes: dict[int, QuorumProcess] = {}
-        voters = tuple(ReplicaKey(node, f"dir-{node}") for node in self._addresses)
+        voters = tuple(ReplicaKey(node, f"dir-{node}") for node in self.addresses)
         for key in voters:
             self.format(key.id, key.directory, voters)
 
@@ -248,21 +268,32 @@ class QuorumProcesses:
 
     def start(self, *nodes: int) -> None:
         """These, or all."""
-        for node in nodes or self._addresses:
+        for node in nodes or self.addresses:
             if node in self.nodes:
                 self.nodes[node].kill()
             config = {
                 "directory": str(self.directory(node)),
                 "cluster_id": CLUSTER,
                 "node_id": node,
-                "listen": self._addresses[node],
-                "peers": {other: address for other, address in self._addresses.items() if other != node},
+                "listen": self.addresses[node],
+                "peers": {
+                    other: self._between(node, other, address)
+                    for other, address in self.addresses.items()
+                    if other != node
+                },
                 "secret": SECRET,
                 **self._config,
             }
             self.nodes[node] = QuorumProcess(config, self.folder / f"node-{node}.err")
-        for node in nodes or self._addresses:
+        for node in nodes or self.addresses:
             self.nodes[node].wait_until_started()
+
+    def hang_disk(self, node: int) -> None:
+        """Until `heal_disk`."""
+        Path(f"{self.directory(node)}.hung").touch()
+
+    def heal_disk(self, node: int) -> None:
+        Path(f"{self.directory(node)}.hung").unlink()
 
     def log(self, node: int) -> str:
         """The messages of a node."""

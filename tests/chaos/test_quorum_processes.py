@@ -1,27 +1,52 @@
-"""Three nodes of a quorum as processes that are killed and stopped: acknowledged entries stay, in their order."""
+"""Three nodes of a quorum as processes, with faults: acknowledged entries stay, in their order.
+
+The check needs no search: an entry that was acknowledged before another was begun has a smaller index, on all nodes.
+"""
 
 from __future__ import annotations
 
 import resource
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from spark_log.testing.quorum_process import QuorumProcesses, wait_until
+from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum_node.quorum_admin import QuorumAdmin
+from spark_log.testing.quorum_process import SECRET, QuorumProcesses, wait_until
+from spark_log.testing.tcp_proxy import TcpProxies
 from tests.processes import free_port
 
 
 @pytest.fixture
-def quorum(tmp_path: Path) -> Iterator[QuorumProcesses]:
-    found = QuorumProcesses(tmp_path, [free_port() for _ in range(3)], snapshot_bytes=2000)
-    found.start()
-    yield found
-    found.kill_all()
+def start(tmp_path: Path) -> Iterator[Callable[..., QuorumProcesses]]:
+    """Starts nodes, with more settings, and kills them in the end."""
+    found = []
+
+    def start(**config: Any) -> QuorumProcesses:
+        found.append(QuorumProcesses(tmp_path, [free_port() for _ in range(3)], snapshot_bytes=2000, **config))
+        found[0].start()
+        return found[0]
+
+    yield start
+    for quorum in found:
+        quorum.kill_all()
+
+
+@pytest.fixture
+def quorum(start: Callable[..., QuorumProcesses]) -> QuorumProcesses:
+    return start()
+
+
+@pytest.fixture
+def proxies() -> Iterator[TcpProxies]:
+    with TcpProxies() as found:
+        yield found
 
 
 class Acknowledged(NamedTuple):
@@ -129,3 +154,74 @@ def acknowledged(quorum: QuorumProcesses, name: str, size: int = 0) -> Acknowled
     begun_s = time.monotonic()
     quorum.append(name, size=size)
     return Acknowledged(name, begun_s, time.monotonic())
+
+
+def test_partitions_and_broken_connections_lose_nothing(
+    start: Callable[..., QuorumProcesses], proxies: TcpProxies
+) -> None:
+    """Under load: the leader is heard by nobody, then hears nobody; connections break in the middle of messages; the
+    network is slow.
+    """
+    quorum = start(between=proxies.between)
+    pairs = [(source, target) for source in (1, 2, 3) for target in (1, 2, 3) if source != target]
+    client = Client(quorum, "a")
+    try:
+        client.wait_for(5)
+        for is_heard in (False, True):
+            leader = quorum.leader().node_id
+            for pair in pairs:
+                proxies.set(*pair, is_cut=pair[is_heard] == leader)
+            client.wait_for(5)
+            for pair in pairs:
+                proxies.set(*pair)
+            client.wait_for(5)
+        for number, pair in enumerate(pairs):
+            proxies.set(*pair, break_after=2000 + 37 * number)
+        client.wait_for(10)
+        for pair in pairs:
+            proxies.set(*pair, delay_s=0.02)
+        client.wait_for(5)
+    finally:
+        client.stop()
+        for pair in pairs:
+            proxies.set(*pair)
+    check(quorum, client.found)
+
+
+def test_a_disk_that_hangs_costs_the_lead_and_no_append(start: Callable[..., QuorumProcesses]) -> None:
+    """The followers commit without the leader's disk; it hands over, and catches up when the disk answers again."""
+    quorum = start(slow_disk_ms=1000)
+    client = Client(quorum, "a")
+    try:
+        client.wait_for(5)
+        hung = quorum.leader()
+        quorum.hang_disk(hung.node_id)
+        wait_until(lambda: hung.ask("status")["role"] != "leader")
+        assert hung.ask("status")["writing_ms"] > 1000
+        client.wait_for(20)
+        quorum.heal_disk(hung.node_id)
+    finally:
+        client.stop()
+    check(quorum, client.found)
+
+
+def test_a_lost_disk_is_replaced_under_load(quorum: QuorumProcesses) -> None:
+    """With the commands' way to the nodes: the old directory is removed, and the new one is added."""
+    admin = QuorumAdmin(list(quorum.addresses.values()), SECRET)
+    client = Client(quorum, "a")
+    try:
+        client.wait_for(5)
+        lost = quorum.leader()
+        lost.kill()
+        shutil.rmtree(quorum.directory(lost.node_id))
+        quorum.format(lost.node_id, "new")
+        quorum.start(lost.node_id)
+        client.wait_for(5)
+        admin.remove_voter(ReplicaKey(lost.node_id, f"dir-{lost.node_id}"), 20)
+        admin.add_voter(ReplicaKey(lost.node_id, "new"), 20)
+        client.wait_for(5)
+        admin.hand_over(lost.node_id)
+        client.wait_for(5)
+    finally:
+        client.stop()
+    check(quorum, client.found)

@@ -1,4 +1,4 @@
-"""The batches that a leader has decided on: which become final, which are truncated, and what is told of them."""
+"""The batches that a leader has decided on: which become final, which are truncated, and which replies are sent."""
 
 from __future__ import annotations
 

@@ -103,7 +103,8 @@ STORAGE_TOOLS = {
     "pyspark_pylog.task_metadata",
 }
 """`Journal.open` opens one; a feed sends changes to the coordinator in the same way; five check, repair or copy the
-files of the storage; a quorum marks the folder of its records as one without metadata; a task that finds a pin opens no log."""
+files of the storage; a quorum marks the folder of its records as one without metadata; a task that finds a pin opens no
+log."""
 
 
 FRONTS = {"spark_log.client.administering.erasure"}

@@ -15,6 +15,7 @@ from spark_log.quorum.messages import (
     Kind,
     Message,
     Position,
+    ReplicaKey,
 )
 from tests.unit.quorum.replicas import (
     CONFIG,
@@ -185,6 +186,32 @@ def test_a_hand_over_waits_until_everything_is_committed() -> None:
     ends = give(machine, fetch(THREE, ONE, 1, Position(1, 3)), LATER_MS)
     assert [getattr(message, "successors", None) for message in ends] == [(THREE, TWO), (THREE, TWO)]
     assert machine.role == "unattached"
+
+
+def test_a_hand_over_to_one_voter_waits_for_its_disk() -> None:
+    """It is named first, though another voter has as much."""
+    machine = leader()
+    machine.append([b"x"], LATER_MS)
+    give(machine, fetch(TWO, ONE, 1, Position(1, 3)), LATER_MS)
+    assert machine.high_watermark == 3
+    assert not machine.hand_over(LATER_MS, ONE) and not machine.hand_over(LATER_MS, ReplicaKey(9, "x"))
+    assert machine.hand_over(LATER_MS, THREE) and machine.is_leader
+    ends = give(machine, fetch(THREE, ONE, 1, Position(1, 3)), LATER_MS)
+    assert [getattr(message, "successors", None) for message in ends] == [(THREE, TWO), (THREE, TWO)]
+
+
+def test_the_leader_knows_when_a_follower_had_everything() -> None:
+    """Kafka's LastCaughtUpTimestamp: one that is always one fetch behind has caught up at the fetch before."""
+    machine = leader()
+    give(machine, fetch(TWO, ONE, 1, FIRST), LATER_MS)
+    assert machine.replication()[TWO] == (2, LATER_MS, LATER_MS)
+    machine.append([b"x"], LATER_MS + 10)
+    give(machine, fetch(TWO, ONE, 1, FIRST), LATER_MS + 20)
+    assert machine.replication()[TWO].caught_up_ms == LATER_MS
+    machine.append([b"y"], LATER_MS + 30)
+    give(machine, fetch(TWO, ONE, 1, Position(1, 3)), LATER_MS + 40)
+    assert machine.replication()[TWO] == (3, LATER_MS + 40, LATER_MS + 20)
+    assert machine.replication()[THREE].caught_up_ms is None
 
 
 def test_a_hand_over_does_not_wait_for_ever() -> None:

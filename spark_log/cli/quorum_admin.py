@@ -1,0 +1,232 @@
+"""`pylog quorum describe | add-voter | remove-voter | transfer`: a quorum that runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_log.cli.base import DURATION, Failed, Verb, confirmed, guarded, pass_session
+from spark_log.cli.output import emit_fields, emit_line, emit_rows
+from spark_log.cli.session import CommandSession
+
+if TYPE_CHECKING:
+    from spark_log.quorum_node.node_status import NodeStatus
+    from spark_log.quorum_node.quorum_admin import QuorumAdmin
+
+NODES, SECRET_FILE, CA = "PYLOG_QUORUM_NODES", "PYLOG_QUORUM_SECRET_FILE", "PYLOG_QUORUM_CA"
+
+
+def node_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """How the nodes are reached, as an argument `access`."""
+
+    @click.option("--nodes", envvar=NODES, metavar="HOST:PORT,…", help=f"Addresses of nodes. [env: {NODES}]")
+    @click.option(
+        "--secret-file",
+        envvar=SECRET_FILE,
+        type=click.Path(dir_okay=False),
+        help=f"A file with the secret of the nodes. [env: {SECRET_FILE}]",
+    )
+    @click.option(
+        "--ca", envvar=CA, metavar="FILE", help=f"Certificates that verify the nodes, or `system`. [env: {CA}]"
+    )
+    @wraps(function)
+    def wrapped(*args: Any, nodes: str | None, secret_file: str | None, ca: str | None, **more: Any) -> Any:
+        return function(*args, access=Access(nodes, secret_file, ca), **more)
+
+    return wrapped
+
+
+class Access:
+    """Values of the options."""
+
+    def __init__(self, nodes: str | None, secret_file: str | None, ca: str | None) -> None:
+        self.is_given = bool(nodes)
+        self._nodes, self._secret_file, self._ca = nodes, secret_file, ca
+
+    def admin(self) -> QuorumAdmin:
+        """Raises a usage error for an option that is missing."""
+        from spark_log.quorum_node.quorum_admin import QuorumAdmin
+
+        if not self._nodes:
+            raise click.UsageError(
+                f"no nodes: give their addresses with --nodes or in {NODES}, as in --nodes 10.0.0.1:9551"
+            )
+        if not self._secret_file:
+            raise click.UsageError(f"no secret: give the file with the secret of the nodes, or {SECRET_FILE}")
+        try:
+            with open(self._secret_file) as file:
+                secret = file.read().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Failed(f"{self._secret_file} cannot be read: {error}") from error
+        return QuorumAdmin(self._nodes.split(","), secret, self._ca)
+
+
+timeout = click.option(
+    "--timeout", "timeout_ms", type=DURATION, default="30s", show_default=True, help="How long to try again."
+)
+
+
+@click.command(cls=Verb)
+@click.option("--status", "status", is_flag=True, help="Show the quorum as a whole. The default.")
+@click.option("--replication", is_flag=True, help="Show the log of each replica.")
+@node_options
+@pass_session
+def describe(session: CommandSession, access: Access, status: bool, replication: bool) -> None:
+    """Show who leads, what is committed, and who votes, or how far each replica is.
+
+    The leader answers. If no node leads, the error has the answer of each node, and the exit status is 1. Times are
+    milliseconds since 1970, as in Kafka's tool.
+
+    \b
+    Example:
+      pylog quorum describe --nodes 10.0.0.1:9551,10.0.0.2:9551 --secret-file node.secret
+      pylog quorum describe --replication
+    """
+    if status and replication:
+        raise click.UsageError("give --status or --replication, not both")
+    _, found = access.admin().leader()
+    if replication:
+        columns = ("node_id", "directory_id", "log_end_offset", "lag", "last_fetch_timestamp")
+        emit_rows(session, (*columns, "last_caught_up_timestamp", "status"), replication_rows(found, _now_ms()))
+    else:
+        fields = status_fields(found)
+        if not session.structured:
+            for name in ("current_voters", "current_observers"):
+                fields[name] = ", ".join(f"{one['id']}@{one['directory_id']}" for one in fields[name]) or None
+        emit_fields(session, fields)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def status_fields(status: NodeStatus) -> dict[str, Any]:
+    """Under the names of kafka-metadata-quorum."""
+    followers = [one for one in status.replication if one.is_voter]
+    slowest = max(followers, key=lambda one: one.lag, default=None)
+    return {
+        "cluster_id": status.cluster_id,
+        "leader_id": status.key.id,
+        "leader_epoch": status.epoch,
+        "high_watermark": status.high_watermark,
+        "max_follower_lag": 0 if slowest is None else slowest.lag,
+        "max_follower_lag_time_ms": 0 if slowest is None else _lag_time_ms(slowest.lag, slowest.caught_up_ms_ago),
+        "current_voters": [_described(status, key) for key in status.voters],
+        "current_observers": [_described(status, one.key) for one in status.replication if not one.is_voter],
+    }
+
+
+def _lag_time_ms(lag: int, caught_up_ms_ago: int | None) -> int:
+    """-1: it has not caught up in this epoch."""
+    return 0 if lag == 0 else -1 if caught_up_ms_ago is None else caught_up_ms_ago
+
+
+def _described(status: NodeStatus, key: Any) -> dict[str, Any]:
+    return {"id": key.id, "directory_id": key.directory, "endpoint": status.addresses.get(key.id)}
+
+
+def replication_rows(status: NodeStatus, now_ms: int) -> list[dict[str, Any]]:
+    """The leader's, then those of the followers and the observers."""
+
+    def row(key: Any, end: int, fetched_ms: int, caught_up_ms: int, is_now: str) -> dict[str, Any]:
+        return {
+            "node_id": key.id,
+            "directory_id": key.directory,
+            "log_end_offset": end,
+            "lag": status.log_end - end,
+            "last_fetch_timestamp": fetched_ms,
+            "last_caught_up_timestamp": caught_up_ms,
+            "status": is_now,
+        }
+
+    rows = [row(status.key, status.log_end, now_ms, now_ms, "Leader")]
+    for one in sorted(status.replication, key=lambda one: (not one.is_voter, one.key)):
+        caught_up_ms = -1 if one.caught_up_ms_ago is None else now_ms - one.caught_up_ms_ago
+        is_now = "Follower" if one.is_voter else "Observer"
+        rows.append(row(one.key, one.log_end, now_ms - one.fetched_ms_ago, caught_up_ms, is_now))
+    return rows
+
+
+@click.command("add-voter", cls=Verb)
+@click.argument("voter", metavar="ID[@DIRECTORY-ID]")
+@timeout
+@node_options
+@pass_session
+def add_voter(session: CommandSession, access: Access, voter: str, timeout_ms: int) -> None:
+    """Let a node vote that runs and fetches from the leader already.
+
+    Returns when the change is committed. While the node lacks entries the command tries again.
+
+    \b
+    Example:
+      pylog quorum add-voter 4
+      pylog quorum add-voter 3@uR5nyd2dTvGpPb6GdkqdJw
+    """
+    from spark_log.quorum_node.quorum_admin import key_of
+
+    admin = access.admin()
+    key = key_of(admin.leader()[1], voter)
+    admin.add_voter(key, timeout_ms / 1000)
+    emit_line(session, f"node {key.id} votes, with the directory {key.directory}", _fields(key))
+
+
+def _fields(key: Any) -> dict[str, Any]:
+    return {"node_id": key.id, "directory_id": key.directory}
+
+
+@click.command("remove-voter", cls=Verb)
+@click.argument("voter", metavar="ID[@DIRECTORY-ID]")
+@timeout
+@guarded
+@node_options
+@pass_session
+def remove_voter(
+    session: CommandSession, access: Access, voter: str, timeout_ms: int, dry_run: bool, yes: bool
+) -> None:
+    """Let a node no longer vote, such as one that has lost its disk.
+
+    Returns when the change is committed. A majority of the voters that stay has to run. The node that leads cannot be
+    removed: let another one lead first, with `pylog quorum transfer`.
+
+    \b
+    Example:
+      pylog quorum remove-voter 3 --yes
+    """
+    from spark_log.quorum_node.quorum_admin import key_of
+
+    admin = access.admin()
+    key = key_of(admin.leader()[1], voter)
+    if confirmed(f"remove the voter {key.id}, with the directory {key.directory}", dry_run=dry_run, yes=yes):
+        admin.remove_voter(key, timeout_ms / 1000)
+        emit_line(session, f"node {key.id} with the directory {key.directory} votes no longer", _fields(key))
+
+
+@click.command(cls=Verb)
+@click.argument("node", metavar="[ID]", type=int, required=False)
+@node_options
+@pass_session
+def transfer(session: CommandSession, access: Access, node: int | None) -> None:
+    """Let another node lead, before the one that leads is stopped.
+
+    Without ID, it is the voter with the longest log. The leader accepts no appends until it has committed what it has,
+    which takes milliseconds.
+
+    \b
+    Example:
+      pylog quorum transfer
+      pylog quorum transfer 2
+    """
+    admin = access.admin()
+    before = admin.hand_over(node)
+    after = admin.wait_for_leader(10.0)
+    emit_line(session, f"node {after} leads", {"leader_id": after, "before": before})
+    if node is not None and after != node:
+        raise Failed(f"node {after} leads, not node {node}: that one was not ready; try again")
+
+
+RUNNING = (describe, add_voter, remove_voter, transfer)
+"""Commands of a quorum that runs."""

@@ -1,0 +1,103 @@
+"""Why a change of voters is refused, and the metrics of a node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_log.errors import CoordinatorNotAvailable, NotLeaderOrFollower, RequestTimedOut, SparkLogError
+from spark_log.quorum.leading import Change
+from spark_log.quorum.messages import EMPTY, ReplicaKey
+from spark_log.quorum_node.node_metrics import metrics_text
+from spark_log.quorum_node.node_status import NodeStatus, ReplicaStatus
+from spark_log.quorum_node.node_tools import refusal
+from spark_log.quorum_node.quorum_admin import leader_among
+
+ONE, TWO, THREE = (ReplicaKey(number, f"d{number}") for number in (1, 2, 3))
+
+
+def of_replica(key: ReplicaKey, log_end: int, *, is_voter: bool) -> ReplicaStatus:
+    return ReplicaStatus(
+        key=key, is_voter=is_voter, log_end=log_end, lag=90 - log_end, fetched_ms_ago=250, caught_up_ms_ago=None
+    )
+
+
+LEADS = NodeStatus(
+    cluster_id="c",
+    key=ONE,
+    role="leader",
+    epoch=7,
+    leader=ONE,
+    voters=(ONE, TWO),
+    are_voters_committed=True,
+    high_watermark=80,
+    log_start=5,
+    log_end=90,
+    durable_end=90,
+    applied=80,
+    snapshot=EMPTY,
+    replication=(of_replica(TWO, 90, is_voter=True), of_replica(THREE, 30, is_voter=False)),
+    addresses={},
+    problems={2: None, 3: "it does not answer"},
+    elections=4,
+    writes=10,
+    write_ms_sum=25,
+    write_ms_max=9,
+    writing_ms=0,
+    is_full=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "status", "reason"),
+    [
+        (Change.DUPLICATE_VOTER, ReplicaKey(2, "new"), LEADS, "node 2 is a voter already, as 2@d2: remove that one"),
+        (Change.VOTER_NOT_FOUND, ReplicaKey(2, "new"), LEADS, "2@new is not a voter: the voters are 1@d1, 2@d2"),
+        (Change.INVALID_REQUEST, ONE, LEADS, "node 1 leads: let another node lead first"),
+        (Change.REQUEST_TIMED_OUT, THREE, LEADS, "3@d3 lacks 50 committed entries; wait for it"),
+        (Change.REQUEST_TIMED_OUT, ReplicaKey(4, "d4"), LEADS, "4@d4 does not fetch from the leader; start that node"),
+        (Change.REQUEST_TIMED_OUT, TWO, LEADS, "no majority of the other voters fetches; start them first"),
+        (
+            Change.REQUEST_TIMED_OUT,
+            THREE,
+            replace(LEADS, are_voters_committed=False),
+            "another change is not committed",
+        ),
+        (Change.NOT_LEADER_OR_FOLLOWER, TWO, replace(LEADS, leader=TWO), "this node does not lead; node 2 does"),
+    ],
+)
+def test_a_change_that_is_refused_names_the_obstacle(
+    change: Change, key: ReplicaKey, status: NodeStatus, reason: str
+) -> None:
+    error = refusal(change, status, key)
+    assert reason in str(error)
+    later = change in (Change.REQUEST_TIMED_OUT, Change.NOT_LEADER_OR_FOLLOWER)
+    assert isinstance(error, RequestTimedOut | NotLeaderOrFollower) == later
+
+
+def test_metrics_have_the_leader_the_lag_and_the_disk() -> None:
+    lines = metrics_text(LEADS).splitlines()
+    expected = {
+        "pylog_quorum_epoch 7",
+        "pylog_quorum_leader 1",
+        "pylog_quorum_high_watermark 80",
+        'pylog_quorum_lag{node="3",voter="false"} 60',
+        'pylog_quorum_fetch_age_seconds{node="2",voter="true"} 0.25',
+        'pylog_quorum_connected{node="3"} 0',
+        "# TYPE pylog_quorum_elections_total counter",
+        "pylog_quorum_fsyncs_total 10",
+        "pylog_quorum_fsync_seconds_total 0.025",
+    }
+    assert expected <= set(lines)
+    assert "pylog_quorum_leader -1" in metrics_text(replace(LEADS, leader=None, replication=()))
+
+
+def test_the_newest_leader_counts() -> None:
+    """One that was stopped may still think that it leads.  Without a leader, every answer is in the error."""
+    old = replace(LEADS, key=TWO, epoch=6)
+    answers: dict[str, NodeStatus | SparkLogError] = {"a:1": old, "b:1": LEADS}
+    assert leader_among(answers) == ("b:1", LEADS)
+    answers = {"a:1": replace(LEADS, role="prospective"), "b:1": CoordinatorNotAvailable("b:1 is away")}
+    with pytest.raises(CoordinatorNotAvailable, match="no node leads: node 1 is prospective in epoch 7; b:1 is away"):
+        leader_among(answers)
