@@ -1,4 +1,4 @@
-"""Writes of frames with data columns, without Spark: what is checked before a task runs, and what tasks do with rows."""
+"""Writes of frames with data columns, without Spark: the checks before a task runs, and those of rows in tasks."""
 
 from __future__ import annotations
 

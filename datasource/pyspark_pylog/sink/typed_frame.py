@@ -1,8 +1,8 @@
 """Frames with data columns, for topics with schemas: checked in the driver, converted by tasks.
 
-A frame has data columns if the option `topic` names its topic, and it has no column `value` of bytes or text.  Its other
-columns are data, except those of a record; the options `value.columns`, `key.column` and `timestamp.column` can say
-otherwise.
+A frame has data columns if the option `topic` names its topic, and it has no column `value` of bytes or text.  Its
+other columns are data, except those of a record; the options `value.columns`, `key.column` and `timestamp.column` can
+say otherwise.
 """
 
 from __future__ import annotations

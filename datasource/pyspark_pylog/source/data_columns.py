@@ -85,7 +85,7 @@ def _value_fields(versions: Versions, options: ReadOptions) -> list[pa.Field]:
     if without:
         raise InvalidRequest(
             f"topic {min(typed)!r} has a schema and topic {without[0]!r} has none: read both as bytes with "
-            "value.format=json, or read each of them in a load of its own"
+            "value.format=json, or read each of them in a separate load"
         )
     if options.columns is None or options.value_format == "struct":
         _check_alike(typed)
@@ -109,7 +109,7 @@ def _check_alike(typed: Mapping[str, TopicSchema]) -> None:
                 raise InvalidRequest(
                     f"topics {first!r} and {topic!r} have different schemas: column {name!r} is {_said(one, name)} and "
                     f"{_said(two, name)}. Read them as bytes with value.format=json, name the columns that they have in "
-                    "common with the option columns, or read each of them in a load of its own"
+                    "common with the option columns, or read each of them in a separate load"
                 )
 
 
@@ -187,7 +187,7 @@ def _found(versions: Versions, field: pa.Field, *, in_struct: bool) -> str:
     if len(names) > 1:
         raise InvalidRequest(
             f"schema: column {field.name!r} is spelt {' and '.join(map(repr, sorted(names)))} in the topics: read each "
-            "of them in a load of its own"
+            "of them in a separate load"
         )
     return names.pop() if names else field.name
 

@@ -96,7 +96,10 @@ def _member(field: StructField) -> str:
 
 
 def stored_columns(schema: pa.Schema, data: Mapping[str, str] = NO_DATA) -> Sequence[str]:
-    """The columns that are stored in objects and must be decoded, by their names there.  data: those of data columns."""
+    """The columns that are stored in objects and must be decoded, by their names there.
+
+    data:  the names of data columns in objects.
+    """
     return [data.get(name, name) for name in schema.names if name in STORED or name in data]
 
 

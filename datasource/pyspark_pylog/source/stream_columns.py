@@ -27,7 +27,7 @@ class StreamColumns:
         self._data: DataColumns | None = None
 
     def start(self, state: State) -> None:
-        """Find the columns.  Raises InvalidRequest for a column that a topic does not have, or has with another type."""
+        """Find the columns.  Raises InvalidRequest for one that a topic does not have, or has with another type."""
         found = self._versions(state)
         if found == self._seen:
             return
