@@ -232,11 +232,18 @@ def test_spark_writes_and_reads_data_columns(spark: SparkSession, url: str, log:
 def test_spark_streams_aggregates_into_a_topic_with_a_schema(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:
-    """By `spark_log.sink`; bytes are parsed by Spark before the write."""
+    """By `spark_log.sink`, and by SQL; bytes are parsed by Spark before the write."""
     log.create_topic(NewTopic("totals", 1, schema="country STRING, total BIGINT"))
     totals = load_stream(spark, url, "t").groupBy("country").agg(F.sum("amount").alias("total"))
     to_sink(totals, spark_log.sink(url, topic="totals"), tmp_path / "ck", "update")
-    assert sorted(load(spark, url, "totals").select("country", "total").collect()) == [("DE", 10), ("FR", None)]
+    place = f"path '{url}'"
+    spark.sql(
+        f"CREATE OR REPLACE TEMP VIEW ins (country STRING, total BIGINT) USING pylog OPTIONS ({place}, topic 'totals')"
+    )
+    spark.sql("INSERT INTO ins VALUES ('IT', 5)")
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW seen USING pylog OPTIONS ({place}, subscribe 'totals')")
+    found = spark.sql("SELECT country, total FROM seen ORDER BY country").collect()
+    assert found == [("DE", 10), ("FR", None), ("IT", 5)]
 
     texts = spark.createDataFrame([('{"id": 5, "country": "IT"}',)], "value string")
     with pytest.raises(Exception, match="from_json"):

@@ -144,8 +144,7 @@ def data_columns(versions: Versions, schema: pa.Schema, options: ReadOptions) ->
     schema:  as `arrow_schema` gives it.
     Raises InvalidRequest for a column that a topic does not have, or has with another type.
     """
-    struct = [] if schema.get_field_index("value") < 0 else _members(schema.field("value"), options)
-    named = [field for field in schema if field.name not in TYPES]
+    struct, named = _wanted(schema, options)
     if not struct and not named:
         return None
     if struct and named:
@@ -159,6 +158,12 @@ def data_columns(versions: Versions, schema: pa.Schema, options: ReadOptions) ->
     target = TopicSchema(0, to_json(pa.schema([pa.field(found[field.name], field.type) for field in wanted])))
     stored = {} if struct else {name: stored_name(column) for name, column in found.items()}
     return DataColumns(stored, ValueRead(target, bool(struct), options.parse_json))
+
+
+def _wanted(schema: pa.Schema, options: ReadOptions) -> tuple[list[pa.Field], list[pa.Field]]:
+    """The data columns of a frame: those in its struct `value`, and those with their own columns."""
+    struct = [] if schema.get_field_index("value") < 0 else _members(schema.field("value"), options)
+    return struct, [field for field in schema if field.name not in TYPES]
 
 
 def _members(value: pa.Field, options: ReadOptions) -> list[pa.Field]:
@@ -217,13 +222,15 @@ def planned_data(
     state: State, reads: Sequence[SliceRead], schema: pa.Schema, options: ReadOptions
 ) -> DataColumns | None:
     """The data columns of a frame, for the tasks of a plan.  Raises as `data_columns` and `check_reads`."""
+    if not any(_wanted(schema, options)):
+        return None
     data = data_columns(versions_of(state, topics_asked_for(options, state.names)), schema, options)
-    check_reads(state, reads, data)
+    check_typed(state, reads, value_of(data))
     return data
 
 
 def check_reads(state: State, reads: Sequence[SliceRead], data: DataColumns | None) -> None:
-    """Check that planned reads have the data columns of a frame.
+    """Check that reads which are planned later, perhaps of other topics, have the data columns of a frame.
 
     Raises InvalidRequest for topics that do not have them, and for records from before the schema, unless they are
     parsed.

@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import ReadOptions
-from pyspark_pylog.source.data_columns import DataColumns, check_reads, data_columns, versions_of
+from pyspark_pylog.source.data_columns import DataColumns, data_columns, value_of, versions_of
 from pyspark_pylog.source.ranges import topics_asked_for
 from spark_log.client.reading.plan import SliceRead
+from spark_log.client.reading.typed import check_typed
 from spark_log.metadata.schemas import schema_of
 from spark_log.metadata.state import State
 
@@ -28,24 +29,19 @@ class StreamColumns:
 
     def start(self, state: State) -> None:
         """Find the columns.  Raises InvalidRequest for one that a topic does not have, or has with another type."""
-        found = self._versions(state)
+        topics = topics_asked_for(self._options, state.names)
+        found = _newest(state, topics)
         if found == self._seen:
             return
         self._warn(state, found)
-        self._seen = found
-        topics = topics_asked_for(self._options, state.names)
         self._data = data_columns(versions_of(state, topics), self._schema, self._options)
+        self._seen = found
 
     def of(self, state: State, reads: Sequence[SliceRead]) -> DataColumns | None:
-        """The data columns, for the tasks of a micro-batch.  Raises as `start` and `check_reads`."""
+        """The data columns, for the tasks of a micro-batch.  Raises as `start` and `check_typed`."""
         self.start(state)
-        check_reads(state, reads, self._data)
+        check_typed(state, reads, value_of(self._data))
         return self._data
-
-    def _versions(self, state: State) -> dict[str, int]:
-        ids = (state.names[topic] for topic in topics_asked_for(self._options, state.names))
-        schemas = {topic_id: schema_of(state, topic_id) for topic_id in ids}
-        return {topic_id: schema.version if schema else 0 for topic_id, schema in schemas.items()}
 
     def _warn(self, state: State, found: dict[str, int]) -> None:
         """Log a warning for each topic that has a newer schema than before."""
@@ -58,3 +54,9 @@ class StreamColumns:
                     f"topic {state.topics[topic_id].name!r} has version {version} of its schema now, and this query reads "
                     f"{reads}: restart the query to read the new columns",
                 )
+
+
+def _newest(state: State, topics: Sequence[str]) -> dict[str, int]:
+    """By topic id, the newest version of the schema; 0: none."""
+    schemas = {state.names[topic]: schema_of(state, state.names[topic]) for topic in topics}
+    return {topic_id: schema.version if schema else 0 for topic_id, schema in schemas.items()}
