@@ -52,7 +52,7 @@ def create_command(topic: NewTopic, topic_id: str) -> CreateTopic:
 
 
 def set_schema(journal: Journal, topic: str, schema: pa.Schema, deadline_ms: int | None = None) -> TopicSchema:
-    """Give a topic a schema, or the next version of it; one that is in place already is no change.
+    """Give a topic a schema, or the next version of it; one that is in place already changes nothing.
 
     schema:  in the canonical form (`as_schema`).
     Raises IncompatibleSchema, UnknownTopicOrPartition.

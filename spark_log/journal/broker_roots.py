@@ -89,6 +89,7 @@ class Roots(Mapping[int, ObjectStore]):
         self._late: dict[int, int] = {}
         """Until when other roots are tried before that of a broker, on the monotonic clock."""
         self._opened: dict[tuple[int, str, str], ObjectStore] = {}
+        """By (broker, URL, directory), without those of former registrations."""
         self._checked: set[tuple[int, str]] = set()
         """(broker, directory) of the roots whose description was right when this process first used them."""
         self.of_this_log: set[tuple[int, str]] = set()
@@ -122,7 +123,9 @@ class Roots(Mapping[int, ObjectStore]):
         key = broker, url, known.directory
         store = self._opened.get(key)
         if store is None:
-            self._opened[key] = store = self.open(broker, url, dict(known.options), guard)
+            store = self.open(broker, url, dict(known.options), guard)
+            kept = {one: it for one, it in self._opened.items() if one[0] != broker or one[2] == known.directory}
+            self._opened = {**kept, key: store}  # another dict: other threads may look at this one
         return store
 
     def open(self, broker: int, url: str, registered: Mapping[str, str], guard: Guard | None = None) -> ObjectStore:

@@ -74,18 +74,18 @@ class RootThreads:
             if len(root.jobs) < root.idle:
                 root.work.notify()
             elif root.threads < THREADS_MAX:
-                self._add_thread(where[0], root, is_needed=hangs or not root.threads)
+                self._add_thread(where, root, is_needed=hangs or not root.threads)
             root.jobs.append(job)
 
-    def _add_thread(self, broker: int, root: _Root, *, is_needed: bool) -> None:
+    def _add_thread(self, where: Directory, root: _Root, *, is_needed: bool) -> None:
         """is_needed: the threads that there are will not take another job."""
-        name = f"{self._name}-{broker}"
+        name = f"{self._name}-{where[0]}"
         try:
-            threading.Thread(target=partial(self._run, root, name), name=name, daemon=True).start()
+            threading.Thread(target=partial(self._run, where, root, name), name=name, daemon=True).start()
         except RuntimeError as error:
             if is_needed:
                 raise StorageUnavailable(
-                    f"no thread for the root of broker {broker} can be started: {error}"
+                    f"no thread for the root of broker {where[0]} can be started: {error}"
                 ) from error
         else:
             root.threads += 1
@@ -96,13 +96,13 @@ class RootThreads:
         if root is not None:
             root.moved_ms = self._clock.monotonic_ms()
 
-    def _run(self, root: _Root, name: str) -> None:
-        while (job := self._next(root)) is not None:
+    def _run(self, where: Directory, root: _Root, name: str) -> None:
+        while (job := self._next(where, root)) is not None:
             threading.current_thread().name = name
             job()
             threading.current_thread().name = "pylog-idle"
 
-    def _next(self, root: _Root) -> Callable[[], None] | None:
+    def _next(self, where: Directory, root: _Root) -> Callable[[], None] | None:
         """The next job; None: the thread ends."""
         with self._lock:
             root.moved_ms = self._clock.monotonic_ms()
@@ -111,6 +111,8 @@ class RootThreads:
                 if not root.work.wait(IDLE_S) and not root.jobs:
                     root.idle -= 1
                     root.threads -= 1
+                    if not root.threads:
+                        self._roots.pop(where, None)
                     return None
             root.idle -= 1
             root.moved_ms = self._clock.monotonic_ms()

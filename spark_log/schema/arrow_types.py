@@ -151,7 +151,9 @@ def is_list(given: pa.DataType) -> bool:
 def unsupported(type_name: str, column: str) -> InvalidSchema:
     """The error for a column of an unsupported type."""
     word = type_name.lower().lstrip("'\" ")
-    instead = next((use for name, use in INSTEAD.items() if name in word), "a supported one: docs/tasks/typed.md lists them")
+    instead = next(
+        (use for name, use in INSTEAD.items() if name in word), "a supported one: docs/tasks/typed.md lists them"
+    )
     return InvalidSchema(f"column {column} has type {type_name}, which a topic cannot have: use {instead}")
 
 

@@ -39,7 +39,7 @@ class Layout(NamedTuple):
     data: Mapping[str, str]
     """Name in the frame, by data column."""
     whole: str | None
-    """Name of the column that has the whole value as a struct; None: the data has columns of its own."""
+    """Name of the column that has the whole value as a struct; None: each data column is a column of the frame."""
 
 
 def layout_of(given: Sequence[str], schema: TopicSchema, names: ColumnNames = DEFAULT_NAMES, topic: str = "") -> Layout:

@@ -1,7 +1,7 @@
 """Values of typed topics as JSON, and JSON as values.
 
-Written as Spark's `to_json` does: fields that are null are left out, times are ISO 8601 (those with a zone in UTC), bytes
-are base64, and numbers that JSON lacks are the texts "NaN", "Infinity" and "-Infinity".
+Written as Spark's `to_json` does: fields that are null are left out, times are ISO 8601 (those with a zone in UTC),
+bytes are base64, and numbers that JSON lacks are the texts "NaN", "Infinity" and "-Infinity".
 """
 
 from __future__ import annotations

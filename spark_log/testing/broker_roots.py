@@ -7,24 +7,62 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spark_log.client.log import Log
+from spark_log.client.producing.append import upload_rows
 from spark_log.journal.broker_roots import BrokerFile, Roots, write_broker_file
+from spark_log.metadata.commands import Append
+from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replica_commands import RegisterBroker
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import holders
+from spark_log.model import ACKS_LEADER
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 from spark_log.store.retry import with_retries
 from spark_log.testing.stores import ControlledStore
 
 
-def register_broker(log: Log, broker: int, url: str, *, replaces: bool = False, lose_data: bool = False) -> str:
+def register_broker(
+    log: Log,
+    broker: int,
+    url: str,
+    *,
+    is_async: bool = False,
+    keep_ms: int = 0,
+    replaces: bool = False,
+    lose_data: bool = False,
+) -> str:
     """Register a root with a new, empty directory; returns the name of the directory."""
     directory = f"{random.getrandbits(64):016x}"
     write_broker_file(open_store(url), BrokerFile(cluster_id=log.cluster_id, broker=broker, directory=directory))
     log.journal.propose(
-        RegisterBroker(broker=broker, directory=directory, url=url, replaces=replaces, lose_data=lose_data)
+        RegisterBroker(
+            broker=broker,
+            directory=directory,
+            url=url,
+            is_async=is_async,
+            keep_ms=keep_ms,
+            replaces=replaces,
+            lose_data=lose_data,
+        )
     )
     return directory
+
+
+def commit_on_leader(log: Log, topic: str, rows: Sequence[dict[str, bytes]]) -> None:
+    """Records with acks=1 of a process that has died since."""
+    state = log.journal.refresh()
+    uploaded = upload_rows(log.journal, topic, rows, state.version, acks=ACKS_LEADER)
+    commit = CommitRecord(
+        producer=log.journal.context.unique(),
+        sequence=0,
+        birth=state.version,
+        upload_epoch=state.version,
+        objects=uploaded.objects,
+        slices=uploaded.slices,
+        placed=uploaded.placed,
+        acks=ACKS_LEADER,
+    )
+    log.journal.propose(Append(commit=commit))
 
 
 class ControlledRoots(Roots):

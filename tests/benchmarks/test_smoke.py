@@ -32,6 +32,7 @@ TINY = {
     "plan": "--rows 300 --rounds 1",
     "producers": "--rows 2000",
     "quorum": "--rows 20 --rounds 1",
+    "replica_month": "--days 2.5",
     "replica_state": "--rows 4000",
     "replicas": f"--rows 100 {ONCE}",
     "spark_read": f"--rows 80000 {ONCE}",

@@ -28,8 +28,7 @@ from spark_log.model import LATEST, TopicPartition
 from spark_log.node.broker_health import broker_findings
 from spark_log.node.replicator import Replicator
 from spark_log.node.verify import verify
-from spark_log.testing.broker_roots import ControlledRoots, register_broker
-from tests.node.replicated_logs import commit_on_leader
+from spark_log.testing.broker_roots import ControlledRoots, commit_on_leader, register_broker
 from tests.services import Services
 
 ROWS = [{"value": b"%d" % number} for number in range(9)]

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 
 from spark_log import Log, connect
-from spark_log.client.producing.append import upload_rows
 from spark_log.client.producing.topic_rules import topic_spec
 from spark_log.client.producing.upload import Uploader
 from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile, write_broker_file
@@ -21,7 +20,7 @@ from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replica_commands import RegisterBroker
 from spark_log.metadata.replicas import copies_of, epoch_of, group_number
 from spark_log.metadata.state import State
-from spark_log.model import ACKS_ALL, ACKS_LEADER, Placed
+from spark_log.model import ACKS_ALL, Placed
 from spark_log.segment.conform import conform
 from spark_log.store.memory import MemoryStore
 from spark_log.store.open import open_store
@@ -137,20 +136,3 @@ def move_back(folder: Path, broker: int) -> None:
 
 def is_described(folder: Path, broker: int) -> bool:
     return (folder / f"broker-{broker}" / BROKER_KEY).exists()
-
-
-def commit_on_leader(log: Log, topic: str, rows: Sequence[dict[str, bytes]]) -> None:
-    """Records with acks=1 of a process that has died since."""
-    state = log.journal.refresh()
-    uploaded = upload_rows(log.journal, topic, rows, state.version, acks=ACKS_LEADER)
-    commit = CommitRecord(
-        producer=log.journal.context.unique(),
-        sequence=0,
-        birth=state.version,
-        upload_epoch=state.version,
-        objects=uploaded.objects,
-        slices=uploaded.slices,
-        placed=uploaded.placed,
-        acks=ACKS_LEADER,
-    )
-    log.journal.propose(Append(commit=commit))

@@ -17,8 +17,7 @@ from spark_log.node.checked_copies import Pace
 from spark_log.node.maintain import maintain_once
 from spark_log.node.moving import Mover, Moves
 from spark_log.node.verify import verify
-from spark_log.testing.broker_roots import register_broker
-from tests.node.replicated_logs import commit_on_leader
+from spark_log.testing.broker_roots import commit_on_leader, register_broker
 
 TP = TopicPartition("t", 0)
 

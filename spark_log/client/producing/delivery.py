@@ -304,7 +304,7 @@ def groups_of(spec: TopicSpec, partitions: Ints) -> Ints:
 
 
 def rows_for(spec: TopicSpec, columns: Columns, start: int, end: int) -> tuple[Rows, dict[int, SparkLogError]]:
-    """Single records `start` to `end` as rows of a topic, and the errors of some of them, by their index among these."""
+    """Single records `start` to `end` as rows of a topic, and the errors of some, by their index among these."""
     values = columns.values[start:end]
     if spec.schema is not None:
         return typed_rows(to_rows(columns, start, end, with_values=False), values, spec)

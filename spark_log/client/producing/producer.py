@@ -130,8 +130,8 @@ class Producer:
 
         A topic that does not exist is created, if `auto.create.topics.enable` allows it.
 
-        value, key:    bytes, str (as UTF-8) or None; with a serializer set, the values that it accepts.  For a topic with
-                       a schema, the value is a dict of its columns, or None.
+        value, key:    bytes, str (as UTF-8) or None; with a serializer set, the values that it accepts.  For a topic
+                       with a schema, the value is a dict of its columns, or None.
         headers:       pairs of a name and a value, which is bytes or None.
         partition:     its number; None: the `partitioner` chooses it.
         timestamp_ms:  milliseconds since 1970; None: the current time.

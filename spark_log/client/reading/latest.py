@@ -104,8 +104,8 @@ def fetch_latest(
 
     reads:   parts of `view`; of each partition in offset order.
     view:    all reads of their partitions, from the first of `reads` to the end of the view, at one version.
-    columns: of key, value, timestamp, headers and data columns; results also tell which records are tombstones, and have
-             what `where` needs.
+    columns: of key, value, timestamp, headers and data columns; results also tell which records are tombstones, and
+             have what `where` needs.
     """
     wanted = columns_to_read([*columns, TOMBSTONE.name], where)
     by_partition = {key: list(group) for key, group in groupby(view, _partition)}

@@ -42,6 +42,7 @@ from spark_log.model import ACKS_ALL, Slice
 from spark_log.testing.replica_sim.roots import Roots
 from spark_log.testing.sim.constants import Constants
 from spark_log.testing.sim.content import PlainCodec, Row
+from spark_log.testing.sim.once import Once
 from spark_log.testing.sim.oracle import Oracle
 from spark_log.testing.sim.world import Violation
 
@@ -68,11 +69,11 @@ def _place(key: str) -> Place:
 class ReplicaOracle(Oracle):
     """Knows each disk, and what each object should have."""
 
-    def __init__(self, grace: int, constants: Constants, waited_ms: int) -> None:
+    def __init__(self, grace: int, constants: Constants, waited_ms: int, once: Once) -> None:
         """
         waited_ms:  how long a swap waits for a fenced replica.
         """
-        super().__init__(PlainCodec(), grace, constants, 0)
+        super().__init__(PlainCodec(), grace, constants, 0, once)
         self._waited_ms = waited_ms
         self.contents: dict[str, Any] = {}
         """By object, what was put first."""
@@ -290,27 +291,26 @@ class ReplicaOracle(Oracle):
     # ----------------------------------------------------------------------------------------------------------- checks
 
     def _note_version(self, before: State) -> None:
-        state = self.state
+        state, earlier = self.state, self.once.objects(before)
         for key, part in state.partitions.items():
             was = before.partitions.get(key)
             if was is not None and part.readable_end < was.readable_end:
                 raise Violation(f"visible: readers saw {key} up to {was.readable_end}, now to {part.readable_end}")
-        for name, row in state.objects.items():
-            old = before.objects.get(name)
+        for name, row in self.once.objects(state).items():
+            old = earlier.get(name)
             if old is not None and old.copies == row.copies and before.brokers is state.brokers:
                 continue
             known = copies_of(state, row)
             brokers = (OWN_BROKER,) if known is None else known.brokers
             found = self._promised.setdefault(name, set())
             found |= {(directory_of(state, broker), name) for broker in brokers}
-        for name in before.objects:
-            if name not in state.objects:
-                self._promised.pop(name, None)
+        for name in self.once.objects(before).keys() - self.once.objects(state).keys():
+            self._promised.pop(name, None)
 
     def check(self) -> None:
         """All promises about the newest version."""
         state = self.state
-        for name, row in state.objects.items():
+        for name, row in self.once.objects(state).items():
             known = copies_of(state, row)
             for broker in (OWN_BROKER,) if known is None else known.brokers:
                 place = (directory_of(state, broker), name)
@@ -325,7 +325,7 @@ class ReplicaOracle(Oracle):
             if part.readable_end != visible_end(state, key):
                 raise Violation(f"visible: {key} up to {part.readable_end}, what is pending is {state.pending}")
         pending = {name for one in state.pending for name in one.objects}
-        holders_of = [copies_of(state, row) for name, row in state.objects.items() if name not in pending]
+        holders_of = [copies_of(state, row) for name, row in self.once.objects(state).items() if name not in pending]
         for number, group in state.placement_groups.items():
             some = [one.brokers for one in holders_of if one is not None and one.group == number and one.brokers]
             lacking = [broker for broker in group.isr if any(broker not in brokers for brokers in some)]
@@ -348,7 +348,7 @@ class ReplicaOracle(Oracle):
         """Copies that the state has and no disk."""
         return [
             f"{name} on broker {broker}"
-            for name, row in state.objects.items()
+            for name, row in self.once.objects(state).items()
             if (known := copies_of(state, row)) is not None
             for broker in known.brokers
             if not self.has_copy(state, broker, name)

@@ -130,12 +130,13 @@ def _lose(sim: ReplicaSimulation, view: View, since: dict[tuple[str, ...], int])
     since.update(seen)
     for objects, commit in lost.items():
         if is_gone(state, commit) or sim.now - seen[objects] >= sim.lost_ms:
-            view = yield from _give_up(sim, view, commit)
+            view = yield from _give_up(sim, view, state, commit)
     return view
 
 
-def _give_up(sim: ReplicaSimulation, view: View, commit: PendingCommit) -> Steps[View]:
-    state, groups = view.state, dict[int, list[PlacedRun]]()
+def _give_up(sim: ReplicaSimulation, view: View, state: State, commit: PendingCommit) -> Steps[View]:
+    """state:  in which the commit is lost; in the view it may be another one by now."""
+    groups = dict[int, list[PlacedRun]]()
     for key, entries in sorted(lost_entries(state, commit).items()):
         run = PlacedRun(key, (), entries[-1].end - entries[0].start)
         groups.setdefault(group_number(state, key), []).append(run)
@@ -158,10 +159,10 @@ def _give_up(sim: ReplicaSimulation, view: View, commit: PendingCommit) -> Steps
     return view
 
 
-def _lacked(state: State, number: int, broker: int) -> list[str]:
+def _lacked(sim: ReplicaSimulation, state: State, number: int, broker: int) -> list[str]:
     return sorted(
         name
-        for name, row in state.objects.items()
+        for name, row in sim.once.objects(state).items()
         if (known := copies_of(state, row)) is not None
         and known.group == number
         and broker not in known.brokers
@@ -173,7 +174,7 @@ def _replicate(sim: ReplicaSimulation, view: View, number: int, broker: int) -> 
     state, objects, bad, found = view.state, list[Object](), list[Copy](), list[Copy]()
     epoch = epoch_of(state, broker)
     assert epoch is not None
-    lacked = _lacked(state, number, broker)
+    lacked = _lacked(sim, state, number, broker)
     for name in sim.rng.sample(lacked, min(COPIED_AT_ONCE, len(lacked))):
         known = copies_of(state, state.objects[name])
         assert known is not None
@@ -251,7 +252,7 @@ def scrubber(sim: ReplicaSimulation) -> Steps[None]:
             continue
         view = yield from sim.refresh(view)
         bad, state = list[Copy](), view.state
-        for name, row in sorted(state.objects.items()):
+        for name, row in sorted(sim.once.objects(state).items()):
             known = copies_of(state, row)
             for broker in known.brokers if known is not None else ():
                 if not sim.oracle.has_copy(state, broker, name) and (yield from is_bad(sim, state, broker, name)):

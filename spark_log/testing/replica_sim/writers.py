@@ -26,7 +26,7 @@ from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replica_commands import AddPendingCopies
 from spark_log.metadata.replica_state import OWN_BROKER
-from spark_log.metadata.replicas import group_number
+from spark_log.metadata.replicas import copies_of, group_number, keeps
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import ACKS_ALL, ACKS_LEADER, DataObject, Run, Slice
 from spark_log.testing.replica_sim.copying import (
@@ -224,9 +224,12 @@ def reader(sim: ReplicaSimulation) -> Steps[None]:
 
 
 def _check_kept(sim: ReplicaSimulation, state: State, name: str) -> None:
-    """No copy that a reader has planned with may have been deleted."""
+    """No copy that a reader has planned with may have been deleted, unless its state says that it is old."""
     sim.oracle.seen["unread"] += 1
-    places = [(directory_of(state, broker), name) for broker in (OWN_BROKER, *sorted(state.brokers))]
+    known = copies_of(state, state.objects[name])
+    holders = () if known is None else known.brokers
+    kept = [one for one in (OWN_BROKER, *sorted(state.brokers)) if one in holders or keeps(state, one, name)]
+    places = [(directory_of(state, broker), name) for broker in kept]
     gone = [place for place in places if place in sim.oracle.collected]
     if gone:
         raise Violation(f"referenced: {gone} were deleted, and version {state.version} has the object")

@@ -62,7 +62,7 @@ class Result(NamedTuple):
 def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
     """Run a seed, without one of the rules if a mutation is named."""
     sim = Simulation(seed, transcript=transcript)
-    with patched(sim.constants.patches()), mutated(mutation):
+    with patched((*sim.constants.patches(), *sim.once.patches())), mutated(mutation):
         return _simulate(sim, seed)
 
 

@@ -29,6 +29,7 @@ from spark_log.model import DataObject, Run, Slice
 from spark_log.testing.sim.blocking import SimulatedProcess, SimulatedStore, format_file
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
 from spark_log.testing.sim.content import COMPACTED, KEYED, Codec, PlacedRun, PlainCodec, Row, SegmentCodec, whole_run
+from spark_log.testing.sim.once import Once
 from spark_log.testing.sim.oracle import Oracle
 from spark_log.testing.sim.world import FaultRates, World
 
@@ -69,7 +70,8 @@ class Simulation:
         rates = FaultRates.draw(rng, self.age)
         self.grace = self.age - 2 * rates.skew_ms
         """A clock may be behind when an object is dropped, and another one ahead when the fence moves."""
-        self.oracle = Oracle(self.codec, self.grace, self.constants, rates.ahead_ms)
+        self.once = Once()
+        self.oracle = Oracle(self.codec, self.grace, self.constants, rates.ahead_ms, self.once)
         self.world = World(rng, rates, self.oracle, transcript=transcript)
         self.oracle.files = self.world.store.files
         self.world.store.files[META][FORMAT_KEY] = format_file()

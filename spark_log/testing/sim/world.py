@@ -119,7 +119,10 @@ class Store:
         self._watcher = watcher
 
     def folder(self, key: str) -> dict[str, Any]:
-        return self.files[next(prefix for prefix in self.files if key.startswith(prefix))]
+        for prefix, files in self.files.items():
+            if key.startswith(prefix):
+                return files
+        raise KeyError(key)
 
     def apply(self, op: Op, now: int, decided: State | None = None) -> Any:
         """Carry an operation out and return its answer."""
