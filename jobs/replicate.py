@@ -34,12 +34,18 @@ from spark_log.cli.units import parse_rate
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.replicas import epoch_of
 from spark_log.metadata.state import State
-from spark_log.node.broker_copies import BYTES_AT_ONCE, Copied, copies_wanted, next_share, record_copies
+from spark_log.node.broker_copies import (
+    BYTES_AT_ONCE,
+    Copied,
+    backlog_bytes,
+    copies_wanted,
+    next_share,
+    record_copies,
+)
 from spark_log.node.broker_duties import replicate_every, replicate_once
 from spark_log.node.checked_copies import Pace, rate_of
 from spark_log.node.copy_threads import log_problems
 from spark_log.node.object_copying import CopiedObjects, ObjectCopying, WantedCopy
-from spark_log.node.replicator import lag_of
 
 SHARES_PER_SLOT = 4
 """Tasks of one round for each one that runs at a time: after a round, the copies are recorded."""
@@ -101,7 +107,7 @@ class TaskCopier:
         """A round ends with its last task.  So it is limited by the bytes that it copies, and not by `limit_ms`."""
         slots, rate = self._spark.sparkContext.defaultParallelism, rate_of(self._log, self._rate)
         left = {broker: copies_wanted(state, broker) for broker in brokers}
-        backlog = sum(lag_of(state, broker).bytes for broker in brokers)
+        backlog = sum(backlog_bytes(state, broker) for broker in brokers)
         shares = plan_shares(left, share_bytes(backlog, slots, rate), slots * SHARES_PER_SLOT)
         done = {broker: Copied(left=next(left[broker], None) is not None) for broker in brokers}
         try:

@@ -280,6 +280,10 @@ class NoSpace(StorageError):
     """The disk is full, or its quota is used up.  Nothing was written."""
 
 
+class NoCredentials(StorageError):
+    """This process was given no credentials for a bucket.  That says nothing of the bucket."""
+
+
 class StorageUnavailable(StorageError):
     """The storage did not answer, or was busy, during all retries.  Unless `maybe_applied`, nothing was committed."""
 

@@ -7,11 +7,16 @@ one win.  Reads run in parallel.
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
@@ -19,6 +24,13 @@ from werkzeug.serving import make_server
 
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 READS = ("GET", "HEAD")
+ALONE = """
+import time
+from tests.s3_server import s3_server
+with s3_server() as url:
+    print(url, flush=True)
+    time.sleep(600)
+"""
 
 
 BUSY = (
@@ -79,6 +91,24 @@ def s3_server(faults: Faults | None = None) -> Iterator[str]:
     yield f"http://127.0.0.1:{server.port}"
     server.shutdown()
     serving.join()
+
+
+@contextmanager
+def s3_process() -> Iterator[tuple[str, int]]:
+    """The server in a process that can be stopped, with a bucket "bucket": its URL and the process."""
+    import boto3
+
+    keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
+    root = Path(__file__).parents[1]
+    with subprocess.Popen([sys.executable, "-c", ALONE], cwd=root, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            url = process.stdout.readline().strip()
+            boto3.client("s3", endpoint_url=url, **keys).create_bucket(Bucket="bucket")
+            yield url, process.pid
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+            process.kill()
 
 
 def _one_change_at_a_time(app: App) -> App:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_log.groups.group import GroupConfig
-from spark_log.node.serve import Running, start
+from spark_log.node.serve import MakePages, Running, start
 from spark_log.node.serve_config import Config
 from spark_log.store.base import ObjectStore
 
@@ -29,7 +29,9 @@ class Services:
     def run(self, steps: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(steps, self._loop).result(30)
 
-    def start(self, folder: Path, store: ObjectStore | None = None, **settings: Any) -> Running:
+    def start(
+        self, folder: Path, store: ObjectStore | None = None, pages: MakePages | None = None, **settings: Any
+    ) -> Running:
         """A coordinator of the log in a folder, or at another `url` or in a store, on a port that is free."""
         config = Config(
             **{
@@ -41,7 +43,7 @@ class Services:
                 **settings,
             },
         )
-        running: Running = self.run(start(config, store))
+        running: Running = self.run(start(config, store, pages))
         self._running[folder] = running
         return running
 

@@ -17,6 +17,7 @@ from spark_log.positions import format_timestamp_ms
 from spark_log.text import counted
 
 if TYPE_CHECKING:
+    from spark_log.client.administering.broker_views import BrokerDescription
     from spark_log.client.log import Log
     from spark_log.model import TopicPartition
 
@@ -71,11 +72,13 @@ def add(
 def list_brokers(session: CommandSession) -> None:
     """List brokers: where they are, whether they are active, what they have and what they lack.
 
+    The log does not know what the root of a fenced broker has lost meanwhile, so a table shows ? for what it lacks.
+
     \b
     Example:
       pylog broker list
     """
-    rows = [one._asdict() for one in session.connect().admin.describe_cluster().brokers]
+    rows = [_row(session, one) for one in session.connect().admin.describe_cluster().brokers]
     columns = [
         "broker",
         "state",
@@ -88,7 +91,20 @@ def list_brokers(session: CommandSession) -> None:
         "lacking_bytes",
         "root",
     ]
-    emit_rows(session, columns, rows, wide=["keep_ms", "epoch", "directory", "reason"])
+    emit_rows(session, columns, rows, wide=["keep_ms", "is_drained", "epoch", "directory", "reason"])
+
+
+def _row(session: CommandSession, one: BrokerDescription) -> dict[str, object]:
+    """A broker as a table shows it: nobody knows what the root of a fenced one has lost meanwhile."""
+    row = one._asdict()
+    if session.structured or session.output == "csv":
+        return row
+    row["keep_ms"] = row["keep_ms"] or "all"
+    if one.is_drained:
+        row["state"] += ", drained"
+    if one.state == "fenced":
+        row.update(lacking_objects="?", lacking_bytes="?")
+    return row
 
 
 @verb(broker)
@@ -108,26 +124,35 @@ def describe(session: CommandSession, broker: int) -> None:
     since = format_timestamp_ms(found.since) if found.since else None
     sizes = admin.describe_log_dirs()[broker].partitions
     rows = [{"topic": tp.topic, "partition": tp.partition, "bytes": size} for tp, size in sorted(sizes.items())]
-    fields = {**found._asdict(), "since": since}
+    fields = {**_row(session, found), "since": since}
     emit_parts(session, fields, {"partitions": Table(["topic", "partition", "bytes"], rows)})
 
 
 @verb(broker)
 @broker_id
-@click.option("--rack", metavar="NAME", required=True, help="Its rack; '' for none.")
+@click.option("--rack", metavar="NAME", help="Its rack; '' for none.")
+@click.option("--drained/--not-drained", default=None, help="Whether new topics and automatic plans leave it out.")
 @pass_session
-def alter(session: CommandSession, broker: int, rack: str) -> None:
-    """Change the rack of a broker, which may be 0, the log's own root.
+def alter(session: CommandSession, broker: int, rack: str | None, drained: bool | None) -> None:
+    """Change the rack of a broker, which may be 0, the log's own root, or whether it gets replicas.
 
     Replicas stay where they are; new topics are placed by the new rack, and readers in it read from there first.
 
     \b
     Example:
       pylog broker alter 0 --rack a
+      pylog broker alter 1 --not-drained
     """
-    done = session.connect().admin.alter_broker(broker, rack=rack)
-    text = f"broker {broker} is in rack {rack!r}" if rack else f"broker {broker} has no rack"
-    emit_line(session, text, {"broker": broker, "rack": rack, "changed": done})
+    if rack is None and drained is None:
+        raise click.UsageError("nothing to alter: give --rack, --drained or --not-drained")
+    done = session.connect().admin.alter_broker(broker, rack=rack, drained=drained)
+    parts = []
+    if rack is not None:
+        parts.append(f"is in rack {rack!r}" if rack else "has no rack")
+    if drained is not None:
+        parts.append("gets no replicas automatically" if drained else "may get replicas")
+    fields = {"broker": broker, "rack": rack, "drained": drained, "changed": done}
+    emit_line(session, f"broker {broker} {' and '.join(parts)}", fields)
 
 
 @verb(broker)
@@ -190,8 +215,8 @@ def drain(session: CommandSession, broker: int, dry_run: bool, throttle: int | N
     """Move all replicas from a broker to others, so that it can be removed.
 
     Another broker takes the place of this one in each partition, in the same rack order and as evenly as possible. The
-    partitions without a replica on it stay as they are. Prints the replicas before, to undo it with pylog reassign
-    execute.
+    partitions without a replica on it stay as they are. New topics and automatic plans leave the broker out from now
+    on. Prints the replicas before, to undo it with pylog reassign execute and pylog broker alter --not-drained.
 
     \b
     Example:
@@ -203,13 +228,16 @@ def drain(session: CommandSession, broker: int, dry_run: bool, throttle: int | N
 
     log = session.connect()
     plan = drained(log.journal.refresh(), broker)
+    if not dry_run:
+        log.admin.alter_broker(broker, drained=True)
+        plan = drained(log.journal.refresh(), broker)  # also of topics that were created meanwhile
     if dry_run:
         current = current_replicas(log.journal.state, {tp.topic: None for tp in plan})
         emit_assignments(session, {tp: current[tp] for tp in plan}, plan)
     elif plan:
         start(session, log, plan, throttle)
     else:
-        emit_line(session, f"broker {broker} has no replicas", {"broker": broker})
+        emit_line(session, f"broker {broker} has no replicas, and gets none", {"broker": broker})
 
 
 @verb(broker)

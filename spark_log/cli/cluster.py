@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -36,11 +36,16 @@ def info(session: CommandSession) -> None:
     Example:
       pylog cluster info
     """
+    emit_fields(session, info_fields(session.connect()))
+
+
+def info_fields(log: Log) -> dict[str, Any]:
+    """The log in numbers."""
+    from spark_log.metadata.column_blocks import stored_bytes
     from spark_log.metadata.features import METADATA_VERSION
 
-    log = session.connect()
     state = log.journal.refresh()
-    fields = {
+    return {
         "url": log.url,
         "cluster_id": log.cluster_id,
         "version": state.version,
@@ -53,11 +58,10 @@ def info(session: CommandSession) -> None:
         "partitions": len(state.partitions),
         "records": sum(part.readable_end - part.start for part in state.partitions.values()),
         "objects": len(state.objects),
-        "bytes": sum(row.size for row in state.objects.values()),
+        "bytes": stored_bytes(state.objects),
         "groups": len(state.groups),
         "producers": len(state.producers),
     }
-    emit_fields(session, fields)
 
 
 @verb(cluster)
@@ -170,14 +174,7 @@ def health(session: CommandSession) -> None:
     checks = _coordinators(session.url) if session.url else []
     try:
         log = session.connect()
-        checks += [
-            _log(log),
-            *holder_checks(log, session.url or "", [check.check for check in checks]),
-            *_storage(log),
-            *_brokers(log),
-            _upkeep(log),
-            _clock(log),
-        ]
+        checks += log_checks(log, session.url or "", [check.check for check in checks], writes=True)
     except SparkLogError as error:
         checks.append(Check("log", False, str(error)))
     wrong = [check for check in checks if not check.healthy]
@@ -187,6 +184,16 @@ def health(session: CommandSession) -> None:
         emit_rows(session, Check._fields, [check._asdict() for check in checks])
     if wrong:
         raise Failed(f"not healthy: {', '.join(check.check for check in wrong)}")
+
+
+def log_checks(log: Log, url: str, asked: list[str], *, writes: bool) -> list[Check]:
+    """The checks of an open log.
+
+    asked:   checks of coordinators that were done before, by name.
+    writes:  check by a write whether embedded writers can write.
+    """
+    holder = holder_checks(log, url, asked)
+    return [_log(log), *holder, *(_storage(log) if writes else []), *_brokers(log), _upkeep(log), _clock(log)]
 
 
 def _coordinators(url: str) -> list[Check]:

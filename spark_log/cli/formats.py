@@ -163,12 +163,12 @@ def _whole(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     columns = {name: _values(batch, name) for name in _ALL}
     for row in zip(*columns.values(), strict=True):
         fields = dict(zip(_ALL, row, strict=True))
-        fields["key"], fields["value"] = _json_bytes(fields["key"]), _json_bytes(fields["value"])
-        fields["headers"] = [[h["key"], _json_bytes(h["value"])] for h in fields["headers"] or ()]
+        fields["key"], fields["value"] = json_bytes(fields["key"]), json_bytes(fields["value"])
+        fields["headers"] = [[h["key"], json_bytes(h["value"])] for h in fields["headers"] or ()]
         yield fields
 
 
-def _json_bytes(value: bytes | None) -> Any:
+def json_bytes(value: bytes | None) -> Any:
     """A string if it is UTF-8; otherwise {"base64": …}."""
     if value is None:
         return None

@@ -54,7 +54,7 @@ def list_groups(session: CommandSession, states: str | None, watch: bool) -> Non
     journal = session.journal()
 
     def read() -> list[dict[str, Any]]:
-        return _group_rows(journal, wanted)
+        return group_rows(journal, wanted)
 
     def show(rows: list[dict[str, Any]], rates: Sequence[str] = tuple(LAG_RATES)) -> None:
         columns = ["group", "state", "members", "lag", "lag_bytes", "lag_ms", *rates]
@@ -66,13 +66,13 @@ def list_groups(session: CommandSession, states: str | None, watch: bool) -> Non
         show(read(), ())
 
 
-def _group_rows(journal: Journal, states: Collection[str]) -> list[dict[str, Any]]:
+def group_rows(journal: Journal, states: Collection[str]) -> list[dict[str, Any]]:
     from spark_log.client.administering.group_listing import describe_groups
     from spark_log.client.administering.lag import lags_of
 
     found = {name: one for name, one in describe_groups(journal).items() if one.state in states}
     lags = lags_of(journal, [name for name in found if name in journal.state.groups])
-    return [_listed(one, lags.get(name, [])) for name, one in found.items()]
+    return [listed_group(one, lags.get(name, [])) for name, one in found.items()]
 
 
 def _states(text: str | None) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ def _states(text: str | None) -> tuple[str, ...]:
     return tuple(by_name[name] for name in given)
 
 
-def _listed(group: GroupDescription, lags: Sequence[PartitionLag]) -> dict[str, Any]:
+def listed_group(group: GroupDescription, lags: Sequence[PartitionLag]) -> dict[str, Any]:
     return {
         "group": group.group_id,
         "state": group.state,
@@ -165,17 +165,7 @@ def describe(session: CommandSession, name: str, export: bool) -> None:
             click.echo(f"{lag.tp.topic},{lag.tp.partition},{lag.position.offset}")
         return
     found = describe_groups(journal, [name])[name]
-    lags = [] if name not in journal.state.groups and found.members else _lags(journal, name)
-    seen = journal.state.groups[name].seen if name in journal.state.groups else 0
-    fields = {
-        "group": name,
-        "state": found.state,
-        "generation": found.generation,
-        "strategy": found.protocol or None,
-        "seen": format_timestamp_ms(seen) if seen else None,
-    }
-    members = [_member_row(member, found.leader) for member in found.members]
-    rows = [{**_row(lag), "member": _owner_of(found, lag.tp)} for lag in lags]
+    fields, members, rows = group_parts(journal, found)
     if not session.structured:
         members = [{**row, "partitions": _named(row["partitions"])} for row in members]
     columns = ["topic", "partition", "offset", "end", "lag", "lag_bytes", "lag_ms", "trimmed", "member"]
@@ -188,6 +178,24 @@ def describe(session: CommandSession, name: str, export: bool) -> None:
         "offsets": Table(columns, rows, wide=["start", "committed", "metadata"]),
     }
     emit_parts(session, fields, parts)
+
+
+def group_parts(
+    journal: Journal, found: GroupDescription
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+    """The fields of a group, its members and its offsets.  Raises GroupIdNotFound for a group without any."""
+    name, state = found.group_id, journal.state
+    lags = [] if name not in state.groups and found.members else _lags(journal, name)
+    seen = state.groups[name].seen if name in state.groups else 0
+    fields = {
+        "group": name,
+        "state": found.state,
+        "generation": found.generation,
+        "strategy": found.protocol or None,
+        "seen": format_timestamp_ms(seen) if seen else None,
+    }
+    members = [_member_row(member, found.leader) for member in found.members]
+    return fields, members, [{**_row(lag), "member": _owner_of(found, lag.tp)} for lag in lags]
 
 
 def _member_row(member: MemberDescription, leader: str) -> dict[str, Any]:

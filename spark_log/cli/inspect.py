@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spark_log.client.log import Log
     from spark_log.client.reading.fetch import Touched
     from spark_log.client.reading.plan import SliceRead, Window
+    from spark_log.metadata.state import State
 
 
 # ----------------------------------------------------------------------------------------------------------------- plan
@@ -239,8 +240,13 @@ def list_producers(session: CommandSession) -> None:
     Example:
       pylog producer list
     """
-    state = session.journal().refresh()
-    rows = [
+    rows = producer_rows(session.journal().refresh())
+    emit_rows(session, ["producer", "kind", "epoch", "sequence", "holder", "version", "time"], rows)
+
+
+def producer_rows(state: State) -> list[dict[str, Any]]:
+    """A row per producer, by name."""
+    return [
         {
             "producer": name,
             "kind": "plain" if found.plain else "named",
@@ -252,4 +258,3 @@ def list_producers(session: CommandSession) -> None:
         }
         for name, found in sorted(state.producers.items())
     ]
-    emit_rows(session, ["producer", "kind", "epoch", "sequence", "holder", "version", "time"], rows)

@@ -8,6 +8,7 @@ from spark_log.cli.base import Root, Verb, common_options
 from spark_log.cli.bench import bench
 from spark_log.cli.brokers import broker, elect
 from spark_log.cli.cluster import cluster
+from spark_log.cli.console.command import console
 from spark_log.cli.consume import consume
 from spark_log.cli.erase import erase
 from spark_log.cli.groups import group
@@ -69,7 +70,7 @@ def completion(shell: str) -> None:
 
 SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
     ("Every day", (topic, produce, consume, group)),
-    ("Administration", (serve, cluster, config, broker, reassign, elect, producer, transaction)),
+    ("Administration", (serve, console, cluster, config, broker, reassign, elect, producer, transaction)),
     ("Upkeep", (maintain, replicate, merge, gc, checkpoint, verify, repair, mirror, recover, move)),
     ("Inspection", (plan, segment, metadata)),
     ("Quorum", (quorum, storage)),

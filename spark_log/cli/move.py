@@ -50,7 +50,7 @@ def move(
       pylog move s3://bucket/log --url file:///data/log --yes
     """
     from spark_log.metadata.decide.coordinators import moved_to
-    from spark_log.node.move import cancel_move, move_log
+    from spark_log.node.move import cancel_move, check_cancel, check_move, move_log
     from spark_log.store.open import open_store
 
     if (target is None) != cancel:
@@ -59,12 +59,14 @@ def move(
         raise click.UsageError("--force is for --cancel")
     log = _opened(session)
     if target is None:
+        there = options or _own(session).at(moved_to(log.journal.state.coordinator)).own()
+        check_cancel(log, there, force=force)
         if confirmed(f"open {log.url} for writers again", dry_run=dry_run, yes=yes):
-            url = moved_to(log.journal.state.coordinator)
-            cancel_move(log, options or _own(session).at(url).own(), force=force)
+            cancel_move(log, there, force=force)
             emit_line(session, f"the log is at {log.url}", {"url": log.url})
         return
     store = open_store(target, options or _own(session).at(target).own())
+    check_move(log, store)
     if confirmed(f"move the log from {log.url} to {store.url}", dry_run=dry_run, yes=yes):
         with progress_bars() as progress:
             done = move_log(log, store, progress)

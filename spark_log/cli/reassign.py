@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -129,13 +129,18 @@ def execute(session: CommandSession, file: str, additional: bool, throttle: int 
     log = session.connect()
     wanted = read_reassignment(file)
     check_reassignment(log.journal.refresh(), wanted)
-    moving = log.admin.list_partition_reassignments()
-    if moving and not additional:
+    if not additional:
+        refuse_beside(log.admin.list_partition_reassignments())
+    start(session, log, {tp: one.replicas for tp, one in wanted.items()}, throttle)
+
+
+def refuse_beside(moving: Collection[TopicPartition]) -> None:
+    """Raises Failed if partitions are being moved."""
+    if moving:
         raise Failed(
             f"{counted(len(moving), 'partition')} {'is' if len(moving) == 1 else 'are'} being moved ({_named(moving)}): "
             "wait until `pylog reassign list` is empty, or give --additional to start this reassignment as well"
         )
-    start(session, log, {tp: one.replicas for tp, one in wanted.items()}, throttle)
 
 
 def start(session: CommandSession, log: Log, plan: Plan, throttle: int | None) -> None:

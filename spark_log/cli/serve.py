@@ -70,6 +70,9 @@ def serve(
     It takes the log over, and embedded writers switch to its address.  A second coordinator of the same log stands
     by, and takes over when the first one is gone.
 
+    Its address in a browser, such as http://127.0.0.1:9550, is the console: pages about the log, its records and its
+    groups.
+
     With --quorum it is one of 1, 3 or 5 nodes, which keep the metadata of the log on their own disks.
 
     \b
@@ -82,6 +85,7 @@ def serve(
     import logging
 
     try:
+        from spark_log.cli.console.of_coordinator import pages_of
         from spark_log.node.serve import serve
         from spark_log.node.serve_config import Config, Environment, read_config
     except ImportError as error:
@@ -111,4 +115,4 @@ def serve(
 
     config = read()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asyncio.run(serve(config, lambda line: click.echo(line), reread=read))
+    asyncio.run(serve(config, lambda line: click.echo(line), reread=read, pages=pages_of))

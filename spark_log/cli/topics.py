@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import click
 from spark_log.cli.base import POSITION, Noun, config_option, confirmed, guarded, pass_session, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
+from spark_log.cli.reassign import refuse_beside
 from spark_log.cli.session import CommandSession
 from spark_log.cli.watch import watch_option, watch_rows
 from spark_log.model import PROGRESS_TOPIC
@@ -155,13 +156,17 @@ def list_topics(session: CommandSession, internal: bool, watch: bool) -> None:
     watch_rows(session, "topics", read, show, keys=["topic"], rates=TOPIC_RATES)
 
 
-def topic_rows(state: State, *, internal: bool) -> list[dict[str, Any]]:
-    """A row per topic, from the state alone."""
+def topic_rows(state: State, *, internal: bool, names: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """A row per topic, from the state alone.
+
+    names:  the topics; None: all.
+    """
     from spark_log.client.reading.plan import chunks
     from spark_log.metadata.consumer_offsets import PARTITIONS, progress_of
 
     rows = []
-    for name, topic_id in sorted(state.names.items()):
+    for name in sorted(state.names if names is None else names):
+        topic_id = state.names[name]
         parts = [part for _, part in state.topic_partitions(topic_id)]
         size = sum(chunk.bytes for part in parts for chunk in chunks(part, part.start, part.readable_end))
         records = sum(part.readable_end - part.start for part in parts)
@@ -276,6 +281,9 @@ def config_table(log: Log, name: str | None, *, everything: bool) -> Table:
     help="The new number of replicas of each partition, whose records then move.",
 )
 @schema_option
+@click.option(
+    "--additional", is_flag=True, help="Even if partitions of the topic are being moved: with other replicas."
+)
 @config_option
 @click.option("--unset", multiple=True, metavar="KEY", help="A config to set back to its default; may be repeated.")
 @pass_session
@@ -285,6 +293,7 @@ def alter(
     partitions: int | None,
     factor: int | None,
     schema: str | None,
+    additional: bool,
     configs: dict[str, str],
     unset: tuple[str, ...],
 ) -> None:
@@ -295,7 +304,8 @@ def alter(
 
     With another replication factor, the partitions are spread over all brokers again, as pylog reassign generate would
     do it. New records are written to the new replicas immediately. A coordinator, pylog replicate or pylog maintain
-    moves the older ones: pylog reassign list shows which partitions are moving.
+    moves the older ones: pylog reassign list shows which partitions are moving. While they move, another factor needs
+    --additional: it replaces the replicas to which they move.
 
     \b
     Example:
@@ -310,6 +320,8 @@ def alter(
     log = session.connect()
     if schema is not None:
         log.admin.alter_schema(name, schema)
+    if factor is not None and not additional:
+        refuse_beside([tp for tp in log.admin.list_partition_reassignments() if tp.topic == name])
     if partitions is not None:
         log.admin.create_partitions({name: partitions})
     grows = factor is not None and factor > _factor(log, name)

@@ -34,7 +34,7 @@ def list_transactions(session: CommandSession) -> None:
     Example:
       pylog transaction list
     """
-    emit_rows(session, COLUMNS, [_row(found) for found in session.connect().admin.list_transactions()])
+    emit_rows(session, COLUMNS, [transaction_row(found) for found in session.connect().admin.list_transactions()])
 
 
 @verb(transaction, "describe")
@@ -52,7 +52,9 @@ def describe_transaction(session: CommandSession, transactional_id: str) -> None
         {"topic": tp.topic, "partition": tp.partition, "start": at.start, "end": at.stop}
         for tp, at in sorted(found.offsets.items())
     ]
-    emit_parts(session, _row(found.listing), {"offsets": Table(["topic", "partition", "start", "end"], offsets)})
+    emit_parts(
+        session, transaction_row(found.listing), {"offsets": Table(["topic", "partition", "start", "end"], offsets)}
+    )
 
 
 @verb(transaction, "abort")
@@ -74,7 +76,7 @@ def abort_transaction(session: CommandSession, transactional_id: str, dry_run: b
         emit_line(session, f"transaction {transactional_id} aborted", {"transaction": transactional_id})
 
 
-def _row(found: TransactionListing) -> dict[str, Any]:
+def transaction_row(found: TransactionListing) -> dict[str, Any]:
     return {
         "transaction": found.transactional_id,
         "state": found.state,

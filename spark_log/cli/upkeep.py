@@ -198,8 +198,9 @@ def verify(
     """Check that the storage holds what the metadata refers to.
 
     The exit status is 1 if it does not. Without --deep only missing objects, and those of another size, are found.
-    Every copy on the root of every active broker is checked. Objects whose only copies are on fenced brokers are
-    problems, too: nobody can read them until one of these brokers is back.
+    Every copy on the root of every active broker is checked; fenced brokers, whose copies are not checked, are named.
+    Objects whose only copies are on fenced brokers are problems, too: nobody can read them until one of these brokers
+    is back.
 
     With --repair, a copy that is missing or damaged is replaced by a good one of another broker. If that is not
     possible, it is recorded as missing, and pylog replicate copies it later.
@@ -216,7 +217,7 @@ def verify(
     """
     from spark_log.node.object_repair import repair_objects
     from spark_log.node.verify import verify as run
-    from spark_log.node.verify_copies import repair_copies
+    from spark_log.node.verify_copies import repair_copies, unchecked_brokers
 
     if options and repair_from is None:
         raise click.UsageError("--repair-option is for the storage of --repair-from, which is missing")
@@ -241,6 +242,8 @@ def verify(
         emit_rows(session, ["what", "message", "repaired"] if repair_from or repair else ["what", "message"], rows)
     else:
         click.echo("no problems found")
+    for text in unchecked_brokers(log.journal.state):
+        click.echo(text, err=True)
     if problems:
         raise Failed(f"{counted(len(problems), 'problem')} found")
 

@@ -10,7 +10,7 @@ from os import PathLike
 from typing import Any
 
 from spark_log.client.validate import url_text
-from spark_log.errors import InvalidRequest, NoLog
+from spark_log.errors import InvalidRequest, NoLog, StorageError, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.metadata.decide.coordinators import closed_error, moved_to
@@ -66,6 +66,12 @@ def _followed(former: Journal, url: str, roots: RootOptions) -> Journal:
     except NoLog as error:
         where = former.metadata.url
         raise NoLog(f"the log was moved from {where} to {url}, and nothing is there: is its disk mounted?") from error
+    except StorageError as error:
+        kind = StorageUnavailable if error.retriable else StorageError
+        raise kind(
+            f"the log was moved from {former.metadata.url} to {url}, which cannot be opened with the options that were "
+            f"given: {error}. Give the new URL, and storage options for it"
+        ) from error
     check_cluster(
         journal.cluster_id, former.cluster_id, f"the log was moved from {former.metadata.url} to {url}, which"
     )

@@ -28,7 +28,7 @@ from spark_log.errors import (
     StorageError,
     UnsupportedVersion,
 )
-from spark_log.journal.read_failover import PATIENT_MS, BoundedStore, from_sources
+from spark_log.journal.read_failover import PATIENT_MS, WARN_EVERY_S, BoundedStore, from_sources
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.root_threads import BUCKET_HUNG_MS, HUNG_MS, RootThreads
 from spark_log.metadata.replica_state import OWN_BROKER, Broker
@@ -88,6 +88,8 @@ class Roots(Mapping[int, ObjectStore]):
         self.rack = options.rack
         self._late: dict[int, int] = {}
         """Until when other roots are tried before that of a broker, on the monotonic clock."""
+        self._failed: dict[int, tuple[str, int]] = {}
+        """By broker, the last failure that was worth a warning, and when that was."""
         self._opened: dict[tuple[int, str, str], ObjectStore] = {}
         """By (broker, URL, directory), without those of former registrations."""
         self._checked: set[tuple[int, str]] = set()
@@ -168,6 +170,18 @@ class Roots(Mapping[int, ObjectStore]):
     def note_late(self, broker: int) -> None:
         """A read of a root was given up, or the storage was unavailable."""
         self._late[broker] = self.clock.monotonic_ms() + LATE_MS
+
+    def is_new_failure(self, broker: int, error: object, name: str) -> bool:
+        """Whether a root fails for another reason than before, or this was long ago: then it is worth a warning.
+
+        name:  of the object, which is not a part of the reason.
+        """
+        why, now_ms = str(error).replace(name, ""), self.clock.monotonic_ms()
+        known = self._failed.get(broker)
+        if known is not None and known[0] == why and now_ms - known[1] < WARN_EVERY_S * 1000:
+            return False
+        self._failed[broker] = why, now_ms
+        return True
 
     def is_late(self, broker: int) -> bool:
         """Whether other roots are tried first."""

@@ -268,7 +268,8 @@ def copy_to(
     ended = race.wait(clock.monotonic_ms)
     for (broker, _), error in sorted(ended.items()):
         if error is not None:
-            logger.warning("%s was not copied to broker %d: %s", name, broker, error)
+            level = logging.WARNING if roots.is_new_failure(broker, error, name) else logging.INFO
+            logger.log(level, "%s was not copied to broker %d: %s", name, broker, error)
     return [one for one in targets if one in ended and ended[one] is None]
 
 

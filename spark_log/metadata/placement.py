@@ -29,6 +29,17 @@ class Usable(NamedTuple):
 
 
 def usable_brokers(state: State) -> list[Usable]:
+    """The brokers that get replicas automatically, by id: all but the asynchronous ones and those that were drained."""
+    return [one for one in synchronous_brokers(state) if not is_drained(state, one.broker)]
+
+
+def is_drained(state: State, broker: int) -> bool:
+    """Whether a broker gets no replicas automatically any more."""
+    known = state.brokers.get(broker)
+    return known is not None and known.drained
+
+
+def synchronous_brokers(state: State) -> list[Usable]:
     """All brokers but the asynchronous ones, by id."""
     found = []
     for broker in sorted({OWN_BROKER, *state.brokers}):
@@ -137,7 +148,7 @@ def without(broker: int, current: Iterable[Replicas], brokers: Sequence[Usable])
     replicas.  An asynchronous broker gets no other in its place, and a single replica goes to the log's own root.
 
     current:  the replicas of each partition, also of those that have no replica on the broker.
-    brokers:  all that can hold replicas.
+    brokers:  all that get replicas automatically, and this one unless it is asynchronous.
     """
     partitions, load = Counter(current), Counter[int]()
     for one, count in partitions.items():

@@ -327,10 +327,16 @@ class ReturnBrokerRecord(Record, frozen=True, kw_only=True, tag="return_broker")
 
 
 class AlterBrokerRecord(Record, frozen=True, kw_only=True, tag="alter_broker"):
-    """A broker is in another rack; also broker 0, which is not registered."""
+    """A broker is in another rack, or gets replicas automatically or not; also broker 0, which is not registered.
+
+    Void if nothing changes.
+    """
 
     broker: int
-    rack: str
+    rack: str | None = None
+    """None: as it is."""
+    drained: bool | None = None
+    """None: as it is; of broker 0 always."""
 
 
 class RemoveBrokerRecord(Record, frozen=True, kw_only=True, tag="remove_broker"):

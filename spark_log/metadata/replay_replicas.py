@@ -33,6 +33,8 @@ from spark_log.model import DataObject, Placed
 
 MISSES_KEPT_MS = 3_600_000
 """After an hour without a missed write, a replica has missed none."""
+FORMER_MAX = 8
+"""How many directories of a broker are remembered, in which late uploads may have left files."""
 
 
 # ----------------------------------------------------------------------------------------------------- topics and groups
@@ -293,6 +295,7 @@ def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
         record.is_async,
         epoch=state.version,
         since=state.time,
+        former=() if (old := state.brokers.get(record.broker)) is None else _former(old, state.version),
     )
     new = first_dropped(state, new, record.keep_ms)
     copies = state.copies.update(
@@ -308,14 +311,23 @@ def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
     return _entered(state, record.broker)
 
 
+def _former(known: Broker, version: int) -> tuple[tuple[str, int], ...]:
+    """The directories that a broker has had, when this one is replaced."""
+    return ((known.directory, version), *known.former)[:FORMER_MAX]
+
+
 def replay_alter(state: State, record: r.AlterBrokerRecord) -> State | None:
     """Broker 0 has a row only if it has a rack."""
     known = state.brokers.get(record.broker, Broker("", "") if record.broker == OWN_BROKER else None)
-    if known is None or known.rack == record.rack:
+    if known is None:
         return None
-    if record.broker == OWN_BROKER and not record.rack:
+    rack = known.rack if record.rack is None else record.rack
+    drained = known.drained if record.drained is None or record.broker == OWN_BROKER else record.drained
+    if (rack, drained) == (known.rack, known.drained):
+        return None
+    if record.broker == OWN_BROKER and not rack:
         return replace(state, brokers=state.brokers.delete(OWN_BROKER))
-    return replace(state, brokers=state.brokers.set(record.broker, known._replace(rack=record.rack)))
+    return replace(state, brokers=state.brokers.set(record.broker, known._replace(rack=rack, drained=drained)))
 
 
 def replay_fence(state: State, record: r.FenceBrokerRecord) -> State | None:

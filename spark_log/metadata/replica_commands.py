@@ -45,13 +45,20 @@ class RegisterBroker(Command, frozen=True, kw_only=True, tag="register_broker"):
 
 
 class AlterBroker(Command, frozen=True, kw_only=True, tag="alter_broker"):
-    """Change the rack of a broker, which may be broker 0.  The reply is False if it is in this rack."""
+    """Change the rack of a broker, which may be broker 0, or whether it gets replicas automatically.
+
+    The reply is False if nothing changes.
+    """
 
     broker: int
-    rack: str
+    rack: str | None = None
+    """None: as it is."""
+    drained: bool | None = None
+    """It gets no replicas automatically any more; None: as it is."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
-        return replicas.decide_alter(state, r.AlterBrokerRecord(broker=self.broker, rack=self.rack))
+        record = r.AlterBrokerRecord(broker=self.broker, rack=self.rack, drained=self.drained)
+        return replicas.decide_alter(state, record)
 
 
 class FenceBroker(Command, frozen=True, kw_only=True, tag="fence_broker"):

@@ -49,6 +49,10 @@ class Broker(NamedTuple):
     """Some versions of the log after `dropped`, with their times."""
     dropped_at: tuple[int, int] = (0, 0)
     """Version and time of the last record that dropped copies, or of its registration."""
+    drained: bool = False
+    """It gets no replicas automatically any more, because it is to be removed."""
+    former: tuple[tuple[str, int], ...] = ()
+    """Directories that it had before, with the versions at which they were replaced, the newest first."""
 
 
 class Member(NamedTuple):

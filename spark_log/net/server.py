@@ -6,9 +6,9 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
@@ -69,6 +69,21 @@ logger = logging.getLogger("spark_log")
 Result = TypeVar("Result")
 
 
+class Pages(Protocol):
+    """Web pages on the same port."""
+
+    def serves(self, path: str) -> bool: ...
+
+    async def answer(
+        self, request: web.BaseRequest, admit: Callable[[web.BaseRequest], Awaitable[Grant]]
+    ) -> web.StreamResponse:
+        """
+        admit:  the grant of a request's token.  Raises the errors of a token that is missing or unknown.
+        """
+
+    def close(self) -> None: ...
+
+
 class Server:
     """Serves one coordinator.  Runs on the event loop."""
 
@@ -81,10 +96,12 @@ class Server:
         limits: ConnectionLimits,
         quotas: Mapping[str, Quota] | None = None,
         hosts: Collection[str] | None = None,
+        pages: Pages | None = None,
     ) -> None:
         """
         hosts:  without tokens, requests for other hosts than these and this machine are rejected; None: they are
                 accepted.
+        pages:  None: there are none.
         """
         self._service = service
         self._groups = groups
@@ -92,6 +109,7 @@ class Server:
         self._limits = limits
         self._quotas = Quotas(quotas or {})
         self._hosts = hosts
+        self._pages = pages
         self._held: dict[asyncio.Task[Any], Callable[[], object]] = {}
         """Tasks of group requests that may wait, each with a check of its token."""
         self._revoked: dict[asyncio.Task[Any], SparkLogError] = {}
@@ -138,6 +156,8 @@ class Server:
         self._stopping = True
         self._wake()
         self._watching.cancel()
+        if self._pages is not None:
+            self._pages.close()
         await self._port.stop()
         self._parking.close()
 
@@ -175,25 +195,27 @@ class Server:
         self._connections.begin(peer)
         try:
             if (wrong := self._wrong_host(request)) is not None:
-                return _failed(wrong, 421)
+                return failure_response(wrong, 421)
             if (size := request.content_length or 0) > self._limits.body_bytes:
                 raise web.HTTPRequestEntityTooLarge(self._limits.body_bytes, size)
+            if self._pages is not None and self._pages.serves(request.path):
+                return await self._pages.answer(request, self._reader)
             method, handler = self._routes.get(request.path, ("", _nothing))
             asked = "GET" if request.method == "HEAD" else request.method
             if method and asked != method:
-                return _failed(InvalidRequest(f"{request.path}: use {method}, not {request.method}"), 405)
+                return failure_response(InvalidRequest(f"{request.path}: use {method}, not {request.method}"), 405)
             return await handler(request)
         except SparkLogError as error:
-            return _failed(error)
+            return failure_response(error)
         except web.HTTPException as error:
-            return _failed(InvalidRequest(f"{request.method} {request.path}: {error.reason}"), error.status)
+            return failure_response(InvalidRequest(f"{request.method} {request.path}: {error.reason}"), error.status)
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
             failed = CoordinatorNotAvailable("an error in the coordinator; its log has the details")
             failed.maybe_applied = request.method != "GET"  # the outcome is unknown
-            return _failed(failed, 500)
+            return failure_response(failed, 500)
         finally:
             self._connections.end(peer, time.monotonic() + KEEPALIVE_S)
 
@@ -217,6 +239,9 @@ class Server:
         body = await self._read(request)
         self._connections.establish(self._port.peer(request), grant.name, self._quotas.of(grant.name).connections)
         return grant, body
+
+    async def _reader(self, request: web.BaseRequest) -> Grant:
+        return (await self._admit(request))[0]
 
     def _grant(self, request: web.BaseRequest) -> Grant:
         return self._tokens.grant(request.headers.get("Authorization"))
@@ -417,7 +442,7 @@ class Server:
 
 
 async def _nothing(request: web.BaseRequest) -> web.StreamResponse:
-    return _failed(InvalidRequest(f"{request.path}: no such path"), 404)
+    return failure_response(InvalidRequest(f"{request.path}: no such path"), 404)
 
 
 def _outcome(command: AnyCommand, found: Any) -> CommandOutcome:
@@ -452,7 +477,7 @@ def _answer(message: object) -> web.Response:
     return web.Response(body=encode(message), content_type="application/json")
 
 
-def _failed(error: SparkLogError, status: int | None = None) -> web.Response:
+def failure_response(error: SparkLogError, status: int | None = None) -> web.Response:
     if status is None:
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 400)
     return web.Response(body=encode(failure_of(error)), status=status, content_type="application/json")

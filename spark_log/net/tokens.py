@@ -108,6 +108,15 @@ def _after(kind: str, prefixes: Sequence[str]) -> tuple[str, ...]:
     return tuple(prefix.removeprefix(kind) for prefix in prefixes if prefix.startswith(kind))
 
 
+def allows_producer(grant: Grant, producer: str, state: State) -> bool:
+    """Whether the token has access to a producer identity."""
+    try:
+        _check_producer(grant, producer, state)
+    except AuthorizationFailed:
+        return False
+    return True
+
+
 def check_allowed(grant: Grant, command: Command, state: State) -> None:
     """Raises AuthorizationFailed if the token does not allow a command, or one of an atomic set of commands."""
     if isinstance(command, SeveralCommands):
@@ -124,11 +133,16 @@ def check_allowed(grant: Grant, command: Command, state: State) -> None:
         _check_producer(grant, producer, state)
 
 
+def sees(name: str, prefixes: tuple[str, ...]) -> bool:
+    """Whether a token with these prefixes has access to a topic or group."""
+    return not prefixes or name.startswith(prefixes)
+
+
 def check_names(grant: Grant, *, topics: Sequence[str] = (), groups: Sequence[str] = ()) -> None:
     """Raises AuthorizationFailed if the token has no access to one of these topics and groups."""
     for kind, names, prefixes in (("topics", topics, grant.topics), ("groups", groups, grant.groups)):
         for name in names:
-            if prefixes and not name.startswith(prefixes):
+            if not sees(name, prefixes):
                 raise AuthorizationFailed(
                     f"the token {grant.name!r} is for {kind} that begin with {' or '.join(prefixes)}, not {name!r}"
                 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -10,7 +9,7 @@ from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies, RemoveCopies
-from spark_log.metadata.replicas import epoch_of, has_active, holders, is_active, keeps, lacked_objects
+from spark_log.metadata.replicas import epoch_of, has_active, holders, is_active, keeps, lacked, lacked_objects
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.checked_copies import Pace
 from spark_log.node.object_copying import CopiedObjects, ObjectCopying, WantedCopy
@@ -43,9 +42,18 @@ def copies_wanted(state: State, broker: int) -> Iterator[WantedCopy]:
         yield _wanted(state, name, row, [source for source in near if is_active(state, source)])
 
 
-def copies_wanted_of_fenced(state: State, broker: int) -> Iterator[WantedCopy]:
-    """The objects that a broker lacks and fenced brokers alone have."""
-    for name, row in lacked_objects(state, broker, lambda copies: not has_active(state, copies)):
+def backlog_bytes(state: State, broker: int) -> int:
+    """About the size of these objects: of a broker that keeps only the newest ones, older ones are counted, too."""
+    groups = [number for number, group in state.placement_groups.items() if broker in group.replicas]
+    some = (state.copies[one] for number in groups for one in lacked(state, number, broker))
+    return sum(copies.bytes for copies in some if has_active(state, copies))
+
+
+def copies_wanted_of_fenced(state: State, broker: int, *, pending: bool) -> Iterator[WantedCopy]:
+    """The objects that a broker lacks and fenced brokers alone have: those of pending commits, or the others."""
+    for name, row in lacked_objects(
+        state, broker, lambda copies: copies.pending == pending and not has_active(state, copies)
+    ):
         yield _wanted(state, name, row, _known_holders(state, row))
 
 
@@ -81,17 +89,18 @@ def copy_to_broker(journal: Journal, state: State, broker: int, pace: Pace, unti
 
 
 def copy_objects(
-    journal: Journal, broker: int, epoch: int, wanted: Iterator[WantedCopy], pace: Pace, until_ms: float = math.inf
+    journal: Journal, broker: int, epoch: int, wanted: Iterator[WantedCopy], pace: Pace, until_ms: float | None
 ) -> Copied:
     """Copy some objects to a broker, and record it.
 
-    epoch:  of the broker, in the state by which they are wanted.
+    epoch:     of the broker, in the state by which they are wanted.
+    until_ms:  on the monotonic clock; None: until all are copied.
     """
     context, done = journal.context, Copied()
     copying = ObjectCopying(journal.roots, broker, pace, context.threads)
     while not done.left and (share := next_share(wanted)):
         record_copies(journal, broker, epoch, [copying.run(share)], done)
-        if context.clock.monotonic_ms() >= until_ms:
+        if until_ms is not None and context.clock.monotonic_ms() >= until_ms:
             done.left = done.left or next(wanted, None) is not None
             break
     return done

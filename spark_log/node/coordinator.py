@@ -123,7 +123,7 @@ class Coordinator:
         self._ask_leader = ask_leader
         self._takeover_ms = takeover_ms
         clock = self.journal.context.clock
-        self._duties = Duties(self, self._open_log, self.metrics, clock, maintain_ms)
+        self.duties = Duties(self, self.open_log, self.metrics, clock, maintain_ms)
         self.storage_health = StorageHealth(self.tail, clock, storage_timeout_ms)
         self.tail.on_error = self.storage_health.note_failure
         self._queue: queue.Queue[PendingCommands | None] = queue.Queue(QUEUE_MAX)
@@ -369,7 +369,7 @@ class Coordinator:
 
     def _lead(self) -> None:
         """Serve until another coordinator leads, or `stop`."""
-        stop = self._duties.begin()
+        stop = self.duties.begin()
         try:
             while self.leading and not self._stopping.is_set():
                 began = time.monotonic()
@@ -471,7 +471,7 @@ class Coordinator:
                 "%s was not released, its next coordinator takes it over: %s", self.journal.metadata.url, error
             )
 
-    def _open_log(self) -> Log:
+    def open_log(self) -> Log:
         """The log for duties, like any other client: through this coordinator."""
         link, store = LocalLink(self), self.tail.real
         return Log(Journal.open(store, create=False, link=link, served=True, root_options=self._root_options))

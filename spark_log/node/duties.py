@@ -20,7 +20,7 @@ from spark_log.metadata.projection import Delta, Holdings, object_rows
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.metadata.state import State
 from spark_log.node.broker_duties import keep_brokers
-from spark_log.node.maintain import Maintainer
+from spark_log.node.maintain import Maintainer, MaintainReport
 from spark_log.node.metrics import Metrics
 
 LOOK_S = 1.0
@@ -62,6 +62,8 @@ class Duties:
         self._metrics = metrics
         self._clock = clock
         self._maintain_ms = maintain_ms
+        self.last: tuple[int, MaintainReport] | None = None
+        """When this process last ran `pylog maintain`, in milliseconds since 1970, and the result."""
 
     def begin(self) -> threading.Event:
         """Run them in threads, until the event is set: they end at their next command, which is rejected."""
@@ -97,6 +99,7 @@ class Duties:
 
     def _maintain(self, maintainer: Maintainer) -> None:
         report = maintainer.round()
+        self.last = self._clock.now_ms(), report
         self._metrics.retention.note(report.expired_topics, self._clock.now_ms())
         self._metrics.compaction.note(report)
         logger.info("maintained: %s", report)

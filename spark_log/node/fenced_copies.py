@@ -10,11 +10,12 @@ waits for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from spark_log.journal.journal import Journal
-from spark_log.metadata.replicas import copies_of, epoch_of, has_active, is_active
+from spark_log.metadata.replica_state import Copies
+from spark_log.metadata.replicas import copies_of, epoch_of, has_active, is_active, keeps
 from spark_log.metadata.state import PendingCommit, State
 from spark_log.node.broker_copies import Copied, copies_wanted_of_fenced, copy_objects
 from spark_log.node.checked_copies import Pace
@@ -25,8 +26,10 @@ from spark_log.text import counted
 
 WAIT_S = 1.0
 """How long a round waits for copies that it has begun."""
+COPY_MS = 10_000
+"""How long objects of visible records are copied, before those of pending commits are looked for again."""
 AGAIN_MS = 10_000
-"""Roots from which something could not be copied are read again this often."""
+"""After this time, roots from which nothing could be copied are read again."""
 ANSWER_S = 10.0
 """A root that does not answer for so long is passed over."""
 
@@ -39,10 +42,12 @@ class _Target:
 
     epoch: int
     task: Task[Copied] | None = None
-    names: Sequence[str] = ()
-    """The objects that the task copies."""
-    tried_ms: dict[str, int] = field(default_factory=dict)
-    """Objects that could not be copied from any fenced broker, and when this was tried last."""
+    pending: frozenset[str] = frozenset()
+    """The objects of pending commits that the task copies."""
+    failed: frozenset[str] = frozenset()
+    """Those that the last task could not copy from any fenced broker."""
+    due_ms: int = 0
+    """When the next task may begin, on the monotonic clock."""
 
 
 class FencedCopies:
@@ -59,69 +64,67 @@ class FencedCopies:
 
         Copies that take longer continue.
         """
-        begun, wanted = list[_Target](), _wanted(state)
-        for broker in [one for one in self._targets if one not in wanted]:
-            del self._targets[broker]
-        for broker, some in wanted.items():
-            target = self._target(state, broker, some)
-            if target.task is None and self._is_due(target, some):
-                self._begin(target, broker, some)
-                begun.append(target)
+        brokers, begun = _lacking_brokers(state), list[Task[Copied]]()
+        self._targets = {broker: self._target(state, broker) for broker in brokers}
+        for broker, target in self._targets.items():
+            if target.task is None and self._clock.monotonic_ms() >= target.due_ms:
+                begun.append(self._begin(state, broker, target))
         until_ms = self._clock.monotonic_ms() + WAIT_S * 1000
-        for target in begun:
-            assert target.task is not None, "it has begun"
-            target.task.wait((until_ms - self._clock.monotonic_ms()) / 1000)
+        for task in begun:
+            task.wait((until_ms - self._clock.monotonic_ms()) / 1000)
         done = [self._ended(one) for one in self._targets.values() if one.task is not None and one.task.ended]
         return sum(one.objects for one in done), sum(one.bytes for one in done)
 
     def have_failed(self, state: State, commit: PendingCommit) -> bool:
         """Whether what no active broker has of a pending commit could not be copied: then it may be given up."""
         return all(
-            (target := self._targets.get(broker)) is not None and name in target.tried_ms
+            (target := self._targets.get(broker)) is not None and name in target.failed
             for name in commit.objects
             for broker in _lacking(state, name)
         )
 
     def problems(self, state: State) -> list[str]:
         """A sentence if something waits for fenced brokers; it is logged when it is new."""
-        waiting = {one.name: one for some in _wanted(state).values() for one in some}
-        text = ""
+        waiting, text = [one for one in state.copies.values() if _waits(state, one)], ""
         if waiting:
-            brokers = sorted({broker for one in waiting.values() for broker, _ in one.sources})
+            brokers = sorted({broker for one in waiting for broker in one.brokers})
             text = (
-                f"{counted(len(waiting), 'object')} on fenced brokers alone ({', '.join(map(str, brokers))}), whose roots "
-                "cannot be copied from now"
+                f"{counted(sum(one.objects for one in waiting), 'object')} on fenced brokers alone "
+                f"({', '.join(map(str, brokers))}), not copied from there yet"
             )
             if text != self._said:
                 logger.warning("%s: %s", self._journal.metadata.url, text)
         self._said = text
         return [text] if text else []
 
-    def _target(self, state: State, broker: int, wanted: Sequence[WantedCopy]) -> _Target:
+    def _target(self, state: State, broker: int) -> _Target:
         epoch, known = epoch_of(state, broker) or 0, self._targets.get(broker)
         if known is None or known.epoch != epoch:
-            known = self._targets[broker] = _Target(epoch)
-        now = {one.name for one in wanted}
-        known.tried_ms = {name: at_ms for name, at_ms in known.tried_ms.items() if name in now}
+            return _Target(epoch)
+        if known.failed:  # an object that was on an active root meanwhile is tried again
+            known.failed &= _pending(state, broker)
         return known
 
-    def _is_due(self, target: _Target, wanted: Sequence[WantedCopy]) -> bool:
-        since_ms = self._clock.monotonic_ms() - AGAIN_MS
-        return any(target.tried_ms.get(one.name, since_ms) <= since_ms for one in wanted)
-
-    def _begin(self, target: _Target, broker: int, wanted: Sequence[WantedCopy]) -> None:
-        target.names = [one.name for one in wanted]
+    def _begin(self, state: State, broker: int, target: _Target) -> Task[Copied]:
+        target.pending = _pending(state, broker)
         target.task = Task(
-            lambda: copy_objects(self._journal, broker, target.epoch, self._readable(wanted), self._pace),
-            f"pylog-fenced-{broker}",
-            self._journal.context.threads,
+            lambda: self._copy(state, broker, target.epoch), f"pylog-fenced-{broker}", self._journal.context.threads
         )
+        return target.task
 
-    def _readable(self, wanted: Sequence[WantedCopy]) -> Iterator[WantedCopy]:
-        """The objects, with those sources whose roots answer."""
-        answering = self._answers.among({broker for one in wanted for broker, _ in one.sources}, ANSWER_S)
-        for one in wanted:
-            yield one._replace(sources=tuple(source for source in one.sources if source[0] in answering))
+    def _copy(self, state: State, broker: int, epoch: int) -> Copied:
+        """Copy first all that readers wait for."""
+        sources = {one for copies in state.copies.values() if _waits(state, copies) for one in copies.brokers}
+        answering = self._answers.among(sources, ANSWER_S)
+        done = Copied()
+        for pending in (True, False):
+            some = _readable(copies_wanted_of_fenced(state, broker, pending=pending), answering)
+            until_ms = self._clock.monotonic_ms() + COPY_MS
+            one = copy_objects(self._journal, broker, epoch, some, self._pace, None if pending else until_ms)
+            done.objects, done.bytes = done.objects + one.objects, done.bytes + one.bytes
+            if pending:
+                done.left = one.left
+        return done
 
     def _ended(self, target: _Target) -> Copied:
         """The result of a task that has ended."""
@@ -131,19 +134,35 @@ class FencedCopies:
             done = task.result()
         except Exception as error:  # noqa: BLE001  of one broker; the others continue
             logger.warning("copying from fenced brokers failed: %s", error)
-            return Copied(left=True)
+            done = Copied(left=True)
         if not done.left:  # otherwise the target failed, and nothing is known about the sources
-            target.tried_ms.update(dict.fromkeys(target.names, self._clock.monotonic_ms()))
+            target.failed = target.pending
+        target.due_ms = self._clock.monotonic_ms() + (0 if done.objects else AGAIN_MS)
         return done
 
 
-def _wanted(state: State) -> dict[int, list[WantedCopy]]:
-    """By active broker, what it lacks and fenced brokers alone have."""
-    if all(has_active(state, copies) or not copies.brokers for copies in state.copies.values()):
-        return {}
-    brokers = sorted({broker for group in state.placement_groups.values() for broker in group.replicas})
-    found = {one: list(copies_wanted_of_fenced(state, one)) for one in brokers if is_active(state, one)}
-    return {broker: some for broker, some in found.items() if some}
+def _pending(state: State, broker: int) -> frozenset[str]:
+    return frozenset(one.name for one in copies_wanted_of_fenced(state, broker, pending=True))
+
+
+def _readable(wanted: Iterator[WantedCopy], answering: Collection[int]) -> Iterator[WantedCopy]:
+    """The objects of which a root that answers has a copy."""
+    for one in wanted if answering else ():
+        if sources := tuple(source for source in one.sources if source[0] in answering):
+            yield one._replace(sources=sources)
+
+
+def _waits(state: State, copies: Copies) -> bool:
+    """Whether fenced brokers alone have some objects, which an active one should have."""
+    replicas = state.placement_groups[copies.group].replicas
+    return bool(copies.brokers) and not has_active(state, copies) and any(is_active(state, one) for one in replicas)
+
+
+def _lacking_brokers(state: State) -> list[int]:
+    """The active brokers that lack something which fenced brokers alone have."""
+    groups = {copies.group for copies in state.copies.values() if _waits(state, copies)}
+    replicas = {broker for number in groups for broker in state.placement_groups[number].replicas}
+    return sorted(broker for broker in replicas if is_active(state, broker))
 
 
 def _lacking(state: State, name: str) -> list[int]:
@@ -151,4 +170,5 @@ def _lacking(state: State, name: str) -> list[int]:
     known = copies_of(state, state.objects[name])
     if known is None or not known.brokers or has_active(state, known):
         return []
-    return [broker for broker in state.placement_groups[known.group].replicas if is_active(state, broker)]
+    replicas = state.placement_groups[known.group].replicas
+    return [broker for broker in replicas if is_active(state, broker) and keeps(state, broker, name)]

@@ -278,7 +278,7 @@ class _Lag:
     def _change(self, old: State, new: State, group: str, key: TopicKey) -> _Sum:
         """Change the sum by what one position changes."""
         summed = self._sums.setdefault((group, key[0]), _Sum())
-        before, after = _lag(old, group, key), _lag(new, group, key)
+        before, after = lag_in(old, group, key), lag_in(new, group, key)
         summed.lag += (after or 0) - (before or 0)
         summed.positions += (after is not None) - (before is not None)
         if after is not None:
@@ -291,7 +291,7 @@ class _Lag:
         return summed
 
 
-def _lag(state: State, group: str, key: TopicKey) -> int | None:
+def lag_in(state: State, group: str, key: TopicKey) -> int | None:
     """How many records a group has not read of a partition; None without a position."""
     known = state.groups.get(group)
     position = None if known is None else known.offsets.get(key)

@@ -102,17 +102,29 @@ def begin_mirror(log: Log, store: ObjectStore) -> None:
     """
     journal = log.journal
     store = with_retries(store, journal.context.clock)
+    form = check_place_of_mirror(log, store)
+    if form is None:
+        begin_log(Stores.of(store), journal.context, journal.cluster_id, journal.metadata.url)
+    else:
+        store.put(FORMAT_KEY, (form.of_mirror(journal.metadata.url).encode(),))
+    _check_format(store, journal)
+
+
+def check_place_of_mirror(log: Log, store: ObjectStore) -> Format | None:
+    """The format of a root that is, or was before the log moved, a mirror of it; None if it is empty.
+
+    Raises InvalidRequest as `begin_mirror` does.
+    """
+    journal = log.journal
     here, there = f"{store.url}/", f"{journal.metadata.url}/"
     if here != there and (here.startswith(there) or there.startswith(here)):
         raise InvalidRequest(f"{here} and {there}: a mirror and its log must not lie within each other")
     form = format_of(store)
-    if form is None:
-        if found := [*store.list(META), *store.list(DATA)]:
-            raise InvalidRequest(f"{store.url} has {found[0]}: a mirror begins in an empty folder")
-        begin_log(Stores.of(store), journal.context, journal.cluster_id, journal.metadata.url)
-    elif form.mirrors and form.cluster_id == journal.cluster_id:
-        store.put(FORMAT_KEY, (form.of_mirror(journal.metadata.url).encode(),))
-    _check_format(store, journal)
+    if form is None and (found := [*store.list(META), *store.list(DATA)]):
+        raise InvalidRequest(f"{store.url} has {found[0]}: a mirror begins in an empty folder")
+    if form is not None:
+        _check_is_mirror(form, store, journal)
+    return form
 
 
 class Mirror:
@@ -340,16 +352,20 @@ def _check_format(store: ObjectStore, source: Journal) -> None:
     form = format_of(store)
     if form is None:
         raise NoLog(f"{store.url} is not a mirror: is its disk mounted? `pylog mirror set {store.url}` begins one")
+    _check_is_mirror(form, store, source)
+    if form.mirrors != source.metadata.url:
+        raise InvalidRequest(
+            f"{store.url} is the mirror of {form.mirrors}, not of {source.metadata.url}: if the log was moved, run "
+            "`pylog mirror set` again"
+        )
+
+
+def _check_is_mirror(form: Format, store: ObjectStore, source: Journal) -> None:
     if form.cluster_id != source.cluster_id:
         raise InvalidRequest(f"{store.url} has another log, with the id {form.cluster_id}")
     if not form.mirrors:
         raise InvalidRequest(
             f"{store.url} is a separate log: it is the log itself, a copy of it, or a mirror that was recovered"
-        )
-    if form.mirrors != source.metadata.url:
-        raise InvalidRequest(
-            f"{store.url} is the mirror of {form.mirrors}, not of {source.metadata.url}: if the log was moved, run "
-            "`pylog mirror set` again"
         )
 
 

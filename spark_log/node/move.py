@@ -27,7 +27,7 @@ from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, check
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.records import FenceRecord
 from spark_log.net.client import check_cluster
-from spark_log.node.mirror import Mirror, begin_mirror, format_of, format_of_own
+from spark_log.node.mirror import Mirror, begin_mirror, check_place_of_mirror, format_of, format_of_own
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
@@ -54,22 +54,43 @@ def move_log(log: Log, store: ObjectStore, progress: Progress | None = None) -> 
 
     log:  opened without a link to a coordinator.
     Raises InvalidRequest for a log that cannot be moved, or a place that has something else; NoLog if the place of an
-    earlier run is empty by now.
+    earlier run is empty by now; StorageError if the rest cannot be copied: then the log is open in its former place.
     """
     journal, clock = log.journal, log.journal.context.clock
-    is_closed = _is_on_its_way(journal, store.url)
+    is_closed = check_move(log, store)
     if not is_closed:
-        check_can_move(journal.state)
         _come_near(log, store, progress)
     began_ms = clock.monotonic_ms()
     if not is_closed:
         journal.take_over(journal.state.coordinator.epoch, MOVING + store.url, host="")
     if not moved_to(journal.state.coordinator):
         epoch = journal.state.coordinator.epoch
-        _prepare(log, store, progress)
+        try:
+            _prepare(log, store, progress)
+        except StorageError as error:
+            raise _cancelled(journal, store.url, error) from error
         journal.take_over(epoch, MOVED + store.url, host="")
     _open_there(journal, store)
     return MovedLog(store.url, journal.state.version, clock.monotonic_ms() - began_ms)
+
+
+def check_move(log: Log, store: ObjectStore) -> bool:
+    """Whether an earlier run has closed the log.  Raises InvalidRequest if the log cannot be moved there."""
+    if _is_on_its_way(log.journal, store.url):
+        return True
+    check_can_move(log.journal.state)
+    check_place_of_mirror(log, store)
+    return False
+
+
+def _cancelled(journal: Journal, url: str, error: StorageError) -> StorageError:
+    """The error of a move that cannot continue, such as to a full disk, after it was cancelled: writers wait."""
+    if not journal.release(journal.state.coordinator.epoch + 1):
+        return error
+    return StorageError(
+        f"the move is cancelled, and the log is open at {journal.metadata.url}, because the last records could not be "
+        f"copied to {url}: {error}"
+    )
 
 
 def cancel_move(log: Log, options: Mapping[str, Any] | None = None, *, force: bool = False) -> None:
@@ -80,14 +101,21 @@ def cancel_move(log: Log, options: Mapping[str, Any] | None = None, *, force: bo
     force:    also if the move has ended, unless the log can be seen in its new place.
     Raises InvalidRequest if the log is not being moved, or if the move has ended.
     """
+    check_cancel(log, options, force=force)
+    journal = log.journal
+    held = journal.state.coordinator
+    if not journal.release(held.epoch + 1):
+        raise InvalidRequest("another process has ended the move, or cancelled it: nothing was changed")
+
+
+def check_cancel(log: Log, options: Mapping[str, Any] | None = None, *, force: bool = False) -> None:
+    """Raises as `cancel_move` does if there is nothing to cancel."""
     journal = log.journal
     held = journal.refresh().coordinator
     if url := moved_to(held):
         _check_not_there(journal, url, options, force=force)
     elif not moving_to(held):
         raise InvalidRequest(f"{journal.metadata.url} is not being moved")
-    if not journal.release(held.epoch + 1):
-        raise InvalidRequest("another process has ended the move, or cancelled it: nothing was changed")
 
 
 def _is_on_its_way(journal: Journal, url: str) -> bool:

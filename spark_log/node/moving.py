@@ -38,7 +38,7 @@ CUT_BYTES = 128 << 20
 KEYS_AT_ONCE = 64
 """Partitions whose slice indexes are read together."""
 AGAIN_MS, TICK_MS = 10_000, 200
-"""How long a mover waits after a round that moved nothing."""
+"""How long a mover waits after a round that moved nothing, unless reassignments or brokers change."""
 
 
 @dataclass(slots=True)
@@ -178,6 +178,8 @@ class Mover:
     def __init__(self, log: Log, pace: Pace) -> None:
         """pace:  limit of the bytes that are put."""
         self._log, self._pace, self._lock, self._done = log, pace, threading.Lock(), Moves()
+        self._seen = log.journal.newest
+        """The state before the last round."""
 
     def move_all(self) -> tuple[Moves, list[str]]:
         """Move what can be moved now; what was moved, and one sentence for each failure, which is logged."""
@@ -189,6 +191,7 @@ class Mover:
     def round(self) -> Moves:
         """Move a portion, if the newest state of this process has something to move.  Failures are logged."""
         self._log.journal.require(None)
+        self._seen = self._log.journal.newest
         if not moving(self._log.journal.state):
             return Moves()
         how = Moving(on_failure=self._report, pace=self._pace.take)
@@ -196,6 +199,11 @@ class Mover:
         with self._lock:
             self._done.add(found)
         return found
+
+    def has_news(self) -> bool:
+        """Whether reassignments or brokers have changed since the last round began, as far as this process knows."""
+        newest, seen = self._log.journal.newest, self._seen
+        return (newest.reassignments, newest.brokers) != (seen.reassignments, seen.brokers)
 
     def take(self) -> Moves:
         """The work of the rounds since this was last called, maybe in another thread."""
@@ -220,7 +228,7 @@ def _moved_portion(state: State, context: Context, how: Moving) -> Steps[Moves]:
 
 
 def move_every(mover: Mover, clock: Clock, has_ended: Callable[[], bool]) -> None:
-    """Rounds of moving, without a pause while they move something."""
+    """Rounds of moving, without a pause while they move something, or after a change."""
     while not has_ended():
         found = Moves()
         try:
@@ -228,5 +236,5 @@ def move_every(mover: Mover, clock: Clock, has_ended: Callable[[], bool]) -> Non
         except Exception as error:  # noqa: BLE001  the next round may succeed
             log_failure("moving failed, retrying", error)
         until_ms = clock.monotonic_ms() + (0 if found.slices or found.partitions else AGAIN_MS)
-        while not has_ended() and clock.monotonic_ms() < until_ms:
+        while not has_ended() and clock.monotonic_ms() < until_ms and not mover.has_news():
             clock.sleep_ms(TICK_MS)

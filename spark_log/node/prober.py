@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from spark_log.client.administering.brokers import return_broker
 from spark_log.client.log import Log
-from spark_log.errors import SparkLogError, StorageError
+from spark_log.errors import NoCredentials, SparkLogError, StorageError
 from spark_log.journal.broker_roots import WrongRoot
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_owner import check_first_use
@@ -233,6 +233,8 @@ class Prober:
         root.task = None
         try:
             task.result()
+        except NoCredentials as error:
+            self._leave_out(root, error)
         except Exception as error:  # noqa: BLE001  of one root; the others are checked
             root.error, root.wrong = str(error) or repr(error), isinstance(error, WrongRoot)
             root.failing_ms = root.began_ms if root.failing_ms is None else root.failing_ms
@@ -242,6 +244,13 @@ class Prober:
             root.rolled_back = ""
         elif root.rolled_back:
             root.error, root.wrong, root.failing_ms = root.rolled_back, True, root.began_ms
+
+    @staticmethod
+    def _leave_out(root: _Root, error: NoCredentials) -> None:
+        """This process cannot check a root that may be in order: another one has to."""
+        if root.error != str(error):
+            logger.warning("the root of broker %d is not checked: %s", root.broker, error)
+        root.error, root.wrong, root.failing_ms = str(error), False, None
 
     def _fence(self, root: _Root, failed_ms: int) -> list[str]:
         why = "is not usable" if root.wrong else f"has failed all checks for {failed_ms / 1000:.0f} s"
@@ -266,7 +275,7 @@ class Prober:
             if is_back:
                 logger.warning("broker %d is back", root.broker)
             return is_back
-        if root.task is None and root.failing_ms is None and root.known.reason.startswith(SINCE_REASON):
+        if root.task is None and not root.error and root.known.reason.startswith(SINCE_REASON):
             broker, journal = root.broker, self._journal
             root.returning = Task(
                 lambda: return_broker(journal, broker), f"pylog-return-{broker}", self._journal.context.threads

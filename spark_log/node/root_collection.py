@@ -2,7 +2,7 @@
 
 A directory of a broker has objects under their names, so the same rules hold: dropped objects and uploads that no
 commit has named are garbage once the fence has passed them.  Copies that no record says exist are kept while the object
-is live: they may be recorded later.
+is live: they may be recorded later.  In a directory that the broker had before its disk was replaced, all is garbage.
 
 A root that fails its checks may be full, and its garbage is what fills it.  So it is collected as far as it answers.
 """
@@ -52,6 +52,8 @@ class _Root:
     collected: Collected | None = None
     dropped: int | None = None
     """The version up to which old copies were deleted, of a broker that keeps only the newest objects."""
+    former: set[str] = field(default_factory=set)
+    """Directories that were replaced, of which nothing is left."""
     swept_ms: int | None = None
     task: Task[tuple[list[str], int]] | None = None
 
@@ -113,7 +115,22 @@ class RootCollector:
         names, root.collected = journal.run(collect(state, journal.context, root.collected, broker))
         names += journal.run(collect_dropped(state, journal.context, broker, root.dropped))
         root.dropped = collected_up_to(state, broker)
+        names += self._collect_former(broker, root, state)
         return names, self._sweep(broker, root, state)
+
+    def _collect_former(self, broker: int, root: _Root, state: State) -> list[str]:
+        """Delete what late uploads to a bucket have left in directories that were replaced before the fence.
+
+        Nobody reads them any more, and no commit can name a copy in them.
+        """
+        store, found = self._journal.roots.root(broker), list[str]()
+        for directory, version in state.brokers[broker].former:
+            if version <= state.fence and directory not in root.former:
+                names = list(store.list(f"{directory}/"))
+                store.delete(names)
+                root.former.add(directory)
+                found += names
+        return found
 
     def _sweep(self, broker: int, root: _Root, state: State) -> int:
         """As for the log's own root, once in `PUT_MS_MAX`."""

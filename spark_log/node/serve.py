@@ -22,7 +22,7 @@ from spark_log.net.address import is_loopback, split_address, this_host
 from spark_log.net.audit import open_audit, reopen_audit
 from spark_log.net.client import health_of
 from spark_log.net.connection_limits import ConnectionLimits
-from spark_log.net.server import Server
+from spark_log.net.server import Pages, Server
 from spark_log.net.tls import tls_context
 from spark_log.node.coordinator import Coordinator, LeaderStatus
 from spark_log.node.group_coordinator import Groups
@@ -77,10 +77,14 @@ class Running(Reloadable):
         return not self._thread.is_alive()
 
 
-async def start(config: Config, store: ObjectStore | None = None) -> Running:
+MakePages = Callable[[Coordinator, Groups], Pages]
+
+
+async def start(config: Config, store: ObjectStore | None = None, pages: MakePages | None = None) -> Running:
     """Listen, and stand by or lead in a thread.
 
     store:  of the log, instead of the one in the configuration.
+    pages:  makes the web pages on its port; None: there are none.
     Raises InvalidRequest for an invalid configuration or if it cannot listen, and the errors of opening the log.
     """
     check_config(config)
@@ -112,6 +116,7 @@ async def start(config: Config, store: ObjectStore | None = None) -> Running:
         limits=config.limits,
         quotas=config.quotas,
         hosts=own_hosts(config),
+        pages=None if pages is None else pages(coordinator, groups),
     )
     host, port = split_address(config.listen, "listen")
     try:
@@ -131,12 +136,14 @@ async def serve(
     say: Callable[[str], None],
     store: ObjectStore | None = None,
     reread: Callable[[], Config] | None = None,
+    pages: MakePages | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then release the log.  Raises the errors of `start`.
 
     say:     called with a message once it listens.
     store:   as for `start`.
     reread:  reads the configuration again, on SIGHUP; None: SIGHUP changes nothing.
+    pages:   as for `start`.
     """
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(*GARBAGE)
@@ -149,7 +156,7 @@ async def serve(
         raise InvalidRequest(f"[audit]: file {config.audit} cannot be opened: {error}") from error
     config = replace(config, limits=_within_descriptors(config.limits))
     running: Running | RunningNode
-    running = await (start(config, store) if config.quorum is None else start_quorum(config, store))
+    running = await (start(config, store, pages) if config.quorum is None else start_quorum(config, store))
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, running, reread or (lambda: config))
     say(f"listening on {running.coordinator.address} for {running.coordinator.storage}")
     await _first([stopping.wait(), running.ended()])

@@ -84,6 +84,16 @@ def check_copies(journal: Journal, state: State, deep: bool = False, progress: P
     return CheckedCopies(bad, unreachable, frozenset(_lost(state, checked)))
 
 
+def unchecked_brokers(state: State) -> list[str]:
+    """A sentence for each fenced broker that should have copies: nobody has looked at them."""
+    having = {broker for copies in state.copies.values() for broker in copies.brokers}
+    return [
+        f"the copies of broker {broker} were not checked, because it is fenced: {known.reason}"
+        for broker, known in sorted(state.brokers.items())
+        if known.fenced and broker in having
+    ]
+
+
 def only_on_fenced(state: State) -> dict[tuple[int, ...], int]:
     """How many objects have copies on fenced brokers alone, by these brokers."""
     found: Counter[tuple[int, ...]] = Counter()

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from spark_log.errors import InvalidRequest, ObjectNotFound, StorageError, StorageUnavailable
+from spark_log.errors import InvalidRequest, NoCredentials, ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.store.base import Bytes, check_key, check_prefix, split_prefix
 from spark_log.store.fsspec_options import parse_json, typed_options
 from spark_log.store.transient import is_of_storage, is_transient
@@ -256,7 +256,7 @@ class FsspecStore:
             raise StorageError(f"{self.url}: no such bucket ({error})") from error
         except Exception as error:
             if _no_credentials(error):
-                raise StorageError(
+                raise NoCredentials(
                     f"{self.url}: no credentials ({error}); give them as storage options "
                     "(in Spark: storage.key, storage.secret), so that tasks on other machines have them too"
                 ) from error

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spark_log.clock import Clock
-from spark_log.errors import NoSpace, ObjectNotFound, SparkLogError, StorageUnavailable
+from spark_log.errors import NoCredentials, NoSpace, ObjectNotFound, SparkLogError, StorageUnavailable
 from spark_log.store.base import Bytes, ObjectStore
 
 Names: TypeAlias = list[str]
@@ -159,6 +159,7 @@ class ControlledStore(Wrapper):
     hang: the request does not return while the file says so, as on a hung disk or mount.
     fail: the request fails with an unknown outcome.
     full: a write finds no space.
+    keyless: the process has no credentials.
     slow SECONDS: a write takes this much longer.
     Any other text, or no file: the request is passed on.
     """
@@ -178,6 +179,8 @@ class ControlledStore(Wrapper):
             time.sleep(0.02)
         if says == "fail":
             raise StorageUnavailable(f"{key}: the storage fails")
+        if says == "keyless":
+            raise NoCredentials(f"{key}: no credentials")
         if writes and says == "full":
             raise NoSpace(f"{key}: no space left; free some space")
         if writes and says.startswith("slow "):

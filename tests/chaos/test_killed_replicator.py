@@ -25,15 +25,9 @@ from tests.node.replicated_logs import (
     put,
     replicated_log,
 )
+from tests.s3_server import s3_process
 
 ROOT = Path(__file__).parents[2]
-S3 = """
-import sys, time
-from tests.s3_server import s3_server
-with s3_server() as url:
-    print(url, flush=True)
-    time.sleep(600)
-"""
 
 
 def eventually(true: Callable[[], object], seconds: float = 60.0) -> None:
@@ -109,21 +103,13 @@ def test_sigterm_ends_replication_in_order(log: Log, tmp_path: Path) -> None:
 
 @pytest.fixture
 def server() -> Iterator[tuple[str, int]]:
-    """An S3 server in a process that can be stopped: its URL and the process."""
-    with subprocess.Popen([sys.executable, "-c", S3], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip(), process.pid
-        os.kill(process.pid, signal.SIGCONT)
-        process.kill()
+    with s3_process() as found:
+        yield found
 
 
 def test_a_stopped_server_is_fenced_and_comes_back(tmp_path: Path, server: tuple[str, int]) -> None:
     """Connections to it are accepted by the kernel, and nobody answers.  Other brokers are checked and copied to."""
-    import boto3
-
     url, pid = server
-    keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
-    boto3.client("s3", endpoint_url=url, **keys).create_bucket(Bucket="bucket")
     log = replicated_log(tmp_path, 1, replica_lag_time_max_ms="1", broker_session_timeout_ms="2000")
     add_broker(log, 5, "s3://bucket/root", key="key", secret="secret", endpoint_url=url)
     create_topic(log, "s", (0, 1, 5))

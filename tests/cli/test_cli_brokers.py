@@ -110,6 +110,10 @@ def test_a_partition_without_a_leader_is_unavailable(pylog: Pylog) -> None:
     pylog.ok("broker", "fence", "1")
     (row,) = pylog.json("topic", "describe", "--unavailable")
     assert row["leader"] == "none" and row["isr"] == "1"
+    assert "the copies of broker 1 were not checked, because it is fenced: " in pylog.run("verify").stderr
+    (line,) = [one.split() for one in pylog.ok("broker", "list").splitlines() if one.split()[0] == "1"]
+    assert line[1] == "fenced" and line.count("?") == 2
+    assert "all" in next(one for one in pylog.ok("broker", "describe", "1").splitlines() if "keep" in one.lower())
     assert pylog.ok("consume", "orders") == "a\n"
     pylog.ok("broker", "unfence", "2")
     refused = pylog.refused("elect", "unclean", "orders")

@@ -71,6 +71,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "completion",
         "config alter",
         "config describe",
+        "console",
         "consume",
         "elect preferred",
         "elect unclean",

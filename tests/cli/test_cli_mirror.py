@@ -79,6 +79,11 @@ def test_a_log_is_moved(pylog: Pylog, tmp_path: Path) -> None:
     assert "give --yes" in pylog.refused("move", str(new))
     assert "give either TARGET or --cancel" in pylog.wrong("move")
     assert "would move the log from" in pylog.run("move", str(new), "--dry-run").stderr and not new.exists()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "data").mkdir()
+    (tmp_path / "other" / "data" / "file").touch()
+    assert "begins in an empty folder" in pylog.refused("move", str(tmp_path / "other"), "--dry-run")
+    assert "is not being moved" in pylog.refused("move", "--cancel", "--dry-run")
     done = pylog.json("move", str(new), "--yes")
     assert done["url"] == new.as_uri() and done["closed_ms"] >= 0
     assert Pylog(new).ok("topic", "list") == pylog.ok("topic", "list")

@@ -182,13 +182,33 @@ def test_a_replication_factor_is_changed(pylog: Pylog) -> None:
     assert "factor 4, and 3 brokers can hold replicas" in pylog.refused("topic", "alter", "orders", "-r", "4")
 
 
+def test_a_replication_factor_does_not_replace_a_move_without_a_word(pylog: Pylog) -> None:
+    pylog.ok("produce", "orders", stdin="a\nb\n")
+    pylog.ok("topic", "alter", "orders", "-r", "3")
+    refused = pylog.refused("topic", "alter", "orders", "-r", "2", "-c", "retention.ms=1000")
+    assert "being moved (orders-" in refused and "--additional" in refused
+    with spark_log.connect(pylog.url) as log:
+        assert log.admin.describe_configs(["orders"])["orders"]["retention.ms"].is_default, "nothing was changed"
+    pylog.ok("topic", "create", "other", "-r", "2")
+    pylog.ok("topic", "alter", "other", "-r", "3")
+    pylog.ok("topic", "alter", "orders", "-r", "2", "--additional")
+
+
 def test_a_broker_is_drained(pylog: Pylog) -> None:
     """A dry run changes nothing; afterwards the broker has no replicas and can be removed."""
     shown = pylog.json("broker", "drain", "1", "--dry-run")
     assert (replicas(shown["current"]), replicas(shown["proposed"])) == ([[0, 1], [1, 0]], [[0, 2], [2, 0]])
     assert "has replicas of 1 topic" in pylog.refused("broker", "remove", "1", "--yes")
     assert replicas(json.loads(pylog.ok("broker", "drain", "1"))) == [[0, 1], [1, 0]]
-    assert pylog.ok("broker", "drain", "1") == "broker 1 has no replicas\n"
+    assert pylog.ok("broker", "drain", "1") == "broker 1 has no replicas, and gets none\n"
+    assert "active, drained" in pylog.ok("broker", "list")
+    assert "and 2 brokers can hold replicas (0, 2)" in pylog.refused("topic", "create", "new", "-r", "3")
+    assert "broker 1 was drained" in pylog.refused("reassign", "generate", "-t", "orders", "--brokers", "1,2")
+    pylog.ok("broker", "alter", "1", "--not-drained")
+    pylog.ok("topic", "create", "new", "-r", "3")
+    assert "no other broker is left" in pylog.refused("broker", "drain", "2")
+    assert ", drained" not in pylog.ok("broker", "list"), "a drain that is refused changes nothing"
+    pylog.ok("topic", "delete", "new", "--yes")
     assert pylog.ok("broker", "remove", "1", "--yes", "--force") == "broker 1 removed\n"
     assert "no other broker is left" in pylog.refused("broker", "drain", "2")
 

@@ -11,7 +11,14 @@ import pytest
 
 import spark_log
 from spark_log.client.administering.erasure import await_pending
-from spark_log.client.producing.pending_copies import await_visible, copy_in_background, wait_for_copies
+from spark_log.client.producing.pending_copies import (
+    WaitingCopy,
+    await_visible,
+    copied,
+    copy_in_background,
+    still_lacking,
+    wait_for_copies,
+)
 from spark_log.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -265,6 +272,21 @@ def test_a_log_that_does_not_answer_makes_no_pending_commit_unknown(log: spark_l
     with pytest.raises(NotEnoughReplicas) as refused:
         await_visible(log.journal, pending, again, until_ms)
     assert refused.value.maybe_applied
+
+
+def test_a_copy_that_fails_again_and_again_is_warned_of_once(
+    log: spark_log.Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And no copy is made to a broker that was fenced meanwhile."""
+    for _ in range(2):
+        commit_on_leader(log, "u", ROWS)
+    lacking = lacking_objects(log.journal.state, log.journal.state.pending)
+    (tmp_path / "broker2").rename(tmp_path / "away")
+    for _ in range(2):
+        assert copied(log.journal, lacking, log.journal.context.clock.monotonic_ms() + 10_000) == ()
+    assert len([one for one in caplog.messages if "was not copied to broker 2" in one]) == 1
+    log.journal.propose(FenceBroker(broker=2, reason="by hand"))
+    assert list(still_lacking(log.journal.newest, [WaitingCopy(one, 0) for one in lacking])) == []
 
 
 def test_a_writer_blames_no_replica_for_a_leader_whose_root_is_away(log: spark_log.Log, tmp_path: Path) -> None:

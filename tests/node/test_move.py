@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,22 +18,31 @@ import spark_log
 from spark_log.cli.cluster import holder_checks
 from spark_log.client.log import Log
 from spark_log.client.producing.append import upload_rows
-from spark_log.errors import InconsistentClusterId, InvalidRequest, LogMoved, NoLog, UploadFenced
+from spark_log.errors import (
+    InconsistentClusterId,
+    InvalidRequest,
+    LogMoved,
+    NoLog,
+    NoSpace,
+    StorageError,
+    UploadFenced,
+)
 from spark_log.journal.journal import Journal
 from spark_log.journal.reserve import makes_room
 from spark_log.journal.root_options import RootOptions
 from spark_log.metadata.commands import Append, SetConfigs
-from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, RECOVERED_AS, decide_take_over
+from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, RECOVERED_AS, decide_take_over, moving_to
 from spark_log.metadata.records import CommitRecord, TakeOverRecord
 from spark_log.metadata.state import Leadership, State
 from spark_log.node.mirror import Mirror, begin_mirror, recover
 from spark_log.node.move import cancel_move, move_log
 from spark_log.node.serve import start
 from spark_log.node.serve_config import Config
-from spark_log.store.base import ObjectStore
+from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store
 from spark_log.testing.stores import Wrapper
+from tests.conftest import Bucket
 from tests.node.test_mirror import Died, Dying
 from tests.spark.driver import Stream
 
@@ -76,7 +85,7 @@ def test_a_client_of_the_former_place_is_told(log: Log, tmp_path: Path) -> None:
     assert consumer.poll(timeout_ms=1000)
     move_log(opened(tmp_path / "old"), open_store(str(tmp_path / "new")))
     for _ in range(2):
-        with pytest.raises(LogMoved, match="was moved to file://.*/new"):
+        with pytest.raises(LogMoved, match="was moved to file://.*/new .* `spark_log.connect"):
             log.append("t", [{"value": "x"}])
         with pytest.raises(LogMoved):
             log.read("t")
@@ -306,6 +315,72 @@ def test_a_log_moves_away_from_a_full_disk() -> None:
     take = TakeOverRecord(epoch=1, address=f"{MOVING}a", host="", cluster_id="c")
     assert makes_room([take]) and makes_room([msgspec.structs.replace(take, address=f"{MOVED}a")])
     assert not makes_room([msgspec.structs.replace(take, address="localhost:9550")])
+
+
+class FillsUp(Wrapper):
+    """A disk that is full from some moment on."""
+
+    def __init__(self, inner: ObjectStore, is_full: Callable[[], bool]) -> None:
+        super().__init__(inner)
+        self._is_full = is_full
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        if self._is_full():
+            raise NoSpace(f"{key}: no space left")
+        self.inner.put(key, chunks)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        if self._is_full():
+            raise NoSpace(f"{key}: no space left")
+        return self.inner.put_new(key, data)
+
+
+def test_a_log_does_not_move_to_a_full_disk(log: Log, tmp_path: Path) -> None:
+    """Also if it fills up after the log was closed: then the log is opened again where it is."""
+    here = opened(tmp_path / "old")
+    with pytest.raises(NoSpace):
+        move_log(here, FillsUp(LocalStore(str(tmp_path / "full")), lambda: True))
+    log.append("t", [{"value": "5"}])
+    fills_up = FillsUp(LocalStore(str(tmp_path / "new")), lambda: bool(moving_to(here.journal.state.coordinator)))
+    with pytest.raises(
+        StorageError, match="the move is cancelled, and the log is open at file://.*/old.*no space left"
+    ):
+        move_log(here, fills_up)
+    log.append("t", [{"value": "6"}])
+    moved = move_log(opened(tmp_path / "old"), LocalStore(str(tmp_path / "new")))
+    assert moved.url.endswith("/new") and values(opened(tmp_path / "new")) == [*map(str, range(7))]
+
+
+def test_a_log_moves_to_a_bucket_and_back(
+    log: Log, tmp_path: Path, s3: Callable[[], Bucket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former URL, of a folder, leads there if the machine has the keys; otherwise the error says what to give."""
+    bucket = s3()
+    url = f"{bucket.url}/log"
+    moved = move_log(opened(tmp_path / "old"), open_store(url, bucket.options))
+    assert moved.url == url
+    with spark_log.connect(url, bucket.options) as there:
+        there.append("t", [{"value": "5"}])
+        assert values(there) == [*map(str, range(6))]
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.options["endpoint_url"])
+    with pytest.raises(
+        StorageError, match=f"was moved from file://.*/old to {url}, which cannot be opened .* Give the new"
+    ):
+        spark_log.connect(tmp_path / "old")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with spark_log.connect(tmp_path / "old") as there:
+        assert there.url == url and there.read("t").num_rows == 6
+    with pytest.raises(LogMoved, match=f"was moved to {url}"):
+        log.append("t", [{"value": "x"}])
+    back = Log(Journal.open(open_store(url, bucket.options), create=False))
+    move_log(back, LocalStore(str(tmp_path / "back")))
+    with spark_log.connect(url, bucket.options) as here:
+        assert here.url.endswith("/back") and values(here) == [*map(str, range(6))]
 
 
 def _mirrored(log: Log, store: ObjectStore) -> ObjectStore:

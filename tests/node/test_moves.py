@@ -121,9 +121,12 @@ def test_a_mover_that_runs_for_long_moves_what_the_newest_state_has(log: Log) ->
     append(log, 3)
     before = records(log)
     one = Mover(log, pace := CountingPace(SystemClock()))
-    assert one.round().partitions == 0
+    assert one.round().partitions == 0 and not one.has_news()
     log.admin.alter_partition_reassignments({TopicPartition("t", number): [2, 1, 0] for number in range(3)})
+    assert one.has_news(), "it does not rest when a move begins"
     assert one.round().partitions == 3 and mover(log).round().slices == 0
+    one.round()
+    assert not one.has_news()
     done = one.take()
     assert pace.bytes == 3 * done.bytes
     assert done.slices == 9 and done.partitions == 3 and one.take().slices == 0

@@ -14,7 +14,8 @@ from spark_log.client.administering.brokers import remove_broker, return_broker
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.node.maintain import Maintainer, MaintainReport, collect_garbage, maintain_round
 from spark_log.node.prober import Prober
-from tests.node.replicated_logs import create_topic, folder_of, group_of, move_away, put, replicated_log
+from spark_log.node.root_collection import RootCollector
+from tests.node.replicated_logs import add_broker, create_topic, folder_of, group_of, move_away, put, replicated_log
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")
 
@@ -207,3 +208,19 @@ def test_what_an_old_disk_brings_back_is_deleted_again(log: Log, tmp_path: Path)
 
 def fence(log: Log, broker: int, reason: str) -> None:
     log.journal.propose(FenceBroker(broker=broker, reason=reason))
+
+
+def test_what_late_uploads_leave_in_a_directory_of_before_is_deleted(log: Log, tmp_path: Path) -> None:
+    """Once the fence has passed its replacement; nothing else in the root is touched."""
+    old = folder_of(log, tmp_path, 1)
+    add_broker(log, 1, str(tmp_path / "broker-1"), replaces=True)
+    left, other = old / "data" / "late.seg", tmp_path / "broker-1" / "mine" / "data" / "x"
+    for file in (left, other):
+        file.parent.mkdir(parents=True)
+        file.touch()
+    collector = RootCollector(log.journal)
+    assert collector.round(log.journal.refresh()).names == [] and left.exists(), "the fence is older"
+    pass_the_fence(log)
+    put(log, [0, 1, 2])
+    collector.round(log.journal.refresh())
+    assert not left.exists() and other.exists() and len(objects_on(log, tmp_path, 1)) == 1

@@ -114,7 +114,10 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
     expected = {str(file.relative_to(ROOT)) for file in (ROOT / "spark_log").rglob("*.py")} | {"spark_log/py.typed"}
     expected |= {str(file.relative_to(ROOT / "datasource")) for file in (ROOT / "datasource").rglob("*.py")}
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name for name in names if name.endswith((".py", ".typed")) and ".data/" not in name} == expected
+    pages = {str(file.relative_to(ROOT)) for file in (ROOT / "spark_log/cli/console/static").iterdir()}
+    found = {name for name in names if name.endswith((".py", ".typed", ".html", ".css", ".js", ".svg"))}
+    assert {name for name in found if ".data/" not in name} == expected | pages
+    assert "spark_log/cli/console/static/index.html" in pages
 
 
 def test_the_sdist_gives_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:

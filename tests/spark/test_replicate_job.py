@@ -13,6 +13,7 @@ from pyspark_pylog.options.parse import Location
 from jobs.replicate import CopyShare, copy_in_task, parse_args, plan_shares, replicate, share_bytes
 from spark_log import Log
 from spark_log.metadata.state import ObjectRow
+from spark_log.model import ACKS_LEADER
 from spark_log.node.broker_copies import copies_wanted
 from spark_log.node.object_copying import WantedCopy
 from tests.node.replicated_logs import brokers_of, folder_of, group_of, put, replicated_log
@@ -24,8 +25,12 @@ def log(tmp_path: Path) -> Log:
 
 
 def test_tasks_copy_what_brokers_lack(classic: SparkSession, log: Log, tmp_path: Path) -> None:
-    """One copy is damaged; a job was killed before it recorded its copies; then two jobs run at a time."""
+    """One copy is damaged; a job was killed before it recorded its copies; then two jobs run at a time.
+
+    Readers do not see some of the records yet, which were written with acks=1.
+    """
     names = [put(log, [0, 1]) for _ in range(6)] + [put(log, [0]) for _ in range(6)]
+    names += [put(log, [0], acks=ACKS_LEADER) for _ in range(2)]
     damaged = tmp_path / "log" / names[0]
     good = damaged.read_bytes()
     damaged.write_bytes(good[:-1] + b"x")
@@ -49,7 +54,7 @@ def test_tasks_copy_what_brokers_lack(classic: SparkSession, log: Log, tmp_path:
     assert (status, summary["objects"], summary["lag"][2]["objects"]) == (0, 0, 0)
     state = log.journal.refresh()
     assert {brokers_of(state, name) for name in names} == {(0, 1, 2)}
-    assert group_of(state).isr == (0, 1, 2)
+    assert group_of(state).isr == (0, 1, 2) and not state.pending, "records with acks=1 are copied, too"
     for name in names:
         assert (folder_of(log, tmp_path, 2) / name).read_bytes() == (tmp_path / "log" / name).read_bytes()
     assert damaged.read_bytes() == good

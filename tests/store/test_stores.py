@@ -15,7 +15,7 @@ import s3fs
 from fsspec.implementations.local import LocalFileSystem
 
 import spark_log
-from spark_log.errors import InvalidRequest, StorageError, StoreNotExclusive
+from spark_log.errors import InvalidRequest, NoCredentials, StorageError, StoreNotExclusive
 from spark_log.store.base import ObjectStore
 from spark_log.store.fsspec_options import typed_options
 from spark_log.store.local import LocalStore
@@ -304,7 +304,7 @@ def test_a_bucket_that_is_not_there_is_told(s3: Callable[[], Bucket]) -> None:
 def test_missing_credentials_are_told_with_the_cure(s3: Callable[[], Bucket]) -> None:
     """As a task sees it whose driver alone had them in its environment."""
     bucket = s3()
-    with pytest.raises(StorageError, match="no credentials .* storage.key"):
+    with pytest.raises(NoCredentials, match="no credentials .* storage.key"):
         spark_log.connect(f"{bucket.url}/log", {"endpoint_url": bucket.options["endpoint_url"]})
 
 

@@ -96,7 +96,7 @@ CHANGES = "spark_log/net/change_replies.py"
 CONF = "conf/coordinator.ini"
 LIMITS = ("connections", "connections.per.address", "silent.connections", "request.timeout")
 KAFKA = "spark_log/testing/kafka.py"
-SERVE = "spark_log/node/serve.py"
+SERVE = "spark_log/node/serve_config.py"
 REMOTE = "spark_log/store/remote.py"
 RETRY = "spark_log/store/retry.py"
 LOOKS = "spark_log/client/consuming/poll_interval.py"
@@ -104,6 +104,9 @@ FETCH = "spark_log/client/reading/fetch.py"
 STREAM = "datasource/pyspark_pylog/source/stream.py"
 SPLITS = "datasource/pyspark_pylog/source/splits.py"
 OPTIONS = "datasource/pyspark_pylog/options/parse.py"
+CONSOLE, CONSOLE_RECORDS, CONSOLE_PORT, CONSOLE_HISTORY = (
+    f"spark_log/cli/console/{name}.py" for name in ("site", "records", "port", "history")
+)
 PROGRESS = "datasource/pyspark_pylog/progress/group_publisher.py"
 
 PORT = constant("spark_log/net/address.py", "PORT")
@@ -129,7 +132,7 @@ NUMBERS = {
     ],
     "docs/spark.md": [
         f"between {mib(constant(SPLITS, 'TASK_BYTES_MIN'))} and `maxBytesPerPartition`",
-        f"({constant(SPLITS, 'OPEN_TASKS_MIN')} at most)",
+        f"up to {constant(SPLITS, 'OPEN_TASKS_MIN')}, even if its topic is empty",
         f"`fetchOffset.numRetries` times in all ({constant(OPTIONS, 'DEFAULT_TRIES')})",
         f"`fetchOffset.retryIntervalMs` ({constant(OPTIONS, 'DEFAULT_TRY_WAIT_MS')})",
         f"for about {5 * round(RETRIED_S / 5)} s.",
@@ -188,7 +191,7 @@ NUMBERS = {
         f"Waits grow from {constant(RETRY, 'RETRY_MS')[0]} ms to {constant(RETRY, 'RETRY_MS')[-1] // 1000} s",
         f"or answers 503 | about {5 * round(RETRIED_S / 5)} s",
         f"two tries of {constant(REMOTE, 'READ_TIMEOUT_S')} s",
-        {60_000: "makes the commit again, for up to a minute"}[
+        {60_000: "tries the commit again, for up to a minute"}[
             constant("spark_log/client/producing/commit.py", "STORAGE_MS_MAX")
         ],
         {3_600_000: "and at least an hour old"}[constant("spark_log/node/maintain.py", "PUT_MS_MAX")],
@@ -199,6 +202,22 @@ NUMBERS = {
         ],
         f"within {config('log.clock.skew.max.ms') // 60_000} minutes of the storage's clock (`log.clock.skew.max.ms`)",
         f"more than {constant('spark_log/journal/clock_check.py', 'WARN_MS') // 1000} s behind the log",
+    ],
+    "docs/console.md": [
+        f"the first {constant(CONSOLE_RECORDS, 'SHOWN_BYTES') >> 10} KiB, and *Load more* up to "
+        f"{mib(constant(CONSOLE_RECORDS, 'WHOLE_BYTES'))}",
+        f"samples of {constant(CONSOLE, 'SAMPLE_S'):g} seconds",
+        {3600.0: "of the last hour"}[constant(CONSOLE, "SAMPLE_S") * constant(CONSOLE_HISTORY, "SAMPLES_MAX")],
+        f"has {constant(CONSOLE_PORT, 'THREADS')} threads for answers from memory, and "
+        f"{constant(CONSOLE_PORT, 'THREADS')} for",
+        f"at most {mib(constant(CONSOLE_RECORDS, 'PAGE_BYTES_MAX'))} and a search "
+        f"{mib(constant(CONSOLE_RECORDS, 'SEARCH_BYTES_MAX'))}",
+        f"at most {constant(CONSOLE_RECORDS, 'READ_S'):g} s; *Search on* continues",
+        f"at most {constant(CONSOLE, 'ROWS_MAX')} rows",
+        {10: "given again for ten times as long"}[constant(CONSOLE, "KEPT_FOR")],
+        f"without an answer after {constant(CONSOLE_PORT, 'ANSWER_S'):g} s fails, and so does a "
+        f"{constant(CONSOLE_PORT, 'WAITING_MAX') + 1}th that waits",
+        f"more than {mib(constant(CONSOLE_RECORDS, 'BATCH_BYTES_MAX'))} are not read",
     ],
     "docs/service.md": [
         f"on 127.0.0.1:{PORT}, until Ctrl-C",

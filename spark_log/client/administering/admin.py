@@ -388,13 +388,16 @@ class Admin:
         """
         brokers.add_broker(self._journal, broker, root, rack, storage_options, is_async, keep_ms)
 
-    def alter_broker(self, broker: int, *, rack: str) -> bool:
-        """Change the rack of a broker, which may be broker 0; empty: none.  False if it is in this rack.
+    def alter_broker(self, broker: int, *, rack: str | None = None, drained: bool | None = None) -> bool:
+        """Change the rack of a broker, which may be broker 0, or whether it gets replicas.  False if nothing changes.
 
         Replicas that exist stay where they are.
-        Raises BrokerNotAvailable for an unknown broker.
+
+        rack:     empty: none; None: as it is.
+        drained:  new topics and automatic plans give it no replicas; an assignment by hand may.  None: as it is.
+        Raises BrokerNotAvailable for an unknown broker; InvalidRequest if broker 0 is to be drained.
         """
-        return brokers.alter_broker(self._journal, broker, rack)
+        return brokers.alter_broker(self._journal, broker, rack, drained)
 
     def replace_broker(
         self,

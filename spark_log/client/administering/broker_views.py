@@ -52,7 +52,7 @@ class BrokerDescription(NamedTuple):
     bytes: int
     """Their size."""
     lacking_objects: int
-    """Number of objects that it should have and lacks."""
+    """Number of objects that it should have and lacks, by the log; the root of a fenced broker may lack more."""
     lacking_bytes: int
     """Their size."""
     epoch: int
@@ -63,6 +63,8 @@ class BrokerDescription(NamedTuple):
     """The log's time when it was registered, fenced or returned, in milliseconds; 0 for broker 0."""
     keep_ms: int
     """It keeps only the objects that were written in this time; 0: all."""
+    is_drained: bool
+    """It gets no replicas automatically any more."""
 
 
 class ReplicaDescription(NamedTuple):
@@ -145,6 +147,7 @@ def describe_brokers(state: State, own_url: str) -> list[BrokerDescription]:
                 directory=known.directory,
                 since=known.since,
                 keep_ms=known.keep_ms,
+                is_drained=known.drained,
             )
         )
     return found

@@ -235,12 +235,13 @@ def _check_writable(store: ObjectStore, nonce: str) -> None:
 # ------------------------------------------------------------------------------------------------- racks, fence and return
 
 
-def alter_broker(journal: Journal, broker: int, rack: str) -> bool:
-    """Change the rack of a broker, which may be broker 0; empty: none.  False if it is in this rack.
+def alter_broker(journal: Journal, broker: int, rack: str | None = None, drained: bool | None = None) -> bool:
+    """Change the rack of a broker, which may be broker 0, or whether it gets replicas automatically.
 
-    Raises BrokerNotAvailable for an unknown broker.
+    False if nothing changes.
+    Raises BrokerNotAvailable for an unknown broker; InvalidRequest if broker 0 is to be drained.
     """
-    return journal.propose(AlterBroker(broker=broker, rack=rack))
+    return journal.propose(AlterBroker(broker=broker, rack=rack, drained=drained))
 
 
 def fence_broker(journal: Journal, broker: int, reason: str = "") -> bool:

@@ -79,12 +79,15 @@ def standings(state: State, group: str) -> Iterator[Standing]:
                 yield Standing(TopicPartition(topic, number), topic_id, part, position)
 
 
-def lags_of(journal: Journal, groups: Iterable[str]) -> dict[str, list[PartitionLag]]:
-    """Lag by group, in every partition where it has a position, as of the journal's state.  Raises GroupIdNotFound."""
+def lags_of(journal: Journal, groups: Iterable[str], *, ages: bool = True) -> dict[str, list[PartitionLag]]:
+    """Lag by group, in every partition where it has a position, as of the journal's state.  Raises GroupIdNotFound.
+
+    ages:  if false, nothing is read from the storage, and all ages are 0.
+    """
     state, now_ms = journal.state, journal.context.clock.now_ms()
     found = {group: list(standings(state, group)) for group in groups}
     behind = {at.unread for standing in found.values() for at in standing if at.unread.start < at.unread.end}
-    times = _times_ms(journal, sorted(behind))
+    times = _times_ms(journal, sorted(behind)) if ages else {}
     return {group: [_lag(at, times, now_ms) for at in standing] for group, standing in found.items()}
 
 

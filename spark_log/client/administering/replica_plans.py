@@ -8,7 +8,16 @@ from spark_log.client.reading.resolve import partitions_of
 from spark_log.errors import BrokerNotAvailable, InvalidReplicaAssignment, InvalidReplicationFactor, InvalidRequest
 from spark_log.metadata.decide.replicas import check_factor
 from spark_log.metadata.decide.topics import topic_named
-from spark_log.metadata.placement import Replicas, Usable, spread, topic_shift, usable_brokers, without
+from spark_log.metadata.placement import (
+    Replicas,
+    Usable,
+    is_drained,
+    spread,
+    synchronous_brokers,
+    topic_shift,
+    usable_brokers,
+    without,
+)
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import epoch_of, group_at, group_numbers
 from spark_log.metadata.state import State
@@ -54,7 +63,7 @@ def spread_over(
 
 
 def _chosen(state: State, brokers: Sequence[int]) -> list[Usable]:
-    usable = {one.broker: one for one in usable_brokers(state)}
+    usable = {one.broker: one for one in synchronous_brokers(state)}
     for broker in brokers:
         if epoch_of(state, broker) is None:
             raise InvalidReplicaAssignment(
@@ -63,6 +72,11 @@ def _chosen(state: State, brokers: Sequence[int]) -> list[Usable]:
         if broker not in usable:
             raise InvalidReplicaAssignment(
                 f"broker {broker} is asynchronous, and is not chosen automatically: name it in the assignment by hand"
+            )
+        if is_drained(state, broker):
+            raise InvalidReplicaAssignment(
+                f"broker {broker} was drained, and is not chosen automatically: `pylog broker alter {broker} --not-drained` "
+                "changes that"
             )
         if brokers.count(broker) > 1:
             raise InvalidReplicaAssignment(f"broker {broker} is named twice")
@@ -87,7 +101,7 @@ def with_factor(state: State, topic: str, factor: int) -> Plan:
     """
     current = current_replicas(state, [topic])
     usable = usable_brokers(state)
-    known = {one.broker for one in usable}
+    known = {one.broker for one in synchronous_brokers(state)}
     late = {tp: tuple(one for one in replicas if one not in known) for tp, replicas in current.items()}
     plan = Plan()
     for count in sorted({len(one) for one in late.values()}):
@@ -115,7 +129,8 @@ def drained(state: State, broker: int) -> Plan:
     if broker not in state.brokers:
         raise BrokerNotAvailable(f"broker {broker} is not registered: `pylog broker list` shows those that are")
     current = current_replicas(state, sorted(state.names))
-    found = without(broker, current.values(), usable_brokers(state))
+    fit = [one for one in synchronous_brokers(state) if one.broker == broker or not is_drained(state, one.broker)]
+    found = without(broker, current.values(), fit)
     if found.stuck:
         topics = sorted({tp.topic for tp, replicas in current.items() if replicas in found.stuck})
         factor = max(map(len, found.stuck))

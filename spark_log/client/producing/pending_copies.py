@@ -8,7 +8,7 @@ objects; a copy that is there already is only looked at.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
@@ -29,6 +29,8 @@ from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.pending import LackingObject
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddPendingCopies
+from spark_log.metadata.replicas import is_active, is_current
+from spark_log.metadata.state import State
 from spark_log.model import Placed
 from spark_log.settings import cluster_config
 from spark_log.threads import SYSTEM_THREADS, Thread, at_exit
@@ -117,7 +119,7 @@ def from_answering(journal: Journal, some: Iterable[LackingObject]) -> list[Lack
     return found
 
 
-class _Waiting(NamedTuple):
+class WaitingCopy(NamedTuple):
     """An object in the queue."""
 
     lacking: LackingObject
@@ -134,7 +136,7 @@ class _Copier:
 
     def __init__(self, journal: Journal) -> None:
         self.journal, self._clock = journal, journal.context.clock
-        self.waiting: list[_Waiting] = []
+        self.waiting: list[WaitingCopy] = []
         self.thread: Thread | None = None
 
     def run(self) -> None:
@@ -147,7 +149,7 @@ class _Copier:
                 self._clock.sleep_ms(wait)
             wait = min(2 * wait, BACKOFF_MS_MAX) if left else BACKOFF_MS
 
-    def _copy(self, some: Sequence[_Waiting]) -> list[_Waiting]:
+    def _copy(self, some: Sequence[WaitingCopy]) -> list[WaitingCopy]:
         """Copy, and say so in the log; returns what is to be tried again.
 
         A replica that could not be copied to for `replica.lag.time.max.ms` leaves the ISR, as in Kafka, unless it is
@@ -157,6 +159,7 @@ class _Copier:
             self._clock.monotonic_ms(),
             int(cluster_config(self.journal.newest.configs, "replica.lag.time.max.ms")),
         )
+        some = list(still_lacking(self.journal.newest, some))
         old = [one for one in some if began - one.since_ms >= limit_ms]
         readable = from_answering(self.journal, [one.lacking for one in old])
         made = copied(self.journal, [one.lacking for one in some], self._clock.monotonic_ms() + EXIT_MS)
@@ -173,6 +176,15 @@ class _Copier:
         return [one for one in missed if one not in old]
 
 
+def still_lacking(state: State, some: Iterable[WaitingCopy]) -> Iterator[WaitingCopy]:
+    """The objects without the replicas that are fenced by now, or have another root."""
+    for one in some:
+        known = one.lacking.lacking
+        left = tuple(replica for replica in known if is_active(state, replica[0]) and is_current(state, *replica))
+        if left:
+            yield one if left == known else one._replace(lacking=one.lacking._replace(lacking=left))
+
+
 class _Copiers:
     """Those of all logs to which this process has written with acks=1, while they have work."""
 
@@ -185,7 +197,7 @@ class _Copiers:
         self._lock = SYSTEM_THREADS.lock()
         self._working: dict[Journal, _Copier] = {}
 
-    def add(self, journal: Journal, some: Sequence[_Waiting]) -> None:
+    def add(self, journal: Journal, some: Sequence[WaitingCopy]) -> None:
         if not some:
             return
         with self._lock:
@@ -194,7 +206,7 @@ class _Copiers:
             if copier.thread is None:
                 copier.thread = journal.context.threads.start(copier.run, "pylog-background-copies")
 
-    def take(self, copier: _Copier) -> list[_Waiting]:
+    def take(self, copier: _Copier) -> list[WaitingCopy]:
         """All that waits for a copier, which ends if that is nothing."""
         with self._lock:
             some, copier.waiting = copier.waiting, []
@@ -213,7 +225,7 @@ _copiers = _Copiers()
 def copy_in_background(journal: Journal, lacking: Iterable[LackingObject]) -> None:
     """Copy objects of a commit with acks=1, of which this process does not wait for the copies."""
     now = journal.context.clock.monotonic_ms()
-    _copiers.add(journal, [_Waiting(one, now) for one in lacking])
+    _copiers.add(journal, [WaitingCopy(one, now) for one in lacking])
 
 
 def wait_for_copies(journal: Journal | None = None, limit_ms: int = EXIT_MS) -> None:

@@ -42,7 +42,11 @@ def closed_error(url: str) -> LogMoved:
 
 def moved_error(url: str) -> LogMoved:
     """The error of a process that used the log in its former place."""
-    return LogMoved(f"the log was moved to {url}: open it there, or again with the URL that you have", url=url)
+    return LogMoved(
+        f"the log was moved to {url} while this process had it open: nothing was changed; open it again, with the URL that "
+        f"you have or by `spark_log.connect({url!r})`, and with it its producers and consumers",
+        url=url,
+    )
 
 
 def check_is_here(held: Leadership) -> None:

@@ -413,8 +413,11 @@ def decide_register(state: State, record: r.RegisterBrokerRecord, *, replaces: b
 
 
 def decide_alter(state: State, record: r.AlterBrokerRecord) -> Decision[bool]:
-    """Change the rack of a broker.  The reply is False if it is in this rack."""
-    if record.broker != OWN_BROKER:
+    """Change the rack of a broker, or whether it gets replicas automatically.
+
+    The reply is False if nothing changes.
+    """
+    if record.broker != OWN_BROKER or record.drained:
         _registered(state, record.broker)
     return decide_if_changed(state, record)
 

@@ -152,7 +152,16 @@ def full_state() -> State:
                     marks=((4, 7),),
                     dropped_at=(5, 9),
                 ),
-                3: Broker("/disks/3", "7d0e9a1b3d4e6f72", epoch=6, fenced=True, reason="it failed", since=9),
+                3: Broker(
+                    "/disks/3",
+                    "7d0e9a1b3d4e6f72",
+                    epoch=6,
+                    fenced=True,
+                    reason="it failed",
+                    since=9,
+                    drained=True,
+                    former=(("8c0e9a1b3d4e6f73", 3),),
+                ),
             }
         ),
         placement_groups=Map(

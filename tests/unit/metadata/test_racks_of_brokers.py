@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_log.errors import BrokerNotAvailable
+from spark_log.errors import BrokerNotAvailable, InvalidRequest
 from spark_log.metadata.placement import usable_brokers
 from spark_log.metadata.replica_commands import AlterBroker
 from spark_log.metadata.replicas import is_active
@@ -31,6 +31,18 @@ def test_broker_0_has_a_row_only_while_it_has_a_rack() -> None:
     assert log.isr() == (0, 1)
     assert log.command(AlterBroker(broker=0, rack=""))
     assert racks(log) == {0: "", 1: ""} and 0 not in log.state.brokers
+
+
+def test_a_drained_broker_gets_no_replicas() -> None:
+    """Until that is taken back.  Its rack stays, and broker 0 cannot be drained."""
+    log = ReplicaHistory(1, 2)
+    log.command(AlterBroker(broker=1, rack="b"))
+    assert log.command(AlterBroker(broker=1, drained=True)) and not log.command(AlterBroker(broker=1, drained=True))
+    assert racks(log) == {0: "", 2: ""} and log.state.brokers[1].rack == "b"
+    assert log.command(AlterBroker(broker=1, drained=False)) and racks(log) == {0: "", 1: "b", 2: ""}
+    assert not log.command(AlterBroker(broker=0, drained=False))
+    with pytest.raises(InvalidRequest, match="broker 0 is the log's own root"):
+        log.command(AlterBroker(broker=0, drained=True))
 
 
 def test_an_unknown_broker_is_named() -> None:

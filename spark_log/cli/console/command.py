@@ -1,0 +1,49 @@
+"""`pylog console`."""
+
+from __future__ import annotations
+
+import click
+
+from spark_log.cli.base import Failed, Verb, pass_session
+from spark_log.cli.session import CommandSession
+
+
+@click.command(cls=Verb)
+@click.option(
+    "--listen",
+    metavar="[HOST:]PORT",
+    default="127.0.0.1:9560",
+    show_default=True,
+    help="The address to listen on, of this machine only; with port 0, a free one.",
+)
+@click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
+@pass_session
+def console(session: CommandSession, listen: str, opens: bool) -> None:
+    """Show a log in a browser, until SIGTERM or Ctrl-C.
+
+    Pages show topics, records, groups and health, and change nothing.  The command prints their address, with a token
+    that is made for this run.  The log needs no coordinator.  A coordinator has this console too, on its own port.
+
+    \b
+    Example:
+      pylog console -u file:///data/log
+      pylog console -u pylog://127.0.0.1:9550 --listen 8080 --open
+    """
+    import asyncio
+    import secrets
+    import webbrowser
+
+    try:
+        from spark_log.cli.console.standalone import serve_console
+    except ImportError as error:
+        if error.name != "aiohttp":
+            raise
+        raise Failed("the console needs aiohttp: pip install 'spark-log[server]'") from error
+
+    def say(address: str) -> None:
+        click.echo(address)
+        if opens:
+            webbrowser.open(address)
+
+    with session.connect() as log:
+        asyncio.run(serve_console(log, listen, secrets.token_urlsafe(24), say))

@@ -1,0 +1,20 @@
+"""The console on the port of a coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_log.cli.console.port import ConsolePort
+from spark_log.cli.console.site import Site
+from spark_log.net.messages import GroupView
+from spark_log.node.coordinator import Coordinator
+from spark_log.node.group_coordinator import Groups
+
+
+def pages_of(coordinator: Coordinator, groups: Groups) -> ConsolePort:
+    """Pages from the state that the coordinator has in memory, without requests to it over the network."""
+
+    def views() -> Mapping[str, GroupView]:
+        return {view.group_id: view for view in groups.views()}
+
+    return ConsolePort(Site(coordinator.open_log, views, lambda: coordinator.duties.last))

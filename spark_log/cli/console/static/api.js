@@ -1,0 +1,36 @@
+// Requests to the coordinator, with the token of this tab.
+
+const KEY = "pylog-token";
+
+export class Refused extends Error {
+  constructor(status, message) { super(message); this.status = status; }
+}
+
+export const token = () => sessionStorage.getItem(KEY) ?? "";
+export const keepToken = (text) => (text ? sessionStorage.setItem(KEY, text) : sessionStorage.removeItem(KEY));
+
+async function ask(path, options) {
+  const headers = token() ? { Authorization: `Bearer ${token()}` } : {};
+  let reply;
+  try {
+    reply = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
+  } catch {
+    throw new Refused(0, "the coordinator does not answer");
+  }
+  const found = await reply.json().catch(() => ({ message: `unexpected answer ${reply.status}` }));
+  if (!reply.ok) throw new Refused(reply.status, found.message ?? `error ${reply.status}`);
+  return found;
+}
+
+export function get(name, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const text = new URLSearchParams(given).toString();
+  return ask(`/console/api/${name}${text ? `?${text}` : ""}`, {});
+}
+
+/** A change of the log, with the rights of the token; the coordinator audits it as that of any client. */
+export async function command(me, one) {
+  const body = JSON.stringify({ cluster_id: me.cluster_id, since: me.version, commands: [one] });
+  const { outcomes } = await ask("/v1/commands", { method: "POST", body });
+  if (outcomes[0].failure) throw new Refused(400, outcomes[0].failure.message);
+}

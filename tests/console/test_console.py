@@ -1,0 +1,468 @@
+"""The console's answers, through real coordinators: what a token sees, how much is read, and what is sent with it."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import spark_log
+from spark_log.cli.console import port, records
+from spark_log.cli.console.history import History
+from spark_log.cli.console.of_coordinator import pages_of
+from spark_log.cli.console.site import ROWS_MAX, Site
+from spark_log.cli.console.standalone import Standalone
+from spark_log.errors import InvalidRequest
+from spark_log.model import TopicPartition
+from spark_log.net.tokens import ANYBODY, Grant
+from spark_log.node.serve import Running
+from tests.net.asking import ADMIN, BILLING, READ, TOKENS, eventually
+from tests.services import Services
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+class Asking:
+    """Requests to a console."""
+
+    def __init__(self, address: str, token: str | None = None) -> None:
+        self.address, self._token = address, token
+
+    def raw(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+        asked = urllib.request.Request(f"http://{self.address}{path}", method=method, headers=headers)
+        if self._token is not None:
+            asked.add_header("Authorization", f"Bearer {self._token}")
+        try:
+            with urllib.request.urlopen(asked, timeout=20) as found:
+                return found.status, dict(found.headers), found.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, dict(error.headers), error.read()
+
+    def __call__(self, name: str, **query: object) -> Any:
+        status, _, body = self.raw(f"/console/api/{name}?{urllib.parse.urlencode(query)}")
+        assert status == 200, body
+        return json.loads(body)
+
+    def refused(self, name: str, **query: object) -> int:
+        return self.raw(f"/console/api/{name}?{urllib.parse.urlencode(query)}")[0]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A coordinator with tokens, and topics that some of them may see."""
+    services = Services()
+    found = services.start(tmp_path_factory.mktemp("console") / "log", pages=pages_of, tokens=TOKENS)
+    with spark_log.connect(f"pylog://{found.coordinator.address}", token=ADMIN) as log:
+        log.admin.create_topics(
+            [spark_log.NewTopic("orders", 2), spark_log.NewTopic("billing.in"), spark_log.NewTopic("empty")]
+        )
+        for number in range(10):
+            log.append(
+                "orders",
+                [
+                    {
+                        "key": f"k{number}-{n}",
+                        "value": f"value {number} {n}",
+                        "timestamp": 1000 * (10 * number + n),
+                        "partition": n % 2,
+                    }
+                    for n in range(10)
+                ],
+            )
+        log.append("billing.in", [{"key": HOSTILE, "value": b"\xff\x00", "headers": [(HOSTILE, HOSTILE.encode())]}])
+        log.admin.alter_consumer_group_offsets(
+            "billing.g", {TopicPartition("billing.in", 0): 0, TopicPartition("orders", 0): 10}
+        )
+        log.admin.alter_consumer_group_offsets("reporting", {TopicPartition("orders", 1): 0})
+        with log.transaction("secret") as txn:
+            txn.append("orders", [{"value": "in a transaction", "timestamp": 200_000, "partition": 0}])
+    yield found
+    services.close()
+
+
+@pytest.fixture(scope="module")
+def reader(running: Running) -> Asking:
+    return Asking(running.coordinator.address, READ)
+
+
+@pytest.fixture(scope="module")
+def billing(running: Running) -> Asking:
+    """With a token for the topics and groups of billing."""
+    return Asking(running.coordinator.address, BILLING)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[spark_log.Log]:
+    with spark_log.connect(tmp_path_factory.mktemp("embedded") / "log", durability="os") as found:
+        found.create_topic(spark_log.NewTopic("t", 2))
+        yield found
+
+
+# ----------------------------------------------------------------------------------------------------------------- rights
+
+
+@pytest.mark.parametrize("token", [None, "not-one-that-it-knows"])
+@pytest.mark.parametrize(
+    "name", ["me", "topics", "topic", "segments", "records", "record", "groups", "group", "cluster", "health"]
+)
+def test_without_a_token_there_are_no_answers(running: Running, token: str | None, name: str) -> None:
+    """The pages themselves hold no data, and are served to everybody: they ask for the token."""
+    asking = Asking(running.coordinator.address, token)
+    assert asking.refused(name, topic="orders") == 401
+    assert asking.raw("/console/")[0] == 200
+
+
+def test_a_token_of_some_topics_sees_only_those(billing: Asking, reader: Asking) -> None:
+    """In lists, in the topic itself, and in its records."""
+    assert [row["topic"] for row in billing("topics")["topics"]] == ["billing.in"]
+    assert {"orders", "billing.in"} <= {row["topic"] for row in reader("topics")["topics"]}
+    for name in ("topic", "segments", "records", "record"):
+        assert billing.refused(name, topic="orders") == 403
+        assert billing.refused(name, topic="billing.in") == 200
+
+
+def test_a_token_of_some_groups_sees_only_those(billing: Asking, reader: Asking) -> None:
+    """And of them no position in another topic."""
+    assert [row["group"] for row in billing("groups")["groups"]] == ["billing.g"]
+    assert billing.refused("group", group="reporting") == 403
+    assert [row["topic"] for row in billing("group", group="billing.g")["offsets"]] == ["billing.in"]
+    assert {row["topic"] for row in reader("group", group="billing.g")["offsets"]} == {"billing.in", "orders"}
+    assert billing("groups")["groups"][0]["lag"] == 1
+
+
+def test_transactions_are_shown_to_their_tokens(billing: Asking, reader: Asking) -> None:
+    """As the coordinator would let them use the id."""
+    assert billing("transactions")["transactions"] == []
+    (found,) = reader("transactions")["transactions"]
+    assert (found["transaction"], found["state"], found["topics"]) == ("secret", "CompleteCommit", ["orders"])
+
+
+def test_only_an_admin_may_change(running: Running, reader: Asking) -> None:
+    """Without tokens, everybody reads only."""
+    assert not reader("me")["may_change"]
+    assert Asking(running.coordinator.address, ADMIN)("me")["may_change"]
+
+
+def test_changes_are_those_of_any_client(running: Running) -> None:
+    """The page sends commands as clients do, and a bad value is rejected."""
+    admin = Asking(running.coordinator.address, ADMIN)
+
+    def change(value: str | None) -> dict[str, Any]:
+        me = admin("me")
+        one = {"type": "set_configs", "name": "empty", "changes": {"retention.ms": value}}
+        body = json.dumps({"cluster_id": me["cluster_id"], "since": me["version"], "commands": [one]}).encode()
+        asked = urllib.request.Request(
+            f"http://{admin.address}/v1/commands", body, {"Authorization": f"Bearer {ADMIN}"}
+        )
+        with urllib.request.urlopen(asked, timeout=20) as found:
+            outcome: dict[str, Any] = json.loads(found.read())["outcomes"][0]
+            return outcome
+
+    assert change("1000").get("failure") is None
+    assert "retention.ms" in change("soon")["failure"]["message"]
+    assert change(None).get("failure") is None
+
+
+# ------------------------------------------------------------------------------------------------------------------- http
+
+
+def test_the_pages_may_run_no_script_of_others(running: Running) -> None:
+    """A strict policy, also for the redirect, and no part of a page comes from elsewhere."""
+    for path in ("/", "/console", "/console/", "/console/app.js", "/console/app.css"):
+        status, headers, body = Asking(running.coordinator.address).raw(path)
+        policy = headers["Content-Security-Policy"]
+        assert status == 200 and "default-src 'none'" in policy and "unsafe" not in policy
+        assert "script-src 'self'" in policy and "require-trusted-types-for 'script'" in policy
+        assert headers["X-Content-Type-Options"] == "nosniff" and headers["X-Frame-Options"] == "DENY"
+        assert not re.search(rb"https?://(?!www\.w3\.org)", body)
+
+
+def test_the_pages_build_no_html_from_text() -> None:
+    """No part of a page uses a way to parse text as HTML, or a style or script in it."""
+    ways = "innerHTML|outerHTML|insertAdjacentHTML|document.write|DOMParser|createContextualFragment|eval\\(|setHTML"
+    for path, file in port.files().items():
+        text = file.body.decode()
+        assert not re.search(ways, text), path
+        assert not re.search(r"<style|style=|<script>|\son[a-z]+=", text) or not path.endswith(".html"), path
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/console/nothing.js", 404),
+        ("/console/../server.py", 404),
+        ("/console/%2e%2e/port.py", 404),
+        ("/console/api/nothing", 400),
+        ("/console/api/topic?topic=nothing", 400),
+        ("/console/api/topic", 400),
+        ("/console/api/group?group=nothing", 400),
+        ("/console/api/records?topic=orders&from=yesterday", 400),
+        ("/console/api/records?topic=orders&cursor=x", 400),
+        ("/console/api/records?topic=orders&partition=-1", 400),
+        ("/console/api/records?topic=orders&partition=9", 400),
+        ("/console/api/records?topic=orders&limit=many", 400),
+        ("/console/api/record?topic=orders&partition=9", 400),
+    ],
+)
+def test_wrong_requests_are_refused(reader: Asking, path: str, status: int) -> None:
+    """With an error that names what is wrong."""
+    found, _, body = reader.raw(path)
+    assert found == status and json.loads(body)["message"]
+
+
+def test_pages_are_read_only(reader: Asking) -> None:
+    """No other method."""
+    assert [reader.raw("/console/api/topics", method)[0] for method in ("POST", "PUT", "DELETE")] == [405] * 3
+
+
+def test_paths_beside_the_console_are_as_they_were(running: Running) -> None:
+    """They are answered by the protocol."""
+    assert Asking(running.coordinator.address).raw("/nothing")[0] == 404
+    assert Asking(running.coordinator.address).raw("/health")[0] == 200
+
+
+def test_a_standby_has_the_console_too(running: Running) -> None:
+    """It shows the state that it follows."""
+    services = Services()
+    standby = services.start(Path("standby"), url=running.coordinator.storage, pages=pages_of, tokens=TOKENS)
+    try:
+        asking = Asking(standby.coordinator.address, READ)
+        assert asking("me")["coordinator"] == running.coordinator.address
+        eventually(lambda: "orders" in [row["topic"] for row in asking("topics")["topics"]])
+        assert asking("records", topic="orders", limit=1)["records"][0]["value"]["text"] == "in a transaction"
+    finally:
+        services.close()
+
+
+# ---------------------------------------------------------------------------------------------------------------- records
+
+
+def at(found: Any) -> list[tuple[int, int]]:
+    return [(row["partition"], row["offset"]) for row in found["records"]]
+
+
+def test_the_newest_records_and_the_ones_before(reader: Asking) -> None:
+    """Newest first; pages of older ones do not overlap and leave none out."""
+    page = reader("records", topic="orders", limit=20)
+    assert page["records"][0]["value"]["text"] == "in a transaction"
+    seen, pages = at(page), 1
+    while page["more"]:
+        page = reader("records", topic="orders", limit=20, before=page["older"])
+        seen, pages = seen + at(page), pages + 1
+    assert len(seen) == len(set(seen)) == 101 and pages == 6
+
+
+def test_pages_forward_from_an_offset_and_a_time(reader: Asking) -> None:
+    """A cursor continues where a page ended."""
+    page = reader("records", topic="orders", limit=10, **{"from": "40"}, partition=0)
+    assert at(page) == [(0, offset) for offset in range(40, 50)]
+    assert at(reader("records", topic="orders", limit=2, partition=0, cursor=page["newer"])) == [(0, 50)]
+    by_time = reader("records", topic="orders", limit=2, partition=1, **{"from": "@95000"})
+    assert [row["timestamp"] for row in by_time["records"]] == [95000, 97000]
+    beyond = reader("records", topic="orders", partition=0, **{"from": "999"})
+    assert beyond["records"] == [] and not beyond["more"]
+
+
+def test_a_search_finds_keys_values_and_headers(reader: Asking) -> None:
+    """In a range, up to a limit, and it continues behind the last one found."""
+    first = reader("records", topic="orders", search="value 3", limit=3)
+    assert len(first["records"]) == 3 and first["more"]
+    rest = reader("records", topic="orders", search="value 3", limit=50, cursor=first["newer"])
+    assert sorted(at(first) + at(rest)) == sorted((n % 2, 15 + n // 2) for n in range(10))
+    assert at(reader("records", topic="orders", key="k9-9")) == [(1, 49)]
+    assert at(reader("records", topic="orders", key="k9")) == []
+    assert at(reader("records", topic="billing.in", search="onerror")) == [(0, 0)]
+    assert at(reader("records", topic="orders", search="value 3", **{"from": "20"})) == []
+
+
+def test_bytes_that_are_no_text_and_html_come_as_they_are(reader: Asking) -> None:
+    """As JSON, whose type no browser takes for a page."""
+    (row,) = reader("records", topic="billing.in")["records"]
+    assert row["value"] == {"base64": "/wA=", "bytes": 2, "cut": False}
+    assert row["key"]["text"] == HOSTILE and row["headers"][0][0]["text"] == HOSTILE
+    _, headers, _ = reader.raw("/console/api/records?topic=billing.in")
+    assert headers["Content-Type"].startswith("application/json") and headers["Cache-Control"] == "no-store"
+
+
+def test_large_values_are_cut_at_a_letter(log: spark_log.Log) -> None:
+    """The page has their beginning, and one record more of it."""
+    text = "é" * records.SHOWN_BYTES
+    log.append("t", [{"value": "x" + text, "partition": 0}])
+    page = records.newest(log, "t", [0], None, 5)
+    value = page["records"][0]["value"]
+    assert value == {"text": "x" + "é" * (records.SHOWN_BYTES // 2 - 1), "bytes": len(text.encode()) + 1, "cut": True}
+    whole = records.one(log, "t", 0, page["records"][0]["offset"])
+    assert whole is not None and whole["value"]["text"] == "x" + text
+    assert records.one(log, "t", 0, 10_000) is None
+
+
+def test_a_request_stops_at_its_budget_and_the_next_continues(
+    log: spark_log.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both of a search and of a page."""
+    for n in range(6):
+        log.append("t", [{"key": "k", "value": bytes(1000) + b"%d" % n, "partition": 1}])
+    monkeypatch.setattr(records, "SEARCH_BYTES_MAX", 2500)
+    monkeypatch.setattr(records, "PAGE_BYTES_MAX", 2500)
+    found = records.following(log, "t", [1], {1: 0}, 50, records.Query(text=b"\x005"))
+    assert found["records"] == [] and found["more"] and found["read_records"] == 3
+    found = records.following(log, "t", [1], records.parse_cursor(found["newer"]), 50, records.Query(text=b"\x005"))
+    assert at(found) == [(1, 5)]
+    page = records.newest(log, "t", [1], None, 6)
+    assert at(page) == [(1, 2), (1, 1), (1, 0)] and page["newer"] == "1:3"
+
+
+def test_a_batch_that_is_too_large_is_named(log: spark_log.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that reads it."""
+    log.append("t", [{"value": b"x", "partition": 0}])
+    monkeypatch.setattr(records, "BATCH_BYTES_MAX", 10)
+    with pytest.raises(InvalidRequest, match="pylog consume t -p 0"):
+        records.newest(log, "t", [0], None, 1)
+
+
+@pytest.mark.parametrize("text", ["", "1", "1:", "a:1", "1:-1", "1:1,", "1:99999999999999999999"])
+def test_cursors_of_other_forms_are_refused(text: str) -> None:
+    """They come from the address of a page, where anybody can write."""
+    with pytest.raises(InvalidRequest, match="cursor"):
+        records.parse_cursor(text)
+
+
+# ------------------------------------------------------------------------------------------------------------------ views
+
+
+def test_a_topic_has_its_partitions_configs_and_readers(reader: Asking) -> None:
+    """From the state alone."""
+    found = reader("topic", topic="orders")
+    assert [(row["partition"], row["start"], row["end"]) for row in found["rows"]] == [(0, 0, 51), (1, 0, 50)]
+    assert found["rows"][0]["leader"] == 0 and found["rows"][0]["isr"] == [0]
+    assert {row["config"]: row["source"] for row in found["configs"]}["retention.ms"] == "default"
+    assert found["readers"] == [{"group": "billing.g", "lag": 41}, {"group": "reporting", "lag": 50}]
+
+
+def test_segments_have_their_times(reader: Asking) -> None:
+    """Slices, or pieces of an index."""
+    found = reader("segments", topic="orders", partition=1)
+    assert sum(row["end"] - row["start"] for row in found["segments"]) == 50
+    assert found["segments"][0]["min_ms"] == 1000 and found["segments"][-1]["max_ms"] == 99000
+
+
+def test_lists_are_bounded_and_searched(log: spark_log.Log) -> None:
+    """A log may have more topics than a page."""
+    site = Site(lambda: log)
+    many = ROWS_MAX + 5
+    log.admin.create_topics([spark_log.NewTopic(f"many-{n}") for n in range(many)])
+    found = json.loads(site.ask(ANYBODY, "topics", {"search": "MANY"}))
+    assert len(found["topics"]) == ROWS_MAX and found["total"] == many
+    assert [row["topic"] for row in json.loads(site.ask(ANYBODY, "topics", {"search": "many-503"}))["topics"]] == [
+        "many-503"
+    ]
+    site.close()
+
+
+def test_an_answer_is_kept_for_a_moment_and_only_for_its_token(
+    log: spark_log.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a page that asks again and again costs little."""
+    monkeypatch.setattr("spark_log.cli.console.site.KEPT_S", 60.0)
+    site = Site(lambda: log)
+    first = site.ask(ANYBODY, "topics", {"search": "brief"})
+    log.create_topic(spark_log.NewTopic("brief"))
+    assert site.ask(ANYBODY, "topics", {"search": "brief"}) == first
+    other = json.loads(site.ask(Grant("other", "read"), "topics", {"search": "brief"}))
+    assert [row["topic"] for row in other["topics"]] == ["brief"]
+    site.close()
+
+
+def test_the_rest_answers(reader: Asking) -> None:
+    """Whole log, health, upkeep, brokers, queries."""
+    assert reader("cluster")["topics"] == 3
+    assert reader("health")["healthy"]
+    assert reader("upkeep")["moving"] == []
+    assert [row["broker"] for row in reader("brokers")["brokers"]] == [0]
+    assert reader("queries")["sinks"] == []
+
+
+def test_samples_are_bounded_and_give_rates() -> None:
+    """Old samples and further numbers are dropped."""
+    history = History(samples_max=4, series_max=2)
+    for n in range(6):
+        history.note(1000 * n, {"a": 10 * n, "b": 0, "c": 1})
+    assert history.of("a") == [(1000 * n, 10 * n) for n in (2, 3, 4, 5)]
+    assert history.of("a", 2) == [(3000, 30), (5000, 50)]
+    assert history.rate("a") == 10 and history.rate("c") is None and history.of("c") == []
+    history.note(6000, {"a": 0})
+    assert history.of("b") == [] and history.rate("a") == 0
+
+
+# ------------------------------------------------------------------------------------------------------ without coordinator
+
+
+def test_a_console_without_a_coordinator(log: spark_log.Log) -> None:
+    """It has one token, listens on this machine only, and refuses other names of it: a web page can choose those."""
+    services, token = Services(), "token-of-this-very-run"
+    console = Standalone(Site(lambda: log), token)
+    address = f"127.0.0.1:{services.run(console.start('127.0.0.1:0'))}"
+    try:
+        assert Asking(address).refused("topics") == 401
+        me = Asking(address, token)("me")
+        assert (me["name"], me["role"], me["may_change"], me["coordinator"]) == ("console", "read", False, "")
+        assert Asking(address, token)("health")["healthy"]
+        assert Asking(address, token).raw("/console/api/me", Host="evil.example")[0] == 421
+        assert Asking(address, token).raw("/v1/commands", "POST")[0] == 404
+        with pytest.raises(InvalidRequest, match="other machines"):
+            services.run(Standalone(Site(lambda: log), token).start("0.0.0.0:0"))
+    finally:
+        services.run(console.stop())
+        services.close()
+
+
+class StuckSite:
+    """Answers as `Site` does, from a storage that hangs until it is released."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def reads(self, name: str) -> bool | None:
+        return name == "records"
+
+    def ask(self, grant: Grant, name: str, query: Mapping[str, str]) -> bytes:
+        if name == "records":
+            self.released.wait(60)
+        return b"{}"
+
+    def close(self) -> None:
+        self.released.set()
+
+
+def test_a_storage_that_hangs_stops_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that read it fail in time, further ones are refused, and lists are answered meanwhile."""
+    monkeypatch.setattr(port, "ANSWER_S", 0.3)
+    monkeypatch.setattr(port, "WAITING_MAX", 3)
+    services, site, token = Services(), StuckSite(), "token-of-this-very-run"
+    console = Standalone(site, token)
+    asking = Asking(f"127.0.0.1:{services.run(console.start('127.0.0.1:0'))}", token)
+    try:
+        assert [asking.refused("records") for _ in range(4)] == [408, 408, 408, 429]
+        monkeypatch.setattr(port, "ANSWER_S", 60.0)
+        assert asking("topics") == {}
+        site.released.set()
+        eventually(lambda: asking.refused("records") == 200)
+    finally:
+        services.run(console.stop())
+        services.close()
+
+
+def test_columns_of_a_page_are_those_of_a_scan() -> None:
+    """A search reads them by name."""
+    batch = pa.RecordBatch.from_pylist([], schema=spark_log.client.reading.scan_batches.SCAN_SCHEMA)
+    assert records._shown(batch) == []

@@ -1,0 +1,30 @@
+"""`pylog console` as a process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import spark_log
+from tests.cli.commands import ROOT
+
+
+def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
+    """It prints an address with a token, with which it answers, and ends on SIGTERM."""
+    url = str(tmp_path / "log")
+    with spark_log.connect(url, durability="os") as log:
+        log.append("orders", [{"value": "x"}])
+    command = [sys.executable, "-m", "spark_log.cli", "console", "-u", url, "--listen", "0"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address, _, token = process.stdout.readline().strip().partition("#token=")
+        try:
+            asked = urllib.request.Request(f"{address}api/topics", headers={"Authorization": f"Bearer {token}"})
+            with urllib.request.urlopen(asked, timeout=20) as found:
+                assert [row["topic"] for row in json.loads(found.read())["topics"]] == ["orders"]
+        finally:
+            process.terminate()
+        assert process.wait(30) == 0
