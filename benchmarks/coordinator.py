@@ -91,10 +91,10 @@ def main() -> None:
 
 
 @contextmanager
-def serving(folder: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(folder: str, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A coordinator and its address."""
     address = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "spark_log.cli", "-u", folder, "serve", "--listen", address]
+    command = [sys.executable, "-m", "spark_log.cli", "-u", folder, "serve", "--listen", address, *flags]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         try:
             assert server.stdout is not None and "listening" in server.stdout.readline()

@@ -91,7 +91,8 @@ def planned_log(location: Location, journal: Journal, version: int | None = None
     """The log at a version, for tasks; None: that of the journal's state."""
     version = journal.state.version if version is None else version
     roots = journal.roots
-    log = PlannedLog(*_key(location, roots.own.url), journal.cluster_id, version)
+    served = journal.metadata_log.is_served
+    log = PlannedLog(*_key(location, roots.own.url), journal.cluster_id, version, served)
     if not roots.brokers:
         return log
     brokers = tuple(sorted(roots.brokers.items()))

@@ -67,6 +67,8 @@ class PlannedLog:
     roots: Roots
     cluster_id: str
     version: int
+    served: bool = False
+    """A coordinator serves the metadata: tasks must not use it on the storage."""
     brokers: tuple[tuple[int, Broker], ...] = ()
     """The registered brokers by id."""
     rack: str = ""

@@ -16,12 +16,9 @@ from functools import cache
 
 from pyspark_pylog.open_log import KEPT
 from pyspark_pylog.planned_log import PlannedLog
-from spark_log.client.open_journal import reopen_journal
-from spark_log.clock import SystemClock
+from spark_log.client.open_journal import find_claim, reopen_journal
 from spark_log.errors import DataLoss
-from spark_log.journal.claims import claimed
 from spark_log.journal.journal import Journal
-from spark_log.journal.store_operations import Stores, run
 from spark_log.net.client import check_cluster
 
 AGREED_MAX = 4
@@ -39,7 +36,9 @@ def newest_journal(log: PlannedLog, *, peek: bool = False) -> Journal:
     key = (log.url, log.token, log.roots)
     journal = KEPT.refreshed(
         key,
-        lambda: reopen_journal(log.url, log.roots.store(), log.cluster_id, log.token, log.roots.options),
+        lambda: reopen_journal(
+            log.url, log.roots.store(), log.cluster_id, log.token, log.roots.options, served=log.served
+        ),
         peek=peek,
     )
     check_cluster(journal.cluster_id, log.cluster_id, log.roots.store().url)
@@ -81,7 +80,7 @@ def agreed_value(log: PlannedLog, name: str, make: Callable[[Journal], bytes]) -
 def _agreed_on(log: PlannedLog, name: str, make: Callable[[Journal], bytes]) -> bytes:
     is_known = KEPT.get((log.url, log.token, log.roots)) is not None
     refreshed = _pool(os.getpid()).submit(newest_journal, log) if is_known else None
-    found = run(claimed(name), Stores.of(log.roots.store()), SystemClock())
+    found = find_claim(log.url, log.roots.store(), log.cluster_id, name, log.token, served=log.served)
     if found is not None:
         return found
     journal = newest_journal(log) if refreshed is None else refreshed.result()

@@ -8,6 +8,7 @@ import click
 
 from spark_log.cli.base import Failed, Noun, confirmed, guarded, pass_session, verb
 from spark_log.cli.output import emit_fields, emit_line, emit_rows, emit_value
+from spark_log.cli.quorum_admin import Access, node_options
 from spark_log.cli.session import CommandSession
 from spark_log.cli.units import duration_text
 from spark_log.errors import SparkLogError, StorageError
@@ -159,24 +160,25 @@ class Check(NamedTuple):
 
 
 @verb(cluster)
+@node_options
 @pass_session
-def health(session: CommandSession) -> None:
+def health(session: CommandSession, access: Access) -> None:
     """Check the coordinators of the URL, the log, its coordinator, storage, brokers, checkpoints and clock.
 
-    A coordinator checks its own storage. Without a coordinator, a small object is written and deleted.
+    A coordinator checks its own storage. Without a coordinator, a small object is written and deleted. With --nodes or
+    --conf, the nodes of a quorum are checked as well, or alone if there is no URL.
 
     The exit status is 1 if a check fails.
 
     \b
     Example:
       pylog cluster health -u pylog://127.0.0.1:9550
+      pylog cluster health --conf coordinator.ini
     """
     checks = _coordinators(session.url) if session.url else []
-    try:
-        log = session.connect()
-        checks += log_checks(log, session.url or "", [check.check for check in checks], writes=True)
-    except SparkLogError as error:
-        checks.append(Check("log", False, str(error)))
+    checks += _quorum(access) if access.is_given else []
+    if session.url or not access.is_given:
+        checks += _of_log(session, [check.check for check in checks])
     wrong = [check for check in checks if not check.healthy]
     if session.structured:
         emit_value(session, {"healthy": not wrong, "checks": [check._asdict() for check in checks]})
@@ -184,6 +186,23 @@ def health(session: CommandSession) -> None:
         emit_rows(session, Check._fields, [check._asdict() for check in checks])
     if wrong:
         raise Failed(f"not healthy: {', '.join(check.check for check in wrong)}")
+
+
+def _quorum(access: Access) -> list[Check]:
+    from spark_log.quorum_node.quorum_health import quorum_findings
+
+    return [Check(*finding) for finding in quorum_findings(access.admin().answers())]
+
+
+def _of_log(session: CommandSession, asked: list[str]) -> list[Check]:
+    """
+    asked:  the checks that were made before.
+    """
+    try:
+        log = session.connect()
+        return log_checks(log, session.url or "", asked, writes=True)
+    except SparkLogError as error:
+        return [Check("log", False, str(error))]
 
 
 def log_checks(log: Log, url: str, asked: list[str], *, writes: bool) -> list[Check]:
@@ -214,7 +233,7 @@ def _coordinator(
     holder:  if set, the coordinator is expected to lead under this epoch.
     ca:      from the URL.
     """
-    from spark_log.net.client import health_of
+    from spark_log.net.health_check import health_of
 
     what = f"coordinator {address}"
     found = next((found for tls in ways if (found := health_of(address, tls=tls, ca=ca)) is not None), None)
@@ -296,10 +315,11 @@ def _upkeep(log: Log) -> Check:
     from spark_log.journal.checkpointing import damaged_checkpoints
     from spark_log.settings import cluster_config
 
-    state = log.journal.state
-    for why in log.journal.run(damaged_checkpoints()).values():
-        return Check("checkpoint", False, f"{why}; `pylog maintain` writes a new one")
-    behind = state.version - log.journal.run(log.journal.metadata_log.status()).checkpoint
+    state, metadata_log = log.journal.state, log.journal.metadata_log
+    if not metadata_log.is_served:  # otherwise this user may have no rights on the files
+        for why in log.journal.run(damaged_checkpoints()).values():
+            return Check("checkpoint", False, f"{why}; `pylog maintain` writes a new one")
+    behind = state.version - log.journal.run(metadata_log.status()).checkpoint
     if behind > LATE * cluster_config(state.configs, "metadata.checkpoint.interval"):
         return Check(
             "checkpoint", False, f"{counted(behind, 'version')} ago: a committing process writes one, see its log"

@@ -23,6 +23,11 @@ NODES, SECRET_FILE, CA = "PYLOG_QUORUM_NODES", "PYLOG_QUORUM_SECRET_FILE", "PYLO
 def node_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """How the nodes are reached, as an argument `access`."""
 
+    @click.option(
+        "--conf",
+        type=click.Path(dir_okay=False),
+        help="The file of `pylog serve`: the nodes, the secret and the certificates of its section [quorum].",
+    )
     @click.option("--nodes", envvar=NODES, metavar="HOST:PORT,…", help=f"Addresses of nodes. [env: {NODES}]")
     @click.option(
         "--secret-file",
@@ -34,8 +39,10 @@ def node_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--ca", envvar=CA, metavar="FILE", help=f"Certificates that verify the nodes, or `system`. [env: {CA}]"
     )
     @wraps(function)
-    def wrapped(*args: Any, nodes: str | None, secret_file: str | None, ca: str | None, **more: Any) -> Any:
-        return function(*args, access=Access(nodes, secret_file, ca), **more)
+    def wrapped(
+        *args: Any, conf: str | None, nodes: str | None, secret_file: str | None, ca: str | None, **more: Any
+    ) -> Any:
+        return function(*args, access=Access(conf, nodes, secret_file, ca), **more)
 
     return wrapped
 
@@ -43,17 +50,22 @@ def node_options(function: Callable[..., Any]) -> Callable[..., Any]:
 class Access:
     """Values of the options."""
 
-    def __init__(self, nodes: str | None, secret_file: str | None, ca: str | None) -> None:
-        self.is_given = bool(nodes)
-        self._nodes, self._secret_file, self._ca = nodes, secret_file, ca
+    def __init__(self, conf: str | None, nodes: str | None, secret_file: str | None, ca: str | None) -> None:
+        self.is_given = bool(conf or nodes)
+        self._conf, self._nodes, self._secret_file, self._ca = conf, nodes, secret_file, ca
 
     def admin(self) -> QuorumAdmin:
         """Raises a usage error for an option that is missing."""
         from spark_log.quorum_node.quorum_admin import QuorumAdmin
 
+        if self._conf:
+            from spark_log.node.quorum_config import quorum_access
+            from spark_log.node.serve_config import read_sections
+
+            return QuorumAdmin(*quorum_access(read_sections(self._conf)["quorum"], self._conf))
         if not self._nodes:
             raise click.UsageError(
-                f"no nodes: give their addresses with --nodes or in {NODES}, as in --nodes 10.0.0.1:9551"
+                f"no nodes: give --conf FILE, or their addresses with --nodes or in {NODES}, as in --nodes 10.0.0.1:9551"
             )
         if not self._secret_file:
             raise click.UsageError(f"no secret: give the file with the secret of the nodes, or {SECRET_FILE}")
@@ -83,8 +95,8 @@ def describe(session: CommandSession, access: Access, status: bool, replication:
 
     \b
     Example:
-      pylog quorum describe --nodes 10.0.0.1:9551,10.0.0.2:9551 --secret-file node.secret
-      pylog quorum describe --replication
+      pylog quorum describe --conf coordinator.ini
+      pylog quorum describe --replication --nodes 10.0.0.1:9551,10.0.0.2:9551 --secret-file node.secret
     """
     if status and replication:
         raise click.UsageError("give --status or --replication, not both")

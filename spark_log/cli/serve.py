@@ -41,6 +41,11 @@ from spark_log.cli.session import CommandSession
     help="Whether a commit waits for the disk or the operating system. [default: disk]",
 )
 @click.option(
+    "--metadata",
+    type=click.Choice(["storage", "served"]),
+    help="Where clients read the log's metadata: on the storage, or served by the coordinator. [default: storage]",
+)
+@click.option(
     "--quorum",
     metavar="DIR",
     help="Be a node of a quorum, with this directory of `pylog quorum init`; the URL is that of the records.",
@@ -60,6 +65,7 @@ def serve(
     maintain_every: str | None,
     storage_timeout: str | None,
     durability: str | None,
+    metadata: str | None,
     quorum: str | None,
     quorum_listen: str | None,
     quorum_peers: str | None,
@@ -104,6 +110,7 @@ def serve(
         "quorum.directory": quorum,
         "quorum.listen": quorum_listen,
         "quorum.peers": quorum_peers,
+        "metadata": metadata,
         "insecure": None if insecure is None else "true",
     }
 

@@ -279,7 +279,7 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
       pylog repair --accept-loss
     """
     from spark_log.journal.root_options import RootOptions
-    from spark_log.net.client import health_of
+    from spark_log.net.health_check import health_of
     from spark_log.node.repair import repair as run
     from spark_log.store.open import open_store
 

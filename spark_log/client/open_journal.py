@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 from collections.abc import Mapping
 from functools import lru_cache
 from os import PathLike
 from typing import Any
 
 from spark_log.client.validate import url_text
+from spark_log.clock import Clock, SystemClock
 from spark_log.errors import InvalidRequest, NoLog, StorageError, StorageUnavailable
+from spark_log.journal.claims import claimed
 from spark_log.journal.journal import Journal
+from spark_log.journal.proposal import Context
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
+from spark_log.journal.served_log import ServedLog, ServedMetadata
+from spark_log.journal.store_operations import Stores, run
 from spark_log.metadata.decide.coordinators import closed_error, moved_to
 from spark_log.net.address import Target, is_coordinator, parse_target
 from spark_log.net.client import HttpLink, check_cluster
+from spark_log.net.messages import SERVED
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
+from spark_log.store.retry import with_retries
 
 TOKEN_VARIABLE = "PYLOG_TOKEN"
 
@@ -89,15 +97,40 @@ def _embedded(url: str, roots: RootOptions, *, create: bool) -> Journal:
 
 
 def reopen_journal(
-    url: str, store: ObjectStore, cluster_id: str, token: str | None = None, roots: RootOptions = DEFAULT_OPTIONS
+    url: str,
+    store: ObjectStore,
+    cluster_id: str,
+    token: str | None = None,
+    roots: RootOptions = DEFAULT_OPTIONS,
+    *,
+    served: bool = False,
 ) -> Journal:
-    """The journal of a known log with known storage: a coordinator is not asked for them again."""
-    served = is_coordinator(url)
-    if served:
-        link = HttpLink(parse_target(url), _token(token), cluster_id)
-    else:
+    """The journal of a known log with known storage: a coordinator is not asked for them again.
+
+    served:  the coordinator serves the metadata.
+    """
+    if not is_coordinator(url):
         link = HttpLink(Target(()), cluster_id=cluster_id, storage=store.url)
-    return Journal.open(store, create=False, link=link, served=served, root_options=roots)
+        return Journal.open(store, create=False, link=link, root_options=roots)
+    link = HttpLink(parse_target(url), _token(token), cluster_id)
+    return journal_through(link, store, roots, served=served)
+
+
+def find_claim(
+    url: str, store: ObjectStore, cluster_id: str, name: str, token: str | None = None, *, served: bool = False
+) -> bytes | None:
+    """The value that was claimed under a name in a known log, which is not opened.
+
+    None: there is none, and this process makes the claim.
+    """
+    clock = SystemClock()
+    if not served:
+        return run(claimed(name), Stores.of(store), clock)
+    link = HttpLink(parse_target(url), _token(token), cluster_id)
+    try:
+        return run(ServedLog(_context(clock), cluster_id).claimed(name), _served_stores(store), clock, link)
+    finally:
+        link.close()
 
 
 @lru_cache(maxsize=64)
@@ -122,7 +155,7 @@ def _served(url: str, roots: RootOptions, token: str | None, partial: bool) -> J
     link.cluster_id = info.cluster_id
     try:
         store = open_store(info.storage, roots.own(), roots.durability)
-        journal = Journal.open(store, create=False, link=link, served=True, partial=partial, root_options=roots)
+        journal = journal_through(link, store, roots, served=info.metadata == SERVED, partial=partial)
     except NoLog as error:
         raise NoLog(
             f"the coordinator at {url} has its log at {info.storage}, which this machine cannot read: clients read "
@@ -130,3 +163,23 @@ def _served(url: str, roots: RootOptions, token: str | None, partial: bool) -> J
         ) from error
     check_cluster(journal.cluster_id, info.cluster_id, info.storage)
     return journal
+
+
+def journal_through(
+    link: HttpLink, store: ObjectStore, roots: RootOptions, *, served: bool, partial: bool = False
+) -> Journal:
+    """The journal of a log whose changes go through a coordinator; its metadata is read there too if it is `served`."""
+    if not served:
+        return Journal.open(store, create=False, link=link, served=True, partial=partial, root_options=roots)
+    log = ServedLog(_context(SystemClock()), link.cluster_id)
+    return Journal(log, _served_stores(store), link, partial=partial, root_options=roots)
+
+
+def _context(clock: Clock) -> Context:
+    return Context(clock, random.SystemRandom(), served=True)
+
+
+def _served_stores(store: ObjectStore) -> Stores:
+    """The stores of a process that does not use the metadata on storage."""
+    metadata = ServedMetadata(store.url, local=store.local)
+    return Stores.of(metadata, with_retries(store, SystemClock(), random.SystemRandom()))

@@ -42,7 +42,7 @@ from spark_log.journal.store_operations import (
     beside,
     run,
 )
-from spark_log.journal.topic_feed import UNANSWERED_MS, FeedView, TopicFeed
+from spark_log.journal.topic_feed import FeedView, TopicFeed, unanswered_ms
 from spark_log.journal.upkeep import seal_and_expire
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
 from spark_log.journal.upkeep_thread import UpkeepThread
@@ -64,6 +64,8 @@ UNREACHABLE_WAIT_MS = 250
 LATE_S, LATE_TRIES = 2.0, 20
 """A change past its deadline waits this much longer if another thread is about to learn its outcome."""
 
+UNREAD = (InvalidRequest,)
+"""The same for a client of a log that a coordinator serves: for example, it holds more topics than may be asked for."""
 UNANSWERED = (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, InconsistentClusterId, InvalidRequest)
 """A client that may read the storage may read the log, even if the coordinator rejects it, is older or requires TLS."""
 Result = TypeVar("Result")
@@ -91,6 +93,8 @@ class Journal:
         own = stores.objects[OWN_ROOT]
         roots = Roots(own, metadata_log.cluster_id, self._brokers, self._holders, root_options, self.context.clock)
         self.stores = Stores(stores.metadata, roots)
+        self._unread = UNREAD if metadata_log.is_served else UNANSWERED
+        """The errors of a coordinator after which the metadata log is read instead."""
         self._log: LogReader[Any] = TopicFeed(metadata_log) if partial else metadata_log
         """Where the view comes from: the log, or a coordinator that sends the changes of some topics."""
         self.link = link
@@ -111,7 +115,7 @@ class Journal:
     def _opened(self) -> View:
         try:
             view: View = self.run(self._log.open())
-        except UNANSWERED:
+        except self._unread:
             if self._log is self.metadata_log:
                 raise
             self._log = self.metadata_log
@@ -209,7 +213,7 @@ class Journal:
         read = self._log.peek if peek else self._log.refresh
         try:
             view, there = self._read_beside(read, self.metadata_log.is_still_there())
-        except LogMoved:
+        except (LogMoved, InconsistentClusterId):
             return False
         except (CorruptObject, LogRestored):
             if self.run(self.metadata_log.is_still_there()):
@@ -251,7 +255,8 @@ class Journal:
 
         deadline_ms:  on the monotonic clock, for a bucket.  Raises StorageUnavailable then.
         """
-        if deadline_ms is not None and not (self.metadata.local and self._view.held is None):
+        direct = self.metadata.local and self._view.held is None and not self.metadata_log.is_served
+        if deadline_ms is not None and not direct:
             return answer_until(deadline_ms, self.context.clock, self.metadata.url, self.refresh)
         return self._or_whole(self._refresh)
 
@@ -284,7 +289,7 @@ class Journal:
 
     def _require(self, topics: Sequence[str], groups: Sequence[str]) -> State:
         # Both locks: no read or change in progress installs a view without these topics afterwards.
-        if not self._lock.acquire(timeout=UNANSWERED_MS / 1000):
+        if not self._lock.acquire(timeout=unanswered_ms(self.metadata_log) / 1000):
             return self._require_all()  # a change waits for a coordinator
         try:
             with self._reading:
@@ -309,7 +314,7 @@ class Journal:
         """The result of `read`; if no coordinator sends topics, the whole state from the log."""
         try:
             return read()
-        except UNANSWERED:
+        except self._unread:
             if self._view.held is None:
                 raise
         return self._require_all()

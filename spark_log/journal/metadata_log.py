@@ -1,6 +1,7 @@
 """The interface of the metadata log, for journals, upkeep and tools.
 
-`StorageLog` (`storage_log.py`) is the implementation on shared storage.  All methods that read or write are steps:
+`StorageLog` (`storage_log.py`) is the implementation on shared storage, `ServedLog` (`served_log.py`) that of clients
+which have no access to it.  All methods that read or write are steps:
 their caller runs them on the log's stores.
 """
 
@@ -79,6 +80,8 @@ class MetadataLog(LogReader[AnyView], Protocol[AnyView]):
 
     context: Context
     """The environment of this process; on a coordinator, with its epoch."""
+    is_served: bool
+    """A coordinator has it: while none answers, nothing else can be read instead."""
 
     @property
     def cluster_id(self) -> str:
@@ -97,6 +100,12 @@ class MetadataLog(LogReader[AnyView], Protocol[AnyView]):
         """Claim `value` under a name; returns the value that was claimed first, this one or another.
 
         The value is JSON with the field `version`.  The claim may be removed when the fence has passed that version.
+        """
+
+    def claimed(self, name: str) -> Steps[bytes | None]:
+        """The value that was claimed under a name; None if none was.
+
+        A caller that gets None makes the claim: others may wait for it.
         """
 
     def expire_claims(self, state: State) -> Steps[int]:

@@ -12,7 +12,7 @@ import msgspec
 
 from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal import checkpointing, clock_check, commit_protocol, opening
-from spark_log.journal.claims import claim, drop_claims
+from spark_log.journal.claims import claim, claimed, drop_claims
 from spark_log.journal.log_format import FORMAT_VERSION, Format, find_format, parse_format, put_format
 from spark_log.journal.log_format import check_is_here as check_is_stored_here
 from spark_log.journal.metadata_log import LogStatus
@@ -45,6 +45,8 @@ READ_AHEAD = 32
 
 class StorageLog:
     """The metadata log on a store that all processes share.  A view has a state and the newest checkpoint's name."""
+
+    is_served = False
 
     def __init__(self, context: Context, form: Format, store: ObjectStore, listed: Sequence[str] | None = None) -> None:
         """
@@ -139,6 +141,9 @@ class StorageLog:
 
     def claim(self, name: str, value: bytes) -> Steps[bytes]:
         return (yield from claim(name, value))
+
+    def claimed(self, name: str) -> Steps[bytes | None]:
+        return (yield from claimed(name))
 
     def expire_claims(self, state: State) -> Steps[int]:
         age_ms = cluster_config(state.configs, "gc.fence.age.ms")

@@ -160,6 +160,43 @@ class AskTopics(NamedTuple):
     """The answer must include every change that was acknowledged before."""
 
 
+class AskChanges(NamedTuple):
+    """A request of a process that reads the log through a coordinator alone, without a wait.  Answer: a `Changes`."""
+
+    holder: Leadership
+    since: int
+    """The version that this process has."""
+    head: bytes = b""
+    """As in `Ask`."""
+    confirmed: bool = False
+    """As in `AskTopics`."""
+
+
+class AskSnapshot(NamedTuple):
+    """A request for the whole state.  Answer: a `Snapshot`; None if the version cannot be rebuilt any more."""
+
+    holder: Leadership
+    version: int | None = None
+    """None: a recent one, to which the coordinator has the changes."""
+
+
+class AskClaim(NamedTuple):
+    """A claim that the coordinator makes.  Answer: the value that was claimed first; None if there is none yet."""
+
+    holder: Leadership
+    name: str
+    value: bytes | None
+    """None: look for a claim."""
+    wait_ms: int = 0
+    """How long to wait for another process that is making the claim."""
+
+
+class AskStatus(NamedTuple):
+    """Answer: the version of the newest checkpoint."""
+
+    holder: Leadership
+
+
 class Decide(NamedTuple):
     """Commands for the metadata log, which sets their replies.  Answer: the state after them, or the first error.
 
@@ -200,6 +237,14 @@ class Changes(NamedTuple):
     """The coordinator does not have the client's last record: the storage shows whether its log was restored."""
 
 
+class Snapshot(NamedTuple):
+    """The whole state, as a coordinator sends it."""
+
+    state: State
+    head: bytes = b""
+    """First line of the record of its version; empty if not known."""
+
+
 class Link(Protocol):
     """Connects to coordinators."""
 
@@ -225,11 +270,14 @@ class Link(Protocol):
         group: str = "",
         topics: Sequence[str] | None = None,
         head: bytes = b"",
+        *,
+        confirmed: bool = False,
     ) -> Changes:
         """Wait for versions after `since`, for at most `wait_ms`; also returns when a rebalance of `group` begins.
 
         head:    first line of the record of version `since`; empty if not known.
         topics:  ids; records of others, and positions of groups, end no wait.
+        confirmed:  as for `topics`, and without a wait.
         Raises CoordinatorNotAvailable.
         """
 
@@ -255,17 +303,35 @@ class Link(Protocol):
         Raises CoordinatorNotAvailable.
         """
 
+    def snapshot(self, holder: Leadership, version: int | None = None) -> Snapshot | None:
+        """The whole state at a recent version, or at this one; None if that cannot be rebuilt any more.
+
+        Raises CoordinatorNotAvailable.
+        """
+
+    def claim(self, holder: Leadership, name: str, value: bytes | None, wait_ms: int = 0) -> bytes | None:
+        """The value that was claimed first under a name: this one or another.
+
+        value:    None: look for a claim.  None is returned if there is none; then this process is the one that makes
+                  it, and others that look wait for that, for at most `wait_ms`.
+        Raises CoordinatorNotAvailable.
+        """
+
+    def status(self, holder: Leadership) -> int:
+        """The version of the newest checkpoint.  Raises CoordinatorNotAvailable."""
+
     def close(self) -> None:
         """Close unused connections."""
 
 
 StoreOp: TypeAlias = Get | PutNew | Put | PutReplicas | CopyReplicas | List | Delete | Sweep | StoreTime
-Op: TypeAlias = StoreOp | Sleep | Ask | AskTopics | Decide | Refresh
+LinkOp: TypeAlias = Ask | AskTopics | AskChanges | AskSnapshot | AskClaim | AskStatus
+Op: TypeAlias = StoreOp | LinkOp | Sleep | Decide | Refresh
 Steps: TypeAlias = Generator[Op | list[Op], Any, Result]
 
 
 def beside(steps: Steps[Result], others: Steps[Other]) -> Steps[tuple[Result, Other]]:
-    """Run both in the same rounds until both end; neither may put, ask or sleep."""
+    """Run both in the same rounds until both end; neither may change anything or wait."""
     first, second = yield from together([steps, others])
     return first, second
 
@@ -374,17 +440,34 @@ def run(steps: Steps[Result], stores: Stores, clock: Clock, link: Link | None = 
             return stop.value
         answer = error = None
         try:
-            if isinstance(request, Ask):
-                answer = _ask(request, link)
-            elif isinstance(request, AskTopics):
-                assert link is not None, "topics are held through a coordinator"
-                answer = link.topics(request.holder, request.held, confirmed=request.confirmed)
-            else:
-                answer = (
-                    _parallel(request, stores, clock) if isinstance(request, list) else _one(request, stores, clock)
-                )
+            answer = _answer(request, stores, clock, link)
         except Exception as raised:  # noqa: BLE001  thrown into the steps, which raise it
             error = raised
+
+
+def _answer(request: Op | list[Op], stores: Stores, clock: Clock, link: Link | None) -> Any:
+    if isinstance(request, LinkOp):
+        return _ask(request, link) if isinstance(request, Ask) else _asked(request, link)
+    if not isinstance(request, list):
+        return _one(request, stores, clock)
+    if any(isinstance(op, LinkOp) for op in request):
+        return [_answer(op, stores, clock, link) for op in request]
+    return _parallel(request, stores, clock)
+
+
+def _asked(request: AskTopics | AskChanges | AskSnapshot | AskClaim | AskStatus, link: Link | None) -> Any:
+    assert link is not None, "what is read through a coordinator has a link"
+    match request:
+        case AskTopics(holder, held, confirmed):
+            return link.topics(holder, held, confirmed=confirmed)
+        case AskChanges(holder, since, head, confirmed):
+            return link.changes(holder, since, 0, head=head, confirmed=confirmed)
+        case AskSnapshot(holder, version):
+            return link.snapshot(holder, version)
+        case AskClaim():
+            return link.claim(*request)
+        case AskStatus(holder):
+            return link.status(holder)
 
 
 def _ask(request: Ask, link: Link | None) -> Answered:
@@ -414,7 +497,7 @@ def _pool(pid: int) -> ThreadPoolExecutor:
 def _one(op: Op, stores: Stores, clock: Clock) -> Any:
     if isinstance(op, Sleep):
         return clock.sleep_ms(op.milliseconds)
-    assert not isinstance(op, Ask | AskTopics | Decide | Refresh), f"{type(op).__name__} is not for a store"
+    assert not isinstance(op, LinkOp | Decide | Refresh), f"{type(op).__name__} is not for a store"
     if isinstance(op, PutReplicas):
         return put_replicas(stores.objects, op.targets, op.key, op.chunks, clock)
     if isinstance(op, CopyReplicas):

@@ -28,6 +28,11 @@ AGAIN_MS = 100
 """Pause between requests while no coordinator answers."""
 
 
+def unanswered_ms(log: MetadataLog[Any]) -> int:
+    """`UNANSWERED_MS`; as long as a change waits if there is nothing else to read."""
+    return log.context.coordinator_wait_ms if log.is_served else UNANSWERED_MS
+
+
 class FeedView(NamedTuple):
     """A projected state, and what identifies its history."""
 
@@ -90,7 +95,7 @@ class TopicFeed:
             return self.applied(view, found)
         except SparkLogError:
             now = self._log.context.clock.monotonic_ms()
-            if not self._is_silent() or now - self._found_leader_ms < UNANSWERED_MS:
+            if self._log.is_served or not self._is_silent() or now - self._found_leader_ms < UNANSWERED_MS:
                 return view
             self._found_leader_ms = now
         try:
@@ -117,11 +122,11 @@ class TopicFeed:
         return view if state is view.state else view_of(state, changes.head)
 
     def _is_silent(self) -> bool:
-        """Whether no coordinator has answered for UNANSWERED_MS; called after each request without an answer."""
+        """Whether no coordinator has answered for `unanswered_ms`; called after each request without an answer."""
         now = self._log.context.clock.monotonic_ms()
         if self._silent_since_ms is None:
             self._silent_since_ms = now
-        return now - self._silent_since_ms >= UNANSWERED_MS
+        return now - self._silent_since_ms >= unanswered_ms(self._log)
 
     def _confirmed(self, view: FeedView) -> Steps[FeedView]:
         while True:
@@ -131,7 +136,7 @@ class TopicFeed:
             yield Sleep(AGAIN_MS)
 
     def _ask(self, view: FeedView, *, confirmed: bool) -> Steps[FeedView | None]:
-        """None if no coordinator answers.  Raises CoordinatorNotAvailable after UNANSWERED_MS."""
+        """None if no coordinator answers.  Raises CoordinatorNotAvailable after `unanswered_ms`."""
         try:
             found: Delta = yield AskTopics(view.state.coordinator, view.held, confirmed)
         except (CoordinatorNotAvailable, NotCoordinator) as error:

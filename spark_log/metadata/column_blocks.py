@@ -20,7 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import accumulate, chain, pairwise, repeat
+from itertools import accumulate, chain, islice, pairwise, repeat
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
 
@@ -41,6 +41,7 @@ Value = TypeVar("Value")
 Default = TypeVar("Default")
 
 BLOCK_BYTES = 1 << 20
+SORT_ROWS = 4096
 """Size of a block, about: between half of it and twice of it, unless there are few rows or a single row is longer."""
 KEPT_MAX = 100_000
 """Number of values that are kept after they were made.
@@ -492,10 +493,17 @@ def fold(
     rows: LayeredMap[Key, Value], kind: type[Block[Key, Value]], block_bytes: int = BLOCK_BYTES
 ) -> LayeredMap[Key, Value]:
     """The same map with its changes in the base.  Blocks without changes stay as they are."""
-    changes = sorted((row for row in rows.changes.items() if kind.fits(row[0])), key=itemgetter(0))
+    changes = _in_order(row for row in rows.changes.items() if kind.fits(row[0]))
     others = [(key, value) for key, value in rows.changed() if not kind.fits(key)]
     base = rows.base if isinstance(rows.base, ColumnMap) else ColumnMap[Key, Value](())
     return LayeredMap.over(ColumnMap(list(_folded(base, changes, kind, block_bytes))), others)
+
+
+def _in_order(rows: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Sorted in parts: one sort of many rows would stop all other threads until its end."""
+    rest = iter(rows)
+    parts = iter(lambda: sorted(islice(rest, SORT_ROWS), key=itemgetter(0)), [])
+    return list(heapq.merge(*parts, key=itemgetter(0)))
 
 
 def _folded(

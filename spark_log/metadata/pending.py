@@ -19,7 +19,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.last_commit import last_commit
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.reassignments import places_of_pending
-from spark_log.metadata.replay_reassignments import with_late_slices
+from spark_log.metadata.replay_reassignments import with_late_slices, with_new_objects
 from spark_log.metadata.replay_replicas import not_pending, placed_rows, swapped_copies
 from spark_log.metadata.replicas import copies_of, epoch_of, group_at, is_active, is_async, min_insync, targets_of
 from spark_log.metadata.state import LostRange, Partition, PendingCommit, ProducerState, State, TopicKey
@@ -298,7 +298,8 @@ def with_holes(state: State, commit: PendingCommit, record: r.LostRecord) -> Sta
     new = commit._replace(objects=objects, slices=(*kept, *holes), pieces=())
     after = swapped_copies(after, gone, record.placed)
     pending = tuple(new if one is commit else one for one in state.pending)
-    return replace(after, pending=pending, lost=_with_lost(state, commit, old), producers=_taken_back(state, commit))
+    after = replace(after, pending=pending, lost=_with_lost(state, commit, old), producers=_taken_back(state, commit))
+    return with_new_objects(after, old)
 
 
 def _taken_back(state: State, commit: PendingCommit) -> Map[str, ProducerState]:

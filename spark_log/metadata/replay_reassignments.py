@@ -88,6 +88,15 @@ def with_late_slices(state: State, places: Mapping[TopicKey, set[int]]) -> State
     return replace(state, reassignments=state.reassignments.update(rows)) if rows else state
 
 
+def with_new_objects(state: State, keys: Iterable[TopicKey]) -> State:
+    """After a record that replaced pending slices: the groups of these partitions may have some of their records now.
+
+    Their ends and editions do not show it.
+    """
+    rows = {key: state.reassignments[key]._replace(end=-1, edition=-1) for key in keys if key in state.reassignments}
+    return replace(state, reassignments=state.reassignments.update(rows)) if rows else state
+
+
 def places_of_slices(record: r.CommitRecord) -> dict[TopicKey, set[int]]:
     """The groups of the objects of a commit, by partition.  For one whose slices are in an index: all groups."""
     where = [one.group for one in record.placed] or [OWN_GROUP] * len(record.objects)

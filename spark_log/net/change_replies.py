@@ -9,6 +9,8 @@ from spark_log.net.service import Service
 
 CHANGES_BYTES_MAX = 128 << 10
 """The limit in a reply to a long poll.  Thousands are sent at a time, so each must be cheap."""
+READ_BYTES_MAX = 4 << 20
+"""The limit in a reply to a client that reads the log through the coordinator.  One that lacks more gets a snapshot."""
 DELTAS_MAX, DELTAS_BYTES_MAX = 100, 8 << 20
 """Replies to clients of topics that are kept: the clients of one topic that wait ask for the same."""
 
@@ -35,18 +37,19 @@ class ChangeReplies:
             bodies[key] = encode(self._service.delta(held))
         return bodies[key]
 
-    def changes(self, asked: ChangesRequest, affected: bool) -> bytes:
+    def changes(self, asked: ChangesRequest, affected: bool, limit: int = CHANGES_BYTES_MAX) -> bytes:
         """Created once for all requests that wait at the same record.
 
         affected:  the changes affect the requester.  Otherwise they are left out if they do not fit into one reply.
+        limit:     bytes of the changes.
         """
         since, version = asked.since, self._service.state.version
         found = self._service.head(since)
         another = bool(asked.head) and bool(found) and found != asked.head
         behind = version < since and self._service.leading
-        kind = (since, asked.head, found, version, affected, behind)
+        kind = (since, asked.head, found, version, affected, behind, limit)
         if self._body[0] != kind:
-            batches = self.batches(asked, version, CHANGES_BYTES_MAX)
+            batches = self.batches(asked, version, limit)
             reached = version if affected or batches else since
             reply = ChangesReply(version=reached, batches=batches, lacks_head=another or behind)
             self._body = (kind, encode(reply))

@@ -24,19 +24,22 @@ from spark_log.errors import (
 )
 from spark_log.groups.messages import Request, Response
 from spark_log.journal.fork_safety import renew_after_fork
-from spark_log.journal.store_operations import Answered, Changes
+from spark_log.journal.store_operations import Answered, Changes, Snapshot
 from spark_log.metadata.command import Command
 from spark_log.metadata.decide.coordinators import check_is_here
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.state import Leadership
 from spark_log.net.address import Target, is_loopback, this_host
 from spark_log.net.client_connection import CONNECT_S, Connection, Endpoint, HttpResponse, Wait, resolve
+from spark_log.net.health_check import get_health, health_of
 from spark_log.net.kafka_probe import is_kafka
 from spark_log.net.messages import (
     GROUP_PATHS,
     PROTOCOL,
     ChangesReply,
     ChangesRequest,
+    ClaimReply,
+    ClaimRequest,
     ClusterInfo,
     CommandsReply,
     CommandsRequest,
@@ -44,14 +47,16 @@ from spark_log.net.messages import (
     GroupAnswered,
     GroupsReply,
     GroupView,
-    Health,
     ObjectsReply,
     ObjectsRequest,
+    SnapshotRequest,
+    StatusReply,
     TopicsRequest,
     decode,
     encode,
     error_of,
 )
+from spark_log.net.snapshot_download import download
 from spark_log.net.tls import ca_context
 from spark_log.store.open import is_other_storage
 
@@ -65,6 +70,9 @@ fast."""
 CHECK_S = 3.0
 """After this long without a reply, the client checks whether the process answers `GET /health` within CONNECT_S.  A
 suspended process or a half-open connection does not; a process that is busy, or whose storage is slow, does."""
+QUICK_CHECK_S = 1.0
+"""The same, and the time for the answer, if the URL has several addresses: another node leads a second after the leader
+hangs.  A change that was sent to the leader is sent again, and recognised."""
 CHECKED_WAIT_S = 15.0
 """A request that asks the coordinator to wait longer is checked while it waits.  Heartbeats are not, by default: each
 check takes a connection, and the coordinator has thousands of members."""
@@ -108,6 +116,8 @@ class HttpLink:
         self.cluster_id = cluster_id
         """The id of the log; empty until known."""
         self._target = target
+        self._check_s = QUICK_CHECK_S if len(target.addresses) > 1 else CHECK_S
+        self._health_s = QUICK_CHECK_S if len(target.addresses) > 1 else CONNECT_S
         self._storage = storage
         self._checked_storage: tuple[str, int] | None = None
         """The coordinator, by address and epoch, that has the log in `storage`."""
@@ -211,6 +221,8 @@ class HttpLink:
         group: str = "",
         topics: Sequence[str] | None = None,
         head: bytes = b"",
+        *,
+        confirmed: bool = False,
     ) -> Changes:
         asked = ChangesRequest(
             cluster_id=self.cluster_id,
@@ -219,6 +231,7 @@ class HttpLink:
             wait_ms=wait_ms,
             topics=None if topics is None else tuple(topics),
             group=group,
+            confirmed=confirmed,
         )
         data = self._any(holder, "/v1/changes", asked, wait_ms)
         reply: ChangesReply = decode(data, ChangesReply, "the coordinator's reply")
@@ -250,11 +263,26 @@ class HttpLink:
         reply: ObjectsReply = decode(self._any(holder, "/v1/objects", asked), ObjectsReply, "the coordinator's reply")
         return reply.rows
 
+    def snapshot(self, holder: Leadership, version: int | None = None) -> Snapshot | None:
+        return download(lambda asked: self._any(holder, "/v1/snapshot", asked), self.cluster_id, version)
+
+    def claim(self, holder: Leadership, name: str, value: bytes | None, wait_ms: int = 0) -> bytes | None:
+        text = None if value is None else value.decode()
+        asked = ClaimRequest(cluster_id=self.cluster_id, name=name, value=text, wait_ms=wait_ms)
+        data = self._first(holder, "POST", "/v1/claim", encode(asked), wait_ms, changes_nothing=True)
+        reply: ClaimReply = decode(data, ClaimReply, "the coordinator's reply")
+        return None if reply.value is None else reply.value.encode()
+
+    def status(self, holder: Leadership) -> int:
+        data = self._first(holder, "GET", f"/v1/status?cluster_id={self.cluster_id}", changes_nothing=True)
+        reply: StatusReply = decode(data, StatusReply, "the coordinator's reply")
+        return reply.checkpoint
+
     def _any(
         self,
         holder: Leadership,
         path: str,
-        asked: ChangesRequest | TopicsRequest | ObjectsRequest,
+        asked: ChangesRequest | TopicsRequest | ObjectsRequest | SnapshotRequest,
         wait_ms: int = 0,
     ) -> bytes:
         """The reply of the leader; if no leader answers, that of a standby."""
@@ -306,8 +334,8 @@ class HttpLink:
 
         leads:  only the leader answers the request.
         """
-        failures = []
-        for endpoint in self._candidates(holder):
+        failures, candidates = [], self._candidates(holder)
+        for endpoint in candidates:
             try:
                 self._check_storage(endpoint, holder)
                 data = self._request(endpoint, method, path, body, wait_ms, limit_s)
@@ -315,12 +343,21 @@ class HttpLink:
                 if error.maybe_applied and not changes_nothing:
                     raise
                 failures.append(f"{endpoint.address}: {error}" if isinstance(error, NotCoordinator) else str(error))
+                if isinstance(error, NotCoordinator) and leads:
+                    candidates += self._named_by(error, endpoint, candidates)
                 continue
             if leads:
                 self._last = endpoint
             return data
         hint = "" if self._target.addresses else GONE
         raise CoordinatorNotAvailable("; ".join(failures) + hint)
+
+    def _named_by(self, error: NotCoordinator, by: Endpoint, known: Sequence[Endpoint]) -> list[Endpoint]:
+        """The leader that a coordinator has named, if it is not among the known ones."""
+        address = error.address
+        if not address or (is_loopback(address) and not is_loopback(by.address)):
+            return []  # an address of that machine only
+        return [endpoint for endpoint in self._endpoints([address]) if endpoint not in known]
 
     def _check_storage(self, endpoint: Endpoint, holder: Leadership) -> None:
         """Raises InconsistentClusterId if the log is a copy of the coordinator's log.
@@ -394,7 +431,7 @@ class HttpLink:
         """
         self._check_silent(endpoint)
         wait_s = wait_ms / 1000
-        check_s = CHECK_S + min(wait_s, CHECKED_WAIT_S)
+        check_s = self._check_s + min(wait_s, CHECKED_WAIT_S)
         wait = Wait(limit_s + wait_s, check_s, lambda: self._check_alive(endpoint, check_s))
         sent, connection = False, self._idle(endpoint)
         try:
@@ -444,12 +481,12 @@ class HttpLink:
         """Check the process while waiting for its reply.  Raises TimeoutError."""
         if not self._is_alive(endpoint):
             raise TimeoutError(
-                f"no complete reply within {waited_s:g} s, nor to GET /health within another {CONNECT_S:g} s"
+                f"no complete reply within {waited_s:g} s, nor to GET /health within another {self._health_s:g} s"
             )
 
     def _is_alive(self, endpoint: Endpoint) -> bool:
         """Whether the process answers `GET /health`."""
-        return _get_health(endpoint, self._tls) is not None
+        return get_health(endpoint, self._tls, self._health_s) is not None
 
     def _check_tls(self, address: str, error: BaseException) -> None:
         """Raises InvalidRequest if a coordinator hung up because it requires TLS.  It has not read the request."""
@@ -462,7 +499,9 @@ class HttpLink:
 
     def _headers(self, address: str) -> dict[str, str]:
         headers = {"Content-Type": "application/json"}
-        if self._token is not None and address in self._target.addresses:
+        # An authority of the operator's, not the machine's list, vouches for other addresses.
+        vouched = self._target.ca not in (None, "system") or address in self._target.addresses
+        if self._token is not None and vouched:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers
 
@@ -522,13 +561,6 @@ def _checked_token(token: str) -> str:
     return found
 
 
-def _any_certificate() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 def _failure(error: BaseException) -> str:
     return "its certificate is invalid" if isinstance(error, ssl.SSLCertVerificationError) else "it does not answer"
 
@@ -555,41 +587,6 @@ def _refusal(address: str, method: str, path: str, answer: HttpResponse) -> Spar
             failed.maybe_applied = method != "GET"
             return failed
         return InvalidRequest(f"{address} is not a pylog coordinator: {reply}")
-
-
-def health_of(address: str, *, tls: bool, ca: str | None = None) -> Health | None:
-    """The health of a coordinator; None if none answers.
-
-    ca:  with TLS, only certificates that this file (or `system`) verifies are accepted; None: any certificate, because
-         no secret is sent.
-    """
-    context = None if not tls else _any_certificate() if ca is None else ca_context(ca)
-    for endpoint in resolve(address):
-        answer = _get_health(endpoint, context)
-        if answer is not None:
-            try:
-                found: Health = decode(answer.data, Health, "the reply")
-                return found
-            except InvalidRequest:
-                continue
-    return None
-
-
-def _get_health(endpoint: Endpoint, tls: ssl.SSLContext | None) -> HttpResponse | None:
-    """The reply to GET /health; None without one."""
-    try:
-        connection = Connection(endpoint, tls)
-    except ssl.SSLCertVerificationError as error:
-        logger.warning("%s: its certificate is invalid (%s)", endpoint.address, error)
-        return None
-    except OSError:
-        return None
-    try:
-        return connection.ask("GET", "/health", None, {}, Wait(CONNECT_S))
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
 
 
 def check_cluster(found: str, expected: str, where: str) -> None:

@@ -64,10 +64,10 @@ class Wait:
 class Connection:
     """Connects on construction.  Raises OSError."""
 
-    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None, connect_s: float = CONNECT_S) -> None:
         host, port = split_address(endpoint.address, "address")
         self._host = endpoint.address
-        sock = socket.create_connection((endpoint.ip or host.strip("[]"), port), CONNECT_S)
+        sock = socket.create_connection((endpoint.ip or host.strip("[]"), port), connect_s)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._sock = sock if tls is None else tls.wrap_socket(sock, server_hostname=host.strip("[]"))

@@ -7,6 +7,9 @@
     POST /v1/changes    ChangesRequest          ChangesReply; waits until the log has changed, `wait_ms` at most
     POST /v1/topics     TopicsRequest           Delta: the same for a client that holds some topics
     POST /v1/objects    ObjectsRequest          ObjectsReply
+    POST /v1/snapshot   SnapshotRequest         a line with a SnapshotChunk, and its bytes (`snapshots.py`)
+    POST /v1/claim      ClaimRequest            ClaimReply
+    GET  /v1/status?cluster_id=                 StatusReply
     GET  /v1/groups?cluster_id=                 GroupsReply: current members and assignments of shared groups
     POST /v1/group/join|sync|heartbeat|leave       GroupAsked, GroupAnswered; join and sync wait for the other members
 
@@ -63,6 +66,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of all messages.  Unknown fields are ignored: they belong to newer versions."""
 
 
+SERVED = "served"
+"""Where clients read the metadata log: a coordinator sends it.  Otherwise they may read it on the storage."""
+
+
 class ClusterInfo(Message, frozen=True, kw_only=True):
     """A coordinator and its log."""
 
@@ -78,6 +85,8 @@ class ClusterInfo(Message, frozen=True, kw_only=True):
     epoch: int
     version: int
     """Version of the newest record that this coordinator has read."""
+    metadata: str = ""
+    """`SERVED`: clients must not use `meta/` on the storage; empty: they may read it there."""
 
 
 class Health(Message, frozen=True, kw_only=True):
@@ -148,6 +157,8 @@ class ChangesRequest(Message, frozen=True, kw_only=True):
     """A rebalance of this group ends the wait too."""
     standby: bool = False
     """A standby may answer, which follows the log with a delay."""
+    confirmed: bool = False
+    """Read the log up to its end first, and do not wait."""
 
 
 class ChangesReply(Message, frozen=True, kw_only=True):
@@ -183,6 +194,59 @@ class ObjectsRequest(Message, frozen=True, kw_only=True):
 class ObjectsReply(Message, frozen=True, kw_only=True):
     rows: dict[str, tuple[int, int, int]]
     """Size, index position and key of the copies; objects that are gone are left out."""
+
+
+class SnapshotRequest(Message, frozen=True, kw_only=True):
+    """One chunk of the whole state."""
+
+    cluster_id: str
+    snapshot: str = ""
+    """Its id, from an earlier reply; empty for the first request."""
+    at: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] = 0
+    """Position of the chunk."""
+    version: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None
+    """The version of the state; None: a recent one, whose changes the coordinator knows."""
+    standby: bool = False
+
+
+class SnapshotChunk(Message, frozen=True, kw_only=True):
+    """The first line of the reply to a SnapshotRequest; the bytes of the chunk follow it."""
+
+    snapshot: str
+    """If it is not the id of the request, the coordinator has no such snapshot any more, and this is the first chunk of
+    another one."""
+    version: int
+    head: str
+    """First line of the record of that version; empty if not known."""
+    size: int
+    """Bytes of the whole snapshot, which is a checkpoint of the state (`checkpoint_format.py`).
+
+    0: the version cannot be rebuilt any more.
+    """
+    at: int
+    crc: int
+    """CRC-32C of the bytes of this chunk."""
+
+
+class ClaimRequest(Message, frozen=True, kw_only=True):
+    """Claim a value, or look for a claim."""
+
+    cluster_id: str
+    name: str
+    value: str | None = None
+    """JSON with a field `version`; None: look for a claim."""
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] = 0
+    """How long to wait for another client that is making the claim."""
+
+
+class ClaimReply(Message, frozen=True, kw_only=True):
+    value: str | None = None
+    """The value that was claimed first; None: there is none, and the client that gets this answer makes it."""
+
+
+class StatusReply(Message, frozen=True, kw_only=True):
+    checkpoint: int
+    """Version of the newest checkpoint."""
 
 
 MemberRequest: TypeAlias = JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest
@@ -237,6 +301,11 @@ _DECODERS: Mapping[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {
         TopicsRequest,
         ObjectsRequest,
         ObjectsReply,
+        SnapshotRequest,
+        SnapshotChunk,
+        ClaimRequest,
+        ClaimReply,
+        StatusReply,
         Holdings,
         Delta,
         GroupAsked,

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from spark_log.net.quorum_handshake import PATH, REFUSED, Identity, request_headers, voters_of
+from spark_log.errors import SparkLogError
+from spark_log.net.quorum_handshake import PATH, REFUSED, SOURCE, Identity, parse_key, request_headers, voters_of
 from spark_log.net.quorum_port import MESSAGE_BYTES_MAX
 from spark_log.quorum.messages import Message
 from spark_log.quorum.voters import Voters
@@ -44,6 +45,8 @@ class Link:
         self.node_id, self.address = node_id, address
         self.problem: str | None = "not connected yet"
         """The reason why this link is not connected; None while it is."""
+        self.directory = ""
+        """The directory id of the node that was connected last; empty: none was."""
         self._connect = connect
         self._queue: deque[bytes] = deque()
         self._queued = 0
@@ -98,6 +101,8 @@ class Link:
             return f"it cannot be reached: {error.os_error.strerror or error.os_error}", 0
         except (aiohttp.ClientError, OSError) as error:
             return f"{error or type(error).__name__}", 0
+        except SparkLogError as error:
+            return str(error), REFUSED_PAUSE_S
         except Exception as error:  # noqa: BLE001  another attempt may succeed, and the status shows the error
             return f"{type(error).__name__}: {error}", REFUSED_PAUSE_S
 
@@ -157,7 +162,7 @@ class Connect:
     ) -> None:
         """
         refused:  called with the id of a node at whose address nobody listens.
-        voters:   called with the voters that another node knows.
+        voters:   called with the voters that another node knows.  If it raises InvalidRequest, there is no connection.
         """
         self.me = me
         self._secret = secret
@@ -180,7 +185,9 @@ class Connect:
                 self._refused(link.node_id)
             raise
         try:
-            self._voters(voters_of(socket._response.headers))
+            headers = socket._response.headers
+            self._voters(voters_of(headers))
+            link.directory = parse_key(headers.get(SOURCE, "")).directory
         except BaseException:
             await socket.close()
             raise
@@ -199,11 +206,11 @@ class QuorumLinks:
         self._known = frozenset(peers)
         self._links = {node_id: Link(node_id, address, connect) for node_id, address in peers.items()}
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, clock_ms: int) -> None:
         """Nothing, if the address of the node is not known: it introduces itself when it connects."""
         link = self._links.get(message.target.id)
         if link is not None:
-            link.send(encode_message(message))
+            link.send(encode_message(message, clock_ms))
 
     def meet(self, other: Identity) -> None:
         """A node that is not configured, and may join, has connected: open a connection to it."""
@@ -216,6 +223,10 @@ class QuorumLinks:
 
     def addresses(self) -> dict[int, str]:
         return {node_id: link.address for node_id, link in sorted(self._links.items())}
+
+    def directories(self) -> dict[int, str]:
+        """The directory ids of the nodes that are connected."""
+        return {node_id: link.directory for node_id, link in self._links.items() if link.problem is None}
 
     def problems(self) -> dict[int, str | None]:
         """For each node, the reason why its link is not connected; None if it is."""

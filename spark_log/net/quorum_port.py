@@ -23,9 +23,9 @@ from spark_log.net.quorum_handshake import (
     check_request,
     reply_headers,
 )
-from spark_log.quorum.messages import Message, ReplicaKey
+from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.voters import Voters, key_text
-from spark_log.quorum.wire import decode_message
+from spark_log.quorum.wire import Received, decode_message
 
 MESSAGE_BYTES_MAX = 32 << 20
 """Of a message: an entry may be larger than `fetch_bytes`."""
@@ -45,7 +45,7 @@ class QuorumPort:
         self,
         me: Identity,
         secret: str,
-        receive: Callable[[Message], None],
+        receive: Callable[[Received], None],
         *,
         connected: Callable[[Identity], None],
         voters: Callable[[], Voters],
@@ -131,10 +131,10 @@ class QuorumPort:
             try:
                 if part.type is not WSMsgType.BINARY:
                     raise InvalidRequest(f"expected messages of replicas, not {part.type.name}")
-                message = decode_message(part.data)
-                if message.source != other.key:
-                    raise InvalidRequest(f"a message of {key_text(message.source)}")
+                received = decode_message(part.data)
+                if received.message.source != other.key:
+                    raise InvalidRequest(f"a message of {key_text(received.message.source)}")
             except InvalidRequest as error:
                 logger.error("node %s: %s; the connection is closed", key_text(other.key), error)
                 return
-            self._receive(message)
+            self._receive(received)

@@ -29,16 +29,20 @@ from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.projection import Holdings, object_rows
 from spark_log.net import audit
 from spark_log.net.address import is_own_host
-from spark_log.net.change_replies import ChangeReplies
+from spark_log.net.change_replies import READ_BYTES_MAX, ChangeReplies
 from spark_log.net.connection_limits import ConnectionLimits
+from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.net.http_port import KEEPALIVE_S, Handler, HttpPort
 from spark_log.net.leader_check import LeaderCheck
 from spark_log.net.long_poll import LongPolls, PausedConnections
 from spark_log.net.messages import (
     GROUP_PATHS,
     PROTOCOL,
+    SERVED,
     WAIT_MS_MAX,
     ChangesRequest,
+    ClaimReply,
+    ClaimRequest,
     ClusterInfo,
     CommandOutcome,
     CommandsReply,
@@ -48,6 +52,8 @@ from spark_log.net.messages import (
     MemberRequest,
     ObjectsReply,
     ObjectsRequest,
+    SnapshotRequest,
+    StatusReply,
     TopicsRequest,
     decode,
     encode,
@@ -55,6 +61,8 @@ from spark_log.net.messages import (
 )
 from spark_log.net.quotas import Claim, Quota, Quotas
 from spark_log.net.service import GroupService, Service
+from spark_log.net.shared_claims import SharedClaims
+from spark_log.net.snapshots import Snapshots
 from spark_log.net.thread_results import ThreadResults
 from spark_log.net.tokens import Grant, Tokens, check_allowed, check_names
 
@@ -65,6 +73,8 @@ HELD_MAX = 1000
 each of them in each request, and the event loop waits while they are compared."""
 STANDBY_LOOK_S = 0.05
 """How often a request checks whether a standby has read the log since it arrived."""
+STORAGE_THREADS = 4
+"""For claims and other requests that use the storage: one that hangs leaves the others."""
 logger = logging.getLogger("spark_log")
 Result = TypeVar("Result")
 
@@ -96,11 +106,13 @@ class Server:
         limits: ConnectionLimits,
         quotas: Mapping[str, Quota] | None = None,
         hosts: Collection[str] | None = None,
+        serves_metadata: bool = False,
         pages: Pages | None = None,
     ) -> None:
         """
         hosts:  without tokens, requests for other hosts than these and this machine are rejected; None: they are
                 accepted.
+        serves_metadata:  clients read the metadata log here, and not on the storage.
         pages:  None: there are none.
         """
         self._service = service
@@ -116,6 +128,11 @@ class Server:
         """The errors of those that were cancelled, because their tokens lost access."""
         self._leader = LeaderCheck(service)
         self._replies = ChangeReplies(service)
+        self._serves_metadata = serves_metadata
+        self._storage_threads = DaemonThreads(STORAGE_THREADS, "pylog-serve-storage")
+        self._encoding_threads = DaemonThreads(1, "pylog-serve-encoding")
+        self._snapshots = Snapshots(service, self._encoding_threads, self._storage_threads, time.monotonic)
+        self._claims = SharedClaims(service, self._storage_threads, time.monotonic)
         self._waiters = LongPolls()
         self._led = False
         """Whether it led when waiting requests were last woken."""
@@ -130,6 +147,9 @@ class Server:
             "/v1/changes": ("POST", self._changes),
             "/v1/topics": ("POST", self._topics),
             "/v1/objects": ("POST", self._objects),
+            "/v1/snapshot": ("POST", self._snapshot),
+            "/v1/claim": ("POST", self._claim),
+            "/v1/status": ("GET", self._status),
             "/v1/groups": ("GET", self._group_views),
             **dict.fromkeys(GROUP_PATHS, ("POST", self._group)),
         }
@@ -155,11 +175,14 @@ class Server:
         """Answer waiting requests, and close."""
         self._stopping = True
         self._wake()
+        self._claims.stop()
         self._watching.cancel()
         if self._pages is not None:
             self._pages.close()
         await self._port.stop()
         self._parking.close()
+        self._storage_threads.close()
+        self._encoding_threads.close()
 
     def replace(self, tokens: Tokens, quotas: Mapping[str, Quota], tls: ssl.SSLContext | None) -> None:
         """Apply new tokens, quotas and TLS settings.  Waiting requests with removed tokens end."""
@@ -186,6 +209,7 @@ class Server:
         while True:
             await asyncio.sleep(1.0)
             self._leader.note_pause()
+            self._snapshots.forget_unused()
 
     # --------------------------------------------------------------------------------------------------------- requests
 
@@ -263,7 +287,7 @@ class Server:
     def _metrics_text(self) -> str:
         usage = self._quotas.usage(self._tokens.grants, self._service.state, self._connections.of_principal)
         text = self._service.metrics_text(polls=self._waiters.waiting, connections=self._connections, usage=usage)
-        return text + self._groups.metrics_text()
+        return text + self._snapshots.metrics_text() + self._groups.metrics_text()
 
     async def _cluster(self, request: web.BaseRequest) -> web.Response:
         await self._admit(request)
@@ -276,13 +300,14 @@ class Server:
             address=state.coordinator.address,
             epoch=state.coordinator.epoch,
             version=state.version,
+            metadata=SERVED if self._serves_metadata else "",
         )
         return _answer(info)
 
     async def _commands(self, request: web.BaseRequest) -> web.Response:
         grant, body = await self._admit(request)
         asked: CommandsRequest = decode(body, CommandsRequest, "the request")
-        self._leader.check(asked.cluster_id)
+        await self._check(asked.cluster_id)
         changes = audit.changes_of(asked.commands, self._service.state)
         found: Sequence[object] = ()
         try:
@@ -299,6 +324,12 @@ class Server:
             return _answer(CommandsReply(outcomes=outcomes, delta=self._service.delta(asked.held)))
         batches = self._replies.batches(asked, self._service.state.version, REPLY_BYTES_MAX)
         return _answer(CommandsReply(outcomes=outcomes, batches=batches))
+
+    async def _check(self, cluster_id: str, *, standby: bool = False) -> None:
+        """Raises the error for a request that this coordinator must not answer.  Waits a moment for an election."""
+        if not standby:
+            await self._service.leader_known()
+        self._leader.check(cluster_id, standby=standby)
 
     async def _carried_out(self, grant: Grant, commands: Sequence[AnyCommand]) -> list[object]:
         """The reply to each command, or its error."""
@@ -325,14 +356,18 @@ class Server:
     async def _changes(self, request: web.BaseRequest) -> web.Response:
         _, body = await self._admit(request)
         asked: ChangesRequest = decode(body, ChangesRequest, "the request")
-        self._leader.check(asked.cluster_id, standby=asked.standby)
-        affected = await self._await_changes(request, asked, asked.since)
-        return web.Response(body=self._replies.changes(asked, affected), content_type="application/json")
+        await self._check(asked.cluster_id, standby=asked.standby)
+        if asked.confirmed:
+            await self._confirm(standby=asked.standby)
+            data = self._replies.changes(asked, affected=True, limit=READ_BYTES_MAX)
+        else:
+            data = self._replies.changes(asked, await self._await_changes(request, asked, asked.since))
+        return web.Response(body=data, content_type="application/json")
 
     async def _topics(self, request: web.BaseRequest) -> web.Response:
         _, body = await self._admit(request)
         asked: TopicsRequest = decode(body, TopicsRequest, "the request")
-        self._leader.check(asked.cluster_id, standby=asked.standby)
+        await self._check(asked.cluster_id, standby=asked.standby)
         held: Holdings = decode(asked.held, Holdings, "the request")
         if (size := held.size_in(self._service.published)) > HELD_MAX:
             raise InvalidRequest(
@@ -357,8 +392,31 @@ class Server:
     async def _objects(self, request: web.BaseRequest) -> web.Response:
         _, body = await self._admit(request)
         asked: ObjectsRequest = decode(body, ObjectsRequest, "the request")
-        self._leader.check(asked.cluster_id, standby=asked.standby)
+        await self._check(asked.cluster_id, standby=asked.standby)
         return _answer(ObjectsReply(rows=object_rows(self._service.state, asked.names)))
+
+    async def _snapshot(self, request: web.BaseRequest) -> web.Response:
+        """The whole state, to any token, as all requests for changes: it names the records that a client can read."""
+        _, body = await self._admit(request)
+        asked: SnapshotRequest = decode(body, SnapshotRequest, "the request")
+        await self._check(asked.cluster_id, standby=asked.standby)
+        data = await self._snapshots.reply(asked)
+        self._leader.check_leads(standby=asked.standby)
+        return web.Response(body=data, content_type="application/octet-stream")
+
+    async def _claim(self, request: web.BaseRequest) -> web.Response:
+        _, body = await self._admit(request)
+        asked: ClaimRequest = decode(body, ClaimRequest, "the request")
+        await self._check(asked.cluster_id)
+        value = await self._claims.ask(asked)
+        self._leader.check_leads(changed=asked.value is not None)
+        return _answer(ClaimReply(value=None if value is None else value.decode()))
+
+    async def _status(self, request: web.BaseRequest) -> web.Response:
+        await self._admit(request)
+        await self._check(request.query.get("cluster_id", ""))
+        found = await self._storage_threads.submit(self._service.ask_log, lambda log: log.status())
+        return _answer(StatusReply(checkpoint=found.checkpoint))
 
     async def _await_changes(self, request: web.BaseRequest, asked: ChangesRequest | TopicsRequest, since: int) -> bool:
         """Wait for changes that concern the requester, as long as it asks; whether there are any."""
@@ -379,7 +437,7 @@ class Server:
     async def _group(self, request: web.BaseRequest) -> web.Response:
         grant, body = await self._admit(request)
         asked: GroupAsked = decode(body, GroupAsked, "the request")
-        self._leader.check(asked.cluster_id)
+        await self._check(asked.cluster_id)
         if not isinstance(asked.request, GROUP_PATHS[request.path]):
             raise InvalidRequest(f"{request.path}: this is a {type(asked.request).__name__}")
         change = _change_of(asked.request) if audit.is_on() else None
@@ -429,7 +487,7 @@ class Server:
 
     async def _group_views(self, request: web.BaseRequest) -> web.Response:
         await self._admit(request)
-        self._leader.check(request.query.get("cluster_id", ""))
+        await self._check(request.query.get("cluster_id", ""))
         return _answer(GroupsReply(groups=self._groups.views()))
 
     async def _read(self, request: web.BaseRequest) -> bytes:

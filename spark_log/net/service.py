@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from spark_log.errors import NotCoordinator, SparkLogError
 from spark_log.groups.messages import Request, Response
-from spark_log.journal.store_operations import Answered
+from spark_log.journal.metadata_log import MetadataLog
+from spark_log.journal.store_operations import Answered, Steps
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import GroupView, Health
 from spark_log.net.quotas import Usage
+
+Result = TypeVar("Result")
 
 
 class Changes(Protocol):
@@ -53,6 +56,9 @@ class Service(Protocol):
         the leader can say that.
         """
 
+    async def leader_known(self) -> None:
+        """Wait a moment for the end of an election, if there is one."""
+
     @property
     def answers_final(self) -> bool:
         """Whether its answers to commands are valid although it stopped to lead before they were sent."""
@@ -77,6 +83,12 @@ class Service(Protocol):
     @property
     def published(self) -> State:
         """The newest state that `delta` compares with."""
+
+    def published_with_head(self) -> tuple[State, str]:
+        """The published state, and the first line of the record of its version; empty if not known."""
+
+    def ask_log(self, steps: Callable[[MetadataLog[Any]], Steps[Result]]) -> Result:
+        """Carry out steps on the metadata log, wherever it is kept.  They may take long: not on the event loop."""
 
     def delta(self, held: Holdings) -> Delta:
         """The published state, or a newer one, compared with what a client has."""

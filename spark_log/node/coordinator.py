@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from enum import Enum
+from typing import Any, TypeVar
 
 from msgspec.structs import replace as with_values
 
@@ -31,9 +32,10 @@ from spark_log.client.log import Log
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ClockSkewed, CoordinatorNotAvailable, NotCoordinator, SparkLogError, StorageError
 from spark_log.journal.journal import Journal
+from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.proposal import Proposal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
-from spark_log.journal.store_operations import Answered
+from spark_log.journal.store_operations import Answered, Steps
 from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
 from spark_log.metadata.decide.coordinators import moved_error, moved_to, moving_to
 from spark_log.metadata.projection import Delta, Holdings, delta
@@ -43,7 +45,8 @@ from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import Health
 from spark_log.net.quotas import Usage
 from spark_log.node.change_feed import ChangeFeed
-from spark_log.node.duties import Duties, LocalLink
+from spark_log.node.duties import Duties
+from spark_log.node.local_link import LocalLink
 from spark_log.node.metrics import Metrics
 from spark_log.node.pending_commands import PendingCommands, commands_of
 from spark_log.node.record_cache import RecordCache
@@ -58,6 +61,7 @@ BATCH_MAX = 500
 
 logger = logging.getLogger("spark_log")
 
+Result = TypeVar("Result")
 Held = tuple[str, str, int]
 """(group, topic id, partition)."""
 
@@ -209,6 +213,9 @@ class Coordinator:
     def has_followed_since(self, asked_s: float) -> bool:
         return self.followed_s >= asked_s
 
+    async def leader_known(self) -> None:
+        """A take-over takes longer than a client should wait for."""
+
     @property
     def answers_final(self) -> bool:
         """This process may have been suspended when another one had the log already."""
@@ -236,6 +243,13 @@ class Coordinator:
     @property
     def published(self) -> State:
         return self._published.state
+
+    def published_with_head(self) -> tuple[State, str]:
+        view = self._published
+        return view.state, view.head.decode()
+
+    def ask_log(self, steps: Callable[[MetadataLog[Any]], Steps[Result]]) -> Result:
+        return self.journal.run(steps(self.journal.metadata_log))
 
     def delta(self, held: Holdings) -> Delta:
         view = self._published
@@ -418,11 +432,11 @@ class Coordinator:
         if self.state is before:
             return
         changes = self.state.changes_since(before)
-        leads = self.leading and self.state.coordinator.in_force == self.epoch
+        leads, view = self.leading and self.state.coordinator.in_force == self.epoch, self.journal.view
         if changes is None and not leads:
             # The log may have been opened again from a checkpoint, and leftovers before it read.
-            self.tail.records.forget()
-        self._published = self.journal.view
+            self.tail.records.forget(view.state.version, view.head)
+        self._published = view
         self.change_feed.note(self.state.version, None if changes is None or changes.concerns_all else changes.appended)
         self.metrics.topics.note(self.state)
         self.metrics.replicas.note(self.state)

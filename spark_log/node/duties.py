@@ -6,19 +6,13 @@ They use the log like any other client: through the coordinator, which is in the
 from __future__ import annotations
 
 import logging
-import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any, Protocol
+from collections.abc import Callable
 
 from spark_log.client.log import Log
 from spark_log.clock import Clock
 from spark_log.errors import SparkLogError
-from spark_log.journal.store_operations import Answered, Changes
-from spark_log.metadata.projection import Delta, Holdings, object_rows
-from spark_log.metadata.state import Leadership as Holder
-from spark_log.metadata.state import State
+from spark_log.net.service import Service
 from spark_log.node.broker_duties import keep_brokers
 from spark_log.node.maintain import Maintainer, MaintainReport
 from spark_log.node.metrics import Metrics
@@ -28,26 +22,12 @@ LOOK_S = 1.0
 logger = logging.getLogger("spark_log")
 
 
-class LocalCoordinator(Protocol):
-    """The interface of a coordinator that its duties need."""
-
-    @property
-    def state(self) -> State: ...
-
-    @property
-    def storage(self) -> str: ...
-
-    def submit(self, commands: Sequence[Any]) -> Future[Answered]: ...
-
-    def delta(self, held: Holdings) -> Delta: ...
-
-
 class Duties:
     """Of one coordinator."""
 
     def __init__(
         self,
-        coordinator: LocalCoordinator,
+        coordinator: Service,
         open_log: Callable[[], Log],
         metrics: Metrics,
         clock: Clock,
@@ -103,43 +83,3 @@ class Duties:
         self._metrics.retention.note(report.expired_topics, self._clock.now_ms())
         self._metrics.compaction.note(report)
         logger.info("maintained: %s", report)
-
-
-class LocalLink:
-    """The link of upkeep to the coordinator in the same process."""
-
-    def __init__(self, coordinator: LocalCoordinator) -> None:
-        self._coordinator = coordinator
-
-    def ask(
-        self,
-        holder: Holder,
-        commands: Sequence[Any],
-        since: int,
-        limit_ms: float = math.inf,
-        head: bytes = b"",
-        held: Holdings | None = None,
-    ) -> Answered:
-        answered = self._coordinator.submit(commands).result()
-        return answered._replace(state=self._coordinator.state)
-
-    def changes(
-        self,
-        holder: Holder,
-        since: int,
-        wait_ms: int,
-        group: str = "",
-        topics: Sequence[str] | None = None,
-        head: bytes = b"",
-    ) -> Changes:
-        state = self._coordinator.state
-        return Changes(state.version, state=state)
-
-    def topics(self, holder: Holder, held: Holdings, **_: Any) -> Delta:
-        return self._coordinator.delta(held)
-
-    def objects(self, holder: Holder, names: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
-        return object_rows(self._coordinator.state, names)
-
-    def close(self) -> None:
-        """There are no connections to close."""

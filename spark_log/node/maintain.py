@@ -333,7 +333,7 @@ def _duties(
         """Attempt a duty that changes the log."""
         return (yield from attempt(what, decided(metadata_log, view, steps), (view, otherwise)))
 
-    began, done = view.state, _Done()
+    began, done, on_storage = view.state, _Done(), not metadata_log.is_served
     idle = memory.is_idle(began, context.clock.now_ms())
     if not idle:
         retention = _expire(view.state, context, failed, memory)
@@ -358,8 +358,10 @@ def _duties(
         view = yield from attempt("the checkpoint", metadata_log.checkpoint(view), view)
         done.truncated = yield from attempt("truncation", metadata_log.truncate(view), 0)
     done.pins = yield from attempt("deleting pins", metadata_log.expire_claims(view.state), 0)
-    done.unfinished = yield from attempt("deleting unfinished files", _sweep(view.state, context, memory), 0)
-    if has_reserve(log.journal.metadata):
+    done.unfinished = yield from attempt(
+        "deleting unfinished files", _sweep(view.state, context, memory, meta=on_storage), 0
+    )
+    if on_storage and has_reserve(log.journal.metadata):
         yield from attempt("making the reserve", keep_reserve(), None)
     memory.version = view.state.version
     if not failed.errors:
@@ -518,7 +520,7 @@ def collect_garbage(log: Log) -> list[str]:
         state = yield from fence_and_expire(state, context)
         names, _ = yield from collect(state, context)
         yield from log.journal.metadata_log.expire_claims(state)
-        yield from _sweep(state, context)
+        yield from _sweep(state, context, meta=not log.journal.metadata_log.is_served)
         return names
 
     names = _run_decided(log, duty)
@@ -573,17 +575,19 @@ def _expire(
     return after, expired_topics(state, removals)
 
 
-def _sweep(state: State, context: Context, memory: RoundMemory | None = None) -> Steps[int]:
+def _sweep(state: State, context: Context, memory: RoundMemory | None = None, *, meta: bool) -> Steps[int]:
     """Delete temporary files older than any upload that can still be committed, and than any put in progress.
 
     They are that old when they are deleted, so once in `PUT_MS_MAX` is enough.
+
+    meta:  also those of the metadata, which a client of a served log has no access to.
     """
     now_ms = context.clock.now_ms()
     if memory is not None and memory.swept_ms is not None and 0 <= now_ms - memory.swept_ms < PUT_MS_MAX:
         return 0
     before = now_ms - max(cluster_config(state.configs, "gc.fence.age.ms"), PUT_MS_MAX)
     in_data: int = yield Sweep(DATA, before, OWN_ROOT)
-    in_meta: int = yield Sweep(META, before)
+    in_meta: int = (yield Sweep(META, before)) if meta else 0
     if memory is not None:
         memory.swept_ms = now_ms
     return in_data + in_meta

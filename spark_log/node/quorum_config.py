@@ -45,6 +45,18 @@ def read_quorum(values: Mapping[str, str], path: str | None) -> NodeConfig:
     )
 
 
+def quorum_access(values: Mapping[str, str], path: str) -> tuple[list[str], str, str | None]:
+    """The addresses of the nodes, their secret, and the certificates that verify them, for a command that asks nodes.
+
+    Raises InvalidRequest.
+    """
+    if not values.get("secret"):
+        raise InvalidRequest(f"{path}: [quorum] has no secret: commands need that of the nodes")
+    own = parse_address(values.get("advertise") or values.get("listen", LISTEN), "[quorum] listen")
+    addresses = list(dict.fromkeys([own, *parse_peers(values.get("peers", "")).values()]))
+    return addresses, values["secret"], values.get("ca") or None
+
+
 def parse_peers(text: str) -> dict[int, str]:
     """`1@host:9551,2@host2:9551`: addresses by node.  Raises InvalidRequest."""
     found: dict[int, str] = {}

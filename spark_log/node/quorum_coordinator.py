@@ -12,16 +12,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import SystemRandom
+from typing import Any, TypeVar
 
 from msgspec.structs import replace as with_values
 
+from spark_log.client.log import Log
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import (
     CoordinatorNotAvailable,
@@ -32,8 +36,11 @@ from spark_log.errors import (
     SparkLogError,
 )
 from spark_log.journal.batch_decision import decide_batch
-from spark_log.journal.proposal import Proposal
-from spark_log.journal.store_operations import Answered
+from spark_log.journal.journal import Journal
+from spark_log.journal.metadata_log import MetadataLog
+from spark_log.journal.proposal import Context, Proposal
+from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
+from spark_log.journal.store_operations import Answered, Steps, Stores, run
 from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
 from spark_log.metadata.decide.upkeep import bootstrap_records
 from spark_log.metadata.projection import Delta, Holdings, delta
@@ -45,19 +52,27 @@ from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import Health
 from spark_log.net.quotas import Usage
 from spark_log.node.change_feed import ChangeFeed
+from spark_log.node.duties import Duties
+from spark_log.node.local_link import LocalLink
 from spark_log.node.metrics import Metrics
 from spark_log.node.pending_commands import PendingCommands, commands_of
+from spark_log.node.quorum_log import QuorumLog
 from spark_log.node.quorum_pipeline import Offer
 from spark_log.node.quorum_state import AnyOffer, QuorumState
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
 from spark_log.quorum_node.node_config import NodeConfig
+from spark_log.quorum_node.node_metrics import metrics_text
+from spark_log.store.base import ObjectStore
+from spark_log.store.retry import with_retries
 
 QUEUE_MAX = 20_000
 BATCH_MAX = 500
 """Maximum number of commands in one batch."""
 OFFERS_MAX = 16
 """Batches that are not final.  With more, the commands that arrive meanwhile share the next one."""
+PARK_S = 1.0
+"""How long a request for the leader waits for the end of an election."""
 RETRY_S = 1.0
 CONFIRM_S = 1.0
 """How often a leader confirms that it leads."""
@@ -65,6 +80,7 @@ LEADERLESS_S = 10.0
 """A node that has known no leader for this long is not healthy."""
 logger = logging.getLogger("spark_log")
 
+Result = TypeVar("Result")
 Held = tuple[str, str, int]
 """(group, topic id, partition)."""
 
@@ -84,19 +100,23 @@ class QuorumCoordinator:
     def __init__(
         self,
         config: NodeConfig,
-        storage: str,
+        store: ObjectStore,
         *,
         prepare: Callable[[], Awaitable[None]],
+        maintain_ms: int | None = None,
         clock: Clock | None = None,
+        root_options: RootOptions = DEFAULT_OPTIONS,
     ) -> None:
         """
-        storage:  URL of the objects.
-        prepare:  called before this node leads for the first time, and again after an error: the log begins.
+        store:         of the objects.
+        prepare:       called before this node leads for the first time, and again after an error: the log begins.
+        maintain_ms:   interval of `pylog maintain`; None: never.
+        root_options:  how the roots of brokers are opened.
         """
         self.address = ""
         """Address for clients; set before it starts."""
         self.cluster_id = config.cluster_id
-        self.storage = storage
+        self.storage = store.url
         self.epoch = 0
         """The epoch under which it leads; 0: it does not lead."""
         self.confirmed_s = 0.0
@@ -106,8 +126,6 @@ class QuorumCoordinator:
         self.change_feed = ChangeFeed()
         self.on_change: Callable[[], None] = lambda: None
         """Called after a new version or a change of the leader."""
-        self.on_lead: Callable[[], Callable[[], None]] = lambda: lambda: None
-        """Called when it begins to lead; returns what to call when it ends."""
         self.held: Callable[[], tuple[Held, ...]] = tuple
         """Positions that must not expire now."""
         self._prepare = prepare
@@ -115,6 +133,12 @@ class QuorumCoordinator:
         self._log = QuorumState(self._applied, self._restored, self._later)
         self.node = Node(config, self._log, self._led)
         self._rng = SystemRandom()
+        self._root_options = root_options
+        self._stores = Stores.of(with_retries(store, self.clock, self._rng))
+        self.log = QuorumLog(self._context(), self.cluster_id, self._log)
+        """For requests of clients."""
+        self.duties = Duties(self, self.open_log, self.metrics, self.clock, maintain_ms)
+        self._duties_end = threading.Event()
         self._leader = Leader(0, None)
         self._leaderless_s = time.monotonic()
         """Since when no leader is known."""
@@ -126,9 +150,10 @@ class QuorumCoordinator:
         self._is_publishing = False
         self._obstacle = ""
         """Why this node could not lead when it was elected."""
-        self._end_of_lead: Callable[[], None] = lambda: None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = False
+        self._is_settled = asyncio.Event()
+        """Somebody leads, and requests for the leader can be answered."""
 
     # -------------------------------------------------------------------------------------------------- start and stop
 
@@ -170,6 +195,18 @@ class QuorumCoordinator:
         return self.epoch > 0
 
     @property
+    def _follows(self) -> bool:
+        """Whether another node leads, and has said where clients reach it."""
+        leader = self._leader
+        return leader.key not in (None, self.node.key) and self.state.coordinator.epoch == leader.epoch
+
+    def _note_settled(self) -> None:
+        if self.leading or self._follows:
+            self._is_settled.set()
+        else:
+            self._is_settled.clear()
+
+    @property
     def followed_s(self) -> float:
         """A node that follows hears from the leader at least once in a fetch timeout, or stops to follow."""
         if self._leader.key not in (None, self.node.key):
@@ -180,6 +217,11 @@ class QuorumCoordinator:
         """Only a leader can say that its state has everything that was acknowledged."""
         raise self.not_leading()
 
+    async def leader_known(self) -> None:
+        if not self._is_settled.is_set():
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._is_settled.wait(), PARK_S)
+
     @property
     def answers_final(self) -> bool:
         return True
@@ -187,7 +229,7 @@ class QuorumCoordinator:
     def not_leading(self) -> NotCoordinator:
         """The error for requests to a node that does not lead."""
         held, leader = self.state.coordinator, self._leader
-        if leader.key is None or held.epoch != leader.epoch or leader.key == self.node.key:
+        if not self._follows:
             return NotCoordinator("no node of the quorum leads at the moment", address="", epoch=leader.epoch)
         return NotCoordinator(
             f"this node of the quorum follows, {held.address} leads", address=held.address, epoch=held.epoch
@@ -223,12 +265,29 @@ class QuorumCoordinator:
     def head(self, version: int) -> str:
         return self._log.records.head(version).decode()
 
+    def published_with_head(self) -> tuple[State, str]:
+        state = self.state
+        return state, self.head(state.version)
+
+    def ask_log(self, steps: Callable[[MetadataLog[Any]], Steps[Result]]) -> Result:
+        return run(steps(self.log), self._stores, self.clock, LocalLink(self))
+
+    def open_log(self) -> Log:
+        """The log for duties, like any other client: through this coordinator."""
+        log = QuorumLog(self._context(), self.cluster_id, self._log)
+        return Log(Journal(log, self._stores, LocalLink(self), root_options=self._root_options))
+
+    def _context(self) -> Context:
+        return Context(self.clock, SystemRandom(), served=True)
+
     def delta(self, held: Holdings) -> Delta:
         state = self.state
         return delta(state, self.head(state.version), held, self.head(held.version))
 
     def metrics_text(self, *, polls: int, connections: Connections, usage: Sequence[Usage]) -> str:
-        return self.metrics.text(
+        """With those of the node."""
+        status = self.node.status()
+        return ("" if status is None else metrics_text(status)) + self.metrics.text(
             self.state,
             epoch=self.epoch,
             polls=polls,
@@ -248,7 +307,10 @@ class QuorumCoordinator:
         not known here.
         """
         asked = PendingCommands([Proposal(self._holding(command), check=True) for command in commands], Future())
-        self._later(partial(self._enqueue, asked))
+        try:
+            self._later(partial(self._enqueue, asked))
+        except RuntimeError:  # the loop is closed: the process ends
+            asked.give_up(self.not_leading())
         return asked.answer
 
     def _holding(self, command: AnyCommand | SetGeneration) -> AnyCommand | SetGeneration:
@@ -298,7 +360,7 @@ class QuorumCoordinator:
                 one.give_up(CoordinatorNotAvailable("an error in the coordinator; its log has the details"))
 
     def _offer(self, asked: list[PendingCommands]) -> None:
-        pipeline, commands, now_ms = self._log.pipeline, commands_of(asked), self.clock.now_ms()
+        pipeline, commands, now_ms = self._log.pipeline, commands_of(asked), self.node.time_ms()
         attempt, records, refused = decide_batch(pipeline.newest, commands, now_ms, again=False)
         batch = Batch(id=self.unique(), time=now_ms, epoch=self.epoch, records=tuple(records))
         data = encode_batch(batch) if records else b""
@@ -372,6 +434,7 @@ class QuorumCoordinator:
         self._is_publishing = False
         before, state = self._published, self.state
         if state is not before:
+            self._note_settled()
             changes = state.changes_since(before)
             self._published = state
             self.change_feed.note(state.version, None if changes is None or changes.concerns_all else changes.appended)
@@ -391,6 +454,7 @@ class QuorumCoordinator:
         if before.key is not None and key is None:
             self._leaderless_s = time.monotonic()
         self._step_down()
+        self._note_settled()
         if key == self.node.key:
             self._spawn(self._take_over(self._leader))
 
@@ -420,7 +484,8 @@ class QuorumCoordinator:
         self.epoch, self.confirmed_s = leader.epoch, time.monotonic()
         self.change_feed.note(self.state.version, None)
         logger.info("leading %s with epoch %d, at %s", self.storage, self.epoch, self.address)
-        self._end_of_lead = self.on_lead()
+        self._duties_end = self.duties.begin()
+        self._note_settled()
         self.on_change()
 
     def _take_over_batch(self, epoch: int) -> bytes:
@@ -428,7 +493,7 @@ class QuorumCoordinator:
         take = TakeOverRecord(epoch=epoch, address=self.address, host=this_host(), cluster_id=self.cluster_id)
         records = (*bootstrap_records(self.state), take)
         batch_epoch = epoch if self.state.version else 0
-        return encode_batch(Batch(id=self.unique(), time=self.clock.now_ms(), epoch=batch_epoch, records=records))
+        return encode_batch(Batch(id=self.unique(), time=self.node.time_ms(), epoch=batch_epoch, records=records))
 
     def _step_down(self) -> None:
         if not self.leading:
@@ -438,7 +503,7 @@ class QuorumCoordinator:
         waiting, self._waiting = self._waiting, deque()
         for one in waiting:
             one.give_up(self.not_leading())
-        self._end_of_lead()
+        self._duties_end.set()
         self.on_change()
 
     async def _confirm_often(self) -> None:

@@ -7,10 +7,12 @@ also the reply of a command that wrote nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from spark_log.metadata.records import decode_batch
+from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 
 Reply = TypeVar("Reply")
@@ -81,8 +83,8 @@ class Pipeline(Generic[Reply]):
             lost += self._offers.popleft().replies
         return lost
 
-    def rebase(self, compact: Callable[[State], State]) -> None:
-        """Replace each state by an equal one."""
-        self.state = compact(self.state)
+    def rebase(self, state: State) -> None:
+        """Replace the final state by an equal one, and those after it."""
+        self.state = state
         for offer in self._offers:
-            offer.state = compact(offer.state)
+            offer.state = state = replay(state, decode_batch(offer.data, "a batch that is not final"))

@@ -14,6 +14,7 @@ from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.net.address import SCHEME
 from spark_log.store.base import ObjectStore
+from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
 
 
@@ -46,13 +47,15 @@ class QuorumRoot:
             )
         self._is_ours = True
 
-    def claim(self, address: str) -> None:
+    def claim(self, address: str, nonce: str) -> None:
         """Write the file that names the quorum, if it is not there.
 
-        Raises as `check` does, and the errors of the storage.
+        nonce:  a unique name for the probe of put-if-absent, which claims of clients need.
+        Raises as `check` does, StoreNotExclusive, and the errors of the storage.
         """
         if self._is_ours:
             return
+        probe(self.store, nonce=nonce)
         form = Format(
             pylog=QUORUM_VERSION,
             cluster_id=self._cluster_id,

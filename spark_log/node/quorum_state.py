@@ -11,14 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from spark_log.metadata.checkpoint_format import checkpoint_parts, decode_checkpoint, folded, rebased
+from spark_log.collector_pause import collector_paused
+from spark_log.metadata.checkpoint_format import checkpoint_parts, decode_checkpoint, folded
 from spark_log.metadata.records import decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 from spark_log.node.pending_commands import PendingCommands
 from spark_log.node.quorum_pipeline import Offer, Pipeline
-from spark_log.node.recent_records import RecentRecords
+from spark_log.node.recent_records import RECORDS_BYTES, RecentRecords
 
+STATES_MAX = 1_000
+"""Versions whose states are kept, for tasks that have to read what others have read.  They share most rows."""
+LEFT_FOR_THE_LOOP, TOGETHER = 20, 200
+"""Batches that are applied again after a snapshot: on the event loop, which they delay, and in one step."""
 AnyOffer = Offer[PendingCommands]
 
 
@@ -38,6 +43,8 @@ class QuorumState:
         """
         self.pipeline: Pipeline[PendingCommands] = Pipeline(State())
         self.records = RecentRecords()
+        self._states: dict[int, State] = {}
+        """The newest ones by version."""
         self._applied, self._restored, self._later = applied, restored, later
 
     @property
@@ -49,7 +56,14 @@ class QuorumState:
         if offer is None:
             self.pipeline.state = replay(self.final, decode_batch(data, f"entry {index} of the quorum's log"))
         self.records.remember(self.final.version, data)
+        self._states[self.final.version] = self.final
+        self._states.pop(self.final.version - STATES_MAX, None)
         self._applied(offer)
+
+    def state_at(self, version: int) -> State | None:
+        """The state at a recent version; None if it is not kept.  May be called in any thread."""
+        final = self.final
+        return final if final.version == version else self._states.get(version)
 
     def snapshot(self) -> Iterable[bytes]:
         state = self.final
@@ -57,18 +71,34 @@ class QuorumState:
 
     def _pieces(self, state: State, head: bytes) -> Iterator[bytes]:
         """Runs in the thread of snapshots.  Afterwards the node keeps large maps in the columns of the snapshot."""
-        compact = folded(state)
+        with collector_paused():
+            compact = folded(state)
         yield from map(bytes, chain([head, b"\n"], checkpoint_parts(compact)))
         if compact is not state:
-            self._later(lambda: self._rebase(state, compact))
+            compact = self._caught_up(compact, but=LEFT_FOR_THE_LOOP)
+            self._later(lambda: self._rebase(compact))
 
-    def _rebase(self, before: State, compact: State) -> None:
-        self.pipeline.rebase(lambda state: rebased(state, before, compact))
+    def _caught_up(self, state: State, but: int) -> State:
+        """With the batches that were applied since, until there are no more than `but`, or they are not kept."""
+        while (upto := self.final.version) - state.version > but:
+            batches = self.records.after(state.version, min(upto, state.version + TOGETHER), RECORDS_BYTES)
+            if not batches:
+                break
+            for data in batches:
+                state = replay(state, decode_batch(data, f"version {state.version + 1} of the quorum's log"))
+        return state
+
+    def _rebase(self, compact: State) -> None:
+        """On the event loop, so only some batches are left.  If it is too far behind, the next snapshot does this."""
+        if self.final.version - compact.version <= TOGETHER:
+            compact = self._caught_up(compact, but=0)
+        if compact.version == self.final.version:
+            self.pipeline.rebase(compact)
 
     def restore(self, pieces: Iterator[bytes]) -> None:
         head, _, data = b"".join(pieces).partition(b"\n")
         state = decode_checkpoint(data, "a snapshot of the quorum")
-        self.records.forget()
-        self.records.note_head(state.version, head)
+        self.records.forget(state.version, head)
+        self._states = {}
         self.pipeline.state = state
         self._restored()

@@ -27,20 +27,12 @@ class RecentRecords:
         with self._lock:
             self._bytes += len(data) - len(self._kept.pop(version, b""))
             self._kept[version] = data
-            self._note_head(version, first_line(data))
+            self._heads.pop(version, None)
+            self._heads[version] = first_line(data)
+            if len(self._heads) > HEADS_MAX:
+                del self._heads[next(iter(self._heads))]
             while self._bytes > self._limit:
                 self._bytes -= len(self._kept.pop(next(iter(self._kept))))
-
-    def note_head(self, version: int, head: bytes) -> None:
-        """The first line of a batch that is not at hand."""
-        with self._lock:
-            self._note_head(version, head)
-
-    def _note_head(self, version: int, head: bytes) -> None:
-        self._heads.pop(version, None)
-        self._heads[version] = head
-        if len(self._heads) > HEADS_MAX:
-            del self._heads[next(iter(self._heads))]
 
     def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
         """The batches of versions (since, upto]; empty if some are not here, or they exceed `limit` bytes."""
@@ -59,7 +51,7 @@ class RecentRecords:
         with self._lock:
             return self._heads.get(version, b"")
 
-    def forget(self) -> None:
-        """Forget all records."""
+    def forget(self, but: int = 0, head: bytes = b"") -> None:
+        """Forget all records, and all first lines except `head`, of the record of the version `but`."""
         with self._lock:
-            self._kept, self._bytes, self._heads = {}, 0, {}
+            self._kept, self._bytes, self._heads = {}, 0, {but: head} if head else {}

@@ -20,7 +20,7 @@ from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ConcurrentChange, CorruptObject, InvalidRequest, NoLog, SparkLogError, StorageError
 from spark_log.journal.broker_roots import Roots
 from spark_log.journal.checkpointing import checkpoint, damaged_between
-from spark_log.journal.log_format import FORMAT_VERSION, Format, parse_format, put_format
+from spark_log.journal.log_format import FORMAT_VERSION, Format, check_is_here, parse_format, put_format
 from spark_log.journal.object_names import (
     CHECKPOINTS,
     DATA,
@@ -162,7 +162,7 @@ def _find(url: str, brokers: dict[int, Broker]) -> Steps[_Found]:
     """
     form, names, records = yield [Get(FORMAT_KEY), List(CHECKPOINTS), List(LOG)]
     if form is not None:
-        parse_format(form, url)
+        check_is_here(parse_format(form, url), url)
     elif not names and not records:
         raise NoLog(f"there is no log at {url}: it has no {FORMAT_KEY}")
     found = yield from _find_damage(names, records, brokers)

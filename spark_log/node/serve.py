@@ -20,12 +20,14 @@ from spark_log.metadata.decide.coordinators import check_is_here, moved_to
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import is_loopback, split_address, this_host
 from spark_log.net.audit import open_audit, reopen_audit
-from spark_log.net.client import health_of
 from spark_log.net.connection_limits import ConnectionLimits
+from spark_log.net.health_check import health_of
+from spark_log.net.messages import SERVED
 from spark_log.net.server import Pages, Server
 from spark_log.net.tls import tls_context
 from spark_log.node.coordinator import Coordinator, LeaderStatus
 from spark_log.node.group_coordinator import Groups
+from spark_log.node.quorum_coordinator import QuorumCoordinator
 from spark_log.node.reloading import Reloadable
 from spark_log.node.serve_config import Config, check_config, own_hosts
 from spark_log.node.serve_quorum import RunningNode, start_quorum
@@ -77,7 +79,7 @@ class Running(Reloadable):
         return not self._thread.is_alive()
 
 
-MakePages = Callable[[Coordinator, Groups], Pages]
+MakePages = Callable[[Coordinator | QuorumCoordinator, Groups], Pages]
 
 
 async def start(config: Config, store: ObjectStore | None = None, pages: MakePages | None = None) -> Running:
@@ -116,6 +118,7 @@ async def start(config: Config, store: ObjectStore | None = None, pages: MakePag
         limits=config.limits,
         quotas=config.quotas,
         hosts=own_hosts(config),
+        serves_metadata=config.metadata == SERVED,
         pages=None if pages is None else pages(coordinator, groups),
     )
     host, port = split_address(config.listen, "listen")
@@ -156,7 +159,7 @@ async def serve(
         raise InvalidRequest(f"[audit]: file {config.audit} cannot be opened: {error}") from error
     config = replace(config, limits=_within_descriptors(config.limits))
     running: Running | RunningNode
-    running = await (start(config, store, pages) if config.quorum is None else start_quorum(config, store))
+    running = await (start(config, store, pages) if config.quorum is None else start_quorum(config, store, pages))
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, running, reread or (lambda: config))
     say(f"listening on {running.coordinator.address} for {running.coordinator.storage}")
     await _first([stopping.wait(), running.ended()])

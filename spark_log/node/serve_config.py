@@ -13,6 +13,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.groups.group import GroupConfig
 from spark_log.net.address import is_coordinator, is_loopback, parse_address, split_address
 from spark_log.net.connection_limits import ConnectionLimits
+from spark_log.net.messages import SERVED
 from spark_log.net.quotas import Quota, parse_quotas
 from spark_log.net.tls import ca_context
 from spark_log.net.tokens import Tokens, parse_tokens
@@ -30,8 +31,11 @@ SETTINGS = (
     "maintain.every",
     "storage.timeout",
     "durability",
+    "metadata",
     "insecure",
 )
+CHOICES = {"durability": ("disk", "os"), "metadata": ("storage", SERVED)}
+"""Settings with two values, the default first."""
 OF_STORAGE_ONLY = ("takeover.after", "storage.timeout")
 QUORUM = "quorum."
 """Flags of the section [quorum] begin with this."""
@@ -60,6 +64,8 @@ class Config:
     storage_timeout_ms: int = 15_000
     """Without a completed write to the storage for this long, it is unhealthy and steps down."""
     durability: str = "disk"
+    metadata: str = "storage"
+    """Where clients read the metadata log: `storage`, or `served` by the coordinators."""
     insecure: bool = False
     storage: Mapping[str, str] = field(default_factory=dict)
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -87,6 +93,20 @@ class Environment(NamedTuple):
 NO_ENVIRONMENT = Environment()
 
 
+def read_sections(path: str | None) -> dict[str, dict[str, str]]:
+    """The sections of a file, each of which is there; None: no file.  Raises InvalidRequest."""
+    parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    if path is not None:
+        try:
+            parser.read_string(Path(path).read_text(), path)
+        except (OSError, UnicodeDecodeError, configparser.Error) as error:
+            raise InvalidRequest(f"--conf {path} cannot be read: {error}") from error
+    if unknown := [name for name in parser.sections() if name not in SECTIONS]:
+        raise InvalidRequest(f"{path}: unknown section [{unknown[0]}]: expected one of {', '.join(SECTIONS)}")
+    return {name: dict(parser[name]) if name in parser else {} for name in SECTIONS}
+
+
 def read_config(
     path: str | None,
     flags: Mapping[str, Any],
@@ -97,16 +117,7 @@ def read_config(
 
     environment:  used if neither the flags nor the file have a URL.
     """
-    parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",))
-    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
-    if path is not None:
-        try:
-            parser.read_string(Path(path).read_text(), path)
-        except (OSError, UnicodeDecodeError, configparser.Error) as error:
-            raise InvalidRequest(f"--conf {path} cannot be read: {error}") from error
-    sections = {name: dict(parser[name]) if name in parser else {} for name in SECTIONS}
-    if unknown := [name for name in parser.sections() if name not in SECTIONS]:
-        raise InvalidRequest(f"{path}: unknown section [{unknown[0]}]: expected one of {', '.join(SECTIONS)}")
+    sections = read_sections(path)
     given = {name: str(value) for name, value in flags.items() if value is not None}
     of_quorum = {name.removeprefix(QUORUM): value for name, value in given.items() if name.startswith(QUORUM)}
     of_quorum = {**sections["quorum"], **of_quorum}
@@ -119,8 +130,9 @@ def read_config(
         if not environment.url:
             raise InvalidRequest("no log: give its URL with -u URL, as url in [coordinator] of --conf, or in PYLOG_URL")
         values["url"], storage = environment.url, {**environment.storage, **storage}
-    if values.get("durability", "disk") not in ("disk", "os"):
-        raise InvalidRequest(f"invalid value {values['durability']!r} for durability: expected disk or os")
+    for name, (default, other) in CHOICES.items():
+        if values.setdefault(name, default) not in (default, other):
+            raise InvalidRequest(f"invalid value {values[name]!r} for {name}: expected {default} or {other}")
     _known(sections["audit"], ("file",), "[audit]", path)
     for name in OF_STORAGE_ONLY if of_quorum else ():
         if name in values:
@@ -136,7 +148,8 @@ def read_config(
         takeover_ms=_duration("takeover.after", values.get("takeover.after", "10s")),
         maintain_ms=None if maintain == "never" else _duration("maintain.every", maintain),
         storage_timeout_ms=_duration("storage.timeout", values.get("storage.timeout", "15s")),
-        durability=values.get("durability", "disk"),
+        durability=values["durability"],
+        metadata=values["metadata"],
         insecure=_flag("insecure", values.get("insecure", "false")),
         storage={**sections["storage"], **storage},
         limits=_limits(sections["limits"]),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from spark_log.errors import InvalidRequest
 from spark_log.journal.root_options import RootOptions
 from spark_log.net.address import split_address
-from spark_log.net.server import Server
+from spark_log.net.server import Pages, Server
 from spark_log.net.tls import tls_context
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.quorum_coordinator import QuorumCoordinator
@@ -40,26 +41,33 @@ class RunningNode(Reloadable):
         return True
 
 
-async def start_quorum(config: Config, store: ObjectStore | None = None) -> RunningNode:
+async def start_quorum(
+    config: Config,
+    store: ObjectStore | None = None,
+    pages: Callable[[QuorumCoordinator, Groups], Pages] | None = None,
+) -> RunningNode:
     """Listen, and take part in the quorum.
 
     store:  of the objects, instead of the one in the configuration.
+    pages:  makes the web pages on its port; None: there are none.
     Raises InvalidRequest for an invalid configuration or if it cannot listen, and the errors of the directory and of
     the storage.
     """
     check_config(config)
     assert config.quorum is not None, "the caller has looked"
     tls = tls_context(config.certificate, config.key) if config.certificate else None
+    roots = RootOptions.of(config.storage, config.durability)
     if store is None:
-        roots = RootOptions.of(config.storage, config.durability)
         store = open_store(config.url, roots.own(), config.durability)
     root = QuorumRoot(store, config.quorum.cluster_id)
     await asyncio.to_thread(root.check)
 
     async def prepare() -> None:
-        await asyncio.to_thread(root.claim, coordinator.address)
+        await asyncio.to_thread(root.claim, coordinator.address, coordinator.unique())
 
-    coordinator = QuorumCoordinator(config.quorum, store.url, prepare=prepare)
+    coordinator = QuorumCoordinator(
+        config.quorum, store, prepare=prepare, maintain_ms=config.maintain_ms, root_options=roots
+    )
     groups = Groups(coordinator, coordinator.clock, coordinator.unique, config.groups)
     coordinator.held = groups.held_positions
     server = Server(
@@ -69,6 +77,8 @@ async def start_quorum(config: Config, store: ObjectStore | None = None) -> Runn
         limits=config.limits,
         quotas=config.quotas,
         hosts=own_hosts(config),
+        serves_metadata=True,
+        pages=None if pages is None else pages(coordinator, groups),
     )
     host, port = split_address(config.listen, "listen")
     try:

@@ -39,6 +39,18 @@ def voters_text(voters: Iterable[ReplicaKey]) -> str:
     return ", ".join(map(key_text, voters))
 
 
+def check_quorum(own: Voters, others: Voters) -> None:
+    """That two nodes can be of one quorum: voters change one by one, so the sets of nodes that run have one in common.
+
+    Raises InvalidRequest.
+    """
+    if own and others and not set(own) & set(others):
+        raise InvalidRequest(
+            f"another quorum has the same cluster id: its voters are {voters_text(others)}, and here they are "
+            f"{voters_text(own)}; format the directories of one of the two again, without voters, to join the other"
+        )
+
+
 def is_majority(some: Collection[ReplicaKey], voters: Voters) -> bool:
     """Whether more than half of the voters are among `some`."""
     return sum(voter in some for voter in voters) > len(voters) // 2

@@ -1,20 +1,30 @@
-"""Messages as bytes."""
+"""Messages as bytes, each with the clock of its sender."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
 from spark_log.errors import InvalidRequest
 from spark_log.quorum.messages import Message
 
-_DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+class Received(NamedTuple):
+    """A message of another node, and the clock of that node when it was sent."""
+
+    clock_ms: int
+    message: Message
 
 
-def encode_message(message: Message) -> bytes:
-    return msgspec.msgpack.encode(message)
+_DECODER: msgspec.msgpack.Decoder[Received] = msgspec.msgpack.Decoder(Received)
 
 
-def decode_message(data: bytes) -> Message:
+def encode_message(message: Message, clock_ms: int) -> bytes:
+    return msgspec.msgpack.encode(Received(clock_ms, message))
+
+
+def decode_message(data: bytes) -> Received:
     """Raises InvalidRequest."""
     try:
         return _DECODER.decode(data)

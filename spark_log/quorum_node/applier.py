@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
+from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.quorum.messages import Entry, Kind, Position
-from spark_log.quorum_node.daemon_threads import DaemonThreads
 from spark_log.quorum_node.disk import Disk
+
+TURN_S = 0.02
+"""How long entries are applied before the event loop has another turn."""
 
 
 class StateMachine(Protocol):
@@ -75,9 +79,18 @@ class Applier:
                 restore, committed = self._work.popleft()
                 if restore is not None:
                     await self.restore(restore)
-                for entry in committed:
-                    self._apply(entry)
+                await self._apply_all(committed)
+
+    async def _apply_all(self, committed: tuple[Entry, ...]) -> None:
+        """After a restart there may be many: messages and timers are handled in between."""
+        begun_s = time.monotonic()
+        for entry in committed:
+            self._apply(entry)
+            if time.monotonic() - begun_s > TURN_S:
                 self._notify()
+                await asyncio.sleep(0)
+                begun_s = time.monotonic()
+        self._notify()
 
     def _apply(self, entry: Entry) -> None:
         if entry.kind is Kind.DATA:

@@ -26,6 +26,7 @@ from uuid import uuid4
 from spark_log.clock import SystemClock
 from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, SparkLogError, StorageError
 from spark_log.net.address import split_address
+from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.net.quorum_handshake import Identity
 from spark_log.net.quorum_links import Connect, QuorumLinks
 from spark_log.net.quorum_port import QuorumPort
@@ -35,16 +36,17 @@ from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import Entry, FetchSnapshotResponse, Kind, Message, Position, ReplicaKey
 from spark_log.quorum.ready import ReadChunk, Ready, Restored
 from spark_log.quorum.snapshot_format import is_frame
-from spark_log.quorum.voters import Voters
+from spark_log.quorum.voters import Voters, check_quorum
+from spark_log.quorum.wire import Received
 from spark_log.quorum_node.applier import Applier, StateMachine
-from spark_log.quorum_node.daemon_threads import DaemonThreads
 from spark_log.quorum_node.directory import open_directory
 from spark_log.quorum_node.files import LocalFiles
 from spark_log.quorum_node.node_config import NodeConfig, check_node_config
 from spark_log.quorum_node.node_disk import DiskWriter
-from spark_log.quorum_node.node_status import NodeStatus, replication_of
+from spark_log.quorum_node.node_status import NodeStatus, replication_of, voter_problems
 from spark_log.quorum_node.node_tools import NodeTools
 from spark_log.quorum_node.pending import PendingAppends, not_leader
+from spark_log.quorum_node.voter_clocks import VoterClocks
 
 ENTRY_BYTES_MAX = 8 << 20
 UNKNOWN_S = 2.0
@@ -80,6 +82,7 @@ class Node:
         self._on_leader = on_leader
         self._open_files = open_files
         self._clock = SystemClock()
+        self._clocks = VoterClocks()
         self._machine: Machine | None = None
         self._pending = PendingAppends()
         self._appending: list[tuple[bytes, asyncio.Future[int]]] = []
@@ -156,8 +159,10 @@ class Node:
         return () if self._machine is None else self._machine.voters
 
     def _heard_of(self, voters: Voters) -> None:
+        """Raises InvalidRequest if another quorum was formed under the same cluster id."""
         if voters and not self._found_voters.done():
             self._found_voters.set_result(voters)
+        check_quorum(self._voters(), voters)
 
     async def _begin(self, restored: Restored) -> None:
         """Make the machine.  A replica that joins, and has no entry yet, asks the others for the voters first."""
@@ -285,6 +290,11 @@ class Node:
             else:
                 self._pending.add(start + index, self._machine.epoch, future)
 
+    def time_ms(self) -> int:
+        """This machine's clock, unless it is ahead of those of the other voters."""
+        others = [key for key in self._voters() if key != self.key]
+        return self._clocks.bounded(self._clock.now_ms(), self._clock.monotonic_ms(), others)
+
     async def confirm(self) -> None:
         """Wait until the state here has everything that any node acknowledged before this call.
 
@@ -363,11 +373,8 @@ class Node:
 
     def _problems(self, machine: Machine) -> dict[int, str | None]:
         """Of the connections, and of voters to which there is none."""
-        found = self._links.problems()
-        for voter in machine.voters:
-            if voter != self.key and voter.id not in found:
-                found[voter.id] = "its address is not known: add it to the peers of this node"
-        return found
+        others = tuple(voter for voter in machine.voters if voter != self.key)
+        return voter_problems(others, self._links.problems(), self._links.directories())
 
     # ----------------------------------------------------------------------------------------------------------- inputs
 
@@ -384,7 +391,12 @@ class Node:
             return None
         return result
 
-    def _receive(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
+        self._links.send(message, self._clock.now_ms())
+
+    def _receive(self, received: Received) -> None:
+        message = received.message
+        self._clocks.note(message.source, received.clock_ms, self._clock.monotonic_ms())
         if isinstance(message, FetchSnapshotResponse) and message.size is not None and not is_frame(message.data):
             logger.error("node %d sent a chunk of a snapshot that is damaged; it is asked again", message.source.id)
             return
@@ -416,7 +428,7 @@ class Node:
                 self._pending.truncated(ready.persist.truncate_to)
             self._writer.write(ready.persist)
         for message in ready.send:
-            self._links.send(message)
+            self._send(message)
         for read in ready.read:
             self._spawn(self._answer(read))
         self._applier.give(ready.restore, ready.committed)
@@ -460,7 +472,7 @@ class Node:
             logger.error("%s; a follower cannot fetch it from here: this node hands over", error)
             self._give_up_lead()
         else:
-            self._links.send(read.answer(data, size))
+            self._send(read.answer(data, size))
 
     def _applied(self, entry: Entry) -> None:
         self._pending.final(entry)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from spark_log.clock import Clock
 from spark_log.errors import NoSpace
+from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.quorum.ready import Persist
-from spark_log.quorum_node.daemon_threads import DaemonThreads
 from spark_log.quorum_node.disk import Disk
 from spark_log.quorum_node.writes import take_write
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_log.quorum.machine import Machine
@@ -35,6 +36,27 @@ def replication_of(machine: Machine, now_ms: int) -> tuple[ReplicaStatus, ...]:
         )
         for key, one in machine.replication().items()
     )
+
+
+def voter_problems(
+    others: Voters, problems: Mapping[int, str | None], directories: Mapping[int, str]
+) -> dict[int, str | None]:
+    """The problems of connections by node, and those of voters.
+
+    others:       the other voters.
+    directories:  the directory ids of the nodes that are connected.
+    """
+    found = dict(problems)
+    for voter in others:
+        directory = directories.get(voter.id)
+        if voter.id not in found:
+            found[voter.id] = "its address is not known: add it to the peers of this node"
+        elif directory and directory != voter.directory:
+            found[voter.id] = (
+                f"it runs with the directory id {directory}, and the voter has {voter.directory}: remove that voter, "
+                "and add this one"
+            )
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

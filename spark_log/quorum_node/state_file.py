@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from spark_log.errors import CorruptObject
+from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.quorum.messages import ReplicaKey
 
 QUORUM_STATE = "quorum-state"
 META = "meta.properties"
+META_VERSION = 1
 
 
 class ElectionState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -66,17 +67,19 @@ class Meta:
 
 def encode_meta(meta: Meta) -> bytes:
     return (
-        f"version=1\ncluster.id={meta.cluster_id}\nnode.id={meta.node_id}\ndirectory.id={meta.directory_id}\n"
+        f"version={META_VERSION}\ncluster.id={meta.cluster_id}\nnode.id={meta.node_id}\ndirectory.id={meta.directory_id}\n"
     ).encode()
 
 
 def decode_meta(data: bytes, name: str) -> Meta:
-    """Raises CorruptObject."""
+    """Raises CorruptObject, or UnsupportedVersion for a directory that a newer pylog has formatted."""
     lines = [line for line in data.decode(errors="replace").splitlines() if line and not line.startswith("#")]
     values = dict(line.split("=", 1) for line in lines if "=" in line)
     try:
-        if values["version"] != "1":
-            raise ValueError(f"version {values['version']}")
+        if int(values["version"]) > META_VERSION:
+            raise UnsupportedVersion(
+                f"{name} has version {values['version']}, and this pylog knows version {META_VERSION}: update pylog"
+            )
         return Meta(
             cluster_id=values["cluster.id"], node_id=int(values["node.id"]), directory_id=values["directory.id"]
         )

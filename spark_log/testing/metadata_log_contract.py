@@ -57,8 +57,9 @@ def _claimed(version: int) -> bytes:
     return msgspec.json.encode({"version": version, "made_ms": 0})
 
 
-class MetadataLogContract:
-    """Subclasses give the fixture `new`, which opens the same new log again at each call."""
+class ClientLogContract:
+    """The part without upkeep, for a log of clients.  Subclasses give the fixture `new`, which opens the same new log
+    again at each call."""
 
     @pytest.fixture
     def new(self) -> Callable[[], OpenLog]:
@@ -144,13 +145,12 @@ class MetadataLogContract:
         assert one.log.newer(old, view).state == one.log.newer(view, old).state == view.state
 
     def test_states_at_recent_versions(self, new: Callable[[], OpenLog]) -> None:
-        """They are as they were then; before a checkpoint they are not known any more."""
+        """They are as they were then."""
         one = new()
         first = one.create(one.open(), "a")
         view = one.create(first, "b")
         assert one.run(one.log.state_at(1)) == first.state
-        one.run(one.log.checkpoint(view))
-        assert one.run(one.log.state_at(1)) is None and one.run(one.log.state_at(2)) == view.state
+        assert one.run(one.log.state_at(2)) == view.state
 
     def test_steps_decide_one_after_the_other(self, new: Callable[[], OpenLog]) -> None:
         """Each gets the state after its commands; a refresh gives what others have written."""
@@ -199,9 +199,22 @@ class MetadataLogContract:
         """Later callers get its value."""
         one, other = new(), new()
         first, second = _claimed(7), _claimed(8)
+        assert one.run(one.log.claimed(Q)) is None
         assert one.run(one.log.claim(Q, first)) == first
         assert other.run(other.log.claim(Q, second)) == first
         assert other.run(other.log.claim(f"{Q}2", second)) == second
+        assert one.run(one.log.claimed(Q)) == first
+
+
+class MetadataLogContract(ClientLogContract):
+    """The whole interface."""
+
+    def test_states_before_a_checkpoint_are_not_known_any_more(self, new: Callable[[], OpenLog]) -> None:
+        """Later ones are."""
+        one = new()
+        view = one.create(one.create(one.open(), "a"), "b")
+        one.run(one.log.checkpoint(view))
+        assert one.run(one.log.state_at(1)) is None and one.run(one.log.state_at(2)) == view.state
 
     def test_claims_expire_with_the_fence(self, new: Callable[[], OpenLog]) -> None:
         """Only those of versions at or below it."""

@@ -1,4 +1,5 @@
-"""Stores for tests and benchmarks: one fails, one gives wrong answers, two count, one follows orders in a file.
+"""Stores for tests and benchmarks: one fails, one gives wrong answers, two count, one follows orders in a file, and one
+refuses to touch the metadata.
 
 Each wraps a real store.  `slow_store.py` has one more.
 """
@@ -15,7 +16,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spark_log.clock import Clock
-from spark_log.errors import NoCredentials, NoSpace, ObjectNotFound, SparkLogError, StorageUnavailable
+from spark_log.errors import (
+    NoCredentials,
+    NoSpace,
+    ObjectNotFound,
+    SparkLogError,
+    StorageError,
+    StorageUnavailable,
+)
+from spark_log.journal.object_names import META
 from spark_log.store.base import Bytes, ObjectStore
 
 Names: TypeAlias = list[str]
@@ -226,6 +235,48 @@ class NotExclusiveStore(Wrapper):
             self.inner.put(key, [data])
             return True
         return False
+
+
+class NoMetadataStore(Wrapper):
+    """A store on which its user has no rights for `meta/`."""
+
+    def _check(self, *keys: str) -> None:
+        for key in keys:
+            if key.startswith(META):
+                raise StorageError(f"{key}: permission denied")
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        self._check(key)
+        return self.inner.get(key, start, end)
+
+    def size(self, key: str) -> int | None:
+        self._check(key)
+        return self.inner.size(key)
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        self._check(key)
+        self.inner.put(key, chunks)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        self._check(key)
+        return self.inner.put_new(key, data)
+
+    def list(self, prefix: str) -> Names:
+        self._check(prefix)
+        return self.inner.list(prefix)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        names = [*keys]
+        self._check(*names)
+        self.inner.delete(names)
+
+    def written_ms(self, key: str) -> int | None:
+        self._check(key)
+        return self.inner.written_ms(key)
+
+    def sweep(self, prefix: str, before_ms: int) -> int:
+        self._check(prefix)
+        return self.inner.sweep(prefix, before_ms)
 
 
 class CountingStore(Wrapper):

@@ -114,6 +114,19 @@ def test_coordinators_are_asked_how_they_are(services: Services, tmp_path: Path,
     services.stop_all()
 
 
+def test_a_served_log_is_checked_without_its_files(services: Services, tmp_path: Path) -> None:
+    """A user without rights on `meta/` can do that; a command that works on the files says what it needs."""
+    running = services.start(tmp_path / "log", metadata="served")
+    pylog = Pylog(f"pylog://{running.coordinator.address}")
+    pylog.ok("topic", "create", "t")
+    (tmp_path / "log" / "meta" / "ckpt").mkdir(exist_ok=True)
+    (tmp_path / "log" / "meta" / "ckpt" / f"{1:020}-damaged").write_bytes(b"no checkpoint")
+    pylog.ok("cluster", "health")
+    pylog.ok("cluster", "info")
+    result = pylog.run("metadata", "dump")
+    assert result.exit_code == 1 and "needs the URL of the storage" in result.stderr
+
+
 def test_a_coordinator_that_is_gone_is_told_with_status_1(pylog: Pylog) -> None:
     """It did not release the log, so nobody writes it."""
     Journal.open(LocalStore(pylog.url, "os"), create=True).take_over(0, "127.0.0.1:1", this_host())

@@ -36,6 +36,14 @@ class Running:
     def options(self) -> tuple[str, ...]:
         return "--nodes", ",".join(self.cluster.addresses.values()), "--secret-file", str(self.secret_file)
 
+    def conf(self, folder: Path) -> Path:
+        """As `pylog serve` has it on the first node."""
+        (own, *peers) = self.cluster.addresses.items()
+        listed = ",".join(f"{node}@{address}" for node, address in peers)
+        file = folder / "coordinator.ini"
+        file.write_text(f"[quorum]\nlisten = {own[1]}\npeers = {listed}\nsecret = {SECRET}\n")
+        return file
+
     def stop(self) -> None:
         for node in list(self.cluster.nodes):
             self.do(self.cluster.stop(node))
@@ -51,7 +59,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
     found.stop()
 
 
-def test_the_quorum_is_shown_and_changed(running: Running) -> None:
+def test_the_quorum_is_shown_and_changed(running: Running, tmp_path: Path) -> None:
     """Under the names of kafka-metadata-quorum; a voter leaves and comes back, another node leads."""
     pylog, options = Pylog(""), running.options
     leader = running.do(running.cluster.leader())
@@ -71,7 +79,9 @@ def test_the_quorum_is_shown_and_changed(running: Running) -> None:
     assert "the voters are" in pylog.refused("quorum", "remove-voter", f"{leader}@d{leader}", "--yes", *options)
     pylog.ok("quorum", "add-voter", f"{leader}@d{leader}", *options)
     assert roles(pylog, options)[leader] == "Follower"
-    table = pylog.ok("quorum", "describe", *options)
+    health = Pylog("").run("cluster", "health", *options, url=False)
+    assert health.exit_code == 0 and "3 of 3 voters are well, 1 more may fail" in health.stdout
+    table = pylog.ok("quorum", "describe", "--conf", str(running.conf(tmp_path)))
     assert "1@d1, 2@d2, 3@d3" in table and "current_observers         -" in table
 
 
@@ -91,7 +101,7 @@ def roles(pylog: Pylog, options: tuple[str, ...]) -> dict[int, str]:
 def test_a_command_without_an_answer_says_why(running: Running, tmp_path: Path) -> None:
     """The options that are missing, another secret, nodes that are away, and a majority that is lost."""
     pylog, options = Pylog(""), running.options
-    assert "give their addresses with --nodes" in pylog.wrong("quorum", "describe")
+    assert "or their addresses with --nodes" in pylog.wrong("quorum", "describe")
     assert "give the file with the secret" in pylog.wrong("quorum", "describe", *options[:2])
     (tmp_path / "other").write_text("another-secret-of-nodes")
     refused = pylog.refused("quorum", "describe", *options[:3], str(tmp_path / "other"))

@@ -31,7 +31,7 @@ def changes(log: spark_log.Log, since: int, head: bytes) -> Changes:
 def test_the_records_after_a_record_of_the_coordinator_are_sent(small: Running, log: spark_log.Log) -> None:
     """Also to a client that does not know its last record's first line, after it opened the log at a checkpoint."""
     version = log.journal.refresh().version
-    own = small.coordinator.tail.head(version - 1)
+    own = small.coordinator.tail.records.head(version - 1)
     for head in (own, b""):
         reply = changes(log, version - 1, head)
         assert (reply.version, len(reply.batches), reply.lacks_head) == (version, 1, False)
@@ -54,7 +54,7 @@ def test_records_after_one_that_the_coordinator_does_not_remember_are_read_from_
 ) -> None:
     """The storage shows whether they follow."""
     version = log.journal.refresh().version
-    small.coordinator.tail.forget()
+    small.coordinator.tail.records.forget()
     log.append("t", [{"value": b"y"}])
     reply = changes(log, version, b"forgotten")
     assert (reply.version, list(reply.batches), reply.lacks_head) == (version + 1, [], False)

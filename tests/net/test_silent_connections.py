@@ -17,8 +17,9 @@ import spark_log
 from spark_log.errors import CoordinatorNotAvailable
 from spark_log.metadata.commands import CreateTopic
 from spark_log.net.address import parse_target
-from spark_log.net.client import HttpLink, health_of
+from spark_log.net.client import HttpLink
 from spark_log.net.connection_limits import ConnectionLimits
+from spark_log.net.health_check import health_of
 from spark_log.node.serve import Running
 from tests.net.asking import TOKENS, WRITE, eventually
 from tests.processes import Process, free_port

@@ -12,7 +12,8 @@ import spark_log
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.metadata.decide.topics import decide_set_configs
-from spark_log.node.coordinator import Coordinator, LeaderStatus, LocalLink
+from spark_log.node.coordinator import Coordinator, LeaderStatus
+from spark_log.node.local_link import LocalLink
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Wrapper

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,11 +15,15 @@ import pytest
 import spark_log
 from spark_log.errors import InconsistentClusterId, InvalidRequest, NotCoordinator, TopicAlreadyExists
 from spark_log.metadata.commands import AnyCommand, CreateTopic
-from spark_log.node.serve_config import Config
+from spark_log.net.connection_limits import ConnectionLimits, Connections
+from spark_log.node.maintain import Maintainer
+from spark_log.node.repair import repair
+from spark_log.node.serve_config import Config, check_config, read_config
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.state_file import Meta
+from spark_log.store.open import open_store
 
 
 def one_node(folder: Path, cluster: str = "a-cluster", **settings: Any) -> Config:
@@ -43,11 +48,15 @@ async def running(config: Config) -> AsyncIterator[RunningNode]:
     """A node that leads."""
     found = await start_quorum(config)
     try:
-        while not found.coordinator.leading:
-            await asyncio.sleep(0.01)
+        await asyncio.wait_for(_until_it_leads(found), 60)
         yield found
     finally:
         await found.stop()
+
+
+async def _until_it_leads(node: RunningNode) -> None:
+    while not node.coordinator.leading:
+        await asyncio.sleep(0.01)
 
 
 async def carry_out(node: RunningNode, *commands: AnyCommand) -> Sequence[object]:
@@ -73,6 +82,17 @@ def test_a_log_survives_a_restart(tmp_path: Path) -> None:
             assert set(after.names) == {"a", "b"} and after.version == before.version + 1
             assert after.coordinator.epoch > before.coordinator.epoch == 1
             assert after.levels == before.levels
+
+    asyncio.run(scenario())
+
+
+def test_metrics_have_the_quorum(tmp_path: Path) -> None:
+    """Beside those of the coordinator."""
+
+    async def scenario() -> None:
+        async with running(one_node(tmp_path)) as node:
+            text = node.coordinator.metrics_text(polls=0, connections=Connections(ConnectionLimits()), usage=())
+            assert {"pylog_quorum_leader 1", "pylog_leading 1"} <= set(text.splitlines())
 
     asyncio.run(scenario())
 
@@ -110,6 +130,41 @@ def test_clients_see_what_commands_changed(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
+    """Records, a transaction, a group and upkeep: nothing of the metadata is on the storage but the file that names the
+    quorum, and claims."""
+
+    def use(url: str) -> None:
+        with spark_log.connect(url) as log:
+            log.append("orders", [{"value": f"order {number}"} for number in range(3)])
+            with log.transaction("etl") as txn:
+                txn.append("orders", [{"value": "last"}])
+            with log.consumer("orders", group_id="billing", auto_offset_reset="earliest") as consumer:
+                found = [record.value for records in consumer.poll(timeout_ms=5000).values() for record in records]
+                consumer.commit()
+            assert found == [b"order 0", b"order 1", b"order 2", b"last"]
+            assert log.journal.state.groups["billing"].offsets
+            assert log.journal.run(log.journal.metadata_log.claim("meta/pin/a", b'{"version":1}')) == b'{"version":1}'
+
+    async def scenario() -> None:
+        async with running(one_node(tmp_path)) as node:
+            await asyncio.to_thread(use, f"pylog://{node.coordinator.address}")
+            with await asyncio.to_thread(node.coordinator.open_log) as log:
+                report = await asyncio.to_thread(Maintainer(log).round_or_raise)
+            assert report.unfinished == 0
+        async with running(one_node(tmp_path)) as node:
+            assert await asyncio.to_thread(_values, f"pylog://{node.coordinator.address}") == 4
+
+    asyncio.run(scenario())
+    names = {str(file.relative_to(tmp_path / "records")) for file in (tmp_path / "records" / "meta").rglob("*.*")}
+    assert not any(name.startswith(("meta/log", "meta/ckpt")) for name in names), names
+
+
+def _values(url: str) -> int:
+    with spark_log.connect(url) as log:
+        return len(log.read("orders", columns=["value"]))
+
+
 def test_a_node_that_stops_rejects_commands(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(one_node(tmp_path)) as node:
@@ -133,9 +188,35 @@ def test_the_records_belong_to_one_log(tmp_path: Path) -> None:
         asyncio.run(start_quorum(one_node(tmp_path, cluster="another")))
     with pytest.raises(InvalidRequest, match="open the log with the addresses of its nodes, pylog://127"):
         spark_log.connect(tmp_path / "records")
+    with pytest.raises(InvalidRequest, match="whose metadata is in a quorum"):
+        repair(open_store(str(tmp_path / "records"), None), is_alive=lambda holder: False, dry_run=True)
 
 
 def test_a_log_with_its_metadata_is_not_taken_over(tmp_path: Path) -> None:
     spark_log.connect(tmp_path / "records").close()
     with pytest.raises(InvalidRequest, match="which a quorum cannot take over yet"):
         asyncio.run(start_quorum(one_node(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("peers = 2@b:1", "give the secret of the nodes"),
+        ("peers = b:1\nsecret = a-secret-of-the-nodes", "'b:1' is not of the form NODE@HOST:PORT"),
+        ("peers = 2@b:1,2@c:1\nsecret = a-secret-of-the-nodes", "node 2 is there twice"),
+        ("listen = 10.0.0.1:9551", "can be reached from other machines; give certificate, key and ca"),
+        ("voters = 1", "has no 'voters'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(tmp_path: Path, section: str, says: str) -> None:
+    node = one_node(tmp_path).quorum
+    assert node is not None
+    file = tmp_path / "node.ini"
+    file.write_text(f"[coordinator]\nurl = /records\n[quorum]\ndirectory = {node.directory}\n{section}\n")
+    with pytest.raises(InvalidRequest, match=re.escape(says)):
+        check_config(read_config(str(file), {}, {}))
+    file.write_text(f"[coordinator]\nurl = /records\n[quorum]\ndirectory = {node.directory}\npeers = 1@a:1\n")
+    found = read_config(str(file), {}, {}).quorum
+    assert found is not None and found.peers == {} and found.cluster_id == "a-cluster"
+    with pytest.raises(InvalidRequest, match="a quorum elects its leader"):
+        read_config(str(file), {"takeover.after": "5s"}, {})

@@ -121,6 +121,43 @@ def test_a_stranger_is_refused_with_the_reason(tmp_path: Path, config: dict[str,
     run(test)
 
 
+def test_five_nodes_lose_two_and_are_restarted_one_by_one(tmp_path: Path) -> None:
+    """Appends continue; each node that stops hands over first."""
+
+    async def test() -> None:
+        async with cluster(tmp_path, count=5) as found:
+            data = [b"%d" % number for number in range(7)]
+            await found.append(data[0])
+            for node in (4, 5):
+                await found.stop(node)
+            await found.append(data[1])
+            await found.start(4, 5)
+            for node in found.addresses:
+                await found.stop(node)
+                await found.append(data[node + 1])
+                await found.start(node)
+            await found.all_have(data)
+
+    run(test)
+
+
+def test_two_clusters_under_one_id_do_not_connect(tmp_path: Path) -> None:
+    """Each node was formatted as the first of a cluster."""
+
+    async def test() -> None:
+        found = Cluster(tmp_path, count=2)
+        for node in (1, 2):
+            shutil.rmtree(found.path(node))
+            found.format(ReplicaKey(node, f"d{node}"), (ReplicaKey(node, f"d{node}"),))
+        await found.start()
+        expected = "another quorum has the same cluster id: its voters are 1@d1, and here they are 2@d2"
+        await until(lambda: (s := found.nodes[2].status()) and expected in (s.problems[1] or ""))
+        for node in (1, 2):
+            await found.stop(node)
+
+    run(test)
+
+
 def test_a_second_process_with_a_copied_directory_is_refused(tmp_path: Path) -> None:
     """Two processes with one identity could vote twice."""
 

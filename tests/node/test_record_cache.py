@@ -18,6 +18,8 @@ def test_first_lines_are_remembered_longer_than_records() -> None:
     assert [cache.records.head(version) for version in range(5)] == [b"", b"head 1", b"head 2", b"head 3", b""]
     cache.records.forget()
     assert cache.records.head(3) == b"" and cache.records.after(2, 3, 1 << 20) == []
+    cache.records.forget(3, b"head 3")
+    assert cache.records.head(3) == b"head 3" and cache.records.after(2, 3, 1 << 20) == []
 
 
 def test_the_oldest_first_lines_are_forgotten() -> None:

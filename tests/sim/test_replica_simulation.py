@@ -9,8 +9,10 @@ from spark_log.testing.replica_sim.run import simulate
 from spark_log.testing.replica_simulation import REPLICAS, main
 from spark_log.testing.simulation import replay_command
 
-SEEDS = (*range(4), 19, 471)
-"""In the last two, two commits are given up in a round, and old copies are dropped while the others are away."""
+SEEDS = (*range(4), 19, 471, 2889, 2943)
+"""The last ones have found faults: two commits are given up in a round; old copies are dropped while others are away;
+a partition gets its former replicas again, after a lost commit has put a hole on the new ones.
+"""
 MOVING = 9
 """A seed in which partitions get other replicas, as in every fifth one."""
 NOTICED_IN = {

@@ -39,7 +39,8 @@ SERVER = {
 
 
 TASKS = frozenset(
-    f"test_spark_{name}.py" for name in ("checkpoint_damage", "holes", "latest", "replicated_writes", "sql", "tune")
+    f"test_spark_{name}.py"
+    for name in ("checkpoint_damage", "holes", "latest", "replicated_writes", "served", "sql", "tune")
 )
 """Files about what tasks and sinks do.  The server does that for its clients as for itself; how clients get there is
 tested by the other files."""

@@ -96,15 +96,17 @@ STORAGE_TOOLS = {
     "spark_log.journal.topic_feed",
     "spark_log.node.mirror",
     "spark_log.node.move",
+    "spark_log.node.quorum_log",
     "spark_log.node.quorum_root",
     "spark_log.node.repair",
     "spark_log.node.verify",
     "spark_log.cli.cluster",
-    "pyspark_pylog.task_metadata",
+    "spark_log.client.open_journal",
+    "spark_log.journal.served_log",
 }
-"""`Journal.open` opens one; a feed sends changes to the coordinator in the same way; five check, repair or copy the
-files of the storage; a quorum marks the folder of its records as one without metadata; a task that finds a pin opens no
-log."""
+"""`Journal.open` opens one; a feed and a served log send changes to the coordinator in the same way; five check, repair
+or copy the files of the storage; a quorum marks the folder of its records as one without metadata, and
+keeps claims there; a task that finds a pin opens no log."""
 
 
 FRONTS = {"spark_log.client.administering.erasure"}

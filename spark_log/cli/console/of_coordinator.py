@@ -9,9 +9,10 @@ from spark_log.cli.console.site import Site
 from spark_log.net.messages import GroupView
 from spark_log.node.coordinator import Coordinator
 from spark_log.node.group_coordinator import Groups
+from spark_log.node.quorum_coordinator import QuorumCoordinator
 
 
-def pages_of(coordinator: Coordinator, groups: Groups) -> ConsolePort:
+def pages_of(coordinator: Coordinator | QuorumCoordinator, groups: Groups) -> ConsolePort:
     """Pages from the state that the coordinator has in memory, without requests to it over the network."""
 
     def views() -> Mapping[str, GroupView]:

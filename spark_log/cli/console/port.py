@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 from aiohttp import web
 
 from spark_log.errors import InvalidRequest, QuotaExceeded, RequestTimedOut
+from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.net.tokens import Grant
-from spark_log.quorum_node.daemon_threads import DaemonThreads
 
 ROOT = "/console/"
 API = "/console/api/"

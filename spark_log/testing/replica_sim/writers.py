@@ -224,11 +224,13 @@ def reader(sim: ReplicaSimulation) -> Steps[None]:
 
 
 def _check_kept(sim: ReplicaSimulation, state: State, name: str) -> None:
-    """No copy that a reader has planned with may have been deleted, unless its state says that it is old."""
+    """No copy that a reader has planned with may have been deleted, unless it is old: the product plans again."""
     sim.oracle.seen["unread"] += 1
     known = copies_of(state, state.objects[name])
     holders = () if known is None else known.brokers
-    kept = [one for one in (OWN_BROKER, *sorted(state.brokers)) if one in holders or keeps(state, one, name)]
+    brokers = (OWN_BROKER, *sorted(state.brokers))
+    kept = [one for one in brokers if one in holders or keeps(state, one, name)]
+    kept = [one for one in kept if keeps(sim.oracle.state, one, name)]
     places = [(directory_of(state, broker), name) for broker in kept]
     gone = [place for place in places if place in sim.oracle.collected]
     if gone:

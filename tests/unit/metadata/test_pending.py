@@ -14,9 +14,10 @@ from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.commands import DeleteTopic, SetConfigs, Start, Trim
 from spark_log.metadata.decide.commits import Committed, decide_commit
+from spark_log.metadata.decide.reassignments import NewReplicas
 from spark_log.metadata.pending import lost_ranges, visible_end
 from spark_log.metadata.projection import apply, delta, held_of, nothing_held
-from spark_log.metadata.replica_commands import AddPendingCopies, LoseCommit, ResetReplicas
+from spark_log.metadata.replica_commands import AddPendingCopies, AlterReassignments, LoseCommit, ResetReplicas
 from spark_log.metadata.replicas import deficit, deficits, last_copies
 from spark_log.model import ACKS_LEADER, DataObject, Placed, Run
 from tests.unit.metadata.replica_history import ReplicaHistory
@@ -388,6 +389,19 @@ def test_offsets_are_lost_once(log: PendingHistory) -> None:
         log.back(1)
     assert [(one.start, one.end) for one in lost_ranges(log.state, ("u", 0))] == [(1, 2)]
     assert not log.state.pending
+
+
+def test_a_hole_on_new_replicas_moves_back_with_its_partition(log: PendingHistory) -> None:
+    """The partition gets its former replicas again: its hole is on the others, although its end is that of before."""
+    log.topic((1, 2), name="u")
+    log.leader_only(("u", 0), held=(1,))
+    log.fence(1)
+    log.command(AlterReassignments(partitions=(NewReplicas("u", 0, (0, 2)),)))
+    new = log.number("u")
+    assert log.command(LoseCommit(lost=lost_record(log, (0, 2))))
+    log.back(1)
+    log.command(AlterReassignments(partitions=(NewReplicas("u", 0, (1, 2)),)))
+    assert log.state.reassignments["u", 0].left == (new,)
 
 
 def test_partitions_with_other_objects_lose_nothing(log: PendingHistory) -> None:

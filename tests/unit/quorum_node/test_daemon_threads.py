@@ -9,11 +9,11 @@ import threading
 
 import pytest
 
-from spark_log.quorum_node.daemon_threads import DaemonThreads
+from spark_log.net.daemon_threads import DaemonThreads
 
 HANGS = """
 import asyncio, threading
-from spark_log.quorum_node.daemon_threads import DaemonThreads
+from spark_log.net.daemon_threads import DaemonThreads
 
 async def main():
     DaemonThreads(1, "disk").submit(threading.Event().wait)

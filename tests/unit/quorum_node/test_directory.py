@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest
+from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest, UnsupportedVersion
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.directory import (
     format_directory,
@@ -116,3 +116,11 @@ def test_voters_are_parsed() -> None:
     for text in ("", "1", "x@a", "1@", "1@a,1@b", "2147483648@a", "9" * 5000 + "@a"):
         with pytest.raises(InvalidRequest, match="voters: "):
             parse_voters(text)
+
+
+def test_a_directory_of_a_newer_pylog_is_refused(path: str) -> None:
+    format_directory(path, META, VOTERS)
+    meta = Path(path) / "meta.properties"
+    meta.write_text(meta.read_text().replace("version=1", "version=2"))
+    with pytest.raises(UnsupportedVersion, match="has version 2, and this pylog knows version 1: update pylog"):
+        open_directory(path, cluster_id="c1", node_id=1)

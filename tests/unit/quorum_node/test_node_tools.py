@@ -1,4 +1,4 @@
-"""Why a change of voters is refused, and the metrics of a node."""
+"""Why a change of voters is refused, voters that disagree, and the metrics of a node."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from spark_log.errors import CoordinatorNotAvailable, NotLeaderOrFollower, RequestTimedOut, SparkLogError
+from spark_log.errors import (
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+    SparkLogError,
+)
 from spark_log.quorum.leading import Change
 from spark_log.quorum.messages import EMPTY, ReplicaKey
+from spark_log.quorum.voters import check_quorum
 from spark_log.quorum_node.node_metrics import metrics_text
-from spark_log.quorum_node.node_status import NodeStatus, ReplicaStatus
+from spark_log.quorum_node.node_status import NodeStatus, ReplicaStatus, voter_problems
 from spark_log.quorum_node.node_tools import refusal
 from spark_log.quorum_node.quorum_admin import leader_among
 
@@ -101,3 +108,19 @@ def test_the_newest_leader_counts() -> None:
     answers = {"a:1": replace(LEADS, role="prospective"), "b:1": CoordinatorNotAvailable("b:1 is away")}
     with pytest.raises(CoordinatorNotAvailable, match="no node leads: node 1 is prospective in epoch 7; b:1 is away"):
         leader_among(answers)
+
+
+def test_two_quorums_of_one_cluster_id_are_told_apart() -> None:
+    """Nodes that were formatted with `--standalone` each.  One that joins, or is behind, is not refused."""
+    check_quorum((ONE, TWO), (TWO, THREE))
+    check_quorum((), (ONE,))
+    with pytest.raises(InvalidRequest, match="another quorum has the same cluster id: its voters are 2@d2, and here"):
+        check_quorum((ONE,), (TWO,))
+
+
+def test_a_voter_that_runs_with_another_directory_is_a_problem() -> None:
+    """A typing error in `--initial-voters`, or a new disk whose voter was not changed."""
+    found = voter_problems((TWO, THREE), {2: None, 4: None}, {2: "other", 4: "d4"})
+    assert found[2] is not None and "it runs with the directory id other, and the voter has d2" in found[2]
+    assert found[3] == "its address is not known: add it to the peers of this node" and found[4] is None
+    assert voter_problems((TWO,), {2: None}, {2: "d2"}) == {2: None}

@@ -1,4 +1,4 @@
-"""Threads for the disk.  They are daemons: a disk that hangs does not delay the end of the process."""
+"""Threads for disks and storages.  They are daemons: one that hangs does not delay the end of the process."""
 
 from __future__ import annotations
 

@@ -1,0 +1,56 @@
+"""Asking a coordinator for its health, on a separate connection and without a token."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import ssl
+
+from spark_log.errors import InvalidRequest
+from spark_log.net.client_connection import CONNECT_S, Connection, Endpoint, HttpResponse, Wait, resolve
+from spark_log.net.messages import Health, decode
+from spark_log.net.tls import ca_context
+
+logger = logging.getLogger("spark_log")
+
+
+def health_of(address: str, *, tls: bool, ca: str | None = None) -> Health | None:
+    """The health of a coordinator; None if none answers.
+
+    ca:  with TLS, only certificates that this file (or `system`) verifies are accepted; None: any certificate, because
+         no secret is sent.
+    """
+    context = None if not tls else _any_certificate() if ca is None else ca_context(ca)
+    for endpoint in resolve(address):
+        answer = get_health(endpoint, context)
+        if answer is not None:
+            try:
+                found: Health = decode(answer.data, Health, "the reply")
+                return found
+            except InvalidRequest:
+                continue
+    return None
+
+
+def get_health(endpoint: Endpoint, tls: ssl.SSLContext | None, limit_s: float = CONNECT_S) -> HttpResponse | None:
+    """The reply to GET /health; None without one."""
+    try:
+        connection = Connection(endpoint, tls, limit_s)
+    except ssl.SSLCertVerificationError as error:
+        logger.warning("%s: its certificate is invalid (%s)", endpoint.address, error)
+        return None
+    except OSError:
+        return None
+    try:
+        return connection.ask("GET", "/health", None, {}, Wait(limit_s))
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def _any_certificate() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

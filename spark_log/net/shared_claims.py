@@ -1,0 +1,134 @@
+"""Claims of clients that have no access to `meta/pin/`: the coordinator makes them, where its log keeps claims.
+
+Hundreds of tasks of a query look for the same claim at the same time.  One of them gets the answer that there is none,
+and makes it, and the others wait for it: making it takes the whole state of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from spark_log.errors import CoordinatorNotAvailable, InvalidRequest
+from spark_log.net.daemon_threads import DaemonThreads
+from spark_log.net.messages import WAIT_MS_MAX, ClaimRequest
+from spark_log.net.service import Service
+
+MAKER_S = 10.0
+"""How long the others wait for the client that makes a claim, until another one makes it."""
+KEPT_BYTES = 16 << 20
+"""Values that are kept in memory: a claim never changes."""
+VALUE_BYTES_MAX = 8 << 20
+MAKERS_MAX = 1000
+_NAME = re.compile(r"meta/pin/[A-Za-z0-9_][A-Za-z0-9._-]{0,300}")
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    """The part of a value by which it expires."""
+
+    version: int
+
+
+class _Maker:
+    """A client that makes a claim."""
+
+    def __init__(self, until_s: float) -> None:
+        self.until_s = until_s
+        self.made = asyncio.Event()
+
+    def left_s(self, until_s: float, now_s: float) -> float:
+        """How long a client waits for it that waits until a time."""
+        return min(self.until_s, until_s) - now_s
+
+
+class SharedClaims:
+    """The claims of one log.  Runs on the event loop."""
+
+    def __init__(self, service: Service, threads: DaemonThreads, now_s: Callable[[], float]) -> None:
+        self._service, self._threads, self._now_s = service, threads, now_s
+        self._values: OrderedDict[str, bytes] = OrderedDict()
+        self._makers: dict[str, _Maker] = {}
+        self._stopping = False
+
+    async def ask(self, asked: ClaimRequest) -> bytes | None:
+        """The value that was claimed first; None: there is none, and this client makes it.
+
+        Raises InvalidRequest, and the errors of the storage.
+        """
+        name = asked.name
+        if _NAME.fullmatch(name) is None:
+            raise InvalidRequest(f"name: {name[:80]!r} is not the name of a claim, meta/pin/ and a plain name")
+        if (known := self._values.get(name)) is not None:
+            return known
+        if asked.value is None:
+            return await self._look(name, self._now_s() + min(asked.wait_ms, WAIT_MS_MAX) / 1000)
+        value = asked.value.encode()
+        _check(value, self._service.state.version)
+        return self._keep(name, await self._run(lambda log: log.claim(name, value)))
+
+    def stop(self) -> None:
+        """End the waits: clients ask the next coordinator."""
+        self._stopping = True
+        for maker in self._makers.values():
+            maker.made.set()
+
+    async def _look(self, name: str, until_s: float) -> bytes | None:
+        while self._is_made(name) and (left_s := self._makers[name].left_s(until_s, self._now_s())) > 0:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._makers[name].made.wait(), left_s)
+        if (known := self._values.get(name)) is not None:
+            return known
+        if self._stopping:
+            raise CoordinatorNotAvailable("this coordinator stops")
+        maker = None if self._is_made(name) else self._begin(name)
+        try:
+            found = await self._run(lambda log: log.claimed(name))
+        except BaseException:
+            self._end(name, maker)
+            raise
+        return None if found is None else self._keep(name, found)
+
+    def _is_made(self, name: str) -> bool:
+        """Whether a client makes the claim now."""
+        maker = self._makers.get(name)
+        return maker is not None and self._now_s() < maker.until_s and not self._stopping
+
+    def _begin(self, name: str) -> _Maker:
+        if len(self._makers) >= MAKERS_MAX:
+            now = self._now_s()
+            self._makers = {name: one for name, one in self._makers.items() if now < one.until_s}
+        maker = self._makers[name] = _Maker(self._now_s() + MAKER_S)
+        return maker
+
+    def _end(self, name: str, maker: _Maker | None) -> None:
+        if maker is not None and self._makers.get(name) is maker:
+            del self._makers[name]
+            maker.made.set()
+
+    def _keep(self, name: str, value: bytes) -> bytes:
+        self._values[name] = value
+        self._end(name, self._makers.get(name))
+        while sum(map(len, self._values.values())) > KEPT_BYTES and len(self._values) > 1:
+            self._values.popitem(last=False)
+        return value
+
+    async def _run(self, steps: Callable[[Any], Any]) -> Any:
+        return await self._threads.submit(self._service.ask_log, steps)
+
+
+def _check(value: bytes, newest: int) -> None:
+    """Raises InvalidRequest for a value that is too large, or would never expire."""
+    if len(value) > VALUE_BYTES_MAX:
+        raise InvalidRequest(f"value: {len(value):,} bytes, and a claim has {VALUE_BYTES_MAX:,} at most")
+    try:
+        version = msgspec.json.decode(value, type=_Claim).version
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"value: a claim is JSON with the field `version`: {error}") from error
+    if version > newest:
+        raise InvalidRequest(f"value: the version {version} is beyond {newest}, the newest one of the log")

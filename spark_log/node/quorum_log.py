@@ -1,0 +1,57 @@
+"""The metadata log on a node of a quorum, for the node's duties and its server: implements `MetadataLog`.
+
+State and changes come from the coordinator in the same process.  Checkpoints are the snapshots of the node, which need
+no upkeep.  Claims are objects beside the records: their storage has put-if-absent, and the leader alone makes them.
+"""
+
+from __future__ import annotations
+
+from spark_log.journal import claims
+from spark_log.journal.metadata_log import LogStatus
+from spark_log.journal.proposal import Context
+from spark_log.journal.served_log import ServedLog, ServedView
+from spark_log.journal.store_operations import Steps
+from spark_log.metadata.state import State
+from spark_log.node.quorum_state import QuorumState
+from spark_log.settings import cluster_config
+
+
+class QuorumLog(ServedLog):
+    """A `ServedLog` whose coordinator keeps the rest here."""
+
+    def __init__(self, context: Context, cluster_id: str, state: QuorumState) -> None:
+        super().__init__(context, cluster_id)
+        self._state = state
+        self._sealed_at: int | None = None
+        """The version at which the log was last sealed; None: not by this process."""
+
+    def state_at(self, version: int) -> Steps[State | None]:
+        yield from ()
+        return self._state.state_at(version)
+
+    def claim(self, name: str, value: bytes) -> Steps[bytes]:
+        return (yield from claims.claim(name, value))
+
+    def claimed(self, name: str) -> Steps[bytes | None]:
+        return (yield from claims.claimed(name))
+
+    def expire_claims(self, state: State) -> Steps[int]:
+        age_ms = cluster_config(state.configs, "gc.fence.age.ms")
+        return (yield from claims.drop_claims(state.fence, self.context.clock.now_ms() - age_ms))
+
+    def status(self) -> Steps[LogStatus]:
+        """Every version is as durable as in a checkpoint."""
+        yield from ()
+        return LogStatus(self._state.final.version)
+
+    # --------------------------------------------------------------------------------------------------------- upkeep
+
+    def is_due(self, view: ServedView) -> bool:
+        """Whether the log is to be sealed: as often as a log on storage is, which writes a checkpoint at that time."""
+        interval = cluster_config(view.state.configs, "metadata.checkpoint.interval")
+        return self._sealed_at is None or view.state.version - self._sealed_at >= interval
+
+    def checkpoint_and_truncate(self, view: ServedView, fence_before: int) -> Steps[ServedView]:
+        self._sealed_at = view.state.version
+        yield from ()
+        return view

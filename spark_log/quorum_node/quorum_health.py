@@ -1,0 +1,79 @@
+"""Whether a quorum is healthy, by the answers of its nodes.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from spark_log.errors import SparkLogError
+from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum_node.node_config import SLOW_DISK_MS
+from spark_log.quorum_node.node_status import NodeStatus
+from spark_log.quorum_node.quorum_admin import leader_among
+from spark_log.text import counted
+
+AWAY_MS = 3_000
+"""A voter that has not fetched for so long is away."""
+Answers = Mapping[str, NodeStatus | SparkLogError]
+
+
+class Finding(NamedTuple):
+    """The result of one check."""
+
+    check: str
+    healthy: bool
+    says: str
+
+
+def quorum_findings(answers: Answers) -> list[Finding]:
+    """
+    answers:  by address, as `QuorumAdmin.answers` gives them.
+    """
+    try:
+        _, leader = leader_among(answers)
+    except SparkLogError as error:
+        return [Finding("quorum", False, str(error))]
+    nodes = {one.key: one for one in answers.values() if isinstance(one, NodeStatus)}
+    voters = [_voter(leader, key, nodes.get(key)) for key in leader.voters]
+    return [_quorum(leader, voters), *voters, *_without_answer(leader, answers)]
+
+
+def _quorum(leader: NodeStatus, voters: list[Finding]) -> Finding:
+    """How many more nodes may fail."""
+    good, needed = sum(one.healthy for one in voters), len(voters) // 2 + 1
+    spare = max(0, good - needed)
+    more = "no further node may fail" if spare == 0 else f"{spare} more may fail"
+    says = f"node {leader.key.id} leads epoch {leader.epoch}; {good} of {len(voters)} voters are well, {more}"
+    return Finding("quorum", good >= needed, says)
+
+
+def _voter(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> Finding:
+    check = f"quorum node {key.id}"
+    problem = _problem(leader, key, own)
+    if problem:
+        return Finding(check, False, problem)
+    lag = next((one.lag for one in leader.replication if one.key == key), 0)
+    return Finding(check, True, "leads" if key == leader.key else f"follows, {counted(lag, 'entry', 'entries')} behind")
+
+
+def _problem(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> str:
+    """Of a voter; empty: none."""
+    if own is not None and own.is_full:
+        return "its disk is full: free some space"
+    if own is not None and own.writing_ms > SLOW_DISK_MS:
+        return f"its disk has not finished a write for {own.writing_ms // 1000} s"
+    if key == leader.key:
+        return ""
+    found = next((one for one in leader.replication if one.key == key), None)
+    if found is None or found.fetched_ms_ago > AWAY_MS:
+        why = leader.problems.get(key.id) or "it is connected, and does not fetch"
+        return f"away, as the leader sees it: {why}"
+    return leader.problems.get(key.id) or ""
+
+
+def _without_answer(leader: NodeStatus, answers: Answers) -> Iterator[Finding]:
+    """Addresses that were asked, and that are not those of voters, which have a finding."""
+    known = set(leader.addresses.values())
+    for address, answer in answers.items():
+        if isinstance(answer, SparkLogError) and address not in known:
+            yield Finding(f"quorum node at {address}", False, str(answer))

@@ -1,0 +1,73 @@
+"""The state of a node of a quorum, while a snapshot of it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from spark_log.metadata.column_blocks import ColumnMap
+from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.records import Batch, CreateTopicRecord, decode_batch, encode_batch
+from spark_log.metadata.replay import replay
+from spark_log.metadata.state import ObjectRow, State
+from spark_log.node.quorum_pipeline import Offer
+from spark_log.node.quorum_state import LEFT_FOR_THE_LOOP, QuorumState
+
+MANY = {f"data/{1:016x}/{number:016x}.seg": ObjectRow(5000, 1000, 1) for number in range(11_000)}
+"""Objects that a snapshot puts into columns."""
+
+
+class Node:
+    """A state, and the calls that wait for the event loop."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+        self.state = QuorumState(lambda offer: None, lambda: None, self.waiting.append)
+        self.state.pipeline.state = replace(State(), objects=LayeredMap(MANY))
+
+    def apply(self, count: int) -> None:
+        for _ in range(count):
+            self.state.apply(0, self.batch())
+
+    def batch(self) -> bytes:
+        name = f"topic-{self.state.final.version}"
+        record = CreateTopicRecord(topic_id=f"id-of-{name}", name=name, partitions=1)
+        return encode_batch(Batch(id="b", time=1, epoch=0, records=(record,)))
+
+    def run_waiting(self) -> None:
+        for call in self.waiting:
+            call()
+
+
+def test_after_a_snapshot_many_rows_are_in_columns() -> None:
+    """With what was applied meanwhile, and what is not final yet; the event loop replays some batches only."""
+    node = Node()
+    pieces: Iterator[bytes] = iter(node.state.snapshot())
+    next(pieces)
+    node.apply(300)
+    assert list(pieces)
+    node.apply(LEFT_FOR_THE_LOOP)
+    data = node.batch()
+    offered = end_state(node.state.final, data)
+    node.state.pipeline.offer(Offer(1, data, offered, []))
+    before = node.state.final
+    node.run_waiting()
+    after = node.state.final
+    assert after == before and after is not before
+    assert isinstance(after.objects.base, ColumnMap) and not after.objects.changes
+    assert node.state.pipeline.newest == offered
+    assert isinstance(node.state.pipeline.newest.objects.base, ColumnMap)
+
+
+def end_state(state: State, data: bytes) -> State:
+    return replay(state, decode_batch(data, "a batch"))
+
+
+def test_a_state_that_is_too_far_ahead_keeps_its_rows() -> None:
+    """The next snapshot puts them into columns."""
+    node = Node()
+    list(node.state.snapshot())
+    node.apply(500)
+    before = node.state.final
+    node.run_waiting()
+    assert node.state.final is before

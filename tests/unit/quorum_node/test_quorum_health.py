@@ -1,0 +1,77 @@
+"""Whether a quorum is healthy, by the answers of its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_log.errors import CoordinatorNotAvailable
+from spark_log.quorum.messages import EMPTY, ReplicaKey
+from spark_log.quorum_node.node_status import NodeStatus, ReplicaStatus
+from spark_log.quorum_node.quorum_health import AWAY_MS, Answers, quorum_findings
+
+ONE, TWO, THREE = (ReplicaKey(number, f"d{number}") for number in (1, 2, 3))
+
+
+def of_replica(key: ReplicaKey, fetched_ms_ago: int = 100) -> ReplicaStatus:
+    return ReplicaStatus(
+        key=key, is_voter=True, log_end=9, lag=1, fetched_ms_ago=fetched_ms_ago, caught_up_ms_ago=fetched_ms_ago
+    )
+
+
+LEADS = NodeStatus(
+    cluster_id="c",
+    key=ONE,
+    role="leader",
+    epoch=7,
+    leader=ONE,
+    voters=(ONE, TWO, THREE),
+    are_voters_committed=True,
+    high_watermark=10,
+    log_start=0,
+    log_end=10,
+    durable_end=10,
+    applied=10,
+    snapshot=EMPTY,
+    replication=(of_replica(TWO), of_replica(THREE)),
+    addresses={1: "a:1", 2: "b:1", 3: "c:1"},
+    problems={2: None, 3: None},
+    elections=1,
+    writes=1,
+    write_ms_sum=1,
+    write_ms_max=1,
+    writing_ms=0,
+    is_full=False,
+)
+AWAY = CoordinatorNotAvailable("the node at c:1 does not answer: Connection refused")
+
+
+def said(answers: Answers) -> dict[str, tuple[bool, str]]:
+    return {check: (healthy, says) for check, healthy, says in quorum_findings(answers)}
+
+
+def test_a_quorum_says_how_many_nodes_may_fail() -> None:
+    """All are well; one is away; two are, and the leader has not noticed yet; none leads."""
+    found = said({"a:1": LEADS})
+    assert found["quorum"] == (True, "node 1 leads epoch 7; 3 of 3 voters are well, 1 more may fail")
+    assert found["quorum node 2"] == (True, "follows, 1 entry behind")
+    problems = {2: None, 3: "it cannot be reached: Connection refused"}
+    one_away = replace(LEADS, replication=(of_replica(TWO), of_replica(THREE, AWAY_MS + 1)), problems=problems)
+    found = said({"a:1": one_away, "c:1": AWAY})
+    assert found["quorum"] == (True, "node 1 leads epoch 7; 2 of 3 voters are well, no further node may fail")
+    assert found["quorum node 3"][0] is False and "Connection refused" in found["quorum node 3"][1]
+    assert "quorum node at c:1" not in found
+    assert said({"a:1": replace(one_away, replication=())})["quorum"][0] is False
+    alone = replace(LEADS, role="prospective", leader=None)
+    assert said({"a:1": alone, "c:1": AWAY}) == {
+        "quorum": (False, f"no node leads: node 1 is prospective in epoch 7; {AWAY}")
+    }
+
+
+def test_a_node_says_what_its_disk_lacks() -> None:
+    """The leader does not know that."""
+    full = replace(LEADS, key=TWO, role="follower", is_full=True)
+    hung = replace(LEADS, key=THREE, role="follower", writing_ms=12_000)
+    found = said({"a:1": LEADS, "b:1": full, "c:1": hung, "d:1": AWAY})
+    assert found["quorum node 2"] == (False, "its disk is full: free some space")
+    assert found["quorum node 3"] == (False, "its disk has not finished a write for 12 s")
+    assert found["quorum node at d:1"] == (False, str(AWAY))
