@@ -43,7 +43,7 @@ class Task(Generic[Result]):
 
     @property
     def error(self) -> BaseException | None:
-        """What the function raised, after it has ended."""
+        """The error that the function has raised; None before it has ended, too."""
         return self._error
 
     def wait(self, seconds: float) -> bool:
