@@ -35,11 +35,11 @@ from spark_log.journal.broker_roots import BROKER_KEY
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, DATA, META
 from spark_log.model import NewTopic, TopicPartition
+from spark_log.node.broker_prober import Prober
 from spark_log.node.checked_copies import pace_of
 from spark_log.node.leader_balance import LeaderBalance
 from spark_log.node.maintain import Maintainer
 from spark_log.node.moving import Mover
-from spark_log.node.prober import Prober
 from spark_log.node.replicator import Replicator
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.broker_roots import commit_on_leader, register_broker

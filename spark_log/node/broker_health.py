@@ -8,7 +8,7 @@ from spark_log.metadata.pending import lost_ranges
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import is_active, last_copies
 from spark_log.metadata.state import State
-from spark_log.node.prober import SINCE_REASON
+from spark_log.node.broker_prober import SINCE_REASON
 from spark_log.node.replica_metrics import count_replicas
 from spark_log.node.replicator import lag_of
 from spark_log.text import counted

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from spark_log.client.log import Log
 from spark_log.errors import StorageUnavailable
+from spark_log.node.broker_prober import Prober, ProbeReport
 from spark_log.node.failure_isolation import Failures
 from spark_log.node.leader_balance import LeaderBalance
-from spark_log.node.prober import Prober, ProbeReport
 from spark_log.node.replicator import Replicator
 
 COPY_MS_MAX = 60_000

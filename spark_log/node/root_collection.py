@@ -19,8 +19,8 @@ from spark_log.journal.root_owner import check_owner
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import is_active
 from spark_log.metadata.state import State
+from spark_log.node.broker_prober import MARK_MS_MAX, MARKS, SINCE_REASON
 from spark_log.node.daemon_tasks import Task
-from spark_log.node.prober import MARK_MS_MAX, MARKS, SINCE_REASON
 from spark_log.settings import cluster_config
 
 WAIT_S = 30.0

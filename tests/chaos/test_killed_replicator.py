@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log
-from spark_log.node.prober import Prober
+from spark_log.node.broker_prober import Prober
 from spark_log.node.replicator import Replicator
 from tests.node.replicated_logs import (
     add_broker,

@@ -11,7 +11,7 @@ import pytest
 
 from spark_log import Log, connect
 from spark_log.client.administering.brokers import fence_broker
-from spark_log.node.prober import Prober, ProbeReport
+from spark_log.node.broker_prober import Prober, ProbeReport
 from spark_log.node.replicator import Replicator
 from spark_log.testing.stores import ControlledStore
 from tests.node.replicated_logs import brokers_of, folder_of, group_of, move_away, move_back, put, replicated_log

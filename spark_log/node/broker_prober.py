@@ -1,4 +1,4 @@
-"""The prober: checks the roots of brokers, fences those that fail, and takes back those that it had fenced.
+"""The prober of brokers: checks the roots of brokers, fences those that fail, and takes back those that it had fenced.
 
 A check puts a mark on the root, reads it, and looks for the mark of the last check.  If that one is gone, the root was
 rolled back to an older copy or swapped.  The first check of a process, which may come after the machine was restarted,
