@@ -288,7 +288,7 @@ def _storage(log: Log) -> list[Check]:
 
 
 def _brokers(log: Log) -> list[Check]:
-    from spark_log.node.broker_health import broker_findings
+    from spark_log.node.health_findings import broker_findings
 
     return [Check(*finding) for finding in broker_findings(log.journal.state)]
 

@@ -35,7 +35,7 @@ from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.model import LATEST, TopicPartition
 from spark_log.node import fenced_copies
 from spark_log.node.broker_duties import replicate_once
-from spark_log.node.broker_health import broker_findings
+from spark_log.node.health_findings import broker_findings
 from spark_log.node.replicator import Replicator
 from spark_log.node.root_answers import RootAnswers
 from spark_log.node.verify import verify

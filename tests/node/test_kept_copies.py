@@ -10,7 +10,7 @@ from spark_log import Log
 from spark_log.client.administering.broker_views import describe_brokers
 from spark_log.clock import SystemClock
 from spark_log.journal.journal import Journal
-from spark_log.node.broker_health import broker_findings
+from spark_log.node.health_findings import broker_findings
 from spark_log.node.replicator import Replicator
 from spark_log.node.root_collection import RootCollector
 from spark_log.store.open import open_store

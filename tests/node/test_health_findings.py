@@ -7,7 +7,7 @@ from pathlib import Path
 from spark_log import Log
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
-from spark_log.node.broker_health import Finding, broker_findings
+from spark_log.node.health_findings import Finding, broker_findings
 from tests.node.replicated_logs import put, replicated_log
 
 
