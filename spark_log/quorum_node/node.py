@@ -40,9 +40,9 @@ from spark_log.quorum.voters import Voters, check_quorum
 from spark_log.quorum.wire import Received
 from spark_log.quorum_node.applier import Applier, StateMachine
 from spark_log.quorum_node.directory import open_directory
+from spark_log.quorum_node.disk_writer import DiskWriter
 from spark_log.quorum_node.files import LocalFiles
 from spark_log.quorum_node.node_config import NodeConfig, check_node_config
-from spark_log.quorum_node.node_disk import DiskWriter
 from spark_log.quorum_node.node_status import NodeStatus, replication_of, voter_problems
 from spark_log.quorum_node.node_tools import NodeTools
 from spark_log.quorum_node.pending import PendingAppends, not_leader
