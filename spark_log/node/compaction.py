@@ -29,8 +29,8 @@ from spark_log.metadata.commands import MarkCleaned
 from spark_log.metadata.records import Cleaned
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import CREATE_TIME, Slice
-from spark_log.node.compaction_pass import Compared, Pass, compare_keys, map_keys
 from spark_log.node.compaction_plan import DirtyParts, group_parts, plan_compaction
+from spark_log.node.compaction_rules import Compared, Pass, compare_keys, map_keys
 from spark_log.node.dirty_part import DirtyPart
 from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure
 from spark_log.node.merge_policy import window_ms, windows

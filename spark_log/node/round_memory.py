@@ -20,7 +20,7 @@ from spark_log.journal.garbage_collection import Collected
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, Topic, TopicKey
 from spark_log.model import Slice
-from spark_log.node.compaction_pass import Pass
+from spark_log.node.compaction_rules import Pass
 
 NEVER = sys.maxsize
 

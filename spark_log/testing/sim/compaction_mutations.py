@@ -15,7 +15,7 @@ from spark_log.metadata.cleaner_point import moved_point
 from spark_log.metadata.state import CleanedPart, State
 from spark_log.model import Slice
 from spark_log.node import dirty_part
-from spark_log.node.compaction_pass import Pass
+from spark_log.node.compaction_rules import Pass
 from spark_log.node.segment_swaps import Replacement, SwapBatch, swap_segments
 from spark_log.segment.newest_offsets import NewestOffsets
 from spark_log.segment.offsets import Offsets

@@ -1,4 +1,4 @@
-"""A pass of compaction over one partition: its map of newest offsets, and which records it removes.
+"""Which records a pass of compaction over one partition removes: by its map of newest offsets.
 
 Both read the keys alone, and those of the dirty part once.  A step of a pass has all of its slices in a state.  The
 next step may have another state, because the records before the end of a pass never change, except that others remove
