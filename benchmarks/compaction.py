@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import spark_log
-from spark_log.node.compaction import CompactionTally
+from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.maintain import compact, merge
 
 UPDATES_PER_KEY = 10

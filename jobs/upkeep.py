@@ -39,7 +39,7 @@ from spark_log.client.open_journal import TOKEN_VARIABLE
 from spark_log.errors import SparkLogError
 from spark_log.metadata.state import TopicKey
 from spark_log.net.address import is_coordinator
-from spark_log.node.compaction import CompactionTally
+from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.erasing import Erasing
 from spark_log.node.failure_isolation import Failures
 from spark_log.node.maintain import compact, merge_share, plan_compaction, plan_merge_shares

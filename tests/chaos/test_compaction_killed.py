@@ -35,7 +35,7 @@ from pathlib import Path
 from spark_log import Log
 from spark_log.journal.journal import Journal
 from spark_log.journal.upkeep_limits import StepLimits
-from spark_log.node.compaction import compact
+from spark_log.node.compaction_rounds import compact
 from spark_log.node.maintain import maintain_round
 from spark_log.node.round_memory import RoundMemory
 from spark_log.store.open import open_store

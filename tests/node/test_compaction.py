@@ -23,7 +23,7 @@ from spark_log.journal.store_operations import Put, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.cleaner_point import tombstones_from
 from spark_log.metadata.state import State
-from spark_log.node.compaction import CompactionTally, compact
+from spark_log.node.compaction_rounds import CompactionTally, compact
 from spark_log.node.maintain import Maintainer, maintain_once, maintain_round, merge, plan_round
 from spark_log.node.round_memory import RoundMemory
 from spark_log.node.verify import verify
