@@ -16,6 +16,7 @@ from msgspec.structs import replace as moved
 
 from spark_log.metadata import records as r
 from spark_log.metadata.kept_copies import droppable, first_dropped, keeps_newest, with_dropped
+from spark_log.metadata.leader_election import elect_leader
 from spark_log.metadata.replica_state import (
     NO_LEADER,
     OWN_BROKER,
@@ -27,7 +28,7 @@ from spark_log.metadata.replica_state import (
     Reassignment,
     Role,
 )
-from spark_log.metadata.replicas import can_lead, copies_of, deficits, is_active, is_current, keeps, next_leader
+from spark_log.metadata.replicas import can_lead, copies_of, deficits, is_active, is_current, keeps
 from spark_log.metadata.state import ObjectRow, State, TopicKey
 from spark_log.model import DataObject, Placed
 
@@ -72,7 +73,7 @@ def _new_group(state: State, replicas: Sequence[int]) -> PlacementGroup:
     """All active replicas are in sync: there is nothing that they could lack."""
     roles: list[Role] = ["isr" if can_lead(state, broker) else "out" for broker in replicas]
     members = tuple(Member(broker, role, state.version) for broker, role in zip(replicas, roles, strict=True))
-    return _led(state, PlacementGroup(members))
+    return elect_leader(state, PlacementGroup(members))
 
 
 # ------------------------------------------------------------------------------------------------------- copies of objects
@@ -504,13 +505,8 @@ def _in_role(state: State, member: Member, role: Role) -> Member:
 def _with_group(state: State, number: int, members: tuple[Member, ...]) -> State:
     """A group with these members, and with the leader that follows from them."""
     before = state.placement_groups[number]
-    group = _led(state, before._replace(members=members))
+    group = elect_leader(state, before._replace(members=members))
     return state if group == before else replace(state, placement_groups=state.placement_groups.set(number, group))
-
-
-def _led(state: State, group: PlacementGroup) -> PlacementGroup:
-    leader = next_leader(state, group)
-    return group if leader == group.leader else group._replace(leader=leader, leader_epoch=group.leader_epoch + 1)
 
 
 REPLAY_REPLICAS: Mapping[type[r.Record], Callable[[State, Any], State | None]] = {

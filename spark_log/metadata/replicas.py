@@ -202,11 +202,3 @@ def last_copies(state: State, broker: int) -> Deficit:
     """Objects that only this broker has."""
     some = [c for c in state.copies.values() if c.brokers == (broker,)]
     return Deficit(sum(c.objects for c in some), sum(c.bytes for c in some))
-
-
-def next_leader(state: State, group: PlacementGroup) -> int:
-    """The leader stays while it is in the ISR and active; otherwise the first such replica in replica order."""
-    fit = [broker for broker in group.isr if can_lead(state, broker)]
-    if group.leader in fit:
-        return group.leader
-    return fit[0] if fit else NO_LEADER
