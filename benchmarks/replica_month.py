@@ -36,7 +36,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, DATA, META
 from spark_log.model import NewTopic, TopicPartition
 from spark_log.node.broker_prober import Prober
-from spark_log.node.checked_copies import pace_of
+from spark_log.node.copy_throttle import pace_of
 from spark_log.node.leader_balance import LeaderBalance
 from spark_log.node.maintain import Maintainer
 from spark_log.node.moving import Mover

@@ -43,8 +43,8 @@ from spark_log.node.broker_copies import (
     record_copies,
 )
 from spark_log.node.broker_duties import replicate_every, replicate_once
-from spark_log.node.checked_copies import Pace, rate_of
 from spark_log.node.copy_threads import log_problems
+from spark_log.node.copy_throttle import Pace, rate_of
 from spark_log.node.object_copying import CopiedObjects, ObjectCopying, WantedCopy
 
 SHARES_PER_SLOT = 4

@@ -11,7 +11,7 @@ from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies, RemoveCopies
 from spark_log.metadata.replicas import epoch_of, has_active, holders, is_active, keeps, lacked, lacked_objects
 from spark_log.metadata.state import ObjectRow, State
-from spark_log.node.checked_copies import Pace
+from spark_log.node.copy_throttle import Pace
 from spark_log.node.object_copying import CopiedObjects, ObjectCopying, WantedCopy
 
 OBJECTS_AT_ONCE, BYTES_AT_ONCE = 256, 256 << 20

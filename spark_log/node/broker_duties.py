@@ -11,8 +11,8 @@ from spark_log.client.log import Log
 from spark_log.errors import BrokerNotAvailable, SparkLogError
 from spark_log.metadata.replicas import epoch_of
 from spark_log.node.broker_prober import Prober, probe_every
-from spark_log.node.checked_copies import pace_of
 from spark_log.node.copy_threads import Copier
+from spark_log.node.copy_throttle import pace_of
 from spark_log.node.leader_balance import LeaderBalance
 from spark_log.node.moving import Mover, move_every
 from spark_log.node.replicator import ReplicationReport, Replicator

@@ -14,7 +14,7 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.replicas import epoch_of
 from spark_log.metadata.state import State
 from spark_log.node.broker_copies import Copied, copy_to_broker
-from spark_log.node.checked_copies import Pace
+from spark_log.node.copy_throttle import Pace
 from spark_log.node.daemon_tasks import Task
 
 LATE_MS = 2_000

@@ -28,11 +28,11 @@ from spark_log.metadata.reassignments import moving
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
 from spark_log.node.broker_upkeep import BrokerUpkeep, BrokerUpkeepReport
-from spark_log.node.checked_copies import pace_of
 from spark_log.node.compaction_plan import group_parts
 from spark_log.node.compaction_plan import plan_compaction as plan_compaction_steps
 from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.compaction_rounds import compact as compact_steps
+from spark_log.node.copy_throttle import pace_of
 from spark_log.node.failure_isolation import Failures, OnFailure, log_failure, partition_name
 from spark_log.node.lost_index import prune_lost
 from spark_log.node.memory_file import load_memory, save_memory

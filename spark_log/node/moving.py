@@ -22,7 +22,7 @@ from spark_log.metadata.records import Moved
 from spark_log.metadata.replica_commands import EndReassignments
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
-from spark_log.node.checked_copies import Pace
+from spark_log.node.copy_throttle import Pace
 from spark_log.node.failure_isolation import Failures, OnFailure, log_failure, raise_failure
 from spark_log.node.merge_plan import live_slices, stretches_of
 from spark_log.node.packs import Stretch

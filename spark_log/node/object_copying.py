@@ -15,7 +15,8 @@ from spark_log.journal.root_owner import check_first_use
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.state import ObjectRow
-from spark_log.node.checked_copies import BadCopy, Pace, SourceFailed, check_copy, copy_checked
+from spark_log.node.checked_copies import BadCopy, SourceFailed, check_copy, copy_checked
+from spark_log.node.copy_throttle import Pace
 from spark_log.node.daemon_tasks import Task
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import RetryingStore

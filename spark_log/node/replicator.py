@@ -35,8 +35,9 @@ from spark_log.metadata.replicas import (
 )
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.broker_copies import Copied, copies_wanted
-from spark_log.node.checked_copies import Pace, is_good, pace_of
+from spark_log.node.checked_copies import is_good
 from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
+from spark_log.node.copy_throttle import Pace, pace_of
 from spark_log.node.daemon_tasks import Task
 from spark_log.node.fenced_copies import FencedCopies
 from spark_log.node.lost_commits import lose, lost_text

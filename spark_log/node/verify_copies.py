@@ -18,7 +18,8 @@ from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import RemoveCopies
 from spark_log.metadata.replicas import copies_of, epoch_of, is_active
 from spark_log.metadata.state import ObjectRow, State
-from spark_log.node.checked_copies import BadCopy, Pace, SourceFailed, check_copy, copy_checked
+from spark_log.node.checked_copies import BadCopy, SourceFailed, check_copy, copy_checked
+from spark_log.node.copy_throttle import Pace
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
 

@@ -13,7 +13,7 @@ from spark_log.clock import SystemClock
 from spark_log.metadata.replica_commands import FenceBroker, ReturnBroker
 from spark_log.metadata.replicas import copies_of
 from spark_log.node.broker_duties import replicate_once
-from spark_log.node.checked_copies import Pace
+from spark_log.node.copy_throttle import Pace
 from spark_log.node.maintain import maintain_once
 from spark_log.node.moving import Mover, Moves
 from spark_log.node.verify import verify

@@ -13,7 +13,8 @@ from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
 from spark_log.model import ACKS_LEADER
 from spark_log.node.broker_copies import copies_wanted
-from spark_log.node.checked_copies import BadCopy, check_copy, pace_of
+from spark_log.node.checked_copies import BadCopy, check_copy
+from spark_log.node.copy_throttle import pace_of
 from spark_log.node.replicator import Replicator
 from tests.node.replicated_logs import add_broker, brokers_of, create_topic, folder_of, group_of, put, replicated_log
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import spark_log
-from spark_log.node.checked_copies import Pace, pace_of, rate_of
+from spark_log.node.copy_throttle import Pace, pace_of, rate_of
 from spark_log.settings import THROTTLE
 from spark_log.testing.clocks import ManualClock
 
