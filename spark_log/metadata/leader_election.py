@@ -9,11 +9,11 @@ from spark_log.metadata.state import State
 
 def elect_leader(state: State, group: PlacementGroup) -> PlacementGroup:
     """A group with the leader that follows from its members; another leader has another epoch."""
-    leader = _next_leader(state, group)
+    leader = next_leader(state, group)
     return group if leader == group.leader else group._replace(leader=leader, leader_epoch=group.leader_epoch + 1)
 
 
-def _next_leader(state: State, group: PlacementGroup) -> int:
+def next_leader(state: State, group: PlacementGroup) -> int:
     """The leader stays while it is in the ISR and active; otherwise the first such replica in replica order."""
     fit = [broker for broker in group.isr if can_lead(state, broker)]
     if group.leader in fit:

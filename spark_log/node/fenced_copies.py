@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from spark_log.journal.journal import Journal
 from spark_log.metadata.replica_state import Copies
@@ -30,6 +31,8 @@ COPY_MS = 10_000
 """How long objects of visible records are copied, before those of pending commits are looked for again."""
 AGAIN_MS = 10_000
 """After this time, roots from which nothing could be copied are read again."""
+LOOKED_AT = 100
+"""So many objects are looked through for one of each fenced broker."""
 ANSWER_S = 10.0
 """A root that does not answer for so long is passed over."""
 
@@ -133,7 +136,7 @@ class FencedCopies:
     def _copy(self, state: State, broker: int, epoch: int) -> Copied:
         """Copy first all that readers wait for."""
         sources = {one for copies in state.copies.values() if _waits(state, copies) for one in copies.brokers}
-        answering = self._answers.among(sources, ANSWER_S)
+        answering = self._answers.among(sources, ANSWER_S, _first_names(state, broker))
         done = Copied()
         for pending in (True, False):
             some = _readable(copies_wanted_of_fenced(state, broker, pending=pending), answering)
@@ -161,6 +164,16 @@ class FencedCopies:
 
 def _pending(state: State, broker: int) -> frozenset[str]:
     return frozenset(one.name for one in copies_wanted_of_fenced(state, broker, pending=True))
+
+
+def _first_names(state: State, broker: int) -> dict[int, str]:
+    """By fenced broker, the first object that would be copied from it, of a pending commit if there is one."""
+    found: dict[int, str] = {}
+    for pending in (True, False):
+        for one in islice(copies_wanted_of_fenced(state, broker, pending=pending), LOOKED_AT):
+            for source, _ in one.sources:
+                found.setdefault(source, one.name)
+    return found
 
 
 def _readable(wanted: Iterator[WantedCopy], answering: Collection[int]) -> Iterator[WantedCopy]:

@@ -323,6 +323,27 @@ def test_copies_from_fenced_roots_keep_to_the_limit(log: spark_log.Log) -> None:
     assert ends(log, "u") == (1, 1) and time.monotonic() - began >= 0.7
 
 
+def test_a_root_whose_description_is_in_a_cache_keeps_one_thread(
+    log: spark_log.Log, roots: ControlledRoots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk hangs: each copy that is begun would keep others, for as long as the disk does."""
+    monkeypatch.setattr(fenced_copies, "AGAIN_MS", 0)
+    monkeypatch.setattr(fenced_copies, "ANSWER_S", 0.05)
+    commit_on_leader(log, "u", ROWS)
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    before = set(threading.enumerate())
+    roots.order(1, "hang data/")
+    replicator = Replicator(log)
+    for _ in range(3):
+        replicator.round()
+    begun = [one.name for one in set(threading.enumerate()) - before if one.name.startswith("pylog-")]
+    assert "pylog-copy" not in begun and begun.count("pylog-ask-1") == 1
+    assert ends(log, "u") == (0, 9)
+    roots.order(1, "")
+    while ends(log, "u") != (9, 9):
+        replicator.round()
+
+
 def test_a_hung_root_says_nothing_about_the_one_in_its_place(
     log: spark_log.Log, roots: ControlledRoots, tmp_path: Path
 ) -> None:

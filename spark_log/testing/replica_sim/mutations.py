@@ -13,14 +13,14 @@ from typing import Any
 
 from spark_log.journal import garbage_collection
 from spark_log.journal.store_operations import Steps
-from spark_log.metadata import pending, replay, replay_reassignments, replay_replicas
+from spark_log.metadata import leader_election, pending, replay, replay_reassignments, replay_replicas
 from spark_log.metadata import records as r
 from spark_log.metadata.decide import commits
 from spark_log.metadata.decide import replicas as decide
 from spark_log.metadata.decide import upkeep as decide_upkeep
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.replica_state import Member, PlacementGroup
-from spark_log.metadata.replicas import can_lead, epoch_of, group_number, is_active, is_current, next_leader
+from spark_log.metadata.replicas import can_lead, epoch_of, group_number, is_active, is_current
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import ACKS_ALL
 from spark_log.testing.replica_sim import copying, upkeep
@@ -135,7 +135,7 @@ def _leader_stays(state: State, group: PlacementGroup) -> int:
     return group.leader if group.leader in group.replicas else _NEXT_LEADER(state, group)
 
 
-_NEXT_LEADER = next_leader
+_NEXT_LEADER = leader_election.next_leader
 
 
 # ---------------------------------------------------------------------------------------------------------------- brokers
@@ -231,7 +231,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "fenced_in_isr": Mutation("a fenced broker leaves the ISRs", (_replaying(r.FenceBrokerRecord, _not_fenced),)),
     "async_in_isr": Mutation("an asynchronous broker is in no ISR", (Patch(replay_replicas, "can_lead", is_active),)),
     "leader_stays": Mutation(
-        "a leader that leaves the ISR leads no more", (Patch(replay_replicas, "next_leader", _leader_stays),)
+        "a leader that leaves the ISR leads no more", (Patch(leader_election, "next_leader", _leader_stays),)
     ),
     "swap_anywhere": Mutation(
         "a swap waits until all in-sync replicas have the new objects",
