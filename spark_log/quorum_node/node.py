@@ -207,7 +207,7 @@ class Node:
             self._ended.exception()  # `run` raises it
         if self._tick is not None:
             self._tick.cancel()
-        self._pending.give_up(self._pending.offsets(), "the node has ended")
+        self._pending.give_up(self._pending.waiting(), "the node has ended")
         for _, future in self._appending:
             _refuse(future, not_leader(None, 0))
         self._lose_reads()
@@ -446,7 +446,7 @@ class Node:
         if was_leader:
             self._lose_reads()
             why = "this node does not lead any more"
-            asyncio.get_running_loop().call_later(UNKNOWN_S, self._pending.give_up, self._pending.offsets(), why)
+            asyncio.get_running_loop().call_later(UNKNOWN_S, self._pending.give_up, self._pending.waiting(), why)
         self._on_leader(machine.epoch, machine.leader)
 
     def _lose_reads(self) -> None:
