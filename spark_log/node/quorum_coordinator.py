@@ -480,7 +480,7 @@ class QuorumCoordinator:
                 return
 
     async def _until_caught_up(self, leader: Leader) -> None:
-        """Wait for the entries of earlier leaders, so that a log that begins is not taken for one that has not been read."""
+        """Wait for the entries of earlier leaders: before they are applied, an old log looks like one that begins."""
         while not self.state.version and self._leader == leader:
             with suppress(NotLeaderOrFollower):  # until its own entry is committed
                 await self.node.confirm()

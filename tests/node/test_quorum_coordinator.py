@@ -21,7 +21,7 @@ from spark_log.journal.store_operations import Stores, run
 from spark_log.metadata.commands import AnyCommand, CreateTopic
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import ConnectionLimits, Connections
-from spark_log.node.maintain import Maintainer
+from spark_log.node.maintain import Maintainer, maintain_once
 from spark_log.node.quorum_log import QuorumLog
 from spark_log.node.quorum_state import QuorumState
 from spark_log.node.repair import repair
@@ -152,6 +152,7 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
                 consumer.commit()
             assert found == [b"order 0", b"order 1", b"order 2", b"last"]
             assert log.journal.state.groups["billing"].offsets
+            maintain_once(log)
             assert log.journal.run(log.journal.metadata_log.claim("meta/pin/a", b'{"version":1}')) == b'{"version":1}'
 
     async def scenario() -> None:
