@@ -50,7 +50,17 @@ def test_no_promise_is_broken() -> None:
         result = simulate(seed)
         assert not result.violation, f"{result.violation}\nagain: {replay_command(seed)}"
         total += result.counts
-    happened = ["added", "appends", "busy leaders", "crashes", "disks replaced", "leaders", "reads", "removed", "snapshots installed"]
+    happened = [
+        "added",
+        "appends",
+        "busy leaders",
+        "crashes",
+        "disks replaced",
+        "leaders",
+        "reads",
+        "removed",
+        "snapshots installed",
+    ]
     assert [what for what in happened if not total[what]] == []
 
 
