@@ -210,8 +210,8 @@ class Machine:
     def snapshotted(self, end: int, keep_from: int, now_ms: int) -> Kept:
         """The application has made a durable snapshot of all entries before `end`, which are committed.
 
-        Entries before `keep_from` are forgotten: a follower that lacks some of them gets the snapshot.  On a leader more
-        may stay, for followers that are fetching an older snapshot: delete nothing that the answer names.
+        Entries before `keep_from` are forgotten: a follower that lacks some of them gets the snapshot.  On a leader
+        more may stay, for followers that are fetching an older snapshot: delete nothing that the answer names.
         """
         self._advance(now_ms)
         core = self._core

@@ -35,7 +35,7 @@ class Config:
     fetch_bytes: int = 1 << 20
     """Data in one answer to a fetch, unless a single entry has more."""
     keep_bytes: int = 512 << 20
-    """Of entries that the leader keeps at most for a follower that fetches a snapshot, and then the entries behind it."""
+    """Of entries that the leader keeps at most for a follower that fetches a snapshot, or the entries behind it."""
     keep_ms: int = 10_000
     """The leader keeps nothing for a follower that has not asked for this time."""
 
@@ -98,7 +98,7 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What stays on the disk beside a new snapshot; the rest may be deleted."""
+    """This stays on the disk beside a new snapshot; the rest may be deleted."""
 
     keep_from: int
     """Entries from this offset on."""
