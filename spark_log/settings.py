@@ -305,6 +305,13 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "Maximum age of records; `pylog maintain` removes older ones, whole segments at a time. -1: no limit.",
     ),
     ConfigSpec(
+        "schema.auto",
+        False,
+        Flag(),
+        "`true`: if the topic has no schema, the first write of a frame without a column `value` sets it, from the frame's "
+        "columns, all of them nullable.",
+    ),
+    ConfigSpec(
         "segment.bytes",
         1073741824,
         _bytes(1 << 20, INT_MAX),

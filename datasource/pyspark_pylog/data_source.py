@@ -26,28 +26,34 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "pylog"
 
-    def schema(self) -> str:
-        """Columns of Kafka's connector.  A user's schema may name fewer of them: then only those are decoded."""
-        from pyspark_pylog.options.parse import check_load
+    def schema(self) -> StructType | str:
+        """Columns of Kafka's connector, or those of the topics' schemas.
+
+        A user's schema may name fewer of them: then only those are decoded.
+        """
+        from pyspark_pylog.options.parse import load_options
         from pyspark_pylog.options.values import flag
         from pyspark_pylog.plain_errors import plain_errors
+        from pyspark_pylog.source.load_schema import schema_of_load
 
         with plain_errors():
-            check_load(self.options)
+            options = load_options(self.options)
+            if options is not None:
+                return schema_of_load(options)
             return f"{SCHEMA}, {HEADERS}" if flag(self.options, "includeheaders", False) else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_pylog.options.parse import read_options
         from pyspark_pylog.plain_errors import plain_errors
         from pyspark_pylog.source.batch import LogReader
-        from pyspark_pylog.source.read_columns import arrow_schema
+        from pyspark_pylog.source.read_columns import arrow_schema, record_schema
 
         with plain_errors():
             options = read_options(self.options, streaming=False)
             if options.of_progress:
                 from pyspark_pylog.source.consumer_offsets_topic import ProgressReader
 
-                return ProgressReader(options, arrow_schema(schema))
+                return ProgressReader(options, record_schema(schema))
             if options.latest:
                 from pyspark_pylog.source.latest_view import LatestReader
 
@@ -63,7 +69,7 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         from pyspark_pylog.options.parse import read_options
-        from pyspark_pylog.source.read_columns import arrow_schema
+        from pyspark_pylog.source.read_columns import arrow_schema, record_schema
         from pyspark_pylog.source.stream import LogStreamReader, Refused
         from spark_log.errors import SparkLogError
 
@@ -72,7 +78,7 @@ class DefaultSource(DataSource):
             if options.of_progress:
                 from pyspark_pylog.source.consumer_offsets_topic import ProgressStreamReader
 
-                return ProgressStreamReader(options, arrow_schema(schema))
+                return ProgressStreamReader(options, record_schema(schema))
             return LogStreamReader(options, arrow_schema(schema))
         except SparkLogError as error:
             return Refused(error)

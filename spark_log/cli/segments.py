@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -69,7 +69,8 @@ def _topic(state: State, topic_id: str) -> str:
 
 def _batches(log: Log, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     index = _load_index(log, name)
-    rows = [_batch_row(row, log.journal.state) for row in index.table.to_pylist()]
+    versions = {number: version_in(message) for number, message in index.schemas.items()}
+    rows = [_batch_row(row, log.journal.state, versions) for row in index.table.to_pylist()]
     fields = {
         "object": name,
         "size": index.size,
@@ -90,7 +91,16 @@ def _load_index(log: Log, name: str) -> Index:
     return parse_index(data, name=name, object_size=size)
 
 
-def _batch_row(row: dict[str, Any], state: State) -> dict[str, Any]:
+def version_in(message: bytes) -> int:
+    """The version of the schema of a run's data columns, from its schema message; 0 for bytes."""
+    import pyarrow as pa
+
+    from spark_log.segment.schema import schema_version
+
+    return schema_version(pa.ipc.read_schema(pa.py_buffer(message)))
+
+
+def _batch_row(row: dict[str, Any], state: State, versions: Mapping[int, int]) -> dict[str, Any]:
     return {
         "topic": _topic(state, row["topic_id"]),
         "partition": row["partition"],
@@ -102,6 +112,7 @@ def _batch_row(row: dict[str, Any], state: State) -> dict[str, Any]:
         "min_time": format_timestamp_ms(row["min_us"] // 1000),
         "max_time": format_timestamp_ms(row["max_us"] // 1000),
         "crc32c": f"{row['crc32c']:08x}",
+        "schema": versions.get(row["schema"], 0),
     }
 
 

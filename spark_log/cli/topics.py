@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,23 @@ TOPIC_RATES = {"appended_per_second": "end"}
 existing_topic = click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 
 
+def read_schema(given: str | None) -> str | None:
+    """A schema: the text of a file, or the text itself."""
+    if given is None or not os.path.isfile(given):
+        return given
+    with open(given, encoding="utf-8") as file:
+        return file.read()
+
+
+schema_option = click.option(
+    "--schema",
+    metavar="FILE|DDL",
+    callback=lambda ctx, param, value: read_schema(value),
+    help="The columns of its values: DDL as 'id BIGINT NOT NULL, name STRING', the JSON of a Spark StructType, or a file "
+    "with either.",
+)
+
+
 @click.group(cls=Noun)
 def topic() -> None:
     """Create, list, alter, trim, erase from and delete topics."""
@@ -57,6 +75,7 @@ def topic() -> None:
     callback=lambda ctx, param, value: parse_assignment(value),
     help="The brokers of each partition, the preferred leader first; instead of -p and -r.",
 )
+@schema_option
 @config_option
 @pass_session
 def create(
@@ -65,6 +84,7 @@ def create(
     partitions: int,
     factor: int | None,
     assignment: Mapping[int, Sequence[int]] | None,
+    schema: str | None,
     configs: dict[str, str],
 ) -> None:
     """Create a topic.  The log is created with it if the URL has none yet.
@@ -73,11 +93,12 @@ def create(
     Example:
       pylog topic create orders -p 3 -c retention.ms=604800000 -u file:///data/log
       pylog topic create payments -p 6 -r 3 -c min.insync.replicas=2
+      pylog topic create clicks -p 6 --schema "id BIGINT NOT NULL, url STRING, at TIMESTAMP"
     """
     from spark_log.model import NewTopic
 
     count = partitions if assignment is None else len(assignment)
-    topic = NewTopic(name, count, configs, replication_factor=factor, replica_assignment=assignment)
+    topic = NewTopic(name, count, configs, replication_factor=factor, replica_assignment=assignment, schema=schema)
     with notes_said():
         ids = session.connect(create=True).admin.create_topics([topic])
     text = f"topic {name} created with {counted(count, 'partition')}"
@@ -259,6 +280,7 @@ def config_table(log: Log, name: str | None, *, everything: bool) -> Table:
     metavar="N",
     help="The new number of replicas of each partition, whose records then move.",
 )
+@schema_option
 @click.option(
     "--additional", is_flag=True, help="Even if partitions of the topic are being moved: with other replicas."
 )
@@ -270,11 +292,15 @@ def alter(
     name: str,
     partitions: int | None,
     factor: int | None,
+    schema: str | None,
     additional: bool,
     configs: dict[str, str],
     unset: tuple[str, ...],
 ) -> None:
-    """Add partitions to a topic, and change its configs and its replication factor.
+    """Add partitions to a topic, and change its configs, its replication factor and its schema.
+
+    A schema may add nullable columns, widen numbers, and make columns nullable. A topic with bytes may get its first
+    schema: its earlier records stay bytes.
 
     With another replication factor, the partitions are spread over all brokers again, as pylog reassign generate would
     do it. New records are written to the new replicas immediately. A coordinator, pylog replicate or pylog maintain
@@ -285,10 +311,15 @@ def alter(
     Example:
       pylog topic alter orders --partitions 6 -c retention.bytes=1000000000 --unset retention.ms
       pylog topic alter orders --replication-factor 3 -c min.insync.replicas=2
+      pylog topic alter clicks --schema "id BIGINT NOT NULL, url STRING, at TIMESTAMP, country STRING"
     """
-    if partitions is None and factor is None and not configs and not unset:
-        raise click.UsageError("nothing to alter: give --partitions, --replication-factor, -c KEY=VALUE or --unset KEY")
+    if partitions is None and factor is None and schema is None and not configs and not unset:
+        raise click.UsageError(
+            "nothing to alter: give --partitions, --replication-factor, --schema, -c KEY=VALUE or --unset KEY"
+        )
     log = session.connect()
+    if schema is not None:
+        log.admin.alter_schema(name, schema)
     if factor is not None and not additional:
         refuse_beside([tp for tp in log.admin.list_partition_reassignments() if tp.topic == name])
     if partitions is not None:
@@ -320,6 +351,38 @@ def alter_configs(log: Log, name: str | None, configs: Mapping[str, str], unset:
     """Set and unset configs of a topic, or of the log for None; warns of configs without effect."""
     with notes_said():
         log.admin.incremental_alter_configs({name: {**configs, **dict.fromkeys(unset)}})
+
+
+@verb(topic, "schema")
+@existing_topic
+@click.option("--history", is_flag=True, help="List all versions, each as DDL.")
+@pass_session
+def show_schema(session: CommandSession, name: str, history: bool) -> None:
+    """Show the columns of a topic with a schema.
+
+    
+    Example:
+      pylog topic schema clicks
+      pylog topic schema clicks --history
+    """
+    from spark_log.errors import InvalidRequest
+    from spark_log.schema.ddl import sql_type, to_ddl
+
+    versions = session.connect().admin.describe_schema(name)
+    if not versions:
+        raise InvalidRequest(
+            f"topic {name!r} has no schema, its values are bytes; give it one with `pylog topic alter {name} --schema …`"
+        )
+    if history:
+        rows = [{"version": one.version, "schema": to_ddl(one.columns)} for one in versions]
+        emit_rows(session, ["version", "schema"], rows)
+        return
+    newest = versions[-1]
+    rows = [
+        {"version": newest.version, "column": field.name, "type": sql_type(field.type), "nullable": field.nullable}
+        for field in newest.columns
+    ]
+    emit_rows(session, ["version", "column", "type", "nullable"], rows)
 
 
 @verb(topic)

@@ -42,6 +42,12 @@ def _flag(default: bool) -> ClientSetting:
     return ClientSetting(default, lambda given: isinstance(given, bool), "True or False")
 
 
+def _maybe_one_of(*words: str) -> ClientSetting:
+    return ClientSetting(
+        None, lambda given: given is None or given in words, f"one of {', '.join(map(repr, words))}, or None"
+    )
+
+
 def _one_of(default: str | int, *others: str | int) -> ClientSetting:
     words = (default, *others)
     return ClientSetting(
@@ -146,6 +152,8 @@ CONSUMER: Mapping[str, ClientSetting] = {
     "retry_backoff_ms": _only(100, _NO_RETRIES),
     "session_timeout_ms": _whole(45_000, 1),
     "value_deserializer": _function("a function from bytes to a value"),
+    "value_format": _maybe_one_of("columns", "struct", "json"),
+    "value_parse": _maybe_one_of("json"),
 }
 
 """Three defaults differ from Kafka's.  `max_partition_fetch_bytes` is 50 MiB, as `fetch_max_bytes`, for `poll_arrow`.

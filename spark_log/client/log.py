@@ -15,11 +15,13 @@ from spark_log.client.reading.plan import SliceRead
 from spark_log.client.reading.scan import plan_scan, scan
 from spark_log.client.reading.scan_batches import SCAN_SCHEMA
 from spark_log.client.topics import create_topic
+from spark_log.client.validate import several
 from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.model import ACKS_ALL, NewTopic, TopicPartition
 from spark_log.segment.compression import DEFAULT_COMPRESSION
+from spark_log.segment.frame_columns import ColumnNames
 
 if TYPE_CHECKING:
     from spark_log.client.administering.admin import Admin
@@ -112,6 +114,9 @@ class Log:
         partitioner: str = "default",
         compression: str = DEFAULT_COMPRESSION,
         acks: str | int = "all",
+        value_columns: Sequence[str] | None = None,
+        key_column: str | None = None,
+        timestamp_column: str | None = None,
     ) -> dict[TopicPartition, range]:
         """Append records, all or none, and return the offsets they got.
 
@@ -119,7 +124,8 @@ class Log:
 
         data:  Arrow table, batch or stream, pandas or Polars frame, list of dicts, with `value` and any of `key`,
                `timestamp`, `headers`, `partition`.  key, value: str (as UTF-8) or bytes.  timestamp: a timestamp, or
-               milliseconds since 1970; None or no column: the current time.
+               milliseconds since 1970; None or no column: the current time.  For a topic with a schema: its columns
+               instead of `value`, or a struct of them as `value`.
         txn_app_id, txn_version:  both or neither.  With them, the log accepts one append per (application, version,
                topic).  If the version is at or below the last accepted one, the append is skipped with a warning, and
                the call returns the offsets of the original append of that version, or {} if the log does not know
@@ -132,6 +138,9 @@ class Log:
                records durably.  Then the records are visible.  1: it waits for the leader's copy only; this process
                makes the others in the background, and readers see the records when all in-sync replicas have them.
                0 means the same as 1 here, because the call returns the offsets.
+        value_columns, key_column, timestamp_column:  for a topic with a schema, where `data` has a column of the data
+               that is called as one of the record: the columns of the data (default: all others), the key and the
+               timestamp.
         Raises InvalidRequest for an invalid argument, InvalidRecord and its subclasses for invalid `data`,
         UnknownTopicOrPartition, CommitUnknown, SequenceConflict; NotEnoughReplicas or LeaderNotAvailable if, for two
         minutes, too few replicas answer; RequestTimedOut if the records are in the log, but earlier ones with acks=0 or
@@ -141,8 +150,13 @@ class Log:
         identity = txn_identity_if_given(txn_app_id, txn_version, topic)
         if identity is not None and wanted != ACKS_ALL:
             raise InvalidRequest(f"acks={acks}: an append with txn_version happens once, which needs acks=all")
+        names = ColumnNames(
+            None if value_columns is None else tuple(several("value_columns", value_columns)),
+            key_column or "",
+            timestamp_column or "",
+        )
         return self._appender.append(
-            topic, data, identity, partitioner=partitioner, compression=compression, acks=wanted
+            topic, data, identity, partitioner=partitioner, compression=compression, acks=wanted, names=names
         )
 
     def create_topic(self, topic: NewTopic) -> str:
@@ -159,6 +173,8 @@ class Log:
         end: object = "latest",
         columns: Sequence[str] | None = None,
         where: str | Condition | None = None,
+        value_format: str | None = None,
+        value_parse: str | None = None,
     ) -> pa.RecordBatchReader:
         """Records between two positions as a stream of Arrow batches, partition by partition, in offset order.
 
@@ -167,11 +183,15 @@ class Log:
         columns:     any of topic, partition, offset, key, value, timestamp, headers; only these are decoded.
         where:       a condition as in SQL: "timestamp >= '2026-01-31 10:00' and offset < 99".  Only matching records
                      are returned, and batches that cannot match are not fetched.  Times without a zone are UTC.
+        value_format: of a topic with a schema.  columns, the default: its columns instead of `value`; only those that
+                     are named in `columns` are decoded.  struct: `value` is a struct of them.  json: `value` is bytes.
+        value_parse: json: values from before the topic had a schema are parsed as JSON; without it, reading them as
+                     columns or struct is refused.
         The columns are topic string, partition int32, offset int64, key and value binary, timestamp in microseconds
         (UTC), and headers, a list of structs of key and value.
         Raises UnknownTopicOrPartition, OffsetOutOfRange, InvalidRequest.
         """
-        return scan(self._journal, topic, partitions, start, end, columns, where)
+        return scan(self._journal, topic, partitions, start, end, columns, where, value_format, value_parse)
 
     def read(
         self,
@@ -181,9 +201,12 @@ class Log:
         end: object = "latest",
         columns: Sequence[str] | None = None,
         where: str | Condition | None = None,
+        value_format: str | None = None,
+        value_parse: str | None = None,
     ) -> pa.Table:
         """Like `scan`, but returns one table, with the records of `partition` or, by default, of all partitions."""
-        return self.scan(topic, None if partition is None else [partition], start, end, columns, where).read_all()
+        numbers = None if partition is None else [partition]
+        return self.scan(topic, numbers, start, end, columns, where, value_format, value_parse).read_all()
 
     def table(
         self,
@@ -192,6 +215,8 @@ class Log:
         partitions: Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
         where: str | Condition | None = None,
+        value_format: str | None = None,
+        value_parse: str | None = None,
     ) -> pa.Table:
         """The latest record of each key, as one table: the result of a complete compaction, without tombstones.
 
@@ -202,11 +227,12 @@ class Log:
         at:     a position, e.g. "@2026-01-31T10:00Z": only the records before it count.  This is the table as it was
                 then, unless compaction, retention or a trim has removed some of these records since.
         where:  a condition on the latest records, as in `scan`.
+        value_format, value_parse:  as in `scan`.
         Raises InvalidRequest, UnknownTopicOrPartition.
         """
         from spark_log.client.reading.latest import scan_latest
 
-        return scan_latest(self._journal, topic, partitions, at, columns, where).read_all()
+        return scan_latest(self._journal, topic, partitions, at, columns, where, value_format, value_parse).read_all()
 
     def plan(
         self,

@@ -5,11 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 
+import pyarrow as pa
+
 from spark_log.errors import InvalidReplicaAssignment, TopicAlreadyExists, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
-from spark_log.metadata.commands import CreateTopic
+from spark_log.metadata.commands import CreateTopic, SetSchema
+from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.state import State
 from spark_log.model import NewTopic
+from spark_log.schema.struct_json import to_json
+from spark_log.schema.topic_schema import TopicSchema, as_schema
 from spark_log.settings import cluster_config, validate_topic_configs
 
 DEAD_LETTER_CONFIGS = {"max.message.bytes": str(2**31 - 1), "message.timestamp.after.max.ms": str(2**63 - 1)}
@@ -42,7 +47,20 @@ def create_command(topic: NewTopic, topic_id: str) -> CreateTopic:
         topic_id=topic_id,
         replication_factor=topic.replication_factor,
         replicas=tuple(tuple(brokers) for _, brokers in sorted((assigned or {}).items())),
+        schema="" if topic.schema is None else to_json(as_schema(topic.schema)),
     )
+
+
+def set_schema(journal: Journal, topic: str, schema: pa.Schema, deadline_ms: int | None = None) -> TopicSchema:
+    """Give a topic a schema, or the next version of it; one that is in place already changes nothing.
+
+    schema:  in the canonical form (`as_schema`).
+    Raises IncompatibleSchema, UnknownTopicOrPartition.
+    """
+    journal.require([topic], deadline_ms=deadline_ms)
+    topic_id, _ = topic_named(journal.newest, topic)
+    text = to_json(schema)
+    return TopicSchema(journal.propose(SetSchema(name=topic, topic_id=topic_id, schema=text), deadline_ms), text)
 
 
 def ensure_topic(

@@ -115,6 +115,8 @@ def _note(found: Changes, record: r.AnyRecord) -> None:
             found.topics[record.topic_id] = None
         case r.SetConfigsRecord() if record.topic_id:
             found.topics[record.topic_id] = None
+        case r.SetSchemaRecord():
+            found.topics[record.topic_id] = None
         case r.ReassignRecord() | r.MovedRecord():
             found.topics.update(dict.fromkeys(one.topic_id for one in record.partitions))
 

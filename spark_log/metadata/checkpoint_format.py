@@ -46,6 +46,7 @@ from spark_log.metadata.state import (
     State,
     Topic,
     TopicKey,
+    TopicSchemas,
 )
 from spark_log.model import Slice
 
@@ -170,6 +171,7 @@ KINDS = {
     "assignments": _Kind(lambda state: _sorted(state.assignments), tuple[str, tuple[int, ...]]),
     "reassignments": _Kind(lambda state: _sorted(state.reassignments), tuple[TopicKey, Reassignment]),
     "copies": _Kind(lambda state: _sorted(state.copies), tuple[int, Copies]),
+    "schemas": _Kind(lambda state: _sorted(state.schemas), tuple[str, TopicSchemas]),
     "lost_ranges": _Kind(lambda state: _sorted(state.lost), tuple[TopicKey, tuple[LostRange, ...]]),
     "pending": _Kind(lambda state: enumerate(state.pending), tuple[int, PendingCommit]),
 }
@@ -434,6 +436,7 @@ class _Maps:
             copies=self._maps["copies"].finish(),
             copies_made=header.copies_made,
             pending=tuple(self._pending),
+            schemas=self._maps["schemas"].finish(),
             lost=self._maps["lost_ranges"].finish(),
             groups_made=header.groups_made,
             reassignments=self._maps["reassignments"].finish(),

@@ -18,6 +18,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.command import Command
 from spark_log.metadata.decide import commits, groups, topics, transactions, upkeep
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.schemas import decide_set_schema
 from spark_log.metadata.pending import LackingObject
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import (
@@ -64,6 +65,8 @@ class CreateTopic(Command, frozen=True, kw_only=True, tag="create_topic"):
     replication_factor: int | None = None
     replicas: tuple[tuple[int, ...], ...] = ()
     """The brokers of each partition, instead of `replication_factor`."""
+    schema: str = ""
+    """As `decide_create_topic`."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[str]:
         return topics.decide_create_topic(
@@ -74,6 +77,7 @@ class CreateTopic(Command, frozen=True, kw_only=True, tag="create_topic"):
             self.topic_id,
             replication_factor=self.replication_factor,
             replicas=self.replicas,
+            schema=self.schema,
         )
 
     def topics(self, state: State) -> Sequence[str]:
@@ -105,6 +109,26 @@ class SetConfigs(Command, frozen=True, kw_only=True, tag="set_configs"):
 
     def topics(self, state: State) -> Sequence[str]:
         return () if self.name is None else (self.name,)
+
+
+class SetSchema(Command, frozen=True, kw_only=True, tag="set_schema"):
+    """Give a topic a schema, or the next version of it."""
+
+    role = "write"
+    name: str
+    topic_id: str
+    """Id of the topic: a new topic of the same name is kept as it is."""
+    schema: str
+    """In any form."""
+
+    def __call__(self, state: State, now_ms: int) -> Decision[int]:
+        topic_id, _ = topics.topic_named(state, self.name)
+        if topic_id != self.topic_id:
+            raise ConcurrentChange(f"topic {self.name!r} was deleted and created again meanwhile: nothing was changed")
+        return decide_set_schema(state, self.name, topic_id, self.schema)
+
+    def topics(self, state: State) -> Sequence[str]:
+        return (self.name,)
 
 
 class DeleteTopic(Command, frozen=True, kw_only=True, tag="delete_topic"):
@@ -184,10 +208,14 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
     skip_older: bool = False
     """As `keyless`, see `decide_commit`."""
     keyless: tuple[str, ...] = ()
+    schemas: dict[str, int] = msgspec.field(default_factory=dict)
+    """As for `decide_commit`."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[commits.Committed]:
         _check_objects(self.commit)
-        decision = commits.decide_commit(state, self.commit, skip_older=self.skip_older, keyless=self.keyless)
+        decision = commits.decide_commit(
+            state, self.commit, skip_older=self.skip_older, keyless=self.keyless, schemas=self.schemas
+        )
         if decision.records:  # a duplicate was applied, even if the group has another owner by now
             _check_unfenced(state, self.commit.groups, now_ms)
         return decision
@@ -556,6 +584,7 @@ Single: TypeAlias = (
     CreateTopic
     | AddPartitions
     | SetConfigs
+    | SetSchema
     | DeleteTopic
     | Trim
     | Append

@@ -26,7 +26,17 @@ from msgspec import Struct, structs
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup
-from spark_log.metadata.state import GroupState, Leadership, ObjectRow, Partition, Position, State, Topic, TopicKey
+from spark_log.metadata.state import (
+    GroupState,
+    Leadership,
+    ObjectRow,
+    Partition,
+    Position,
+    State,
+    Topic,
+    TopicKey,
+    TopicSchemas,
+)
 from spark_log.model import Slice
 
 Value = TypeVar("Value")
@@ -161,6 +171,8 @@ class Delta(Struct, frozen=True, array_like=True):
     assignments: dict[str, tuple[int, ...]] = {}
     """Of the topics in it."""
     copies: dict[int, Copies] = {}
+    schemas: dict[str, TopicSchemas] = {}
+    """Of the topics in it."""
 
 
 def nothing_held(topics: Iterable[str] = (), groups: Iterable[str] = ()) -> State:
@@ -233,6 +245,7 @@ def delta(state: State, head: str, held: Holdings, known: str) -> Delta:
         placement_groups=dict(state.placement_groups),
         assignments={one: numbers for one in ids if (numbers := state.assignments.get(one)) is not None},
         copies=dict(state.copies),
+        schemas={one: state.schemas[one] for one in ids if one in state.schemas},
     )
 
 
@@ -301,6 +314,7 @@ def apply(state: State, changes: Delta) -> State:
         placement_groups=Map(changes.placement_groups),
         assignments=Map(changes.assignments),
         copies=Map(changes.copies),
+        schemas=Map(changes.schemas),
     )
     names = {name: topic.topic_id for name, topic in changes.topics.items()}
     groups = {name: _group(row) for name, row in changes.groups.items()}

@@ -78,6 +78,8 @@ class CreateTopicRecord(Record, frozen=True, kw_only=True, tag="create_topic"):
     configs: dict[str, str] = {}
     replicas: tuple[tuple[int, ...], ...] = ()
     """The brokers of each partition; empty: all are in the log's own root.  Written at level 4, as `placed`."""
+    schema: str = ""
+    """The JSON of the first version of its schema; empty: values are bytes.  Level 4."""
 
 
 class AddPartitionsRecord(Record, frozen=True, kw_only=True, tag="add_partitions"):
@@ -92,6 +94,15 @@ class SetConfigsRecord(Record, frozen=True, kw_only=True, tag="set_configs"):
 
     topic_id: str = ""
     configs: dict[str, str | None]
+
+
+class SetSchemaRecord(Record, frozen=True, kw_only=True, tag="set_schema"):
+    """A version of a topic's schema.  Void unless it is the next one.  Level 4."""
+
+    topic_id: str
+    version: int
+    schema: str
+    """The JSON of its `StructType`."""
 
 
 class DeleteTopicRecord(Record, frozen=True, kw_only=True, tag="delete_topic"):
@@ -450,6 +461,7 @@ AnyRecord: TypeAlias = (
     CreateTopicRecord
     | AddPartitionsRecord
     | SetConfigsRecord
+    | SetSchemaRecord
     | DeleteTopicRecord
     | TrimRecord
     | InitProducerRecord

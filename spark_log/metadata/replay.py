@@ -51,6 +51,7 @@ from spark_log.metadata.replay_replicas import (
     with_replicas,
 )
 from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.schemas import replay_set_schema, with_first_schema
 from spark_log.metadata.state import (
     CleanedPart,
     DroppedList,
@@ -183,6 +184,8 @@ def _create_topic(state: State, record: r.CreateTopicRecord) -> State | None:
         topics=state.topics.set(record.topic_id, topic),
         partitions=_new_partitions(state, record.topic_id, 0, record.partitions),
     )
+    if record.schema:
+        state = with_first_schema(state, record.topic_id, record.schema, record.partitions)
     return with_replicas(state, record.topic_id, record.replicas) if record.replicas else state
 
 
@@ -254,7 +257,12 @@ def _drop_partition(state: State, key: tuple[str, int]) -> State:
     topic_id = key[0]
     if any((topic_id, number) in state.partitions for number in range(state.topics[topic_id].partitions)):
         return state
-    return replace(state, topics=state.topics.delete(topic_id), assignments=_without(state.assignments, [topic_id]))
+    return replace(
+        state,
+        topics=state.topics.delete(topic_id),
+        assignments=_without(state.assignments, [topic_id]),
+        schemas=_without(state.schemas, [topic_id]),
+    )
 
 
 def _trim(state: State, record: r.TrimRecord) -> State | None:
@@ -604,6 +612,7 @@ _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.CreateTopicRecord: _create_topic,
     r.AddPartitionsRecord: _add_partitions,
     r.SetConfigsRecord: _set_configs,
+    r.SetSchemaRecord: replay_set_schema,
     r.DeleteTopicRecord: _delete_topic,
     r.TrimRecord: _trim,
     r.InitProducerRecord: _init_producer,

@@ -96,6 +96,15 @@ class DroppedList(NamedTuple):
     """Number of names that left the state for it."""
 
 
+class TopicSchemas(NamedTuple):
+    """The schema of a topic (docs/decisions/0077-typed-topics.md)."""
+
+    versions: tuple[str, ...]
+    """The JSON of each version, from version 1 on."""
+    starts: tuple[int, ...]
+    """The first typed offset of each partition; 0 for partitions that were added later."""
+
+
 class CleanedPart(NamedTuple):
     """How far compaction has come in a partition (docs/decisions/0058-compaction.md)."""
 
@@ -234,6 +243,8 @@ class State:
     """The highest key that `copies` has had: a key is never used again."""
     pending: tuple[PendingCommit, ...] = ()
     """Commits that readers do not see yet, in the order of their offsets."""
+    schemas: Map[str, TopicSchemas] = field(default_factory=Map)
+    """By topic id; topics without a schema have no row."""
     lost: Map[TopicKey, tuple[LostRange, ...]] = field(default_factory=Map)
     """Ranges of lost commits, ascending, as far as they are not below the partition's start."""
     features: Map[str, int] = field(default_factory=Map)

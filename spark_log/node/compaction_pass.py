@@ -13,6 +13,8 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_log.journal.index_reads import read_found
 from spark_log.journal.missing_indexes import missing_object
@@ -25,6 +27,7 @@ from spark_log.node.slice_reads import chunks, decode_into, read_chunk
 from spark_log.segment.newest_offsets import NewestOffsets
 from spark_log.segment.offsets import as_array, shifted
 from spark_log.segment.reader import Decoded
+from spark_log.segment.schema import TOMBSTONE
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -98,9 +101,15 @@ class Pass:
 
     def stays(self, piece: Slice, batch: Decoded) -> _Mask:
         """Which records of a batch of any slice stay."""
-        values = batch.records.column("value") if "value" in batch.records.schema.names else None
         offsets = shifted(batch.offsets, piece.start)
-        return self.newest.keep(batch.records.column("key"), values, offsets, self.tombstones_from)
+        return self.newest.keep(batch.records.column("key"), _values(batch.records), offsets, self.tombstones_from)
+
+
+def _values(records: pa.RecordBatch) -> pa.Array | None:
+    """A column that is null where a record has no value; None if that was not read."""
+    if TOMBSTONE.name in records.schema.names:
+        return pc.if_else(records.column(TOMBSTONE.name), pa.scalar(None, pa.bool_()), True)
+    return records.column("value") if "value" in records.schema.names else None
 
 
 def map_keys(state: State, one: Pass, bytes_max: int) -> Steps[int]:
@@ -194,7 +203,7 @@ def compare_keys(state: State, one: Pass, bytes_max: int) -> Steps[Compared]:
     for chunk in chunks([piece for piece in found.slices if not one.is_dirty(piece)]):
         for piece, blob in zip(chunk, (yield from read_chunk(state, chunk)), strict=True):
             # Values are decoded only to tell tombstones that may go.
-            columns = ("key", "value") if piece.start < one.tombstones_from else ("key",)
+            columns = ("key", TOMBSTONE.name) if piece.start < one.tombstones_from else ("key",)
             yield from decode_into(state, one.key, piece, blob, partial(found.compare, piece), columns)
     return found
 

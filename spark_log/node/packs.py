@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.replicas import group_number
+from spark_log.metadata.schemas import typed_from
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.merge_policy import window_ms
@@ -33,6 +35,14 @@ class Stretch(NamedTuple):
     def bytes(self) -> int:
         """Size of the slices."""
         return sum(piece.length for piece in self.slices)
+
+
+def apart(state: State, stretches: Iterable[Stretch]) -> Iterator[Stretch]:
+    """The stretches, cut where a topic got its schema: a segment has either bytes or data columns."""
+    for stretch in stretches:
+        first = typed_from(state, *stretch.key)
+        cut = 0 if first is None else bisect_left(stretch.slices, first, key=lambda piece: piece.start)
+        yield from (Stretch(stretch.key, some) for some in (stretch.slices[:cut], stretch.slices[cut:]) if some)
 
 
 def segment_limit(state: State, key: TopicKey) -> int:

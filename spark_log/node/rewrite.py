@@ -32,7 +32,7 @@ from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, DataO
 from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure
 from spark_log.node.held_runs import HeldRuns
 from spark_log.node.merge_policy import SEGMENT_BYTES
-from spark_log.node.packs import Stretch, compression_of, packs, segment_limit, take_packs
+from spark_log.node.packs import Stretch, apart, compression_of, packs, segment_limit, take_packs
 from spark_log.node.segment_swaps import Replacement, SwapBatch, old_objects, swap_segments
 from spark_log.node.slice_reads import chunks, decode_into, read_chunk, verified
 from spark_log.segment.offsets import as_array, shifted
@@ -149,7 +149,7 @@ def rewrite(
     """
     swapped, is_thinned = list[Replacement](), how.keep is not None
     total, at = sum(stretch.bytes for stretch in stretches), 0
-    there = [stretch for stretch in stretches if _is_there(state, stretch)]
+    there = [stretch for stretch in apart(state, stretches) if _is_there(state, stretch)]
     _report_waiting(state, there, how)
     waiting, batch = deque(packs(state, there, context.limits)), SwapBatch(state.version)
     work = _Work(state, state, context, how, HeldRuns(_slices(pack) for pack in waiting if len(pack) > 1))

@@ -151,7 +151,9 @@ def is_list(given: pa.DataType) -> bool:
 def unsupported(type_name: str, column: str) -> InvalidSchema:
     """The error for a column of an unsupported type."""
     word = type_name.lower().lstrip("'\" ")
-    instead = next((use for name, use in INSTEAD.items() if name in word), "a supported one: docs/typed.md lists them")
+    instead = next(
+        (use for name, use in INSTEAD.items() if name in word), "a supported one: docs/tasks/typed.md lists them"
+    )
     return InvalidSchema(f"column {column} has type {type_name}, which a topic cannot have: use {instead}")
 
 
@@ -164,3 +166,8 @@ def all_nullable(given: pa.DataType) -> pa.DataType:
     if _t.is_map(given):
         return map_of(all_nullable(given.key_type), all_nullable(given.item_type), True)
     return given
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """The same columns, all of which may be null, at any depth."""
+    return pa.schema([pa.field(field.name, all_nullable(field.type)) for field in schema])

@@ -34,14 +34,17 @@ def shown_name(column: str) -> str:
 
 
 def check_shown_names(schema: pa.Schema) -> None:
-    """Raises InvalidSchema if two data columns would have the same name in frames."""
-    shown: dict[str, str] = {}
+    """Raises InvalidSchema for a data column that begins with the prefix."""
     for name in schema.names:
-        twin = shown.setdefault(shown_name(name).casefold(), name)
-        if twin != name:
+        if name.casefold().startswith(PREFIX):
             raise InvalidSchema(
-                f"the columns {twin!r} and {name!r} would both be called {shown_name(name)!r}: rename one"
+                f"column {name!r} begins with {PREFIX!r}, which marks columns whose name a record has, too: rename it"
             )
+
+
+def is_prefixed(name: str) -> bool:
+    """Whether a name in a frame has the prefix already."""
+    return name.startswith(PREFIX)
 
 
 def column_named(name: str, columns: Iterable[str]) -> str | None:

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from spark_log.errors import InvalidSchema
-from spark_log.schema.arrow_types import all_nullable, storable
+from spark_log.schema.arrow_types import nullable, storable
 from spark_log.schema.ddl import from_ddl
 from spark_log.schema.names import check_shown_names, shown_name
 from spark_log.schema.struct_json import from_json, to_json
@@ -41,7 +41,8 @@ def _parsed(text: str) -> pa.Schema:
 
 def shown_columns(schema: TopicSchema) -> pa.Schema:
     """The data columns as readers get them: by their names in frames, nullable."""
-    return pa.schema([pa.field(shown_name(field.name), all_nullable(field.type)) for field in schema.columns])
+    columns = nullable(schema.columns)
+    return pa.schema([field.with_name(shown_name(field.name)) for field in columns])
 
 
 def as_schema(given: object) -> pa.Schema:

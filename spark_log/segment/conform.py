@@ -34,7 +34,10 @@ FORMS = {
 }
 """Hints for values that cannot be converted, by column."""
 
-_ROWS_MAX = 1 << 16
+ROLE_TYPES = {"key": pa.binary(), "headers": HEADERS}
+"""Types of the columns of a record that are made from Python values; those of the others follow from the values."""
+
+ROWS_MAX = 1 << 16
 _BYTES_MAX = 1 << 28
 """Users' batches are split below both, so that copies stay small and 32-bit offsets always suffice."""
 
@@ -59,7 +62,7 @@ def conform(data: object, *, now_us: int) -> Iterator[Rows]:
     Raises InvalidRecord with the column's name and type, when iteration reaches the invalid batch.
     """
     for batch in _batches(data):
-        for piece in _pieces(batch):
+        for piece in pieces(batch):
             yield _conform_batch(piece, now_us)
 
 
@@ -92,16 +95,21 @@ def _alike(name: str, columns: Sequence[str], near: float) -> list[str]:
 def _batches(data: object) -> Iterator[pa.RecordBatch]:
     # Another thread may be importing pandas (Arrow does, for dicts): then `data` is not a pandas frame.
     frames = getattr(sys.modules.get("pandas"), "DataFrame", ())
-    if isinstance(data, pa.RecordBatch):
-        return iter((data,))
-    if isinstance(data, pa.Table):
-        return iter(data.to_batches(max_chunksize=_ROWS_MAX))
-    if isinstance(data, pa.RecordBatchReader):
-        return iter(data)
     if isinstance(data, frames):
         return _batches_of_frame(data)
     if isinstance(data, (list, tuple)):
         return _batches_of_dicts(data)
+    return arrow_batches(data)
+
+
+def arrow_batches(data: object) -> Iterator[pa.RecordBatch]:
+    """The batches of Arrow data, or of anything with an Arrow stream.  Raises InvalidRecord for other data."""
+    if isinstance(data, pa.RecordBatch):
+        return iter((data,))
+    if isinstance(data, pa.Table):
+        return iter(data.to_batches(max_chunksize=ROWS_MAX))
+    if isinstance(data, pa.RecordBatchReader):
+        return iter(data)
     if hasattr(data, "__arrow_c_stream__"):
         return iter(pa.RecordBatchReader.from_stream(data))
     raise InvalidRecord(
@@ -118,14 +126,14 @@ def _batches_of_frame(frame: Any) -> Iterator[pa.RecordBatch]:
         if getattr(column, "ndim", 1) != 1:
             raise InvalidRecord(f"column {name!r} appears more than once")
     types = {"headers": HEADERS}
-    arrays = {name: _array(name, column, types.get(name)) for name, column in columns.items()}
-    return iter(pa.table(arrays).to_batches(max_chunksize=_ROWS_MAX))
+    arrays = {name: typed_array(name, column, types.get(name)) for name, column in columns.items()}
+    return iter(pa.table(arrays).to_batches(max_chunksize=ROWS_MAX))
 
 
 def _batches_of_dicts(rows: Sequence[object]) -> Iterator[pa.RecordBatch]:
-    types = {"key": pa.binary(), "value": pa.binary(), "headers": HEADERS}
-    for start in range(0, len(rows), _ROWS_MAX):
-        part = rows[start : start + _ROWS_MAX]
+    types = {"value": pa.binary(), **ROLE_TYPES}
+    for start in range(0, len(rows), ROWS_MAX):
+        part = rows[start : start + ROWS_MAX]
         for row in part:
             _check_dict(row)
         found = set[object]().union(*part)  # type: ignore[arg-type]
@@ -135,7 +143,7 @@ def _batches_of_dicts(rows: Sequence[object]) -> Iterator[pa.RecordBatch]:
         for given in spellings:
             check_names(given)
         names = [name for name in INPUT_COLUMNS if name in found]
-        arrays = {n: _array(n, [row.get(n) for row in part], types.get(n)) for n in names}  # type: ignore[attr-defined]
+        arrays = {n: typed_array(n, [row.get(n) for row in part], types.get(n)) for n in names}  # type: ignore[attr-defined]
         yield from pa.table(arrays).to_batches()
 
 
@@ -149,21 +157,21 @@ def _check_dict(row: object) -> None:
         raise InvalidRecord(f"a record has no 'value', it has {names}; for a record without a value give None")
 
 
-def _array(name: str, values: Any, type_: pa.DataType | None) -> pa.Array:
+def typed_array(name: str, values: Any, type_: pa.DataType | None) -> pa.Array:
     try:
         return pa.array(values, type=type_)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidRecord(f"column {name!r} cannot be written: {error}{FORMS.get(name, '')}") from error
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows <= 1 or (batch.num_rows <= _ROWS_MAX and _bytes_at_most(batch) <= _BYTES_MAX):
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows <= 1 or (batch.num_rows <= ROWS_MAX and _bytes_at_most(batch) <= _BYTES_MAX):
         if batch.num_rows:
             yield batch
         return
     half = batch.num_rows // 2
-    yield from _pieces(batch.slice(0, half))
-    yield from _pieces(batch.slice(half))
+    yield from pieces(batch.slice(0, half))
+    yield from pieces(batch.slice(half))
 
 
 def _bytes_at_most(batch: pa.RecordBatch) -> int:
@@ -179,26 +187,42 @@ def _conform_batch(batch: pa.RecordBatch, now_us: int) -> Rows:
     if "value" not in given:
         check_names(batch.schema.names, ["value"], NEAR_REQUIRED)
         raise InvalidRecord(f"the column 'value' is missing; the columns are {', '.join(batch.schema.names) or 'none'}")
-    rows = batch.num_rows
-    arrays = [
-        _binary("key", given["key"]) if "key" in given else pa.nulls(rows, pa.binary()),
-        _binary("value", given["value"]),
-        _timestamps(given["timestamp"], now_us) if "timestamp" in given else _all_at(now_us, rows),
-    ]
+    value = _binary("value", given["value"])
+    records, partitions = record_columns(given, batch.num_rows, now_us)
+    arrays = [records["key"], value, records["timestamp"]]
     schema = RECORD_SCHEMA
+    if "headers" in records:
+        arrays.append(records["headers"])
+        schema = RECORD_SCHEMA_HEADERS
+    return Rows(pa.RecordBatch.from_arrays(arrays, schema=schema), partitions)
+
+
+def record_columns(
+    given: Mapping[str, pa.Array], rows: int, now_us: int
+) -> tuple[dict[str, pa.Array], pa.Array | None]:
+    """The columns of records beside the value: key, timestamp, and headers if there are any; and explicit partitions.
+
+    given:  those of them that the data has.
+    """
+    given = {name: _plain(array) for name, array in given.items()}
+    found = {
+        "key": _binary("key", given["key"]) if "key" in given else pa.nulls(rows, pa.binary()),
+        "timestamp": _timestamps(given["timestamp"], now_us) if "timestamp" in given else _all_at(now_us, rows),
+    }
     headers = _maybe_headers(given["headers"]) if "headers" in given else None
     if headers is not None:
-        arrays.append(headers)
-        schema = RECORD_SCHEMA_HEADERS
-    partitions = _partitions(given["partition"]) if "partition" in given else None
-    return Rows(pa.RecordBatch.from_arrays(arrays, schema=schema), partitions)
+        found["headers"] = headers
+    return found, _partitions(given["partition"]) if "partition" in given else None
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
     """The column without dictionary encoding."""
     if len(batch.schema.get_all_field_indices(name)) > 1:
         raise InvalidRecord(f"column {name!r} appears more than once")
-    array = batch.column(name)
+    return _plain(batch.column(name))
+
+
+def _plain(array: pa.Array) -> pa.Array:
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 

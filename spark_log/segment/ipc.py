@@ -69,20 +69,29 @@ def _shortened(array: pa.Array) -> pa.Array:
         )
     if not len(array):
         return array
-    if pa.types.is_primitive(kind):
+    if pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
         validity, numbers = array.buffers()
-        buffers = [validity, numbers.slice(0, end * kind.bit_width // 8)]
+        buffers = [validity, numbers.slice(0, (end * kind.bit_width + 7) // 8)]
         return pa.Array.from_buffers(kind, len(array), buffers, array.null_count, array.offset)
     validity, offsets = array.buffers()[:2]
     last = int(np.frombuffer(offsets, np.int32, 1, 4 * end)[0])
     if pa.types.is_list(kind):
         child = _shortened(array.values.slice(0, last))
         return pa.Array.from_buffers(kind, len(array), [validity, offsets], array.null_count, array.offset, [child])
+    if pa.types.is_map(kind):
+        return _shortened_map(array, validity, offsets, last)
     values = array.buffers()[2]
     if values is None or values.size <= last:
         return array
     buffers = [validity, offsets, values.slice(0, last)]
     return pa.Array.from_buffers(kind, len(array), buffers, array.null_count, array.offset)
+
+
+def _shortened_map(array: pa.Array, validity: pa.Buffer | None, offsets: pa.Buffer, last: int) -> pa.Array:
+    children = [_shortened(child.slice(0, last)) for child in (array.keys, array.items)]
+    entries = pa.StructArray.from_arrays(children, fields=[array.type.key_field, array.type.item_field])
+    buffers = [validity, offsets]
+    return pa.Array.from_buffers(array.type, len(array), buffers, array.null_count, array.offset, [entries])
 
 
 def _schema_length(schema: pa.Schema) -> int:

@@ -29,7 +29,10 @@ class Partitioner(Protocol):
     """The result of `make_partitioner`, and the interface of a user's class."""
 
     def partition(self, keys: pa.Array, values: pa.Array, count: int) -> Partitions:
-        """The partition, in [0, count), of each record of one batch.  keys, values: binary, of the same length."""
+        """The partition, in [0, count), of each record of one batch.
+
+        keys, values:  binary, of the same length.  In a topic with a schema the values are null.
+        """
 
 
 class RoundRobinPartitioner:
@@ -154,7 +157,7 @@ def assign_partitions(
 
 
 def _ask(partitioner: Partitioner, records: pa.RecordBatch, count: int, topic: str) -> Partitions:
-    partitions = np.asarray(partitioner.partition(records.column("key"), records.column("value"), count))
+    partitions = np.asarray(partitioner.partition(records.column("key"), values_of(records), count))
     who = f"the partitioner {type(partitioner).__name__}"
     if partitions.shape != (records.num_rows,) or not np.issubdtype(partitions.dtype, np.integer):
         raise InvalidRecord(
@@ -180,6 +183,11 @@ def outside(partitions: Partitions, count: int | Partitions) -> npt.NDArray[np.b
 def no_such_partition(who: str, partition: int, count: int, topic: str) -> str:
     """The error text; `who` includes a verb, as in "a record names"."""
     return f"{who} partition {partition} of topic {topic!r}, which has {counted(count, 'partition')} (0 to {count - 1})"
+
+
+def values_of(records: pa.RecordBatch) -> pa.Array:
+    """The values of records; of typed records, which have columns instead, nulls."""
+    return records.column("value") if "value" in records.schema.names else pa.nulls(records.num_rows, pa.binary())
 
 
 def sticky_bytes(keys: pa.Array, values: pa.Array) -> npt.NDArray[np.int64]:

@@ -21,7 +21,8 @@ from spark_log.model import Run, Slice
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import TAIL_BYTES, Index, parse_index
 from spark_log.segment.offsets import Offsets, from_column
-from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, run_schema
+from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, SCHEMA_ID, run_schema, schema_version
+from spark_log.segment.value_read import ValueRead, check_typed_schema, stored_columns, with_values
 from spark_log.text import counted
 
 __all__ = [
@@ -38,9 +39,6 @@ __all__ = [
     "first_batch_at_or_after",
     "parse_index",
 ]
-
-SCHEMA_ID = b"pylog.schema.id"
-"""Reserved: the key in a run's schema metadata for the id of a schema of typed value columns."""
 
 
 class Place(NamedTuple):
@@ -140,13 +138,20 @@ def first_at_or_after(batches: Iterable[Decoded], time_us: int) -> int | None:
 
 
 def decode_batch(
-    data: ipc.Bytes, ref: BatchRef, index: Index, columns: Sequence[str] | None = None, *, place: Place
+    data: ipc.Bytes,
+    ref: BatchRef,
+    index: Index,
+    columns: Sequence[str] | None = None,
+    value: ValueRead | None = None,
+    *,
+    place: Place,
 ) -> Decoded:
     """Verify the checksum of `data` and decode it as the batch.
 
-    columns: names out of `RECORD_SCHEMA_HEADERS`, in the order of the result; only these are decoded, and headers that
-             the run does not have are null.  None: the columns that the run has.
-    Raises CorruptObject if the bytes differ from those written.
+    columns: names out of `RECORD_SCHEMA_HEADERS`, and of data columns, in the order of the result; only these are
+             decoded, and headers that the run does not have are null.  None: the columns that the run has.
+    value:   how values of a typed topic are read; None: as bytes.
+    Raises CorruptObject if the bytes differ from those written; as `with_values`.
     """
     where = place.at(ref.position)
     _check_bytes(data, ref.length, ref.crc, f"the batch in {where}")
@@ -154,7 +159,7 @@ def decode_batch(
     if message is None:
         raise CorruptObject(f"the index has no schema {ref.schema} for the batch in {where}")
     schema = _parse_schema(message, where)
-    fields = _fields_to_read(schema, columns, where)
+    fields = _fields_to_read(schema, columns, value, where)
     try:
         batch = ipc.decode_batch(message, data, fields)
     except (pa.ArrowException, OSError, StopIteration) as error:
@@ -163,7 +168,7 @@ def decode_batch(
         raise CorruptObject(
             f"the batch in {where} has {counted(batch.num_rows, 'row')}, but the index says {ref.rows:,}"
         )
-    found = _decoded(batch, ref.first if not _has_offsets(schema) else None, columns, where)
+    found = _decoded(batch, ref.first if not _has_offsets(schema) else None, columns, value, schema, where)
     if (found.offsets[0], found.offsets[-1]) != (ref.first, ref.last):
         raise CorruptObject(
             f"the batch in {where} has offsets {found.offsets[0]} to {found.offsets[-1]} of its run, but the index says "
@@ -173,11 +178,16 @@ def decode_batch(
 
 
 def decode_run(
-    data: ipc.Bytes, run: Run | Slice, columns: Sequence[str] | None = None, *, place: Place
+    data: ipc.Bytes,
+    run: Run | Slice,
+    columns: Sequence[str] | None = None,
+    value: ValueRead | None = None,
+    *,
+    place: Place,
 ) -> Iterator[Decoded]:
     """Verify the checksum of `data` and decode it as the batches of a run.
 
-    columns: as in `decode_batch`.
+    columns, value: as in `decode_batch`.
     Raises CorruptObject before the first batch if the bytes differ from those written, UnsupportedVersion if the run
     has a reserved format.
     """
@@ -186,21 +196,26 @@ def decode_run(
     try:
         stream = ipc.open_stream(data)
         schema = stream.schema
-        fields = _fields_to_read(schema, columns, where)
+        fields = _fields_to_read(schema, columns, value, where)
         if fields:
             stream = ipc.open_stream(data, fields)
     except (pa.ArrowException, OSError) as error:
         raise _undecodable(error, where) from error
-    return _batches(stream, run, columns, where, has_holes=_has_offsets(schema))
+    return _batches(stream, run, columns, value, schema, where)
 
 
 def _batches(
-    stream: pa.RecordBatchReader, run: Run | Slice, columns: Sequence[str] | None, where: str, *, has_holes: bool
+    stream: pa.RecordBatchReader,
+    run: Run | Slice,
+    columns: Sequence[str] | None,
+    value: ValueRead | None,
+    schema: pa.Schema,
+    where: str,
 ) -> Iterator[Decoded]:
-    end = 0
+    end, has_holes = 0, _has_offsets(schema)
     try:
         for batch in stream:
-            found = _decoded(batch, None if has_holes else end, columns, where)
+            found = _decoded(batch, None if has_holes else end, columns, value, schema, where)
             if found.offsets[0] < end:
                 raise CorruptObject(f"the data in {where} has offset {found.offsets[0]} after offset {end - 1}")
             end = int(found.offsets[-1]) + 1
@@ -285,13 +300,13 @@ def _parse_schema(message: bytes, where: str) -> pa.Schema:
         raise _undecodable(error, where) from error
 
 
-def _fields_to_read(schema: pa.Schema, columns: Sequence[str] | None, where: str) -> list[int]:
+def _fields_to_read(schema: pa.Schema, columns: Sequence[str] | None, value: ValueRead | None, where: str) -> list[int]:
     """Numbers of the columns to decode, with that of offsets; empty means all of them, as in Arrow."""
     _check_schema(schema, where)
     if columns is None:
         return []
-    numbers = [schema.get_field_index(name) for name in (*columns, OFFSET.name)]
-    fields = [number for number in numbers if number >= 0]
+    needed = (*stored_columns(schema, columns, value), OFFSET.name)
+    fields = [number for name in needed if (number := schema.get_field_index(name)) >= 0]
     # Without any column the number of rows is still needed: the timestamps are cheapest.
     return fields or [schema.get_field_index("timestamp")]
 
@@ -299,29 +314,35 @@ def _fields_to_read(schema: pa.Schema, columns: Sequence[str] | None, where: str
 def _check_schema(schema: pa.Schema, where: str) -> None:
     if schema.equals(RECORD_SCHEMA, check_metadata=True):
         return  # most runs: small slices are read by the thousand
-    schema_id = (schema.metadata or {}).get(SCHEMA_ID)
-    if schema_id is not None:
-        raise UnsupportedVersion(
-            f"the data in {where} has the unsupported schema {schema_id.decode()!r}: upgrade pylog"
-        )
+    if SCHEMA_ID in (schema.metadata or {}):
+        check_typed_schema(schema, where)
+        return
     if not schema.equals(run_schema(headers=schema.get_field_index("headers") >= 0, holes=_has_offsets(schema))):
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         raise UnsupportedVersion(f"the data in {where} has unsupported columns ({columns}): upgrade pylog")
 
 
-def _decoded(batch: pa.RecordBatch, first: int | None, columns: Sequence[str] | None, where: str) -> Decoded:
+def _decoded(
+    batch: pa.RecordBatch,
+    first: int | None,
+    columns: Sequence[str] | None,
+    value: ValueRead | None,
+    schema: pa.Schema,
+    where: str,
+) -> Decoded:
     """The requested columns of a batch, and its offsets: those from `first` on, or those that it stores for None."""
     if not batch.num_rows:
         raise CorruptObject(f"a batch in {where} has no records")
     if first is not None:
-        return Decoded(range(first, first + batch.num_rows), _project(batch, columns))
+        return Decoded(range(first, first + batch.num_rows), _project(batch, columns, value, schema, where))
     column = batch.column(OFFSET.name)
     offsets = from_column(column)
     if column.null_count or (np.diff(offsets) < 1).any():
         raise CorruptObject(f"the offsets of a batch in {where} are not in order")
     if columns is None:
-        columns = [name for name in batch.schema.names if name != OFFSET.name]
-    return Decoded(_without_holes(offsets), _project(batch, columns))
+        names = [name for name in batch.schema.names if name != OFFSET.name]
+        return Decoded(_without_holes(offsets), batch.select(names))
+    return Decoded(_without_holes(offsets), _project(batch, columns, value, schema, where))
 
 
 def _without_holes(offsets: npt.NDArray[np.int64]) -> Offsets:
@@ -330,11 +351,13 @@ def _without_holes(offsets: npt.NDArray[np.int64]) -> Offsets:
     return range(first, last + 1) if last - first + 1 == len(offsets) else offsets
 
 
-def _project(batch: pa.RecordBatch, columns: Sequence[str] | None) -> pa.RecordBatch:
+def _project(
+    batch: pa.RecordBatch, columns: Sequence[str] | None, value: ValueRead | None, schema: pa.Schema, where: str
+) -> pa.RecordBatch:
     """The requested columns in the requested order; missing headers are null."""
-    if columns is None or columns == batch.schema.names:
+    version = schema_version(schema)
+    if columns is None or (columns == batch.schema.names and not version):
         return batch
-    if "headers" in columns and "headers" not in batch.schema.names:
-        field = RECORD_SCHEMA_HEADERS.field("headers")
-        batch = batch.append_column(field, pa.nulls(batch.num_rows, field.type))
-    return batch.select(list(columns))
+    if not version and value is None and set(columns) <= set(batch.schema.names):
+        return batch.select(list(columns))
+    return with_values(batch, columns, version, value, where)

@@ -9,9 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_log.schema.names import PREFIX
 from spark_log.segment.conform import header_counts
+from spark_log.segment.convert import value_bytes
 from spark_log.segment.offsets import Offsets, as_array
-from spark_log.segment.schema import HEADERS, OFFSET, RECORD_SCHEMA
+from spark_log.segment.schema import HEADERS, OFFSET, base_of
 
 ROW_OVERHEAD = 16
 """Raw bytes of a row beside key, value and headers: the timestamp and two offsets."""
@@ -22,7 +24,10 @@ PINNED_MAX = 8
 def row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """Raw size of each row."""
     sizes = np.full(batch.num_rows, ROW_OVERHEAD, dtype=np.int64)
-    sizes += binary_lengths(batch.column("key")) + binary_lengths(batch.column("value"))
+    sizes += binary_lengths(batch.column("key"))
+    for name in batch.schema.names:
+        if name == "value" or name.startswith(PREFIX):
+            sizes += value_bytes(batch.column(name))
     if has_headers(batch):
         sizes += _header_bytes(batch.column("headers"))
     return sizes
@@ -59,7 +64,8 @@ def with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with a column `headers`, of nulls if it had none."""
     if has_headers(batch):
         return batch
-    return batch.add_column(len(RECORD_SCHEMA), pa.field("headers", HEADERS), pa.nulls(batch.num_rows, HEADERS))
+    place = len(base_of(batch.schema))
+    return batch.add_column(place, pa.field("headers", HEADERS), pa.nulls(batch.num_rows, HEADERS))
 
 
 def with_offsets(batch: pa.RecordBatch, offsets: Offsets) -> pa.RecordBatch:

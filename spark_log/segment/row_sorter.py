@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_log.segment.row_batches import concat, row_bytes, unpinned
+from spark_log.segment.schema import is_same_base
 
 Destinations = npt.NDArray[np.integer[Any]]
 _Counts = npt.NDArray[np.int64]
@@ -56,9 +57,12 @@ class RowSorter:
     def fits(self, records: pa.RecordBatch) -> bool:
         """Whether the records may be added to those that are held.
 
-        A large batch may not: joining it would copy it, and the joined array could exceed Arrow's 2 GiB.
+        A large batch may not: joining it would copy it, and the joined array could exceed Arrow's 2 GiB.  Nor may
+        records with other columns of data.
         """
-        return not self._batches or records.nbytes < self._held_bytes
+        if not self._batches:
+            return True
+        return records.nbytes < self._held_bytes and is_same_base(records.schema, self._batches[-1].schema)
 
     @property
     def is_due(self) -> bool:

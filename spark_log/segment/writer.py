@@ -23,7 +23,8 @@ from spark_log.segment.compression import UNSET, Compression
 from spark_log.segment.conform import micros
 from spark_log.segment.offsets import Offsets, from_column
 from spark_log.segment.row_batches import concat, has_headers, row_bytes, unpinned, with_headers, with_offsets
-from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, run_schema
+from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, base_of, run_schema, schema_version
+from spark_log.segment.typed_rows import with_base
 
 _MIB = 1 << 20
 BATCH_ROWS = 10_000
@@ -53,6 +54,8 @@ class _Encoded:
 class _Partition:
     """The rows of one partition: encoded batches, then rows that wait for their batch to fill."""
 
+    base: pa.Schema = RECORD_SCHEMA
+    """Its columns without headers and offsets."""
     headers: bool = False
     holes: bool = False
     """Some offsets before `end` have no row, so the run stores the offsets."""
@@ -68,13 +71,19 @@ class _Partition:
     """Raw bytes of these rows."""
 
     @property
-    def kind(self) -> tuple[bool, bool]:
-        """Its schema follows from these."""
-        return self.headers, self.holes
+    def kind(self) -> tuple[str, bool, bool]:
+        """Its schema follows from these; the first one has all of the base, in hex, and is empty for bytes."""
+        base = "" if self.base is RECORD_SCHEMA else ipc.schema_message(self.base).hex()
+        return base, self.headers, self.holes
 
     @property
     def schema(self) -> pa.Schema:
-        return run_schema(headers=self.headers, holes=self.holes)
+        return run_schema(headers=self.headers, holes=self.holes, base=self.base)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no row yet."""
+        return not self.rows and not self.encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +177,9 @@ class SegmentWriter:
     ) -> None:
         """Adds rows to the end of a partition.
 
-        rows: `RECORD_SCHEMA` or `RECORD_SCHEMA_HEADERS`, timestamps not null.  They may be copied later; buffers
-              must not be changed afterwards.
+        rows: `RECORD_SCHEMA` or `typed_base`, with or without headers, timestamps not null.  They may be copied later;
+              buffers must not be changed afterwards.  A run has the newest of the versions of its rows; it has either
+              bytes or data columns.
         offsets: of the rows, relative to the run's base, after those of earlier rows; None: they follow without holes.
         close_batch: encode all of them now; otherwise the last ones wait until their batch is full.
         """
@@ -203,8 +213,9 @@ class SegmentWriter:
         for partition in self._partitions.values():
             self._encode(partition)
         keys = sorted(key for key, partition in self._partitions.items() if partition.encoded or partition.holes)
-        schemas = sorted({self._partitions[key].kind for key in keys})
-        messages = [ipc.schema_message(run_schema(headers=headers, holes=holes)) for headers, holes in schemas]
+        by_kind = {self._partitions[key].kind: self._partitions[key].schema for key in keys}
+        schemas = sorted(by_kind)
+        messages = [ipc.schema_message(by_kind[kind]) for kind in schemas]
         runs: list[Run] = []
         entries: list[BatchEntry] = []
         parts: list[_Part] = []
@@ -239,7 +250,8 @@ class SegmentWriter:
 
     def _gather(self, into: _Partition, batch: pa.RecordBatch, offsets: Offsets | None) -> None:
         headers = has_headers(batch)
-        schema = run_schema(headers=headers, holes=False)
+        batch = self._evolved(into, batch)
+        schema = run_schema(headers=headers, holes=False, base=into.base)
         assert batch.schema.equals(schema), f"rows of another schema: {batch.schema}"
         assert not batch.column("timestamp").null_count, "records without a timestamp"
         if headers and not into.headers:
@@ -253,6 +265,23 @@ class SegmentWriter:
         else:
             self._cut(into, batch)
         self.rows += batch.num_rows
+
+    def _evolved(self, into: _Partition, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows by the newest version of the run's schema: theirs, or that of earlier rows, which are converted."""
+        base = base_of(batch.schema)
+        if base.equals(into.base, check_metadata=True):
+            return batch
+        if into.is_empty:
+            into.base = RECORD_SCHEMA if base.equals(RECORD_SCHEMA, check_metadata=True) else base
+            into.crc = crc32c(ipc.schema_message(into.schema))
+            return batch
+        assert schema_version(base) and schema_version(into.base), "a run has either bytes or data columns"
+        if schema_version(base) < schema_version(into.base):
+            return with_base(batch, into.base)
+        into.base, before = base, into.schema
+        into.waiting = [with_base(waiting, base) for waiting in into.waiting]
+        self._encode_again(into, headers=into.headers, holes=into.holes, before=before)
+        return batch
 
     def _placed(self, into: _Partition, batch: pa.RecordBatch, offsets: Offsets | None) -> pa.RecordBatch:
         """The rows with their offsets, if the run stores them."""
@@ -375,15 +404,22 @@ class SegmentWriter:
             first += batch.num_rows
         self._encode_again(partition, headers=partition.headers, holes=True)
 
-    def _encode_again(self, partition: _Partition, *, headers: bool, holes: bool) -> None:
-        """A run has one schema: batches encoded before the first header or hole are encoded again."""
-        message, old, had_holes = ipc.schema_message(partition.schema), partition.encoded, partition.holes
+    def _encode_again(
+        self, partition: _Partition, *, headers: bool, holes: bool, before: pa.Schema | None = None
+    ) -> None:
+        """A run has one schema: batches encoded before the first header, hole or newer row are encoded again.
+
+        before:  the schema that they were encoded by, if that has changed.
+        """
+        message, old, had_holes = ipc.schema_message(before or partition.schema), partition.encoded, partition.holes
         partition.headers, partition.holes, partition.encoded = headers, holes, []
         partition.crc = crc32c(ipc.schema_message(partition.schema))
         for encoded in old:
             data = _load(_Part(encoded.data, encoded.spool_position, encoded.length, encoded.crc), self._spool)
             self._forget(encoded)
             batch = ipc.decode_batch(message, data, ())
+            if before is not None:
+                batch = with_base(batch, partition.base)
             if headers:
                 batch = with_headers(batch)
             if holes and not had_holes:

@@ -41,6 +41,7 @@ TINY = {
     "spark_tune": f"--rows 5000 {ONCE}",
     "spark_write": f"--rows 5000 {ONCE}",
     "topic_client": "--rows 1000 --rounds 2",
+    "typed": f"--rows 3000 {ONCE}",
     "trigger": f"--records 2 --first 1 {ONCE}",
     "wide_consumer": "--rows 1000 --rounds 2",
     "upkeep": "--partitions 100 --slices 1000 --idle",

@@ -29,7 +29,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., QuorumProcesses]]:
     found = []
 
     def start(**config: Any) -> QuorumProcesses:
-        found.append(QuorumProcesses(tmp_path, [free_port() for _ in range(3)], snapshot_bytes=2000, **config))
+        config = {"snapshot_bytes": 2000, **config}
+        found.append(QuorumProcesses(tmp_path, [free_port() for _ in range(3)], **config))
         found[0].start()
         return found[0]
 
@@ -205,8 +206,9 @@ def test_a_disk_that_hangs_costs_the_lead_and_no_append(start: Callable[..., Quo
     check(quorum, client.found)
 
 
-def test_a_lost_disk_is_replaced_under_load(quorum: QuorumProcesses) -> None:
+def test_a_lost_disk_is_replaced_under_load(start: Callable[..., QuorumProcesses]) -> None:
     """With the commands' way to the nodes: the old directory is removed, and the new one is added."""
+    quorum = start(snapshot_bytes=200_000)
     admin = QuorumAdmin(list(quorum.addresses.values()), SECRET)
     client = Client(quorum, "a")
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark_pylog.options.parse import check_load, read_options
+from pyspark_pylog.options.parse import load_options, read_options
 
 from spark_log.errors import InvalidRequest
 from tests.spark.builders import asked, load, load_stream
@@ -67,7 +67,7 @@ def test_a_batch_shows_the_error_that_kafkas_connector_would_show() -> None:
 
 def test_what_both_refuse_is_said_at_load_in_the_same_order() -> None:
     """Where it is not known yet what kind of read it is."""
-    assert first_errors(GENERAL, check_load) == [step[2] for step in GENERAL]
+    assert first_errors(GENERAL, load_options) == [step[2] for step in GENERAL]
 
 
 @pytest.mark.parametrize("end", ["endingOffsets", "endingOffsetsByTimestamp"])
@@ -75,12 +75,12 @@ def test_what_an_end_makes_a_batch_is_checked_as_one_at_load(end: str) -> None:
     """A stream has none, so nothing has to wait until Spark says which of the two it is."""
     ends = {"endingOffsets": "latest", "endingOffsetsByTimestamp": '{"t":{"0":5}}'}
     with pytest.raises(InvalidRequest, match="option startingOffsets: a batch cannot start at latest"):
-        check_load(asked("/log", **{"startingOffsets": "latest", end: ends[end]}))
+        load_options(asked("/log", **{"startingOffsets": "latest", end: ends[end]}))
 
 
 def test_a_start_at_latest_may_be_a_stream_at_load() -> None:
     """Spark asks the same of the source for both, so a batch of it is refused when its first query is planned."""
-    check_load(asked("/log", startingOffsets="latest"))
+    load_options(asked("/log", startingOffsets="latest"))
     with pytest.raises(InvalidRequest, match="a batch cannot start at latest"):
         read_options(asked("/log", startingOffsets="latest"), streaming=False)
 

@@ -186,12 +186,8 @@ def test_a_header_without_a_key_fails_the_write(url: str, log: spark_log.Log) ->
 
 def test_headers_are_a_column_only_where_they_are_asked_for() -> None:
     """includeHeaders, in any case."""
-    assert "headers" not in DefaultSource(asked()).schema()
-    assert (
-        DefaultSource(asked(includeHeaders=" TRUE "))
-        .schema()
-        .endswith("headers array<struct<key: string, value: binary>>")
-    )
+    assert "headers" not in DefaultSource(asked()).schema().names
+    assert DefaultSource(asked(includeHeaders=" TRUE ")).schema().names[-1] == "headers"
 
 
 @pytest.mark.parametrize(

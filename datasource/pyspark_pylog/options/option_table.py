@@ -104,6 +104,27 @@ READING = (
         "all records",
     ),
     Option(
+        "columns",
+        "BS",
+        "",
+        "the columns of the frame, separated by commas, as in `columns=id,amount,offset`. The others are not decoded. "
+        "Without this option, all columns; a schema does the same for a read, and can name columns that have a comma",
+    ),
+    Option(
+        "value.format",
+        "BS",
+        "`columns`",
+        "for [topics with a schema](spark.md#topics-with-a-schema): `columns` gives each column of the value its own "
+        "column, `struct` gives one column `value` with all of them, `json` gives a column `value` of bytes",
+    ),
+    Option(
+        "value.parse",
+        "BS",
+        "",
+        "`json`: parses records that were written before their topic got its schema. Without this option, a read of "
+        "such records is an error",
+    ),
+    Option(
         "where",
         "BS",
         "",
@@ -198,6 +219,26 @@ READING = (
 )
 WRITING = (
     Option("topic", "WT", "", "the topic of all rows; takes precedence over the `topic` column"),
+    Option(
+        "value.columns",
+        "WT",
+        "",
+        "for [topics with a schema](spark.md#topics-with-a-schema): the columns of the frame that are data, separated "
+        "by commas. Without this option, all but `key`, `headers`, `partition`, `timestamp` and the other columns of a "
+        "record",
+    ),
+    Option(
+        "key.column",
+        "WT",
+        "`key`",
+        "for topics with a schema: the column with the key, which may also be data",
+    ),
+    Option(
+        "timestamp.column",
+        "WT",
+        "`timestamp`",
+        "for topics with a schema: the column with the record's timestamp, which may also be data",
+    ),
     Option(
         "partitioner",
         "WT",
@@ -320,7 +361,7 @@ SPELLING = {name.lower(): name for name in (*(option.name for option in ALL), *S
 
 
 def names(uses: str) -> set[str]:
-    """Lower-case names of the options for any of `uses`."""
+    """Lower-case names of the options that are used by any of the kinds in `uses`, letters as in `Option.used`."""
     return {option.name.lower() for option in ALL if set(option.used) & set(uses)}
 
 

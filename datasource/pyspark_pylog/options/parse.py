@@ -7,6 +7,7 @@ order of checks, which decides the error for several invalid options, are those 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -44,6 +45,8 @@ OF_OBJECTS = (
     "maxbytesperpartition",
     "parallelism",
     "view",
+    "value.format",
+    "value.parse",
 )
 """Options for topics whose records are stored in objects."""
 ENDS = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
@@ -102,6 +105,14 @@ class ReadOptions:
     """The group to which a stream publishes its progress."""
     latest: bool = False
     """Whether to read the latest record of each key only."""
+    columns: tuple[str, ...] | None = None
+    """The columns of the frame, if the user names them."""
+    headers: bool = False
+    """Whether the frame has the column `headers`, if the user names no columns."""
+    value_format: str = "columns"
+    """Of topics with a schema: columns, struct or json."""
+    parse_json: bool = False
+    """Whether to parse records from before the schema."""
     notes: tuple[str, ...] = ()
     """Warnings about options without effect, to be logged once."""
 
@@ -131,6 +142,11 @@ class WriteOptions:
     """The topic for rows that cannot be written; None: they fail the write."""
     acks: int
     """As a commit has it."""
+    value_columns: tuple[str, ...] | None
+    """The columns of the frame that are data, if the user names them."""
+    key_column: str
+    """The column with the key, if the user names it; as `timestamp_column`."""
+    timestamp_column: str
     notes: tuple[str, ...]
     """Warnings about options without effect, to be logged once."""
 
@@ -163,7 +179,6 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
     check_order(start, end)
     _check_named(subscribe, pattern, assign, start, end)
     whole(options, "kafkaconsumer.polltimeoutms")
-    flag(options, "includeheaders", False)  # no effect with a user's schema
     return ReadOptions(
         location=location,
         subscribe=subscribe,
@@ -187,12 +202,16 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
         try_wait_ms=_or(whole(options, "fetchoffset.retryintervalms"), DEFAULT_TRY_WAIT_MS),
         group=_group(options, streaming),
         latest=_is_latest(options, streaming),
+        columns=_names(options, "columns"),
+        headers=flag(options, "includeheaders", False),  # no effect with a user's schema
+        value_format=one_of(options, "value.format", "columns", "struct", "json"),
+        parse_json="value.parse" in options and one_of(options, "value.parse", "json") == "json",
         notes=(*notes, *_read_notes(options, streaming)),
     )
 
 
-def check_load(options: Options) -> None:
-    """Check options at `load()`, before it is known whether the read is a batch or a stream.
+def load_options(options: Options) -> ReadOptions | None:
+    """The options of a `load()`, before it is known whether the read is a batch or a stream.  None: it is not a read.
 
     With an end or a view it must be a batch; without one, options invalid for a stream are also invalid for a batch.
     `CREATE TABLE` passes options that are not checked: its reads bring their options.  The same is true of a view to
@@ -202,8 +221,21 @@ def check_load(options: Options) -> None:
     to_insert = any(name in names(WRITES) - names(READS) for name in options) and not any(
         name in STRATEGIES for name in options
     )
-    if "provider" not in options and not to_insert:
-        read_options(options, streaming=not any(name in (*ENDS, "view") for name in options))
+    if "provider" in options or to_insert:
+        return None
+    return read_options(options, streaming=not any(name in (*ENDS, "view") for name in options))
+
+
+def _names(options: Options, option: str) -> tuple[str, ...] | None:
+    """Names of columns, separated by commas; None if the option is not set."""
+    if option not in options:
+        return None
+    names = tuple(name.strip() for name in options[option].split(","))
+    if "" in names:
+        raise InvalidRequest(f"option {option}: {options[option]!r} has an empty name; expected names as in id,amount")
+    if twice := [name for name, count in Counter(name.casefold() for name in names).items() if count > 1]:
+        raise InvalidRequest(f"option {option}: {twice[0]!r} is in it twice; name each column once")
+    return names
 
 
 def _is_latest(options: Options, streaming: bool) -> bool:
@@ -353,21 +385,24 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
         topic=topic,
         partitioner=_partitioner(options),
         compression=_compression(options),
-        txn_app_id=_identity(options, "txnappid"),
+        txn_app_id=_name(options, "txnappid"),
         txn_version=whole(options, "txnversion"),
         txn_from_query=flag(options, "pylog.txnfromquery", False),
         query_id=options.get("pylog.queryid"),
-        producer_id=_identity(options, "producerid"),
+        producer_id=_name(options, "producerid"),
         skip_older_batches=one_of(options, "onolderbatch", "fail", "skip") == "skip",
         checkpoint=options.get("checkpointlocation") or options.get("pylog.checkpoint"),
         dead_letters=_dead_letters(options, topic),
         acks=acks,
+        value_columns=_names(options, "value.columns"),
+        key_column=_name(options, "key.column") or "",
+        timestamp_column=_name(options, "timestamp.column") or "",
         notes=(*notes, *_write_notes(options)),
     )
 
 
-def _identity(options: Options, option: str) -> str | None:
-    """A name by which duplicate writes are recognised.  It must not be empty: such writes would all look equal."""
+def _name(options: Options, option: str) -> str | None:
+    """A name, which must not be empty: writes with an empty identity would all look equal."""
     if option in options and not options[option].strip():
         raise InvalidRequest(f"option {spelt(option)}: is empty; give a name, or leave it out")
     return options.get(option)

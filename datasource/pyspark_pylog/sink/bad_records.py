@@ -30,9 +30,13 @@ from spark_log.client.topics import auto_creates, ensure_topic, no_such_topic
 from spark_log.errors import InvalidRecord, InvalidTimestamp, InvalidTopic, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.segment.conform import Rows, header_counts
+from spark_log.segment.json_values import as_json
 from spark_log.segment.schema import HEADERS, TIMESTAMP
 from spark_log.settings import check_topic_name
 from spark_log.text import counted
+
+KEY_MAX = 100
+"""Bytes of a key in a message, at most."""
 
 
 class Topics:
@@ -90,13 +94,23 @@ class Topics:
                 self._specs = {**specs_of(self._journal.state), **self._specs}
             if name not in self._specs:
                 self._create(self._journal, name)
-        return self._specs[name]
+        return _of_bytes(self._specs[name])
 
     def _create(self, journal: Journal, name: str) -> None:
         if not auto_creates(journal.state):
             raise no_such_topic(name)
         ensure_topic(journal, name)
         self._specs = {**specs_of(journal.state), **self._specs}
+
+
+def _of_bytes(spec: TopicSpec) -> TopicSpec:
+    """Raises InvalidRecord for a topic with a schema."""
+    if spec.schema is not None:
+        raise InvalidRecord(
+            f"topic {spec.name!r} has a schema, and rows that name their topic have bytes: write the data columns of this "
+            f"topic with the option topic={spec.name}"
+        )
+    return spec
 
 
 def _distinct(names: pa.Array) -> tuple[list[str | None], Numbers]:
@@ -144,7 +158,7 @@ class Sifted(NamedTuple):
 
 def sift(piece: BatchPiece, topic: TopicSpec | None, topics: Topics, now_ms: int) -> Sifted:
     """The valid rows, and the invalid rows.  topic: of all rows, or None if rows name theirs."""
-    faults = [Fault(InvalidRecord, rows, _saying(sentence)) for sentence, rows in piece.wrong_keys]
+    faults = [Fault(InvalidRecord, rows, _saying(sentence)) for sentence, rows in piece.faults]
     if topic is not None:
         batch, at = TopicRows.of(topic, piece.rows), None
     else:
@@ -189,12 +203,22 @@ def _spread(fault: Fault, at: Numbers, piece: BatchPiece) -> Fault:
     return Fault(fault.kind, among, lambda row: fault.reason(int(np.searchsorted(at, row))))
 
 
-def refusal(bad: Bad, read: int) -> SparkLogError:
-    """The error of a write; read: number of rows that the task has checked."""
+def refusal(piece: BatchPiece, bad: Bad, read: int) -> SparkLogError:
+    """The error of a write; read: number of rows that the task has checked, with those of the piece."""
     return bad.kinds[0](
-        f"{bad.reasons[0]} ({len(bad.rows)} of {counted(read, 'row')} read so far by this task cannot be written; "
+        f"{_row(piece, bad, read)}{bad.reasons[0]} ({len(bad.rows)} of {counted(read, 'row')} read so far by this task cannot be written; "
         "badRecords=topic:NAME sends such rows to a separate topic)"
     )
+
+
+def _row(piece: BatchPiece, bad: Bad, read: int) -> str:
+    """The first bad row, if it is typed."""
+    if piece.given is None:
+        return ""
+    row, records = int(bad.rows[0]), piece.rows.records
+    key = records.column("key")[row].as_py()
+    named = "" if key is None else f" (key {key.decode('utf-8', 'backslashreplace')[:KEY_MAX]!r})"
+    return f"row {read - records.num_rows + row + 1} of this task{named}: "
 
 
 # --------------------------------------------------------------------------------------------------------- dead letters
@@ -216,13 +240,21 @@ def letters(piece: BatchPiece, bad: Bad, topic: str | None, to: TopicSpec, now_m
         "pylog.timestamp": pa.array(times.cast(pa.int64()).to_numpy() // 1000).cast(pa.string()),
     }
     old = records.column("headers") if "headers" in records.schema.names else pa.nulls(count, HEADERS)
-    arrays = {name: records.column(name) for name in ("key", "value", "timestamp")}
+    arrays = {"key": records.column("key"), "value": _values(piece, bad.rows), "timestamp": times}
     whole = pa.record_batch({**arrays, "headers": with_headers(old, added)})
     for fault in faults_of(TopicRows.of(to, Rows(whole, None)), now_ms):
         if fault.kind is not InvalidTimestamp:
             raise fault.kind(f"a bad record cannot be kept either: {fault.reason(int(fault.rows.argmax()))}")
         arrays["timestamp"] = pc.if_else(pa.array(fault.rows), pa.scalar(now_ms * 1000, TIMESTAMP), arrays["timestamp"])
     return Rows(pa.record_batch({**arrays, "headers": whole.column("headers")}), None)
+
+
+def _values(piece: BatchPiece, rows: Numbers) -> pa.Array:
+    """The values of rows; of typed ones, as JSON."""
+    at = pa.array(rows)
+    if piece.given is None:
+        return piece.rows.records.column("value").take(at)
+    return as_json(piece.given.take(at))
 
 
 def with_headers(headers: pa.Array, added: Mapping[str, pa.Array]) -> pa.Array:

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
     VarcharType,
@@ -59,12 +60,17 @@ class BatchPiece(NamedTuple):
     rows: Rows
     topics: pa.Array | None
     """The topic in each row; None if all rows have one topic."""
-    wrong_keys: Sequence[tuple[str, npt.NDArray[np.bool_]]]
-    """Faults in header keys, which were replaced here, and their rows."""
+    faults: Sequence[tuple[str, npt.NDArray[np.bool_]]]
+    """Faults in header keys and in data columns, which were replaced here, and their rows."""
+    given: pa.StructArray | None = None
+    """If the rows are typed, their values as the frame has them."""
 
 
-def written_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
-    """The columns to write.  Raises InvalidRecord that names column and type: the topic's first, then as `TYPES`."""
+def written_columns(schema: StructType, topic: str | None, instead: str = "") -> tuple[str, ...]:
+    """The columns to write.  Raises InvalidRecord that names column and type: the topic's first, then as `TYPES`.
+
+    instead:  what else to do if there is no column `value`.
+    """
     found = {field.name: field.dataType for field in schema.fields}
     if twice := sorted(name for name, count in Counter(schema.names).items() if count > 1):
         raise InvalidRecord(
@@ -76,15 +82,21 @@ def written_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
         check_names(found, ["topic"], NEAR_REQUIRED)
         raise InvalidRecord("which topic? set the option 'topic', or give the frame a column 'topic'")
     for name in TYPES:
-        if name in found and not _fits(name, found[name]):
-            raise InvalidRecord(f"column {name!r} is {found[name].simpleString()}, expected {EXPECTED[name]}")
+        if name in found:
+            check_type(name, StructField(name, found[name]))
         if name == "value" and name not in found:
             check_names(found, [name], NEAR_REQUIRED)
             raise InvalidRecord(
-                f"there is no column 'value' to write; the frame has {', '.join(schema.names) or 'no columns'}"
+                f"there is no column 'value' to write; the frame has {', '.join(schema.names) or 'no columns'}{instead}"
             )
     check_names(found, [name for name in TYPES if name != "topic" or topic is None])
     return tuple(name for name in found if name in TYPES)
+
+
+def check_type(name: str, field: StructField) -> None:
+    """Raises InvalidRecord if a column cannot be a record's column of that name."""
+    if not _fits(name, field.dataType):
+        raise InvalidRecord(f"column {field.name!r} is {field.dataType.simpleString()}, expected {EXPECTED[name]}")
 
 
 def _fits(name: str, type_: DataType) -> bool:
@@ -98,7 +110,7 @@ def pieces(columns: Sequence[str], batch: pa.RecordBatch, now_ms: int) -> Iterat
     topics = arrays.pop("topic", None)
     wrong = wrong_keys(arrays["headers"]) if "headers" in arrays else []
     if wrong:
-        arrays["headers"] = _with_keys(arrays["headers"])
+        arrays["headers"] = with_keys(arrays["headers"])
     at = 0
     for good in conform(pa.record_batch(arrays), now_us=now_ms * 1000):
         end = at + good.records.num_rows
@@ -110,7 +122,7 @@ def pieces(columns: Sequence[str], batch: pa.RecordBatch, now_ms: int) -> Iterat
         at = end
 
 
-def _with_keys(headers: pa.Array) -> pa.Array:
+def with_keys(headers: pa.Array) -> pa.Array:
     """Headers with keys that can be stored, so that the row can be kept: an empty key, or one with U+FFFD."""
     entries = headers.flatten()
     encoded = pc.fill_null(pc.struct_field(entries, "key"), "").dictionary_encode()

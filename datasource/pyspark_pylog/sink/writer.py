@@ -32,7 +32,16 @@ from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.sink.bad_records import Topics, letters, refusal, sift
 from pyspark_pylog.sink.exactly_once import commit_sink_batch, commit_stream_batch, commit_version
-from pyspark_pylog.sink.write_columns import pieces, written_columns
+from pyspark_pylog.sink.typed_frame import (
+    TypedFrame,
+    check_bytes,
+    check_dead_letters,
+    check_no_names,
+    has_data_columns,
+    typed_frame,
+    typed_pieces,
+)
+from pyspark_pylog.sink.write_columns import BatchPiece, pieces, written_columns
 from pyspark_pylog.task_metadata import journal_since, newest_journal
 from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.producing.commit import PlainProducer
@@ -41,7 +50,8 @@ from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, specs_o
 from spark_log.client.producing.upload import Uploaded, Uploader
 from spark_log.client.topics import DEAD_LETTER_CONFIGS, ensure_topic
 from spark_log.clock import SystemClock
-from spark_log.errors import InvalidRequest
+from spark_log.errors import InvalidRequest, NoLog
+from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import upload_epoch
 from spark_log.journal.replica_puts import ReplicaPuts
 from spark_log.metadata.decide.commits import Committed
@@ -73,7 +83,9 @@ class Begun:
 
     options: WriteOptions
     columns: tuple[str, ...]
-    """The columns of the frame that are written."""
+    """The columns of the frame that are written; none if it has data columns."""
+    typed: TypedFrame | None
+    """For a frame with data columns."""
     log: PlannedLog
     """Its version is the upload epoch."""
     specs: Mapping[str, TopicSpec]
@@ -105,19 +117,44 @@ def _refuse_overwrite(overwrite: bool) -> None:
 
 def _begin(options: WriteOptions, schema: StructType) -> Begun:
     prepare_process()
+    columns, typed, journal = _checked(options, schema)
+    if options.dead_letters is not None:
+        ensure_topic(journal, options.dead_letters, DEAD_LETTER_CONFIGS)
+    state = journal.newest
+    if options.dead_letters is not None:
+        check_dead_letters(topic_spec(state, options.dead_letters))
+    log = planned_log(options.location, journal, state.version)
+    targets = {group: targets_of(state, group, acks=options.acks) for group in state.placement_groups}
+    if options.topic is None:
+        return Begun(options, columns, typed, log, specs_of(state), targets)
+    known = [name for name in (options.topic, options.dead_letters) if name is not None]
+    specs = {name: topic_spec(state, name) for name in known}
+    if typed is not None:
+        specs[options.topic] = specs[options.topic]._replace(schema=typed.schema)
+    return Begun(options, columns, typed, log, specs, targets)
+
+
+def _checked(options: WriteOptions, schema: StructType) -> tuple[tuple[str, ...], TypedFrame | None, Journal]:
+    """The columns of the frame, checked, and the log with the topic."""
+    if has_data_columns(schema, options):
+        return _checked_data(options, schema)
     columns = written_columns(schema, options.topic)
     journal = kept_journal(options.location, create=True)
     if options.topic is not None:
         ensure_topic(journal, options.topic)
-    if options.dead_letters is not None:
-        ensure_topic(journal, options.dead_letters, DEAD_LETTER_CONFIGS)
-    state = journal.newest
-    log = planned_log(options.location, journal, state.version)
-    targets = {group: targets_of(state, group, acks=options.acks) for group in state.placement_groups}
-    if options.topic is None:
-        return Begun(options, columns, log, specs_of(state), targets)
-    known = [name for name in (options.topic, options.dead_letters) if name is not None]
-    return Begun(options, columns, log, {name: topic_spec(state, name) for name in known}, targets)
+        check_bytes(topic_spec(journal.newest, options.topic))
+    check_no_names(options)
+    return columns, None, journal
+
+
+def _checked_data(options: WriteOptions, schema: StructType) -> tuple[tuple[str, ...], TypedFrame | None, Journal]:
+    """The same for data columns.  Nothing is created for a frame that cannot be written."""
+    try:
+        journal = kept_journal(options.location)
+    except NoLog:
+        written_columns(schema, options.topic)
+        raise
+    return (), typed_frame(journal, schema, options), journal
 
 
 def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
@@ -157,18 +194,24 @@ def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader)
     all_to = begun.specs[options.topic] if options.topic is not None else None
     read, count, reason = 0, 0, ""
     for batch in batches:
-        for piece in pieces(begun.columns, batch, clock.now_ms()):
+        for piece in _pieces(begun, batch, clock.now_ms()):
             now_ms = clock.now_ms()
             good, bad = sift(piece, all_to, topics, now_ms)
             read += piece.rows.records.num_rows
             if bad is not None:
                 if options.dead_letters is None:
-                    raise refusal(bad, read)
+                    raise refusal(piece, bad, read)
                 to = begun.specs[options.dead_letters]
                 uploader.add(TopicRows.of(to, letters(piece, bad, options.topic, to, now_ms)))
                 count, reason = count + len(bad.rows), reason or bad.reasons[0]
             uploader.add(good)
     return count, reason
+
+
+def _pieces(begun: Begun, batch: pa.RecordBatch, now_ms: int) -> Iterator[BatchPiece]:
+    if begun.typed is not None:
+        return typed_pieces(begun.typed, batch, now_ms)
+    return pieces(begun.columns, batch, now_ms)
 
 
 class LogWriter(DataSourceArrowWriter):

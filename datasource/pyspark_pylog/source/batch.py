@@ -17,6 +17,7 @@ from pyspark_pylog.driver_log import tell
 from pyspark_pylog.open_log import journal_of, patiently, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
+from pyspark_pylog.source.data_columns import planned_data
 from pyspark_pylog.source.growth import basis_of, ends_with_groups
 from pyspark_pylog.source.query_pins import query_of_task
 from pyspark_pylog.source.ranges import batch_ranges, is_fixed, is_open
@@ -73,13 +74,16 @@ class LogReader(DataSourceReader):
     def _planned(self) -> Sequence[InputPartition]:
         journal = journal_of(self.options.location)
         ranges, reads = self._plan(journal)
+        data = planned_data(journal.state, reads, self.schema, self.options)
         dealt, log = deal_out(reads, self.options), planned_log(self.options.location, journal)
         if self._ends_early(ranges):
-            return [ReadTask(number, log, reads) for number, reads in enumerate(dealt) if reads]
+            return [ReadTask(number, log, reads, data=data) for number, reads in enumerate(dealt) if reads]
         at_once = self.options.parallelism or cores()
         dealt += [[] for _ in range(min_tasks(at_once) - len(dealt))]
         basis, tasks = self._basis(ranges, dealt, at_once)
-        return [ReadTask(number, log, reads, basis if number < tasks else None) for number, reads in enumerate(dealt)]
+        return [
+            ReadTask(number, log, reads, basis if number < tasks else None, data) for number, reads in enumerate(dealt)
+        ]
 
     def _ends_early(self, ranges: Sequence[OffsetRange]) -> bool:
         """Whether records cannot be added: all ends are offsets or times."""

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.planned_log import PlannedLog
+from pyspark_pylog.source.data_columns import DataColumns, names_of, value_of
 from pyspark_pylog.source.read_columns import stored_columns, to_batch
 from pyspark_pylog.source.read_task import ReadTask, fetched
 from pyspark_pylog.source.splits import TASK_BYTES_MIN, decode_reads, encode_reads, split_by_bytes
@@ -40,8 +41,9 @@ class LatestTask(ReadTask):
         view: Sequence[SliceRead],
         ranges: Sequence[OffsetRange] = (),
         count: int = 0,
+        data: DataColumns | None = None,
     ) -> None:
-        super().__init__(number, log, reads)
+        super().__init__(number, log, reads, data=data)
         self.log = log.of_reads(*reads, *view)
         self.view = tuple(view)
         """All reads of the partitions of `reads`, from the first of these to the end of the view."""
@@ -56,7 +58,8 @@ class LatestTask(ReadTask):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         reads, view = decode_reads(state["reads"]), decode_reads(state["view"])
-        self.__init__(state["number"], state["log"], reads, view, state["ranges"], state["count"])  # type: ignore[misc]
+        more = (state["ranges"], state["count"], state["data"])
+        self.__init__(state["number"], state["log"], reads, view, *more)  # type: ignore[misc]
 
 
 def divide(view: Sequence[SliceRead], where: Condition, count: int) -> list[list[SliceRead]]:
@@ -91,12 +94,12 @@ def from_first(view: Sequence[SliceRead], reads: Sequence[SliceRead]) -> list[Sl
 
 def read_latest(task: LatestTask, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The matching records of a task, as Spark's batches."""
-    store = task.log.objects()
+    store, stored, value = task.log.objects(), names_of(task.data), value_of(task.data)
 
     def fetch(reads: Sequence[SliceRead], columns: Sequence[str], where: Condition) -> Iterator[Fetched]:
         of_view = replace(options, where=where, latest=True)
         for read, coming in asked_ahead(store, reads):
-            yield from fetched(task.log, store, read, columns, of_view, coming)
+            yield from fetched(task.log, store, read, columns, of_view, coming, value)
 
-    for part in fetch_latest(task.reads, task.view, stored_columns(schema), options.where, fetch):
-        yield only_matching(to_batch(part, schema), part, options.where)
+    for part in fetch_latest(task.reads, task.view, stored_columns(schema, stored), options.where, fetch):
+        yield only_matching(to_batch(part, schema, stored), part, options.where)

@@ -19,6 +19,7 @@ from pyspark_pylog.driver_log import notice, tell
 from pyspark_pylog.open_log import journal_of, patiently, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
+from pyspark_pylog.source.data_columns import check_reads, planned_data
 from pyspark_pylog.source.growth import ends_with_groups, partitions_there, ranges_at
 from pyspark_pylog.source.latest_task import LatestTask, divide, from_first, read_latest
 from pyspark_pylog.source.loss import report
@@ -73,18 +74,19 @@ class LatestReader(DataSourceReader):
             return task
         shares = divide(view, self.options.where, task.count)
         reads = shares[task.number] if task.number < len(shares) else []
-        return LatestTask(task.number, task.log, reads, from_first(view, reads))
+        return LatestTask(task.number, task.log, reads, from_first(view, reads), data=task.data)
 
     def _planned(self) -> Sequence[InputPartition]:
         journal = journal_of(self.options.location)
         state, ranges, view = self._plan(journal)
+        data = planned_data(state, view, self.schema, self.options)
         at_once = self.options.parallelism or cores()
         shares = divide(view, self.options.where, at_once)
         if not self._ends_early(ranges):
             shares += [[] for _ in range(min_tasks(at_once) - len(shares))]
         log = planned_log(self.options.location, journal, state.version)
         return [
-            LatestTask(number, log, reads, from_first(view, reads), ranges, len(shares))
+            LatestTask(number, log, reads, from_first(view, reads), ranges, len(shares), data)
             for number, reads in enumerate(shares)
         ]
 
@@ -113,19 +115,21 @@ class LatestReader(DataSourceReader):
             pin = decode(agreed_value(task.log, query.pin, lambda journal: encode(pin_of(journal.state))), Pin)
             if pin.version == task.log.version:
                 return None
-            return decode(agreed_value(task.log, query.growth, partial(self._plan_at, pin, task.ranges)), View).reads
+            return decode(agreed_value(task.log, query.growth, partial(self._plan_at, pin, task)), View).reads
         except (StorageUnavailable, ObjectNotFound):
             raise
         except StorageError as error:
             notice(logging.WARNING, f"read only ({error}): records added since this frame was planned are not read")
             return None
 
-    def _plan_at(self, pin: Pin, planned: Sequence[OffsetRange], journal: Journal) -> bytes:
+    def _plan_at(self, pin: Pin, task: LatestTask, journal: Journal) -> bytes:
         state = state_at(journal, pin.version)
         ends: dict[str, dict[int, int]] = {}
         if ends_with_groups(self.options):
             ends = group_offsets(state, self.options, partitions_there(pin.topics, self.options))
-        ranges, losses = ranges_at(pin.topics, planned, self.options, ends)
+        ranges, losses = ranges_at(pin.topics, task.ranges, self.options, ends)
         report(losses, self.options.fail_on_data_loss)
         where = condition_of_view(self.options.where)
-        return encode(View(reads=plan_matching(journal, ranges, where, state=state)))
+        view = plan_matching(journal, ranges, where, state=state)
+        check_reads(state, view, task.data)
+        return encode(View(reads=view))

@@ -38,6 +38,12 @@ def asked_for(options: ReadOptions, names: Iterable[str], count: Callable[[str],
     return [TopicPartition(name, number) for name in wanted for number in range(count(name))]
 
 
+def topics_asked_for(options: ReadOptions, names: Iterable[str]) -> list[str]:
+    """The topics that the options request, of existing ones."""
+    topics = {tp.topic for tp in options.assign}.union(options.subscribe)
+    return sorted(name for name in names if name in topics or (options.pattern and finds(options.pattern, name)))
+
+
 def is_asked_for(options: ReadOptions, tp: TopicPartition) -> bool:
     """Whether the options request a partition, even if it does not exist."""
     if options.pattern:

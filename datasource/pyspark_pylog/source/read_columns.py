@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from spark_log.client.reading.fetch import Fetched
 from spark_log.errors import InvalidRequest
+from spark_log.schema.struct_json import from_json, to_json
 from spark_log.segment.schema import HEADERS
 
 TYPES = {
@@ -22,6 +25,8 @@ TYPES = {
     "timestampType": ("int", pa.int32()),
     "headers": ("array<struct<key:string,value:binary>>", HEADERS),
 }
+NO_DATA: Mapping[str, str] = MappingProxyType({})
+"""No data columns."""
 BATCH_ROWS = 10_000
 """The default maximum of a stored batch."""
 STORED = ("key", "value", "timestamp", "headers")
@@ -30,30 +35,57 @@ STORED = ("key", "value", "timestamp", "headers")
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema to yield for a Spark schema: all columns, or a projection by the user.
 
-    Raises InvalidRequest for a column that does not exist, has another type, or excludes nulls inside of headers.
+    Columns that a record does not have are data columns (`data_columns.py`), and so is a struct `value`.
+    Raises InvalidRequest for a column of a record that has another type, for a type that no column has, and for a type
+    that excludes nulls inside.
     """
-    fields = []
-    for field in schema.fields:
-        if field.name not in TYPES:
+    return pa.schema([_arrow_field(field) for field in schema.fields])
+
+
+def record_schema(schema: StructType) -> pa.Schema:
+    """The same for a topic that has no data columns."""
+    found = arrow_schema(schema)
+    for field in found:
+        if field.name not in TYPES or pa.types.is_struct(field.type):
             raise InvalidRequest(f"schema: there is no column {field.name!r}; possible are {', '.join(TYPES)}")
-        spark_type, arrow_type = TYPES[field.name]
-        if field.dataType.simpleString() != spark_type:
-            raise InvalidRequest(
-                f"schema: column {field.name!r} is {spark_type}, not {field.dataType.simpleString()}; cast it after load"
-            )
-        if (found := _spelled(field.dataType)) != spark_type:
-            raise InvalidRequest(
-                f"schema: column {field.name!r} is {found}, which excludes nulls inside it; expected {field.name} {spark_type}: "
-                "leave out NOT NULL and containsNull=False within the type, and filter after load"
-            )
-        fields.append(pa.field(field.name, arrow_type, field.nullable))
-    return pa.schema(fields)
+    return found
+
+
+def _arrow_field(field: StructField) -> pa.Field:
+    spark_type, arrow_type = TYPES.get(field.name, ("", None))
+    is_data = arrow_type is None or (field.name == "value" and isinstance(field.dataType, StructType))
+    if is_data:
+        arrow_type = _data_type(field)
+        spark_type = field.dataType.simpleString()
+    if field.dataType.simpleString() != spark_type:
+        raise InvalidRequest(
+            f"schema: column {field.name!r} is {spark_type}, not {field.dataType.simpleString()}; cast it after load"
+        )
+    if (found := _spelled(field.dataType)) != spark_type:
+        raise InvalidRequest(
+            f"schema: column {field.name!r} is {found}, which excludes nulls inside it; expected {field.name} {spark_type}: "
+            "leave out NOT NULL and containsNull=False within the type, and filter after load"
+        )
+    return pa.field(field.name, arrow_type, field.nullable)
+
+
+def _data_type(field: StructField) -> pa.DataType:
+    """Raises InvalidSchema, a kind of InvalidRequest, for a type that no column of a topic has."""
+    return from_json(StructType([field]).json()).field(0).type
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The Spark schema of columns, all nullable."""
+    return StructType.fromJson(json.loads(to_json(pa.schema([field.with_nullable(True) for field in schema]))))
 
 
 def _spelled(type_: DataType) -> str:
     """A type as text, including whether nulls are possible inside it."""
     if isinstance(type_, ArrayType):
         return f"array<{_spelled(type_.elementType)}{'' if type_.containsNull else ' NOT NULL'}>"
+    if isinstance(type_, MapType):
+        value = f"{_spelled(type_.valueType)}{'' if type_.valueContainsNull else ' NOT NULL'}"
+        return f"map<{_spelled(type_.keyType)},{value}>"
     if isinstance(type_, StructType):
         return f"struct<{','.join(map(_member, type_.fields))}>"
     return type_.simpleString()
@@ -63,13 +95,19 @@ def _member(field: StructField) -> str:
     return f"{field.name}:{_spelled(field.dataType)}{'' if field.nullable else ' NOT NULL'}"
 
 
-def stored_columns(schema: pa.Schema) -> Sequence[str]:
-    """The columns that are stored in objects and must be decoded."""
-    return [name for name in schema.names if name in STORED]
+def stored_columns(schema: pa.Schema, data: Mapping[str, str] = NO_DATA) -> Sequence[str]:
+    """The columns that are stored in objects and must be decoded, by their names there.
+
+    data:  the names of data columns in objects.
+    """
+    return [data.get(name, name) for name in schema.names if name in STORED or name in data]
 
 
-def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
-    """Fetched records with the columns of `schema`.  Raises InvalidRequest for nulls that a user's schema excludes."""
+def to_batch(part: Fetched, schema: pa.Schema, data: Mapping[str, str] = NO_DATA) -> pa.RecordBatch:
+    """Fetched records with the columns of `schema`.  Raises InvalidRequest for nulls that a user's schema excludes.
+
+    data:  the names of data columns in objects.
+    """
     rows, read = part.records.num_rows, part.read
     columns = []
     for name in schema.names:
@@ -85,7 +123,7 @@ def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
             case "headers":
                 columns.append(_or_null(part.records.column(name)))
             case _:
-                columns.append(part.records.column(name))
+                columns.append(part.records.column(data.get(name, name)))
         if columns[-1].null_count and not schema.field(name).nullable:
             raise InvalidRequest(
                 f"schema: column {name!r} is NOT NULL there, and null between offsets {part.offsets[0]} and {part.offsets[-1]} "

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.planned_log import PlannedLog
+from pyspark_pylog.source.data_columns import DataColumns, check_reads, names_of, value_of
 from pyspark_pylog.source.growth import (
     NONE,
     Basis,
@@ -46,18 +47,28 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.read_failover import NOT_READ, CopiesAway
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
+from spark_log.segment.value_read import ValueRead
 from spark_log.store.base import ObjectStore
 
 
 class ReadTask(InputPartition):
     """One task, as planned by the driver."""
 
-    def __init__(self, number: int, log: PlannedLog, reads: Sequence[SliceRead], basis: bytes | None = None) -> None:
+    def __init__(
+        self,
+        number: int,
+        log: PlannedLog,
+        reads: Sequence[SliceRead],
+        basis: bytes | None = None,
+        data: DataColumns | None = None,
+    ) -> None:
         super().__init__(number)
         self.number = number
         self.log = log.of_reads(*reads)
         self.reads = tuple(reads)
         self._basis = basis
+        self.data = data
+        """The data columns of the frame, if it has any."""
 
     @cached_property
     def basis(self) -> Basis | None:
@@ -65,10 +76,12 @@ class ReadTask(InputPartition):
         return None if self._basis is None else decode_basis(self._basis)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"number": self.number, "log": self.log, "reads": encode_reads(self.reads), "basis": self._basis}
+        reads = encode_reads(self.reads)
+        return {"number": self.number, "log": self.log, "reads": reads, "basis": self._basis, "data": self.data}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["number"], state["log"], decode_reads(state["reads"]), state["basis"])  # type: ignore[misc]
+        reads = decode_reads(state["reads"])
+        self.__init__(state["number"], state["log"], reads, state["basis"], state["data"])  # type: ignore[misc]
 
 
 class PinnedQuery:
@@ -140,6 +153,7 @@ class PinnedQuery:
         ranges, losses = additions(pin.topics, self._options, self._basis, ends)
         report(losses, self._options.fail_on_data_loss)
         reads = plan_matching(journal, ranges, self._options.where, state=state)
+        check_reads(state, reads, self._task.data)
         return Growth(tasks=split_growth(reads, self._basis), ends=ends)
 
 
@@ -161,22 +175,28 @@ def read_pinned(
 ) -> Iterator[pa.RecordBatch]:
     """Run a task of a batch read: ask for its first objects, and agree on a version meanwhile."""
     begun = begin(task.log.objects(), task.reads)
-    return read_batches(task.log, query.reads(), schema, options, begun)
+    return read_batches(task.log, query.reads(), schema, options, begun, task.data)
 
 
 def read_batches(
-    log: PlannedLog, reads: Sequence[SliceRead], schema: pa.Schema, options: ReadOptions, begun: Begun | None = None
+    log: PlannedLog,
+    reads: Sequence[SliceRead],
+    schema: pa.Schema,
+    options: ReadOptions,
+    begun: Begun | None = None,
+    data: DataColumns | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The matching records of planned reads, as Spark's batches.
 
     begun:  requests that were sent before.
+    data:   the data columns of `schema`.
     """
-    store = log.objects()
-    columns = columns_to_read(stored_columns(schema), options.where)
+    store, stored, value = log.objects(), names_of(data), value_of(data)
+    columns = columns_to_read(stored_columns(schema, stored), options.where)
     for read, coming in asked_ahead(store, reads, begun or {}):
-        for part in fetched(log, store, read, columns, options, coming):
+        for part in fetched(log, store, read, columns, options, coming, value):
             if part.records.num_rows:
-                yield only_matching(to_batch(part, schema), part, options.where)
+                yield only_matching(to_batch(part, schema, stored), part, options.where)
 
 
 def fetched(
@@ -186,15 +206,16 @@ def fetched(
     columns: Sequence[str],
     options: ReadOptions,
     coming: Coming | None = None,
+    value: ValueRead | None = None,
 ) -> Iterator[Fetched]:
     """The records of a read.  If its object cannot be found, the records are planned again by offset."""
     at = read.start
     try:
-        for part in fetch(store, read, columns, options.where.window, coming):
+        for part in fetch(store, read, columns, options.where.window, coming, value):
             yield part
             at = part.end
     except NOT_READ as error:
-        yield from _again(log, store, replace(read, start=at), columns, options, error)
+        yield from _again(log, store, replace(read, start=at), columns, options, error, value)
 
 
 def _again(
@@ -204,6 +225,7 @@ def _again(
     columns: Sequence[str],
     options: ReadOptions,
     error: ObjectNotFound | CopiesAway,
+    value: ValueRead | None,
 ) -> Iterator[Fetched]:
     """Records that were merged into another object.  Those that are not in the log any more are lost.
 
@@ -224,7 +246,7 @@ def _again(
     newest = journal.objects
     for new in plan_matching(journal, [rest], options.where):
         if new.slice.object != read.slice.object or _knows_more(newest, store):
-            yield from fetched(log, newest, new, columns, options)
+            yield from fetched(log, newest, new, columns, options, value=value)
         elif fail or isinstance(error, CopiesAway):
             raise error
         else:

@@ -31,6 +31,7 @@ from pyspark_pylog.source.rate_limits import byte_budgets, end_within, is_due, s
 from pyspark_pylog.source.read_task import ReadTask, read_batches
 from pyspark_pylog.source.resume import check_target, check_topics, go_on, planned_ranges, split_at
 from pyspark_pylog.source.splits import cores
+from pyspark_pylog.source.stream_columns import StreamColumns
 from pyspark_pylog.spark_compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.consuming.poll_interval import PollBackoff
@@ -81,6 +82,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self._target: Offset | None = None
         """The end of an available-now run."""
         self._latest: dict[str, Any] | None = None
+        self._columns = StreamColumns(schema, options)
         self._told_losses: set[Loss] = set()
         self._told = False
         self._idle_since_ms = -math.inf
@@ -110,6 +112,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         with plain_errors():
             if self._initial is None:
                 state = self._refreshed()
+                self._columns.start(state)
                 tps = wanted_partitions(state, self.options)
                 standing = self._progress.standing(state, tps, self.options.fail_on_data_loss)
                 starts = start_offsets(self.journal, self.options, tps, standing)
@@ -176,7 +179,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             if isinstance(partition, LatestTask):
                 yield from read_latest(partition, self.schema, self.options)
             else:
-                yield from read_batches(partition.log, partition.reads, self.schema, self.options)
+                yield from read_batches(partition.log, partition.reads, self.schema, self.options, data=partition.data)
 
     # -------------------------------------------------------------------------------------------------------- decisions
 
@@ -383,8 +386,12 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         """Tasks for the parts of the ranges before and after the ends of the view that the query begins with."""
         before, after = split_at(ranges, latest)
         log = planned_log(self.options.location, self.journal)
-        dealt = deal_out(plan_matching(self.journal, after, self.options.where, state=state), self.options)
-        tasks: list[InputPartition] = [ReadTask(number, log, reads) for number, reads in enumerate(dealt) if reads]
+        planned = plan_matching(self.journal, after, self.options.where, state=state)
+        data = self._columns.of(state, planned)
+        dealt = deal_out(planned, self.options)
+        tasks: list[InputPartition] = [
+            ReadTask(number, log, reads, data=data) for number, reads in enumerate(dealt) if reads
+        ]
         if before:
             tasks += self._latest_tasks(before, latest, len(tasks), log, state)
         return tasks
@@ -395,9 +402,10 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         where = condition_of_view(self.options.where)
         whole = [rng._replace(end=latest[TopicPartition(rng.topic, rng.partition)]) for rng in ranges]
         view = plan_matching(self.journal, whole, where, state=state)
+        data = self._columns.of(state, view)
         shares = divide(upto(view, ranges), self.options.where, self.options.parallelism or cores())
         return [
-            LatestTask(number, log, reads, from_first(view, reads))
+            LatestTask(number, log, reads, from_first(view, reads), data=data)
             for number, reads in enumerate(shares, first)
             if reads
         ]

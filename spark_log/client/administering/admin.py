@@ -33,7 +33,7 @@ from spark_log.client.administering.transactional_ids import (
     list_transactions,
 )
 from spark_log.client.reading.resolve import offsets_for_times, partition_of, resolve
-from spark_log.client.topics import create_command, new_topic_id
+from spark_log.client.topics import create_command, new_topic_id, set_schema
 from spark_log.client.validate import new_topics, partition_count, partition_keys, several, times_ms
 from spark_log.errors import InvalidRequest
 from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
@@ -63,11 +63,13 @@ from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.pending import lost_ranges
 from spark_log.metadata.reassignments import PartitionReassignment
 from spark_log.metadata.records import GroupCommit, OffsetEntry, Piece
+from spark_log.metadata.schemas import schemas_of
 from spark_log.metadata.shared_groups import members_in_force
 from spark_log.metadata.state import LostRange, Partition, State, TopicKey
 from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, Slice, TopicPartition
 from spark_log.net.client import HttpLink
 from spark_log.positions import At, Latest, parse_position
+from spark_log.schema.topic_schema import TopicSchema, as_schema
 from spark_log.settings import (
     CLUSTER_CONFIGS,
     TOPIC_CONFIGS,
@@ -117,6 +119,22 @@ class Admin:
             replies = several(self._journal.refresh(), self._journal.context.clock.now_ms()).reply
             return dict(zip(commands, replies, strict=True))
         return self._carry_out(commands)
+
+    def alter_schema(self, topic: str, schema: object) -> int:
+        """Give a topic a schema, or the next version of it, and return the version.
+
+        Records that the topic has are not changed; earlier values stay bytes.  Later versions may add nullable columns,
+        widen numbers, and make columns nullable.
+
+        schema:  all columns: an Arrow schema, DDL (`"id BIGINT NOT NULL, name STRING"`) or a Spark `StructType`.
+        Raises InvalidSchema, IncompatibleSchema, UnknownTopicOrPartition.
+        """
+        return set_schema(self._journal, topic, as_schema(schema)).version
+
+    def describe_schema(self, topic: str) -> list[TopicSchema]:
+        """All versions of a topic's schema, oldest first; none if its values are bytes."""
+        state = self._journal.refresh()
+        return list(schemas_of(state, topic_named(state, topic)[0]))
 
     def delete_topics(self, topics: Iterable[str]) -> None:
         """Delete topics.  Their names can be used again immediately.  The next maintenance removes their records."""

@@ -34,7 +34,8 @@ from spark_log.client.consuming.state_updates import StateUpdates
 from spark_log.client.consuming.subscribed_topics import SubscribedTopics
 from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.resolve import bounds, offsets_for_times, partition_of, timestamps_ms
-from spark_log.client.reading.scan_batches import SCAN_SCHEMA, to_batch
+from spark_log.client.reading.scan_batches import record_columns, scan_schema, to_batch
+from spark_log.client.reading.typed import common_read, in_form
 from spark_log.client.validate import timeout, times_ms
 from spark_log.errors import (
     InvalidRequest,
@@ -212,14 +213,21 @@ class Consumer:
     def poll_arrow(self, timeout_ms: float = 0, max_records: int | None = None) -> pa.Table:
         """Like `poll`, but returns a table of topic, partition, offset, key, value, timestamp and headers.
 
-        Nothing is deserialized.  Without `max_records`, the table has at most about `fetch_max_bytes`.
+        Nothing is deserialized.  Without `max_records`, the table has at most about `fetch_max_bytes`.  Values of a
+        topic with a schema are its columns, or what the setting `value_format` says.
         """
         self._discard_buffered()
         parts = self._wait(timeout_ms, _limit(max_records, 2**63 - 1), self._settings["fetch_max_bytes"])
+        formats = self._settings["value_format"], self._settings["value_parse"]
+        names = [self._state.topics[topic_id].name for topic_id in self._assignment.positions.topics()]
+        value = common_read(self._state, names, *formats)
+        schema = scan_schema(None, value)
+        columns = record_columns(schema, value)
+        batches = [to_batch(in_form(part, columns, value), schema) for part in parts]
         for part in parts:
             tp = TopicPartition(part.read.topic, part.read.partition)
             self._assignment.positions[tp].position = part.end
-        return pa.Table.from_batches([to_batch(part, SCAN_SCHEMA) for part in parts], schema=SCAN_SCHEMA)
+        return pa.Table.from_batches(batches, schema=schema)
 
     def _wait(self, timeout_ms: float, rows: int, size: int | None) -> list[Fetched]:
         """Available records; nothing only after `timeout_ms`."""
@@ -423,7 +431,8 @@ class Consumer:
         return {tp for tp, fetch_position in self._assignment.positions.items() if fetch_position.paused}
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many records of each assigned partition have not been returned yet."""
+        """How many records of each assigned partition have not been returned yet.  Offsets without a record count, as
+        in Kafka."""
         self._ensure_assigned()
         ends = self.end_offsets(tuple(self._assignment.positions))
         return {tp: max(0, end - self.position(tp)) for tp, end in ends.items()}

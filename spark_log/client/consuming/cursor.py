@@ -15,6 +15,7 @@ import pyarrow as pa
 from spark_log.client.reading.fetch import Coming, Fetched, asked_together
 from spark_log.client.reading.plan import OffsetRange, SliceRead, plan_reads
 from spark_log.client.reading.scan_batches import RECORD_COLUMNS, fetch_asked, fetch_ranges
+from spark_log.client.reading.typed import in_form
 from spark_log.errors import CorruptObject, DataLoss, RecordDeserialization, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.journal.read_failover import NOT_READ
@@ -66,7 +67,15 @@ class JointRead:
         asked: dict[TopicKey, list[tuple[SliceRead, Coming | None]]] = {}
         for read, coming in asked_together(self._journal.objects_near(self._rack), reads):
             asked.setdefault((read.topic_id, read.partition), []).append((read, coming))
-        return {key: fetch_asked(self._journal, pairs, RECORD_COLUMNS, rack=self._rack) for key, pairs in asked.items()}
+        return {key: self._fetched(key, pairs) for key, pairs in asked.items()}
+
+    def _fetched(self, key: TopicKey, pairs: Iterable[tuple[SliceRead, Coming | None]]) -> Iterator[Fetched]:
+        return fetch_asked(self._journal, pairs, columns_of(self._journal.state, key), rack=self._rack)
+
+
+def columns_of(state: State, key: TopicKey) -> Sequence[str] | None:
+    """The columns that are fetched of a partition: those of records; None, as they are stored, if there is a schema."""
+    return None if key[0] in state.schemas else RECORD_COLUMNS
 
 
 class Cursor:
@@ -134,7 +143,7 @@ class Cursor:
             part = next(self._coming, None)
             if part is None:
                 reads = plan_reads(self._journal, [ahead])
-                self._coming = fetch_ranges(self._journal, reads, RECORD_COLUMNS, rack=self._rack)
+                self._coming = fetch_ranges(self._journal, reads, columns_of(state, self._key), rack=self._rack)
                 part = next(self._coming)
         return part
 
@@ -184,6 +193,7 @@ def to_records(
     part: Fetched, decode_key: Coder, decode_value: Coder
 ) -> tuple[list[ConsumerRecord], RecordDeserialization | None]:
     """Records as Python values, up to the first one that cannot be deserialized, and the error of that one."""
+    part = in_form(part, RECORD_COLUMNS)
     keys, no_key = _decoded(part, "key", decode_key)
     values, no_value = _decoded(part, "value", decode_value)
     times = (_micros(part.records.column("timestamp")) // 1000).tolist()

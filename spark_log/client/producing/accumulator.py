@@ -36,6 +36,7 @@ class TopicQueue:
         "partitions",
         "rare",
         "topic",
+        "typed",
     )
 
     def __init__(self, topic: str, urge: Callable[[], None], threads: Threads) -> None:
@@ -43,6 +44,8 @@ class TopicQueue:
         self._urge = urge
         self._threads = threads
         self.partitions = 0
+        self.typed = False
+        """The topic has a schema: values are dicts."""
         self.limit = 0
         """Size limit of a record, in bytes."""
         self.full = 0
@@ -63,7 +66,7 @@ class TopicQueue:
 
     def follow(self, spec: TopicSpec, record_bytes_max: int, batch_bytes: int) -> None:
         """Update the limits from the topic's current spec."""
-        self.partitions = spec.partitions
+        self.partitions, self.typed = spec.partitions, spec.schema is not None
         self.limit = min(record_bytes_max, spec.max_message_bytes)
         self.full = batch_bytes * spec.partitions
 

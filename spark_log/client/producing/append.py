@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from spark_log.client.producing.commit import Identity, PlainProducer, commit_uploads, offsets_by_name
-from spark_log.client.producing.topic_rules import topic_spec
+from spark_log.client.producing.typed_writes import rows_of, spec_for
 from spark_log.client.producing.upload import Uploaded, Uploader
 from spark_log.client.topics import ensure_topic
 from spark_log.errors import InvalidRequest, SequenceConflict
@@ -18,7 +18,7 @@ from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.replicas import Targets, targets_of
 from spark_log.model import ACKS_ALL, ACKS_LEADER, TopicPartition
 from spark_log.segment.compression import DEFAULT_COMPRESSION
-from spark_log.segment.conform import conform
+from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames
 from spark_log.text import counted
 
 logger = logging.getLogger("spark_log")
@@ -41,16 +41,18 @@ class Appender:
         partitioner: str,
         compression: str,
         acks: int = ACKS_ALL,
+        names: ColumnNames = DEFAULT_NAMES,
     ) -> dict[TopicPartition, range]:
         """Append records, all or none, and return the offsets they got.
 
         identity:  from `txn_identity`; None: one of the appender's.
         acks:      `ACKS_LEADER` only without an identity.
+        names:     of the columns of a frame for a topic with a schema.
         """
         ensure_topic(self._journal, topic)
         epoch = self._journal.recent().version
         uploaded = upload_rows(
-            self._journal, topic, data, epoch, partitioner=partitioner, compression=compression, acks=acks
+            self._journal, topic, data, epoch, partitioner=partitioner, compression=compression, acks=acks, names=names
         )
         if not uploaded.slices:
             return {}
@@ -84,10 +86,11 @@ def upload_rows(
     partitioner: str = "default",
     compression: str = DEFAULT_COMPRESSION,
     acks: int = ACKS_ALL,
+    names: ColumnNames = DEFAULT_NAMES,
 ) -> Uploaded:
     """Write records as objects under an upload epoch, without committing them."""
     clock = journal.context.clock
-    spec = topic_spec(journal.state, topic)
+    spec = spec_for(journal, topic, data, names)
     uploader = Uploader(
         journal.roots.own,
         epoch,
@@ -98,7 +101,7 @@ def upload_rows(
     )
     try:
         count = 0
-        for rows in conform(data, now_us=clock.now_ms() * 1000):
+        for rows in rows_of(spec, data, clock.now_ms() * 1000, names):
             uploader.append(spec, rows, clock.now_ms(), count)
             count += rows.records.num_rows
         return uploader.finish()

@@ -122,7 +122,13 @@ def commit_uploads(
     )
     if len(upload.slices) > SLICES_INLINE_MAX:
         commit = _with_pieces(journal, commit)
-    append = Append(commit=commit, by=tuple(by), skip_older=identity.skip_older, keyless=upload.keyless)
+    append = Append(
+        commit=commit,
+        by=tuple(by),
+        skip_older=identity.skip_older,
+        keyless=upload.keyless,
+        schemas=dict(upload.schemas),
+    )
     committed = _persist_on_replicas(journal, append, retry, upkeep)
     _warn_of_times(journal, upload.slices)
     return committed

@@ -21,6 +21,7 @@ import pyarrow as pa
 from spark_log.client.producing.append import acks_of, replica_puts
 from spark_log.client.producing.commit import PlainProducer, RetryPolicy
 from spark_log.client.producing.futures import Assignment, Columns, Headers, Ints, SentBatch
+from spark_log.client.producing.sent_values import SentDict, not_typed, typed_rows
 from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, faults_of, topic_spec
 from spark_log.client.producing.upload import Uploader
 from spark_log.client.topics import ensure_topic
@@ -222,7 +223,9 @@ class Delivery:
         assert columns is not None, "a batch that is taken and not resolved has columns"
         staged = _Staged(batch, spec, columns.times, np.full(batch.count, -1, dtype=np.int64), {})
         for start in range(0, batch.count, SLICE_ROWS):
-            self._add(attempt.uploader, spec, to_rows(columns, start, start + SLICE_ROWS), staged, start)
+            rows, errors = rows_for(spec, columns, start, start + SLICE_ROWS)
+            staged.errors.update({start + row: error for row, error in errors.items()})
+            self._add(attempt.uploader, spec, rows, staged, start)
         attempt.staged.append(staged)
         batch.assignment = Assignment(spec.topic_id, staged.partitions, groups_of(spec, staged.partitions))
 
@@ -230,6 +233,8 @@ class Delivery:
         """Add the valid rows.  first: index of the first row in the batch."""
         batch = TopicRows.of(spec, rows)
         valid = np.ones(batch.num_rows, bool)
+        if staged.errors:
+            valid[[row - first for row in staged.errors if row >= first]] = False
         for fault in faults_of(batch, self._clock.now_ms()):
             for row in np.flatnonzero(fault.rows & valid).tolist():
                 staged.errors[first + row] = fault.kind(fault.reason(row))
@@ -298,9 +303,22 @@ def groups_of(spec: TopicSpec, partitions: Ints) -> Ints:
     return np.where(partitions < 0, -1, groups[partitions])
 
 
-def to_rows(columns: Columns, start: int, end: int) -> Rows:
+def rows_for(spec: TopicSpec, columns: Columns, start: int, end: int) -> tuple[Rows, dict[int, SparkLogError]]:
+    """Single records `start` to `end` as rows of a topic, and the errors of some, by their index among these."""
+    values = columns.values[start:end]
+    if spec.schema is not None:
+        return typed_rows(to_rows(columns, start, end, with_values=False), values, spec)
+    rows = to_rows(columns, start, end)
+    if SentDict not in set(map(type, values)):
+        return rows, {}
+    return rows, {row: not_typed(spec.name) for row, value in enumerate(values) if type(value) is SentDict}
+
+
+def to_rows(columns: Columns, start: int, end: int, *, with_values: bool = True) -> Rows:
     """Single records `start` to `end` as Arrow columns."""
     keys, values = columns.keys[start:end], columns.values[start:end]
+    if not with_values:
+        values = [None] * len(keys)
     stamps = pa.array(columns.times[start:end] * 1000).view(TIMESTAMP)
     arrays, schema = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), stamps], RECORD_SCHEMA
     if columns.headers is not None and any(headers := columns.headers[start:end]):

@@ -9,7 +9,7 @@ placement group without enough replicas leave their round (`group_pipelines.py`)
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
@@ -20,6 +20,7 @@ from spark_log.client.producing.append import acks_of
 from spark_log.client.producing.delivery import Attempt
 from spark_log.client.producing.futures import NONE, RecordFuture, SentBatch, stamp_of
 from spark_log.client.producing.group_pipelines import Owner, Pipelines
+from spark_log.client.producing.sent_values import not_typed, packed, to_bytes
 from spark_log.client.producing.topic_rules import topic_spec
 from spark_log.client.topics import ensure_topic
 from spark_log.clock import stamps_of
@@ -39,7 +40,6 @@ from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.model import ACKS_ALL
 from spark_log.positions import TIME_MS_MAX
-from spark_log.text import type_of
 from spark_log.threads import Thread, at_exit
 
 logger = logging.getLogger("spark_log")
@@ -130,7 +130,8 @@ class Producer:
 
         A topic that does not exist is created, if `auto.create.topics.enable` allows it.
 
-        value, key:    bytes, str (as UTF-8) or None; with a serializer set, the values that it accepts.
+        value, key:    bytes, str (as UTF-8) or None; with a serializer set, the values that it accepts.  For a topic
+                       with a schema, the value is a dict of its columns, or None.
         headers:       pairs of a name and a value, which is bytes or None.
         partition:     its number; None: the `partitioner` chooses it.
         timestamp_ms:  milliseconds since 1970; None: the current time.
@@ -145,7 +146,7 @@ class Producer:
         size = ROW_OVERHEAD
         if value is not None:
             if type(value) is not bytes:
-                value = to_bytes("value", value)
+                value = self._sent(topic, value)
             size += len(value)
         if key is not None:
             if type(key) is not bytes:
@@ -177,6 +178,17 @@ class Producer:
         if batch.idle or rows[start] is not future:
             self._see_to(queue, future, rows)
         return future
+
+    def _sent(self, topic: str, value: object) -> bytes:
+        """A value that is not bytes, as it waits to be written."""
+        if not isinstance(value, Mapping):
+            return to_bytes("value", value)
+        queue = self._admitting.get(topic) or self._admit(topic, 0)
+        if not queue.typed:
+            queue.typed = topic_spec(self._journal.refresh(), topic).schema is not None
+        if not queue.typed:
+            raise not_typed(topic)
+        return packed(value)
 
     def _encoded(self, key: Any, value: Any) -> tuple[Any, Any]:
         if self._encode_value is not None and value is not None:
@@ -467,15 +479,6 @@ def _close_all() -> None:
 
 
 at_exit(_close_all)
-
-
-def to_bytes(what: str, given: object) -> bytes:
-    """Bytes of a key or value.  Raises InvalidRecord."""
-    if isinstance(given, str):
-        return given.encode()
-    if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)
-    raise InvalidRecord(f"{what} is {type_of(given)}: expected bytes or str, or set {what}_serializer")
 
 
 def checked_headers(headers: object) -> list[tuple[str, bytes | None]]:

@@ -24,6 +24,7 @@ from spark_log.segment.partitioners import (
     assign_partitions,
     make_partitioner,
     sticky_bytes,
+    values_of,
 )
 
 _OPEN = -1
@@ -88,7 +89,7 @@ def _staying(batch: TopicRows, sticky: Sequence[StickyPartitioner], open_: Numbe
     """For open rows: the partition of their topic's sticky batch, if there is room in it for all of them."""
     assert batch.numbers is not None
     records, numbers = batch.rows.records, batch.numbers[open_]
-    sizes = sticky_bytes(records.column("key"), records.column("value"))[open_]
+    sizes = sticky_bytes(records.column("key"), values_of(records))[open_]
     totals = np.bincount(numbers, sizes, len(sticky))
     staying = np.full(len(sticky), _OPEN)
     for number in np.flatnonzero(totals).tolist():

@@ -15,7 +15,9 @@ import pyarrow.compute as pc
 from spark_log.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, SparkLogError
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.replica_state import OWN_GROUP
+from spark_log.metadata.schemas import schema_of
 from spark_log.metadata.state import State
+from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.compression import TopicCompression, topic_compression
 from spark_log.segment.conform import Rows, micros
 from spark_log.segment.partitioners import (
@@ -23,7 +25,7 @@ from spark_log.segment.partitioners import (
     outside,
 )
 from spark_log.segment.row_batches import row_bytes
-from spark_log.segment.schema import RECORD_SCHEMA
+from spark_log.segment.schema import schema_version
 from spark_log.settings import has_cleanup_policy, topic_config
 
 _NO_LIMIT_MS = 2**63 - 1
@@ -49,6 +51,10 @@ class TopicSpec(NamedTuple):
     """The placement group of each partition; empty: all are in the log's own root."""
     min_insync: int = 1
     """`min.insync.replicas`."""
+    schema: TopicSchema | None = None
+    """The newest version of its schema; None: values are bytes."""
+    auto_schema: bool = False
+    """`schema.auto`: without a schema, the first typed write sets it."""
 
     def group(self, partition: int) -> int:
         """The placement group of a partition."""
@@ -70,6 +76,8 @@ def topic_spec(state: State, name: str) -> TopicSpec:
         has_cleanup_policy(topic.configs, "compact"),
         state.assignments.get(topic_id, ()),
         topic_config(topic.configs, "min.insync.replicas"),
+        schema_of(state, topic_id),
+        bool(topic_config(topic.configs, "schema.auto")),
     )
 
 
@@ -175,6 +183,25 @@ def keyless_topics(batch: TopicRows) -> set[str]:
     return {batch.topics.specs[number].topic_id for number in numbers}
 
 
+def checked_versions(batch: TopicRows) -> list[tuple[str, int]]:
+    """(topic id, version) of the topics with a schema that have rows.
+
+    Raises InvalidRecord for bytes for a topic with a schema, and for rows by another version than that of the spec.
+    """
+    version = schema_version(batch.rows.records.schema)
+    numbers = [0] if batch.numbers is None else np.flatnonzero(np.bincount(batch.numbers)).tolist()
+    specs = [batch.topics.specs[number] for number in numbers]
+    for spec in specs:
+        if (spec.schema.version if spec.schema is not None else 0) != version:
+            raise InvalidRecord(
+                f"topic {spec.name!r} has a schema, and these rows are not by its version: its values are columns, not "
+                "bytes; write a frame with these columns, or send dicts"
+                if spec.schema is not None
+                else f"topic {spec.name!r} has no schema, and these rows have columns of data"
+            )
+    return [(spec.topic_id, version) for spec in specs] if version else []
+
+
 def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
     found: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
     return found
@@ -212,7 +239,7 @@ def _all_within(records: pa.RecordBatch, limit: int) -> bool:
     if records.nbytes <= limit:
         return True
     half = records.num_rows // 2
-    if not half or records.num_columns > len(RECORD_SCHEMA):  # headers count more than their bytes
+    if not half or "headers" in records.schema.names:  # which count more than their bytes
         return False
     return _all_within(records.slice(0, half), limit) and _all_within(records.slice(half), limit)
 

@@ -18,10 +18,12 @@ from spark_log.client.consuming.consumer import Consumer
 from spark_log.client.consuming.membership import Membership, as_offsets
 from spark_log.client.producing.append import replica_puts
 from spark_log.client.producing.commit import Identity, commit_uploads, offsets_by_name
-from spark_log.client.producing.delivery import to_rows
+from spark_log.client.producing.delivery import rows_for
 from spark_log.client.producing.futures import Columns, Headers
-from spark_log.client.producing.producer import checked_headers, no_partition, to_bytes
+from spark_log.client.producing.producer import checked_headers, no_partition
+from spark_log.client.producing.sent_values import sent_value, to_bytes
 from spark_log.client.producing.topic_rules import no_key, topic_spec
+from spark_log.client.producing.typed_writes import rows_of, spec_for
 from spark_log.client.producing.upload import Uploader
 from spark_log.client.topics import ensure_topic
 from spark_log.errors import (
@@ -40,7 +42,7 @@ from spark_log.metadata.commands import TRANSACTIONAL, UNFENCED, AbortTransactio
 from spark_log.metadata.records import GroupCommit
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.positions import TIME_MS_MAX
-from spark_log.segment.conform import Rows, conform
+from spark_log.segment.conform import Rows
 
 logger = logging.getLogger("spark_log")
 
@@ -148,7 +150,9 @@ class Transaction:
         try:
             self._encode(topic)
             count = 0
-            for rows in conform(data, now_us=self._journal.context.clock.now_ms() * 1000):
+            ensure_topic(self._journal, topic)
+            spec = spec_for(self._journal, topic, data)
+            for rows in rows_of(spec, data, self._journal.context.clock.now_ms() * 1000):
                 self._add(uploader, topic, rows, count)
                 count += rows.records.num_rows
         except Exception as error:
@@ -199,7 +203,7 @@ class Transaction:
             raise InvalidRecord(no_key(topic))
         return (
             None if key is None else to_bytes("key", key),
-            None if value is None else to_bytes("value", value),
+            None if value is None else sent_value(value, spec),
             timestamp_ms,
             checked_headers(headers) if headers else None,
             partition,
@@ -232,7 +236,10 @@ class Transaction:
             try:
                 keys, values, times, headers, partitions = zip(*rows, strict=True)
                 columns = Columns(keys, values, np.array(times, dtype=np.int64), headers, partitions)
-                self._add(self._open_uploader(), topic, to_rows(columns, 0, len(rows)), 0)
+                found, errors = rows_for(topic_spec(self._journal.state, topic), columns, 0, len(rows))
+                for row, error in sorted(errors.items()):
+                    raise InvalidRecord(f"record {row} of those sent to topic {topic!r}: {error}") from error
+                self._add(self._open_uploader(), topic, found, 0)
             except Exception as error:
                 # All of them had been accepted: a commit without them would be incomplete.
                 self._failed = error

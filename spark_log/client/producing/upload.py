@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
@@ -21,6 +21,7 @@ from spark_log.client.producing.topic_rules import (
     TopicRows,
     TopicSpec,
     TopicTable,
+    checked_versions,
     faults_of,
     keyless_topics,
 )
@@ -49,6 +50,8 @@ class Uploaded(NamedTuple):
     """Ids of the topics of which some records have no key, sorted."""
     placed: tuple[Placed, ...] = ()
     """Where each object is; empty: all are in the log's own root."""
+    schemas: tuple[tuple[str, int], ...] = ()
+    """(topic id, version of its schema) of the topics with typed rows, sorted."""
 
     @property
     def rows(self) -> int:
@@ -61,13 +64,22 @@ def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
     slices: list[tuple[int, Run]] = []
     keyless: set[str] = set()
     placed: list[Placed] = []
+    schemas: dict[str, int] = {}
     for upload in uploads:
         slices += [(number + len(objects), run) for number, run in upload.slices]
         objects += upload.objects
         keyless.update(upload.keyless)
+        schemas.update(newest_schemas(schemas, upload.schemas))
         placed += upload.placed or [Placed(OWN_GROUP)] * len(upload.objects)
     somewhere = placed if any(where.group != OWN_GROUP for where in placed) else ()
-    return Uploaded(tuple(objects), tuple(slices), tuple(sorted(keyless)), tuple(somewhere))
+    return Uploaded(
+        tuple(objects), tuple(slices), tuple(sorted(keyless)), tuple(somewhere), tuple(sorted(schemas.items()))
+    )
+
+
+def newest_schemas(known: Mapping[str, int], more: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The newest version of each topic in `more` and in `known`."""
+    return {topic_id: max(version, known.get(topic_id, 0)) for topic_id, version in more}
 
 
 class Uploader:
@@ -109,6 +121,8 @@ class Uploader:
         """By group, the highest `min.insync.replicas` of the topics."""
         self._keyless: set[str] = set()
         """Ids of topics with records without a key."""
+        self._schemas: dict[str, int] = {}
+        """By topic id, the newest version of the schema that rows were converted by."""
 
     def append(self, spec: TopicSpec, rows: Rows, now_ms: int, first: int) -> None:
         """Add rows of one topic.  After InvalidRecord, MessageTooLarge or InvalidTimestamp, nothing must be
@@ -127,6 +141,8 @@ class Uploader:
         if batch.num_rows == 0:
             return
         self._keyless |= keyless_topics(batch)
+        if used := checked_versions(batch):
+            self._schemas |= newest_schemas(self._schemas, used)
         if self._destinations.change(batch.topics) or not self._sorter.fits(batch.rows.records):
             self._encode(self._sorter.take_all)
         destinations = self._partitioners.assign(batch) + batch.each(self._destinations.starts(batch.topics))
@@ -168,7 +184,7 @@ class Uploader:
             ]
             placed = self._put(named)
             uploaded = join_uploads(_uploaded(*one, placed[one[1]]) for one in named)
-            return uploaded._replace(keyless=tuple(sorted(self._keyless)))
+            return uploaded._replace(keyless=tuple(sorted(self._keyless)), schemas=tuple(sorted(self._schemas.items())))
         finally:
             self.close()
 

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -42,7 +42,8 @@ from spark_log.segment.reader import (
     first_batch_at_or_after,
     parse_index,
 )
-from spark_log.segment.schema import RECORD_SCHEMA_HEADERS, TIMESTAMP
+from spark_log.segment.schema import TIMESTAMP
+from spark_log.segment.value_read import ValueRead, no_records
 from spark_log.store.base import ObjectStore
 
 WHOLE_BYTES_MAX = 1 << 20
@@ -95,32 +96,39 @@ def fetch(
     columns: Sequence[str] | None = None,
     window: Window | None = None,
     coming: Coming | None = None,
+    value: ValueRead | None = None,
 ) -> Iterator[Fetched]:
     """The records of one planned read, in offset order.  The last result ends where the read ends.
 
-    columns:  of key, value, timestamp, headers; None for all that exist.
+    columns:  of key, value, timestamp, headers, and names of data columns; None for all that exist.
     window:   batches that cannot have such timestamps are skipped, so there may be gaps between results.
+    value:    how values of a typed topic are read; None: as bytes.
     coming:   the bytes of the slice or of its object's index, whichever is read first, if they were requested before.
     Raises ObjectNotFound if the object is gone, and CopiesAway if it is not there but a root that may have it is away
     (plan again by offset); CorruptObject for damaged bytes.
     """
     if not isinstance(store, ReplicatedStore):
-        yield from _fetch(store, read, columns, window, coming)
+        yield from _fetch(store, read, columns, window, coming, value)
     elif only := _only_root(store, read.slice.object):
-        yield from _fetch(only, read, columns, window, coming)
+        yield from _fetch(only, read, columns, window, coming, value)
     else:
-        yield from _fetch_from_any(store, read, columns, window, coming)
+        yield from _fetch_from_any(store, read, columns, window, coming, value)
 
 
 def _fetch_from_any(
-    store: ReplicatedStore, read: SliceRead, columns: Sequence[str] | None, window: Window | None, coming: Coming | None
+    store: ReplicatedStore,
+    read: SliceRead,
+    columns: Sequence[str] | None,
+    window: Window | None,
+    coming: Coming | None,
+    value: ValueRead | None,
 ) -> Iterator[Fetched]:
     """`fetch` that continues from another root, at the same offset, where one fails or has damaged bytes."""
     name, asked = read.slice.object, [coming]
 
     def of(source: ObjectStore, start: int) -> Iterator[tuple[int, Fetched]]:
         rest = read if start == read.start else structs.replace(read, start=start)
-        for part in _fetch(source, rest, columns, window, asked.pop() if asked else None):
+        for part in _fetch(source, rest, columns, window, asked.pop() if asked else None, value):
             yield part.end, part._replace(read=read)
 
     sources = store.sources(name)
@@ -131,14 +139,19 @@ def _fetch_from_any(
 
 
 def _fetch(
-    store: ObjectStore, read: SliceRead, columns: Sequence[str] | None, window: Window | None, coming: Coming | None
+    store: ObjectStore,
+    read: SliceRead,
+    columns: Sequence[str] | None,
+    window: Window | None,
+    coming: Coming | None,
+    value: ValueRead | None,
 ) -> Iterator[Fetched]:
     piece = read.slice
     place = Place(piece.object, read.topic, read.topic_id, read.partition)
     if _in_one_go(piece):
-        batches = _whole(store, read, columns, coming, place)
+        batches = _whole(store, read, columns, coming, value, place)
     else:
-        batches = _by_index(store, read, columns, window, place, coming)
+        batches = _by_index(store, read, columns, window, place, coming, value)
     at = read.start
     with _named(store, read):
         for found in batches:
@@ -147,13 +160,10 @@ def _fetch(
                 yield part
                 at = part.end
     if at < read.end:
-        yield Fetched(read, range(read.end, read.end), _no_records(tuple(columns or ())), read.end)
+        yield Fetched(read, range(read.end, read.end), _no_records(tuple(columns or ()), value), read.end)
 
 
-@cache
-def _no_records(columns: tuple[str, ...]) -> pa.RecordBatch:
-    fields = [RECORD_SCHEMA_HEADERS.field(name) for name in columns]
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in fields], schema=pa.schema(fields))
+_no_records = lru_cache(maxsize=256)(no_records)
 
 
 @contextmanager
@@ -199,12 +209,17 @@ def _with_roots(store: ObjectStore, key: str) -> str:
 
 
 def _whole(
-    store: ObjectStore, read: SliceRead, columns: Sequence[str] | None, coming: Coming | None, place: Place
+    store: ObjectStore,
+    read: SliceRead,
+    columns: Sequence[str] | None,
+    coming: Coming | None,
+    value: ValueRead | None,
+    place: Place,
 ) -> Iterator[Decoded]:
     piece = read.slice
     data = coming() if coming is not None else store.get(piece.object, piece.position, piece.position + piece.length)
     with _intact(store, read, piece.start, piece.end):
-        yield from decode_run(data, piece, columns, place=place)
+        yield from decode_run(data, piece, columns, value, place=place)
 
 
 Begun: TypeAlias = Mapping[tuple[str, int], Coming]
@@ -337,6 +352,7 @@ def _by_index(
     window: Window | None,
     place: Place,
     coming: Coming | None,
+    value: ValueRead | None,
 ) -> Iterator[Decoded]:
     piece = read.slice
     with _intact(store, read, piece.start, piece.end):
@@ -350,7 +366,7 @@ def _by_index(
         for ref in group.refs:
             at = ref.position - group.start
             with _intact(store, read, piece.start + ref.first, piece.start + ref.last + 1):
-                found = decode_batch(data[at : at + ref.length], ref, index, columns, place=place)
+                found = decode_batch(data[at : at + ref.length], ref, index, columns, value, place=place)
             yield found
 
 

@@ -23,13 +23,21 @@ from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.plan import SliceRead
 from spark_log.client.reading.prune import Ints, around, columns_to_read, may_match, only_matching
 from spark_log.client.reading.scan import plan_scan
-from spark_log.client.reading.scan_batches import RECORD_COLUMNS, fetch_ranges, scan_schema, to_batch
+from spark_log.client.reading.scan_batches import (
+    fetch_ranges,
+    is_data_wanted,
+    record_columns,
+    scan_schema,
+    to_batch,
+)
+from spark_log.client.reading.typed import check_typed, value_read
 from spark_log.conditions import EVERYTHING, Condition, Values, as_condition
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.segment.key_hashes import KeyHasher
 from spark_log.segment.newest_offsets import NewestOffsets
+from spark_log.segment.schema import TOMBSTONE
 
 KEYS_MAX = 4_000_000
 """Keys of one partition that a reader holds at a time, in 96 MB.  Sorting takes about twice as much for a moment."""
@@ -45,19 +53,26 @@ def scan_latest(
     end: object,
     columns: Sequence[str] | None,
     where: str | Condition | None,
+    value_format: str | None = None,
+    value_parse: str | None = None,
 ) -> pa.RecordBatchReader:
     """The latest record of each key before `end` as a stream of Arrow batches, partition by partition, in offset order.
 
     where:  chooses among the latest records.
+    value_format, value_parse:  as for `value_read`.
     """
     if topic == PROGRESS_TOPIC:
         raise InvalidRequest(f"{topic} has no view of the latest records: it is made from the log's state; use read")
-    schema, condition = scan_schema(columns), as_condition(where)
+    condition = as_condition(where)
     view = plan_scan(journal, topic, partitions, "earliest", end, condition_of_view(condition))
-    wanted = [name for name in schema.names if name in RECORD_COLUMNS]
+    value = value_read(journal.state, topic, value_format, value_parse)
+    schema = scan_schema(columns, value)
+    wanted = record_columns(schema, value)
+    if is_data_wanted(schema, value):
+        check_typed(journal.state, view, value)
 
     def fetch(reads: Sequence[SliceRead], columns: Sequence[str], where: Condition) -> Iterator[Fetched]:
-        return fetch_ranges(journal, reads, columns, where.window, latest=True)
+        return fetch_ranges(journal, reads, columns, where.window, latest=True, value=value)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for part in fetch_latest(may_match(view, condition), view, wanted, condition, fetch):
@@ -89,9 +104,10 @@ def fetch_latest(
 
     reads:   parts of `view`; of each partition in offset order.
     view:    all reads of their partitions, from the first of `reads` to the end of the view, at one version.
-    columns: of key, value, timestamp, headers; results also have `value`, and what `where` needs.
+    columns: of key, value, timestamp, headers and data columns; results also tell which records are tombstones, and
+             have what `where` needs.
     """
-    wanted = columns_to_read(columns if "value" in columns else [*columns, "value"], where)
+    wanted = columns_to_read([*columns, TOMBSTONE.name], where)
     by_partition = {key: list(group) for key, group in groupby(view, _partition)}
     for key, group in groupby(reads, _partition):
         left = list(group)
@@ -137,8 +153,8 @@ def _latest_offsets(keys: Callable[[], Iterator[Fetched]], end: int, keys_max: i
 def _only(part: Fetched, offsets: Ints) -> Fetched:
     """The records at some offsets, if they have a value.  offsets: ascending."""
     low, high = np.searchsorted(offsets, (part.offsets[0], part.end)) if part.records.num_rows else (0, 0)
-    at, values = part.offset_array(), part.records.column("value")
+    at = part.offset_array()
     keep = np.isin(at, offsets[low:high], assume_unique=True)
-    if values.null_count:
-        keep &= values.is_valid().to_numpy(zero_copy_only=False)
+    if part.records.num_rows:
+        keep &= ~part.records.column(TOMBSTONE.name).to_numpy(zero_copy_only=False)
     return part if keep.all() else Fetched(part.read, at[keep], part.records.filter(pa.array(keep)), part.end)

@@ -9,7 +9,8 @@ import pyarrow as pa
 from spark_log.client.reading.plan import SliceRead, likely_pieces
 from spark_log.client.reading.prune import plan_matching
 from spark_log.client.reading.resolve import partitions_of, ranges_between, resolve, resolve_starts
-from spark_log.client.reading.scan_batches import scan_batches, scan_schema
+from spark_log.client.reading.scan_batches import is_data_wanted, scan_batches, scan_schema
+from spark_log.client.reading.typed import check_formats, check_typed, value_read
 from spark_log.client.validate import several
 from spark_log.conditions import Condition, as_condition
 from spark_log.journal.index_reads import read_tables
@@ -31,14 +32,27 @@ def scan(
     end: object,
     columns: Sequence[str] | None,
     where: str | Condition | None,
+    value_format: str | None = None,
+    value_parse: str | None = None,
 ) -> pa.RecordBatchReader:
-    """Records between two positions as a stream of Arrow batches, partition by partition, in offset order."""
-    schema, condition = scan_schema(columns), as_condition(where)
+    """Records between two positions as a stream of Arrow batches, partition by partition, in offset order.
+
+    value_format, value_parse:  as for `value_read`.
+    """
+    condition = as_condition(where)
+    check_formats(value_format, value_parse)
     if topic == PROGRESS_TOPIC:
+        schema = scan_schema(columns)
         batches = iter([_scan_progress(journal, partitions, start, end, schema, condition)])
-    else:
-        batches = scan_batches(journal, plan_scan(journal, topic, partitions, start, end, condition), schema, condition)
-    return pa.RecordBatchReader.from_batches(schema, batches)
+        return pa.RecordBatchReader.from_batches(schema, batches)
+    if columns is not None:
+        columns = several("columns", columns)
+    reads = plan_scan(journal, topic, partitions, start, end, condition)
+    value = value_read(journal.state, topic, value_format, value_parse)
+    schema = scan_schema(columns, value)
+    if is_data_wanted(schema, value):
+        check_typed(journal.state, reads, value)
+    return pa.RecordBatchReader.from_batches(schema, scan_batches(journal, reads, schema, condition, value))
 
 
 def _scan_progress(

@@ -15,7 +15,10 @@ from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.journal.read_failover import NOT_READ, CopiesAway
 from spark_log.metadata.state import State
+from spark_log.schema.names import is_prefixed, stored_name
+from spark_log.schema.topic_schema import shown_columns
 from spark_log.segment.schema import RECORD_SCHEMA_HEADERS
+from spark_log.segment.value_read import ValueRead, column_type, wants_data
 from spark_log.settings import has_cleanup_policy
 
 SCAN_SCHEMA = pa.schema(
@@ -26,15 +29,43 @@ SCAN_SCHEMA = pa.schema(
 RECORD_COLUMNS = tuple(RECORD_SCHEMA_HEADERS.names)
 
 
-def scan_schema(columns: Sequence[str] | None) -> pa.Schema:
-    """The schema of a scan for `columns`, in their order; all columns for None.  Raises InvalidRequest."""
+def scan_schema(columns: Sequence[str] | None, value: ValueRead | None = None) -> pa.Schema:
+    """The schema of a scan for `columns`, in their order; all columns for None.  Raises InvalidRequest.
+
+    value:  how a topic with a schema is read; None: as bytes.
+    """
+    known = SCAN_SCHEMA if value is None else _typed_schema(value)
     if columns is None:
-        return SCAN_SCHEMA
+        return known
     columns = several("columns", columns)
-    unknown = [name for name in columns if name not in SCAN_SCHEMA.names]
+    unknown = [name for name in columns if name not in known.names]
     if unknown:
-        raise InvalidRequest(f"unknown columns {unknown}: expected some of {', '.join(SCAN_SCHEMA.names)}")
-    return pa.schema([SCAN_SCHEMA.field(name) for name in columns])
+        hint = "; set value_format to struct or json for the column value" if "value" in unknown else ""
+        raise InvalidRequest(f"unknown columns {unknown}: expected some of {', '.join(known.names)}{hint}")
+    return pa.schema([known.field(name) for name in columns])
+
+
+def _typed_schema(value: ValueRead) -> pa.Schema:
+    at = SCAN_SCHEMA.get_field_index("value")
+    struct = [pa.field("value", column_type("value", value))]
+    data = struct if value.as_struct else list(shown_columns(value.schema))
+    return pa.schema([*list(SCAN_SCHEMA)[:at], *data, *list(SCAN_SCHEMA)[at + 1 :]])
+
+
+def is_data_wanted(schema: pa.Schema, value: ValueRead | None) -> bool:
+    """Whether a scan has data columns, or the struct of them."""
+    return wants_data(record_columns(schema, value), value)
+
+
+def record_columns(schema: pa.Schema, value: ValueRead | None = None) -> list[str]:
+    """The stored names of those columns of a scan that are read from runs."""
+    found = []
+    for name in schema.names:
+        if name in RECORD_COLUMNS:
+            found.append(name)
+        elif value is not None and name not in SCAN_SCHEMA.names:
+            found.append(name if is_prefixed(name) else stored_name(name))
+    return found
 
 
 def fetch_ranges(
@@ -45,14 +76,16 @@ def fetch_ranges(
     *,
     latest: bool = False,
     rack: str = "",
+    value: ValueRead | None = None,
 ) -> Iterator[Fetched]:
     """The records of planned reads.  If a merge has replaced an object meanwhile, the rest is planned again.
 
     latest:  for a view of the latest records.  Raises ConcurrentChange where `check_not_compacted` does.
     rack:    of the reader; empty: that of the process.
+    value:   as for `fetch`.
     """
     asked = asked_ahead(journal.objects_near(rack), reads)
-    yield from fetch_asked(journal, asked, columns, window, latest=latest, rack=rack)
+    yield from fetch_asked(journal, asked, columns, window, latest=latest, rack=rack, value=value)
 
 
 def fetch_asked(
@@ -63,10 +96,11 @@ def fetch_asked(
     *,
     latest: bool = False,
     rack: str = "",
+    value: ValueRead | None = None,
 ) -> Iterator[Fetched]:
     """As `fetch_ranges`, of reads that may have been requested."""
     for read, coming in asked:
-        yield from _fetch(journal, read, columns, window, REPLAN_TRIES, coming, latest=latest, rack=rack)
+        yield from _fetch(journal, read, columns, window, REPLAN_TRIES, coming, latest=latest, rack=rack, value=value)
 
 
 def _fetch(
@@ -79,10 +113,11 @@ def _fetch(
     *,
     latest: bool,
     rack: str,
+    value: ValueRead | None,
 ) -> Iterator[Fetched]:
     at = read.start
     try:
-        for part in fetch(journal.objects_near(rack), read, columns, window, coming):
+        for part in fetch(journal.objects_near(rack), read, columns, window, coming, value):
             yield part
             at = part.end
     except NOT_READ as error:
@@ -97,7 +132,7 @@ def _fetch(
             journal.refresh()
         rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
         for again in plan_reads(journal, [rest], window):
-            yield from _fetch(journal, again, columns, window, tries - 1, latest=latest, rack=rack)
+            yield from _fetch(journal, again, columns, window, tries - 1, latest=latest, rack=rack, value=value)
 
 
 def check_not_compacted(state: State, read: SliceRead) -> None:
@@ -118,23 +153,32 @@ def check_not_compacted(state: State, read: SliceRead) -> None:
 
 
 def scan_batches(
-    journal: Journal, reads: Sequence[SliceRead], schema: pa.Schema, where: Condition = EVERYTHING
+    journal: Journal,
+    reads: Sequence[SliceRead],
+    schema: pa.Schema,
+    where: Condition = EVERYTHING,
+    value: ValueRead | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The matching records of planned reads, as batches of `schema`, which consists of fields of SCAN_SCHEMA."""
-    wanted = columns_to_read([name for name in schema.names if name in RECORD_COLUMNS], where)
-    for part in fetch_ranges(journal, reads, wanted, where.window):
+    """The matching records of planned reads, as batches of `schema`, which is one of `scan_schema` or a part of it."""
+    wanted = columns_to_read(record_columns(schema, value), where)
+    for part in fetch_ranges(journal, reads, wanted, where.window, value=value):
         batch = only_matching(to_batch(part, schema), part, where)
         if batch.num_rows:
             yield batch
 
 
 def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
-    """Records with the columns of `schema`; headers are null if a run has none."""
+    """Records with the columns of `schema`; headers are null if a run has none.
+
+    Data columns have their names in frames there, and their stored names in the records.
+    """
     rows = part.records.num_rows
     made = {
         "topic": lambda: pa.repeat(pa.scalar(part.read.topic), rows),
         "partition": lambda: pa.repeat(pa.scalar(part.read.partition, pa.int32()), rows),
         "offset": lambda: pa.array(part.offset_array()),
     }
-    columns = [made[field.name]() if field.name in made else part.records.column(field.name) for field in schema]
+    there = part.records.schema.names
+    names = {field.name: field.name if field.name in there else stored_name(field.name) for field in schema}
+    columns = [made[field.name]() if field.name in made else part.records.column(names[field.name]) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from spark_log.errors import (
@@ -22,6 +23,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.groups import check_generation, check_positions
 from spark_log.metadata.decide.replicas import check_replicas, without_places
+from spark_log.metadata.decide.schemas import check_versions
 from spark_log.metadata.decide.transactions import is_timed_out
 from spark_log.metadata.pending import (
     PENDING_MAX,
@@ -59,7 +61,12 @@ class Committed(NamedTuple):
 
 
 def decide_commit(
-    state: State, commit: r.CommitRecord, *, skip_older: bool = False, keyless: Sequence[str] = ()
+    state: State,
+    commit: r.CommitRecord,
+    *,
+    skip_older: bool = False,
+    keyless: Sequence[str] = (),
+    schemas: Mapping[str, int] = MappingProxyType({}),
 ) -> Decision[Committed]:
     """Commit slices and positions under (producer, epoch, sequence); a duplicate returns the offsets of the first
     commit.
@@ -67,6 +74,7 @@ def decide_commit(
     skip_older:  a sequence below the last one succeeds without effect, whatever its content: a version of an
                  application.
     keyless:     ids of the topics of which the commit has records without a key.
+    schemas:     by topic id, the version of the schema by which rows were converted; topics with bytes are left out.
     Raises SequenceConflict for a sequence below a stream's last one, and for the last one with other content;
     NotEnoughReplicas and LeaderNotAvailable as `check_replicas` and `_check_pending` do.
     """
@@ -92,6 +100,7 @@ def decide_commit(
     _check_objects(state, commit)
     _check_topics(state, commit)
     _check_keys(state, keyless)
+    check_versions(state, [topic_id for topic_id, _ in _rows(commit)], schemas)
     _check_room(state, commit)
     check_replicas(state, commit)
     _check_pending(state, commit)

@@ -402,6 +402,11 @@ def decide_register(state: State, record: r.RegisterBrokerRecord, *, replaces: b
     twin = next((i for i, one in state.brokers.items() if one.url == record.url and i != record.broker), None)
     if twin is not None:
         raise InvalidRequest(f"{record.url} is the root of broker {twin}: each broker has a root to itself")
+    if known is not None and record.directory in dict(known.former):
+        raise InvalidRequest(
+            f"{record.url}: broker {record.broker} had this directory before, {record.directory}, and what is left in it "
+            "is deleted: delete meta/broker.json there, so that it gets another one"
+        )
     check_keep(record.broker, record.keep_ms, is_async=record.is_async)
     lost = last_copies(state, record.broker)
     if lost.objects and not lose_data:

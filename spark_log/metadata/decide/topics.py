@@ -16,10 +16,13 @@ from spark_log.errors import (
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.replicas import check_min_insync, decide_replicas, fewest_synchronous
+from spark_log.metadata.decide.schemas import check_typed_level
 from spark_log.metadata.projection import Projected
 from spark_log.metadata.replicas import group_at, group_number, group_numbers
 from spark_log.metadata.state import State, Topic, TopicKey
 from spark_log.model import PROGRESS_TOPIC
+from spark_log.schema.struct_json import to_json
+from spark_log.schema.topic_schema import as_schema
 from spark_log.settings import (
     check_config_names,
     check_together,
@@ -67,10 +70,12 @@ def decide_create_topic(
     *,
     replication_factor: int | None = None,
     replicas: Sequence[tuple[int, ...]] = (),
+    schema: str = "",
 ) -> Decision[str]:
     """Create a topic with the caller's id.  The reply is the id.
 
     replicas:  the brokers of each partition, instead of `replication_factor`.
+    schema:    in any form; empty: values are bytes.
     """
     check_topic_name(name)
     refuse_progress_topic(name)
@@ -96,7 +101,12 @@ def decide_create_topic(
         )
     lists = decide_replicas(state, name, topic_id, 0, partitions, replication_factor, replicas)
     check_min_insync(name, int(topic_config(values, "min.insync.replicas")), fewest_synchronous(state, lists))
-    created = r.CreateTopicRecord(topic_id=topic_id, name=name, partitions=partitions, configs=values, replicas=lists)
+    if schema:
+        check_typed_level(state)
+        schema = to_json(as_schema(schema))
+    created = r.CreateTopicRecord(
+        topic_id=topic_id, name=name, partitions=partitions, configs=values, replicas=lists, schema=schema
+    )
     return Decision((created,), topic_id)
 
 

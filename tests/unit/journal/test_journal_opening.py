@@ -52,7 +52,7 @@ def test_there_is_no_log_where_nobody_made_one(make: Callable[[Path], ObjectStor
     with pytest.raises(NoLog, match="create one"):
         Journal.open(store, create=False)
     assert store.list("meta/") == []
-    for content, words in ((b"hello", "is not pylog's"), (b'{"pylog": 3}', "has format 3, this pylog reads 1 and 2")):
+    for content, words in ((b"hello", "is not pylog's"), (b'{"pylog": 4}', "has format 4, this pylog reads 1, 2, 3")):
         store.put(FORMAT_KEY, [content])
         with pytest.raises(UnsupportedVersion, match=words):
             Journal.open(store, create=True)

@@ -47,7 +47,7 @@ GOLDEN_2 = Path(__file__).parent / "checkpoint-4-level-2"
 """The checkpoint of `state_of_level_2()`."""
 GOLDEN_1 = Path(__file__).parent / "checkpoint-4"
 """The checkpoint of `state_of_level_1()`."""
-OF_BROKERS = {"brokers", "placement_groups", "assignments", "reassignments", "copies"}
+OF_BROKERS = {"brokers", "placement_groups", "assignments", "reassignments", "copies", "schemas"}
 """Kinds of rows of level 4."""
 
 text = st.text(max_size=8)
@@ -175,6 +175,7 @@ def full_state() -> State:
         reassignments=Map({("id-1", 0): Reassignment(0, (0,), (0, 2), 8, 5, 1, late=9)}),
         copies=Map({3: Copies(1, (0, 1), 1, 1000), 5: Copies(2, (), 1, 700, True)}),
         copies_made=7,
+        schemas=Map({"id-1": s.TopicSchemas(('{"type":"struct","fields":[]}',), (0, 7))}),
         lost=Map({("id-1", 0): (s.LostRange(2, 4, 7), s.LostRange(6, 8, 8))}),
         pending=(
             s.PendingCommit("p", 3, 9, ("data/0000000000000008/f.seg",), (("id-1", 0, a_slice),)),

@@ -62,6 +62,8 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.FenceBroker(broker=1, reason="it does not answer"),
     c.ReturnBroker(broker=1, epoch=1, missing=("data/0000000000000001/x",)),
     c.CreateTopic(name="u", partitions=1, topic_id="u", replicas=((1, 0),)),
+    c.CreateTopic(name="typed", partitions=1, topic_id="v", schema="id BIGINT"),
+    c.SetSchema(name="typed", topic_id="v", schema="id BIGINT"),
     c.AddCopies(copies=(Copy("data/0000000000000001/x", 1, 1),)),
     c.RemoveCopies(copies=(Copy("data/0000000000000001/x", 1, 1),)),
     c.JoinIsr(members=((1, 1),)),
@@ -78,6 +80,7 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.RegisterBroker(broker=2, directory="f", url="/b2", is_async=True),
     c.RemoveBroker(broker=2),
     c.DeleteTopic(name="u"),
+    c.DeleteTopic(name="typed"),
 )
 
 

@@ -16,7 +16,6 @@ from spark_log.segment import ipc
 from spark_log.segment.batch_index import BatchEntry, Index, encode_index
 from spark_log.segment.compression import topic_compression
 from spark_log.segment.reader import (
-    SCHEMA_ID,
     BatchRef,
     decode_batch,
     decode_run,
@@ -25,7 +24,7 @@ from spark_log.segment.reader import (
     first_batch_at_or_after,
     parse_index,
 )
-from spark_log.segment.schema import RECORD_SCHEMA
+from spark_log.segment.schema import RECORD_SCHEMA, SCHEMA_ID, TIMESTAMP
 from spark_log.segment.writer import WrittenSegment
 from tests.unit.segment.builders import OBJECT, START_US, numbered, place, records, shuffled, write
 
@@ -186,11 +185,17 @@ def test_a_run_that_the_index_does_not_have_is_reported() -> None:
         find_batches(indexed(data, written), wrong, place=place())
 
 
-def test_a_run_with_typed_columns_or_a_schema_id_is_left_to_newer_versions() -> None:
-    """Unknown columns and the reserved schema id are refused by name, read whole or by batch."""
+def test_a_run_with_unknown_columns_or_schema_id_is_left_to_newer_versions() -> None:
+    """They are refused by name, read whole or by batch."""
+    later = pa.schema(
+        [("key", pa.binary()), ("tombstone", pa.bool_()), ("value.x", pa.duration("s")), ("timestamp", TIMESTAMP)],
+        metadata={SCHEMA_ID: b"1"},
+    )
     typed = pa.schema([("key", pa.binary()), ("timestamp", pa.timestamp("us", "UTC")), ("amount", pa.float64())])
     named = RECORD_SCHEMA.with_metadata({SCHEMA_ID: b"17"})
-    for schema, words in ((typed, "amount: double"), (named, "schema '17'")):
+    other = RECORD_SCHEMA.with_metadata({SCHEMA_ID: b"x"})
+    cases = ((typed, "amount: double"), (named, "value: binary"), (other, "schema 'x'"), (later, "value.x: duration"))
+    for schema, words in cases:
         message = ipc.schema_message(schema)
         batch = pa.RecordBatch.from_pylist([{"key": b"k"}], schema=schema)
         body = ipc.encode_batch(batch, ipc.write_options(None))

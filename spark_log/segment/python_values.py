@@ -1,0 +1,154 @@
+"""Python values as arrays of a type, without a silent conversion: Arrow drops unknown keys and digits of floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from functools import lru_cache
+from numbers import Integral, Real
+from typing import Any
+
+import pyarrow as pa
+
+from spark_log.errors import InvalidRecord
+from spark_log.schema.ddl import sql_type
+from spark_log.segment.conform import typed_array
+from spark_log.text import type_of
+
+_t = pa.types
+_Check = Callable[[Any], str]
+"""Why a value, which is not None, does not have the type; empty if it does."""
+
+
+def array_of(name: str, values: Sequence[Any], kind: pa.DataType | None, first: int) -> pa.Array:
+    """The values as an array.
+
+    kind:   None: the type follows from the values.
+    first:  number of the first row, for messages.
+    Raises InvalidRecord with the column and the row.
+    """
+    if kind is None:
+        return typed_array(name, values, None)
+    array, errors = array_or_errors(name, values, kind)
+    for row, error in errors.items():
+        raise InvalidRecord(f"row {row + first:,}: {error}") from error
+    return array
+
+
+def array_or_errors(name: str, values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, dict[int, InvalidRecord]]:
+    """The values as an array, with null instead of those that do not fit; and the errors of these, by row."""
+    check = checker(kind)
+    reasons = {row: reason for row, value in enumerate(values) if value is not None and (reason := check(value))}
+    errors = {row: InvalidRecord(f"column {name!r}: {reason}") for row, reason in reasons.items()}
+    found = [None if row in errors else value for row, value in enumerate(values)] if errors else values
+    try:
+        return pa.array(found, kind), errors
+    except _FAILURES:
+        errors |= _unfit(name, found, kind)
+        return pa.array([None if row in errors else value for row, value in enumerate(found)], kind), errors
+
+
+_FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
+
+def _unfit(name: str, values: Sequence[Any], kind: pa.DataType) -> dict[int, InvalidRecord]:
+    errors = {}
+    for row, value in enumerate(values):
+        try:
+            pa.array([value], kind)
+        except _FAILURES as error:
+            text = f"column {name!r} has a value that does not fit {sql_type(kind)}: {error}"
+            errors[row] = InvalidRecord(text)
+    return errors
+
+
+@lru_cache(maxsize=256)
+def checker(kind: pa.DataType) -> _Check:
+    """A check of Python values for a canonical type."""
+    if _t.is_struct(kind):
+        return _struct(kind)
+    if _t.is_list(kind):
+        return _list(kind)
+    if _t.is_map(kind):
+        return _map(kind)
+    if _t.is_timestamp(kind):
+        return _timestamp(kind)
+    return _leaf(kind)
+
+
+_LEAVES: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
+    (_t.is_boolean, (bool,)),
+    (_t.is_integer, (Integral,)),
+    (_t.is_floating, (Real,)),
+    (_t.is_decimal, (Decimal, Integral)),
+    (_t.is_string, (str,)),
+    (_t.is_binary, (bytes, bytearray, memoryview)),
+    (_t.is_date, (date,)),
+)
+
+
+def _leaf(kind: pa.DataType) -> _Check:
+    accepted = next(types for is_it, types in _LEAVES if is_it(kind))
+    refused = (datetime,) if _t.is_date(kind) else () if _t.is_boolean(kind) else (bool,)
+
+    def check(value: Any) -> str:
+        if isinstance(value, accepted) and not isinstance(value, refused):
+            return ""
+        return f"{value!r} is {type_of(value)}, expected {sql_type(kind)}"
+
+    return check
+
+
+def _timestamp(kind: pa.DataType) -> _Check:
+    def check(value: Any) -> str:
+        if not isinstance(value, datetime):
+            return f"{value!r} is {type_of(value)}, expected a datetime"
+        if (value.tzinfo is None) == (kind.tz is None):
+            return ""
+        if value.tzinfo is None:
+            return f"{value} has no time zone: give it one, or declare the column TIMESTAMP_NTZ"
+        return f"{value} has a time zone: convert it to a local time, or declare the column TIMESTAMP"
+
+    return check
+
+
+def _struct(kind: pa.DataType) -> _Check:
+    checks = {field.name: checker(field.type) for field in kind}
+
+    def check(value: Any) -> str:
+        if not isinstance(value, Mapping):
+            return f"{value!r} is {type_of(value)}, expected a dict"
+        for name, item in value.items():
+            if name not in checks:
+                return f"the schema has no field {name!r} there"
+            if item is not None and (reason := checks[name](item)):
+                return f"field {name!r}: {reason}"
+        return ""
+
+    return check
+
+
+def _list(kind: pa.DataType) -> _Check:
+    inner = checker(kind.value_type)
+
+    def check(value: Any) -> str:
+        if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+            return f"{value!r} is {type_of(value)}, expected a list"
+        return next((reason for item in value if item is not None and (reason := inner(item))), "")
+
+    return check
+
+
+def _map(kind: pa.DataType) -> _Check:
+    of_key, of_item = checker(kind.key_type), checker(kind.item_type)
+
+    def check(value: Any) -> str:
+        if not isinstance(value, Mapping):
+            return f"{value!r} is {type_of(value)}, expected a dict"
+        for key, item in value.items():
+            if reason := of_key(key) or ("" if item is None else of_item(item)):
+                return f"at {key!r}: {reason}"
+        return ""
+
+    return check

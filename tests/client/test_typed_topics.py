@@ -1,0 +1,232 @@
+"""Topics with a schema, end to end in Python: frames and dicts in, columns, structs and JSON out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import spark_log
+from spark_log.client.log import Log
+from spark_log.errors import IncompatibleSchema, InvalidRecord, InvalidRequest
+from spark_log.model import NewTopic, TopicPartition
+from spark_log.node.maintain import compact, maintain_once
+from spark_log.node.verify import verify
+from tests.blocks import program
+
+PAGE = Path(__file__).parents[2] / "docs" / "tasks" / "typed.md"
+SCHEMA = "id BIGINT NOT NULL, amount DOUBLE, tags ARRAY<STRING>"
+V2 = "id BIGINT NOT NULL, amount DOUBLE, tags ARRAY<STRING>, country STRING"
+ROWS = [{"key": "a", "id": 1, "amount": 2.5, "tags": ["x"]}, {"key": "b", "id": 2}]
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    with spark_log.connect("memory://typed") as found:
+        yield found
+
+
+def typed(log: Log, name: str, schema: object = SCHEMA, **configs: str) -> str:
+    log.create_topic(NewTopic(name, 1, {key.replace("_", "."): value for key, value in configs.items()}, schema=schema))
+    return name
+
+
+@pytest.mark.parametrize("form", [list, pa.Table.from_pylist, pd.DataFrame, pl.DataFrame])
+def test_frames_are_read_as_their_columns(log: Log, form: object) -> None:
+    topic = typed(log, f"orders-{getattr(form, '__module__', 'list')}-{getattr(form, '__name__', '')}")
+    assert log.append(topic, form(ROWS)) == {TopicPartition(topic, 0): range(2)}  # type: ignore[operator]
+    table = log.read(topic)
+    assert table.schema.names == ["topic", "partition", "offset", "key", "id", "amount", "tags", "timestamp", "headers"]
+    assert table.select(["key", "id", "amount", "tags"]).to_pylist() == [
+        {"key": b"a", "id": 1, "amount": 2.5, "tags": ["x"]},
+        {"key": b"b", "id": 2, "amount": None, "tags": None},
+    ]
+    assert log.read(topic, columns=["amount", "offset"]).to_pydict() == {"amount": [2.5, None], "offset": [0, 1]}
+
+
+def test_a_value_is_a_struct_or_json(log: Log) -> None:
+    topic = typed(log, "forms")
+    log.append(topic, [*ROWS, {"key": "a", "value": None}][:2])
+    log.append(topic, [{"key": "a", "value": None}])
+    struct = log.read(topic, columns=["value"], value_format="struct")["value"].to_pylist()
+    assert struct == [{"id": 1, "amount": 2.5, "tags": ["x"]}, {"id": 2, "amount": None, "tags": None}, None]
+    text = log.read(topic, columns=["value"], value_format="json")["value"].to_pylist()
+    assert text == [b'{"id":1,"amount":2.5,"tags":["x"]}', b'{"id":2}', None]
+    log.append(topic, log.read(topic, columns=["key", "value"], value_format="struct"))
+    assert log.read(topic, columns=["value"], value_format="json")["value"].to_pylist() == text * 2
+    with pytest.raises(InvalidRequest, match="unknown columns \\['value'\\].*set value_format to struct or json"):
+        log.read(topic, columns=["value"])
+    with pytest.raises(InvalidRequest, match="invalid value 'avro' for value_format"):
+        log.read(topic, value_format="avro")
+
+
+def test_single_records_are_dicts_and_are_consumed_as_json(log: Log) -> None:
+    topic = typed(log, "singles")
+    with log.producer() as producer:
+        row = {"id": 1, "amount": 0.5}
+        good = producer.send(topic, row, key=b"k", headers=[("h", b"1")])
+        row["id"] = 9
+        gone = producer.send(topic, None, key=b"k")
+        bad = [producer.send(topic, value) for value in ({"amount": 1.0}, {"id": "x"}, {"id": 1, "z": 1}, b"{}")]
+    assert (good.result(10).offset, gone.result(10).offset) == (0, 1)
+    for future, words in zip(bad, ["'id'", "'x' is a str", "no field 'z'", "send a dict of its columns"], strict=True):
+        with pytest.raises(InvalidRecord, match=words):
+            future.result(10)
+    with log.consumer(topic, auto_offset_reset="earliest", consumer_timeout_ms=100) as consumer:
+        records = [record for some in consumer.poll(timeout_ms=5000).values() for record in some]
+    assert [(record.key, record.value) for record in records] == [(b"k", b'{"id":1,"amount":0.5}'), (b"k", None)]
+    assert records[0].headers == [("h", b"1")]
+
+
+def test_a_dict_for_a_topic_without_a_schema_is_refused(log: Log) -> None:
+    log.create_topic(NewTopic("bytes"))
+    with log.producer() as producer, pytest.raises(InvalidRecord, match="'bytes' has no schema: send bytes"):
+        producer.send("bytes", {"id": 1})
+    with log.transaction("t") as txn, pytest.raises(InvalidRecord, match="has no schema"):
+        txn.send("bytes", {"id": 1})
+    with pytest.raises(InvalidRequest, match="value_columns, key_column and timestamp_column have no meaning"):
+        log.append("bytes", [{"value": b"x"}], key_column="value")
+
+
+def test_a_transaction_writes_typed_and_other_topics(log: Log) -> None:
+    topic = typed(log, "txn-typed")
+    with log.transaction("both") as txn:
+        txn.append(topic, ROWS)
+        txn.send("txn-audit", b"two orders")
+        txn.send(topic, {"id": 3})
+    assert log.read(topic)["id"].to_pylist() == [1, 2, 3]
+    assert log.read("txn-audit")["value"].to_pylist() == [b"two orders"]
+
+
+def test_older_runs_have_nulls_in_newer_columns_and_wider_numbers(log: Log) -> None:
+    topic = typed(log, "evolving", "n INT, s STRUCT<a: INT>")
+    log.append(topic, [{"n": 1, "s": {"a": 1}}])
+    assert log.admin.alter_schema(topic, "n BIGINT, s STRUCT<a: INT, b: STRING>, d DATE") == 2
+    log.append(topic, [{"n": 2**40, "s": {"a": 2, "b": "x"}}])
+    found = log.read(topic, columns=["n", "s", "d"])
+    assert found.schema.field("n").type == pa.int64()
+    assert found.to_pydict() == {"n": [1, 2**40], "s": [{"a": 1, "b": None}, {"a": 2, "b": "x"}], "d": [None, None]}
+    with pytest.raises(IncompatibleSchema, match="column 'd' \\(DATE\\) is missing"):
+        log.admin.alter_schema(topic, "n BIGINT, s STRUCT<a: INT, b: STRING>")
+    assert [schema.version for schema in log.admin.describe_schema(topic)] == [1, 2]
+
+
+def test_bytes_from_before_the_schema_are_refused_or_parsed(log: Log) -> None:
+    log.append("later", [{"value": '{"id": 1, "amount": 2, "other": 3}'}, {"value": None}])
+    with pytest.raises(InvalidRequest, match="'later' has no schema, so its values are bytes"):
+        log.read("later", value_format="columns")
+    log.admin.alter_schema("later", SCHEMA)
+    log.append("later", [{"id": 2}])
+    with pytest.raises(InvalidRequest, match="later-0 before offset 2 are bytes .* or start at offset 2"):
+        log.read("later")
+    assert log.read("later", start=2)["id"].to_pylist() == [2]
+    assert log.read("later", columns=["offset"]).num_rows == 3
+    assert log.read("later", value_parse="json")["id"].to_pylist() == [1, None, 2]
+    assert log.read("later", value_format="json")["value"].to_pylist()[2] == b'{"id":2}'
+    struct = log.read("later", value_format="struct", value_parse="json")["value"].to_pylist()
+    assert struct == [{"id": 1, "amount": 2.0, "tags": None}, None, {"id": 2, "amount": None, "tags": None}]
+    with pytest.raises(InvalidRecord, match="column 'value' has type binary|value"):
+        log.append("later", [{"value": b"{}"}])
+
+
+def test_bytes_that_are_not_json_of_the_schema_are_an_error(log: Log) -> None:
+    log.append("not-json", [{"value": '{"id": 1}'}, {"value": "no"}])
+    log.admin.alter_schema("not-json", SCHEMA)
+    with pytest.raises(InvalidRecord, match="the value of row 1 of .*not-json.* is not JSON that fits"):
+        log.read("not-json", value_parse="json")
+
+
+def test_the_first_typed_write_sets_the_schema(log: Log) -> None:
+    log.create_topic(NewTopic("auto", 1, {"schema.auto": "true"}))
+    log.append("auto", pl.DataFrame({"key": ["a"], "id": [1], "value.timestamp": ["noon"]}))
+    assert log.read("auto").select(["id", "value.timestamp"]).to_pylist() == [{"id": 1, "value.timestamp": "noon"}]
+    (schema,) = log.admin.describe_schema("auto")
+    assert [(field.name, field.nullable) for field in schema.columns] == [("id", True), ("timestamp", True)]
+    with pytest.raises(InvalidRecord, match="column 'more' is not in the schema of topic 'auto'"):
+        log.append("auto", [{"id": 1, "more": 2}])
+
+
+def test_options_say_which_column_is_what(log: Log) -> None:
+    topic = typed(log, "named", "timestamp TIMESTAMP, id STRING")
+    at = datetime(2026, 1, 31, tzinfo=timezone.utc)
+    with pytest.raises(InvalidRecord, match="call that one 'value.timestamp'"):
+        log.append(topic, [{"timestamp": at, "id": "x"}])
+    log.append(
+        topic,
+        [{"timestamp": at, "id": "x"}],
+        value_columns=["timestamp", "id"],
+        key_column="id",
+        timestamp_column="timestamp",
+    )
+    row = log.read(topic).to_pylist()[0]
+    assert (row["key"], row["timestamp"], row["value.timestamp"], row["id"]) == (b"x", at, at, "x")
+
+
+def test_the_latest_records_of_keys_are_columns_too(log: Log) -> None:
+    topic = typed(log, "compacted", cleanup_policy="compact")
+    log.append(topic, [{"key": "a", "id": 1}, {"key": "b", "id": 2}, {"key": "a", "id": 3}])
+    log.append(topic, [{"key": "b", "value": None}])
+    assert log.table(topic, columns=["key", "id"]).to_pylist() == [{"key": b"a", "id": 3}]
+
+
+def test_a_batch_of_a_consumer_has_the_columns(log: Log) -> None:
+    topic = typed(log, "arrow")
+    log.append(topic, ROWS)
+    with log.consumer(topic, auto_offset_reset="earliest") as consumer:
+        assert consumer.poll_arrow(timeout_ms=5000)["id"].to_pylist() == [1, 2]
+    with log.consumer(topic, auto_offset_reset="earliest", value_format="json") as consumer:
+        values = consumer.poll_arrow(timeout_ms=5000)["value"].to_pylist()
+    assert [json.loads(value)["id"] for value in values] == [1, 2]
+
+
+def test_topics_of_different_schemas_are_one_table_only_as_json(log: Log) -> None:
+    one, two = typed(log, "mixed-1"), typed(log, "mixed-2", "id STRING")
+    log.append(one, [{"id": 1}])
+    log.append(two, [{"id": "x"}])
+    with (
+        log.consumer(one, two, auto_offset_reset="earliest") as consumer,
+        pytest.raises(InvalidRequest, match="'mixed-1' and 'mixed-2' have different schemas"),
+    ):
+        consumer.poll_arrow(timeout_ms=5000)
+
+
+def test_upkeep_keeps_types(log: Log) -> None:
+    """Merging, compaction and erasure widen older runs, and keep bytes and columns apart."""
+    old = {"timestamp": 1000}
+    configs = {"cleanup.policy": "compact", "segment.ms": "60000", "min.cleanable.dirty.ratio": "0"}
+    log.create_topic(NewTopic("kept", 1, configs))
+    log.append("kept", [{"key": "a", "value": '{"n": 1}', **old}])
+    log.append("kept", [{"key": "b", "value": '{"n": 2}', **old}])
+    log.admin.alter_schema("kept", "n INT")
+    for number in (3, 4, 5):
+        log.append("kept", [{"key": f"k{number}", "n": number, **old}])
+    log.admin.alter_schema("kept", "n BIGINT, s STRING")
+    log.append("kept", [{"key": "k3", "n": 2**40, "s": "x", **old}])
+    log.append("kept", [{"key": "k4", "value": None, **old}])
+    log.admin.erase_records("kept", [b"k5"])
+    assert compact(log).records == 2
+    maintain_once(log)
+    found = log.read("kept", value_parse="json", columns=["key", "n", "s"]).to_pylist()
+    assert found == [
+        {"key": b"a", "n": 1, "s": None},
+        {"key": b"b", "n": 2, "s": None},
+        {"key": b"k3", "n": 2**40, "s": "x"},
+        {"key": b"k4", "n": None, "s": None},
+    ]
+    assert len(log.plan("kept")) == 2
+    assert verify(log, deep=True) == []
+
+
+def test_the_page_of_the_task_runs(tmp_path: Path) -> None:
+    """docs/tasks/typed.md, in a folder of the test."""
+    found: dict[str, Any] = {}
+    exec(compile(program(PAGE).replace("/tmp/pylog-typed", str(tmp_path)), str(PAGE), "exec"), found)
+    rows = sorted(found["table"].to_pylist(), key=lambda row: row["key"])
+    assert [(row["key"], row["country"]) for row in rows] == [(b"alice", "DE"), (b"bob", "FR")]
