@@ -16,7 +16,7 @@ from spark_log.metadata.records import Cleaned
 from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.swaps import resolve
 from spark_log.model import Slice
-from spark_log.node import compaction
+from spark_log.node import compaction_rounds
 from spark_log.node.dirty_part import dirty_part
 from spark_log.node.segment_swaps import SwapBatch, swap_segments
 from spark_log.settings import topic_config
@@ -49,7 +49,7 @@ def _clean(sim: Simulation, view: View) -> Steps[None]:
     """Passes over partitions that are due, as the product makes them, or one pass over any partition."""
     keys = _compacted_keys(view.state)
     if isinstance(sim.codec, SegmentCodec) and sim.rng.random() < 0.7:
-        _, tally = yield from sim.decided(view, compaction.compact(view.state, sim.context, io.BytesIO))
+        _, tally = yield from sim.decided(view, compaction_rounds.compact(view.state, sim.context, io.BytesIO))
         sim.oracle.seen["cleaned by the product"] += tally.partitions
     elif keys and may_have_holes(view.state):
         yield from sim.decided(view, _pass(sim, view.state, sim.rng.choice(keys)))
