@@ -15,7 +15,8 @@ def stand(core: Core) -> None:
     """Ask for pre-votes in the present epoch, which does not end by that: a replica that only lost its connection
     disturbs nobody when it returns.
     """
-    role = core.role = Prospective(core.leader, _timeout(core), granted={core.key})
+    download = core.role.download if isinstance(core.role, Follower) else None
+    role = core.role = Prospective(core.leader, _timeout(core), granted={core.key}, download=download)
     _request_votes(core, pre_vote=True)
     _maybe_win_pre_vote(core, role)
 

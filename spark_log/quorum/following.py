@@ -18,15 +18,16 @@ from spark_log.quorum.messages import (
     ReplicaKey,
 )
 from spark_log.quorum.ready import SnapshotChunk
-from spark_log.quorum.roles import Download, Follower
+from spark_log.quorum.roles import Download, Follower, Prospective
 
 
 def follow(core: Core, leader: ReplicaKey) -> None:
-    """Fetch from the leader of this epoch, unless it has ended the epoch."""
+    """Fetch from the leader of this epoch, unless it has ended the epoch.  A download that waited for it continues."""
     if core.ended_epoch == core.epoch:
         return
-    core.role = Follower(leader, core.now_ms + draw_fetch_timeout_ms(core))
-    maybe_fetch(core, core.role)
+    download = core.role.download if isinstance(core.role, Prospective) else None
+    core.role = role = Follower(leader, core.now_ms + draw_fetch_timeout_ms(core), download=download)
+    _continue(core, role)
 
 
 def draw_fetch_timeout_ms(core: Core) -> int:
@@ -140,6 +141,11 @@ def persisted(core: Core, role: Follower) -> None:
     """The disk has finished.  While it was busy, the replica could not fetch: the fetch timeout begins again."""
     if role.deadline_ms <= core.now_ms:
         role.deadline_ms = core.now_ms + draw_fetch_timeout_ms(core)
+    _continue(core, role)
+
+
+def _continue(core: Core, role: Follower) -> None:
+    """Install a snapshot that is complete and durable, and send the next request."""
     if not core.is_durable:
         return
     if role.download is not None and role.download.is_complete:

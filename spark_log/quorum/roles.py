@@ -58,6 +58,8 @@ class Prospective:
     """To be followed again if the pre-vote is lost."""
     deadline_ms: int
     granted: set[ReplicaKey]
+    download: Download | None = None
+    """Of the leader's snapshot: it continues when the leader is followed again."""
     rejected: set[ReplicaKey] = field(default_factory=set)
 
 

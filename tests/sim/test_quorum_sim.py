@@ -29,7 +29,7 @@ NOTICED_IN = {
     "no_pre_vote": 11,
     "observers_counted": 1,
     "parked_despite_news": 2,
-    "pre_vote_despite_leader": 96,
+    "pre_vote_despite_leader": 211,
     "reads_unconfirmed": 171,
     "removed_voter_waits": 1490,
     "resigns_silently": 3,

@@ -150,7 +150,7 @@ def _resign_silently(core: Core, role: Leader) -> None:
     core.become_unattached(core.draw_ms(core.config.fetch_timeout_ms, 1.5))
 
 
-def _hand_over_immediately(core: Core, role: Leader) -> bool:
+def _hand_over_immediately(core: Core, role: Leader, successor: ReplicaKey | None) -> bool:
     leading.resign(core, role)
     return True
 

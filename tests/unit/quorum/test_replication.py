@@ -262,6 +262,23 @@ def test_a_snapshot_is_fetched_in_chunks() -> None:
     assert (machine.log.position, machine.high_watermark, machine.voters) == (snapshot, 9, voters)
 
 
+def test_a_download_continues_after_a_time_without_the_leader() -> None:
+    """The network was slow for longer than the fetch timeout, and the leader leads still."""
+    snapshot = Position(2, 9)
+    machine = replica(ONE, 1)
+    give(machine, begin(TWO, ONE, 3))
+    give(machine, fetched(TWO, ONE, 3, Position(1, 1), snapshot=snapshot))
+    part = FetchSnapshotResponse(
+        source=TWO, target=ONE, epoch=3, snapshot=snapshot, start=0, size=5, data=b"abc", voters=VOTERS
+    )
+    give(machine, part)
+    machine.tick(LATER_MS)
+    sent(machine, LATER_MS)
+    assert machine.role == "prospective"
+    (request,) = give(machine, begin(TWO, ONE, 3), LATER_MS)
+    assert isinstance(request, FetchSnapshotRequest) and (request.snapshot, request.start) == (snapshot, 3)
+
+
 def test_a_snapshot_that_the_leader_has_no_longer_is_asked_for_again() -> None:
     """The next fetch names the newer one."""
     machine = replica(ONE, 1)
