@@ -94,7 +94,7 @@ def until_said(say: Callable[[], str], expected: str) -> None:
 
 
 def until_led(pylog: Pylog, options: tuple[str, ...], node: int, command: tuple[str, ...], expected: str) -> None:
-    """What a command says while this node leads."""
+    """A command, while this node leads."""
 
     def say() -> str:
         let_lead(pylog, options, node)

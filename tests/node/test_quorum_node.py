@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, NotLeaderOrFollower, StorageError
-from spark_log.quorum.leading import Change
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
 from spark_log.quorum_node.node_config import NodeConfig
@@ -383,6 +382,11 @@ def test_a_large_entry_on_a_slow_network_keeps_its_connection(tmp_path: Path, ca
         for node, address in direct.items():
             found.nodes[node] = found.node(node, listen=address)
             await found.nodes[node].start()
+        await found.append(b"x")
+        await until(
+            lambda: not any(any(node._links.problems().values()) for node in found.nodes.values()), "both are connected"
+        )
+        caplog.clear()
         await found.append(bytes(3 << 20))
         assert "the connection was closed" not in caplog.text
         for node in direct:
