@@ -82,7 +82,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         type=size_bytes,
         default=64 << 20,
         metavar="SIZE",
-        help="stored bytes that become one file at most (64m)",
+        help="stored bytes that one task reads at most; it writes one file for each folder (64m)",
     )
     parser.add_argument(
         "--skip-lost", action="store_true", help="continue after records that were removed before they were exported"

@@ -81,10 +81,11 @@ def replicate(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, 
     with Log(journal_of(location)) as log:
         copier = TaskCopier(spark, location, log, args.throttle)
         if args.every is None:
-            report = replicate_once(log, brokers=args.brokers, copier=copier)
+            report = replicate_once(log, bytes_per_s=args.throttle, brokers=args.brokers, copier=copier)
             progress(report_text(report))
             return asdict(report), int(bool(report.problems or report.unrecoverable))
-        for report in replicate_every(log, args.every, brokers=args.brokers, copier=copier):
+        every = replicate_every(log, args.every, bytes_per_s=args.throttle, brokers=args.brokers, copier=copier)
+        for report in every:
             if report.objects or report.joined or report.removed or report.found:
                 progress(report_text(report))
         return asdict(report), 0

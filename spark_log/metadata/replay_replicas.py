@@ -287,6 +287,7 @@ def not_pending(state: State, names: Iterable[str]) -> State:
 
 def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
     """A broker with an empty directory: whatever it had under another one is gone."""
+    old = state.brokers.get(record.broker)
     new = Broker(
         record.url,
         record.directory,
@@ -295,7 +296,8 @@ def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
         record.is_async,
         epoch=state.version,
         since=state.time,
-        former=() if (old := state.brokers.get(record.broker)) is None else _former(old, state.version),
+        drained=old is not None and old.drained,
+        former=() if old is None else _former(old, state.version),
     )
     new = first_dropped(state, new, record.keep_ms)
     copies = state.copies.update(

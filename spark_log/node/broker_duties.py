@@ -11,7 +11,7 @@ from spark_log.client.log import Log
 from spark_log.errors import BrokerNotAvailable, SparkLogError
 from spark_log.metadata.replicas import epoch_of
 from spark_log.node.checked_copies import pace_of
-from spark_log.node.copy_threads import Copier, CopyThreads
+from spark_log.node.copy_threads import Copier
 from spark_log.node.leader_balance import LeaderBalance
 from spark_log.node.moving import Mover, move_every
 from spark_log.node.prober import Prober, probe_every
@@ -37,14 +37,14 @@ def replicate_once(
 
     bytes_per_s:  limit of all copying and moving; None: no limit.
     brokers:      check and copy to these only, and move nothing; None: all.
-    copier:       copies, instead of threads of this process, which then moves nothing.
+    copier:       copies what active brokers have, instead of threads of this process, which then moves nothing.
     progress:     called with ("copy", bytes so far, bytes in all).
     Raises BrokerNotAvailable for an unknown broker.
     """
     _check_known(log, brokers)
     Prober(log, brokers).until_sure()
     pace, moves = pace_of(log, bytes_per_s), brokers is None and copier is None
-    replicator = Replicator(log, brokers=brokers, copier=copier or CopyThreads(log.journal, pace))
+    replicator = Replicator(log, pace=pace, brokers=brokers, copier=copier)
     total = ReplicationReport(version=0)
     while True:
         one = replicator.round()
@@ -58,7 +58,7 @@ def replicate_once(
         )
         if progress is not None:
             progress("copy", total.bytes, total.bytes + sum(lag.bytes for lag in one.lag.values()))
-        if not one.busy:
+        if replicator.is_done(one):
             return _with_moves(Mover(log, pace), total) if moves else total
 
 
@@ -98,7 +98,7 @@ def replicate_every(
     stop, ended = stop or threading.Event(), threading.Event()
     clock = log.journal.context.clock
     pace, moves = pace_of(log, bytes_per_s), brokers is None and copier is None
-    replicator = Replicator(log, brokers=brokers, copier=copier or CopyThreads(log.journal, pace))
+    replicator = Replicator(log, pace=pace, brokers=brokers, copier=copier)
     mover, balance, is_first = Mover(log, pace), LeaderBalance(log.journal), True
     try:
         has_ended = lambda: ended.is_set() or stop.is_set()  # noqa: E731

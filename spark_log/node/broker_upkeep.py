@@ -51,7 +51,7 @@ class BrokerUpkeep:
             while True:
                 report = self._replicator.round(max(0, until_ms - clock.monotonic_ms()))
                 copied, size, joined = copied + report.objects, size + report.bytes, joined + len(report.joined)
-                if not report.busy or clock.monotonic_ms() >= until_ms:
+                if self._replicator.is_done(report) or clock.monotonic_ms() >= until_ms:
                     break
             for problem in report.problems:
                 failed("replication", StorageUnavailable(problem))

@@ -41,6 +41,11 @@ class Task(Generic[Result]):
     def ended(self) -> bool:
         return self._ended.is_set()
 
+    @property
+    def error(self) -> BaseException | None:
+        """The error that the function has raised; None before it has ended, too."""
+        return self._error
+
     def wait(self, seconds: float) -> bool:
         """Wait until it ends, at most so long; whether it has ended."""
         return self._ended.wait(max(0.0, seconds))

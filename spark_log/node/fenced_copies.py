@@ -10,8 +10,9 @@ waits for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from spark_log.journal.journal import Journal
 from spark_log.metadata.replica_state import Copies
@@ -30,6 +31,8 @@ COPY_MS = 10_000
 """How long objects of visible records are copied, before those of pending commits are looked for again."""
 AGAIN_MS = 10_000
 """After this time, roots from which nothing could be copied are read again."""
+LOOKED_AT = 100
+"""So many objects are looked through for one of each fenced broker."""
 ANSWER_S = 10.0
 """A root that does not answer for so long is passed over."""
 
@@ -53,7 +56,9 @@ class _Target:
 class FencedCopies:
     """Copies to the active brokers of one log.  Not thread-safe."""
 
-    def __init__(self, journal: Journal, pace: Pace) -> None:
+    def __init__(self, journal: Journal, pace: Pace, brokers: Collection[int] | None = None) -> None:
+        """brokers:  copy to these only; None: to all."""
+        self._only = brokers
         self._journal, self._pace, self._clock = journal, pace, journal.context.clock
         self._targets: dict[int, _Target] = {}
         self._answers = RootAnswers(journal)
@@ -64,7 +69,7 @@ class FencedCopies:
 
         Copies that take longer continue.
         """
-        brokers, begun = _lacking_brokers(state), list[Task[Copied]]()
+        brokers, begun = self._mine(_lacking_brokers(state)), list[Task[Copied]]()
         self._targets = {broker: self._target(state, broker) for broker in brokers}
         for broker, target in self._targets.items():
             if target.task is None and self._clock.monotonic_ms() >= target.due_ms:
@@ -76,12 +81,25 @@ class FencedCopies:
         return sum(one.objects for one in done), sum(one.bytes for one in done)
 
     def have_failed(self, state: State, commit: PendingCommit) -> bool:
-        """Whether what no active broker has of a pending commit could not be copied: then it may be given up."""
-        return all(
-            (target := self._targets.get(broker)) is not None and name in target.failed
-            for name in commit.objects
-            for broker in _lacking(state, name)
+        """Whether what no active broker has of a pending commit could not be copied: then it may be given up.
+
+        A copy that is under way may succeed: the root may have been away for the last one only.
+        """
+        lacking = [(name, broker) for name in commit.objects for broker in _lacking(state, name)]
+        mine = set(self._mine(broker for _, broker in lacking))
+        return bool(mine or not lacking) and all(
+            (target := self._targets.get(broker)) is not None and target.task is None and name in target.failed
+            for name, broker in lacking
+            if broker in mine
         )
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for copies that have begun, at most so long; whether any were made."""
+        tasks = [one.task for one in self._targets.values() if one.task is not None]
+        until_ms = self._clock.monotonic_ms() + seconds * 1000
+        for one in tasks:
+            one.wait((until_ms - self._clock.monotonic_ms()) / 1000)
+        return any(one.ended and one.error is None and one.result().objects for one in tasks)
 
     def problems(self, state: State) -> list[str]:
         """A sentence if something waits for fenced brokers; it is logged when it is new."""
@@ -96,6 +114,9 @@ class FencedCopies:
                 logger.warning("%s: %s", self._journal.metadata.url, text)
         self._said = text
         return [text] if text else []
+
+    def _mine(self, brokers: Iterable[int]) -> list[int]:
+        return [one for one in brokers if self._only is None or one in self._only]
 
     def _target(self, state: State, broker: int) -> _Target:
         epoch, known = epoch_of(state, broker) or 0, self._targets.get(broker)
@@ -115,15 +136,15 @@ class FencedCopies:
     def _copy(self, state: State, broker: int, epoch: int) -> Copied:
         """Copy first all that readers wait for."""
         sources = {one for copies in state.copies.values() if _waits(state, copies) for one in copies.brokers}
-        answering = self._answers.among(sources, ANSWER_S)
+        answering = self._answers.among(sources, ANSWER_S, _first_names(state, broker))
         done = Copied()
         for pending in (True, False):
             some = _readable(copies_wanted_of_fenced(state, broker, pending=pending), answering)
             until_ms = self._clock.monotonic_ms() + COPY_MS
             one = copy_objects(self._journal, broker, epoch, some, self._pace, None if pending else until_ms)
             done.objects, done.bytes = done.objects + one.objects, done.bytes + one.bytes
-            if pending:
-                done.left = one.left
+            if pending:  # a process with the key may be able to copy the rest
+                done.left = one.left or any(self._answers.lacks_key(source) for source in sources)
         return done
 
     def _ended(self, target: _Target) -> Copied:
@@ -135,7 +156,7 @@ class FencedCopies:
         except Exception as error:  # noqa: BLE001  of one broker; the others continue
             logger.warning("copying from fenced brokers failed: %s", error)
             done = Copied(left=True)
-        if not done.left:  # otherwise the target failed, and nothing is known about the sources
+        if not done.left:  # otherwise nothing is known about the sources
             target.failed = target.pending
         target.due_ms = self._clock.monotonic_ms() + (0 if done.objects else AGAIN_MS)
         return done
@@ -143,6 +164,16 @@ class FencedCopies:
 
 def _pending(state: State, broker: int) -> frozenset[str]:
     return frozenset(one.name for one in copies_wanted_of_fenced(state, broker, pending=True))
+
+
+def _first_names(state: State, broker: int) -> dict[int, str]:
+    """By fenced broker, the first object that would be copied from it, of a pending commit if there is one."""
+    found: dict[int, str] = {}
+    for pending in (True, False):
+        for one in islice(copies_wanted_of_fenced(state, broker, pending=pending), LOOKED_AT):
+            for source, _ in one.sources:
+                found.setdefault(source, one.name)
+    return found
 
 
 def _readable(wanted: Iterator[WantedCopy], answering: Collection[int]) -> Iterator[WantedCopy]:

@@ -185,7 +185,7 @@ class Maintainer:
         self.log = log
         self._brokers = BrokerUpkeep(log) if checks_brokers else None
         self._collector = RootCollector(log.journal)
-        self._saves_memory = saves_memory
+        self._saves_memory = saves_memory and not log.journal.metadata_log.is_served
         self._memory: RoundMemory | None = None
         """None: of no round that this process has ended."""
         self._has_begun = False
@@ -255,7 +255,7 @@ class Maintainer:
         memory, self._memory = self._memory, None
         if not self._has_begun:
             self._has_begun = True
-            memory = yield from load_memory(known.state)
+            memory = None if metadata_log.is_served else (yield from load_memory(known.state))
         age_ms = clock.now_ms() - memory.began_ms if memory is not None else 0
         if memory is not None and 0 <= age_ms < cluster_config(known.state.configs, "gc.fence.age.ms"):
             with suppress(LogRestored):

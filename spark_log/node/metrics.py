@@ -145,6 +145,8 @@ class Metrics:
         self.commits = Latencies()
         """Commits that wrote a record: others are faster, and would hide a slow storage."""
         self.commands = 0
+        self.checkpoint_lag = 0
+        """Versions since the newest checkpoint, at the end of the last round of upkeep."""
         self.topics = TopicMetrics()
         self.retention = RetentionMetrics()
         self.compaction = CompactionMetrics()
@@ -167,6 +169,8 @@ class Metrics:
         lines += _one("pylog_leading", "gauge", "1 while this coordinator has the log.", int(epoch > 0))
         lines += _one("pylog_epoch", "gauge", "Epoch of the coordinator that has the log.", state.coordinator.epoch)
         lines += _one("pylog_version", "gauge", "Newest version of the metadata log.", state.version)
+        text = "Versions since the newest checkpoint, at the end of the last round of upkeep."
+        lines += _one("pylog_checkpoint_lag_versions", "gauge", text, self.checkpoint_lag)
         text = "Seconds since a write to the storage was last completed and read back."
         lines += _one("pylog_storage_write_age_seconds", "gauge", text, storage_age_s)
         lines += _one("pylog_long_polls", "gauge", "Requests that wait for a change.", polls)

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace as with_values
 
 from spark_log.client.log import Log
-from spark_log.clock import Clock, SystemClock
+from spark_log.clock import Clock
 from spark_log.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -56,6 +56,7 @@ from spark_log.node.duties import Duties
 from spark_log.node.local_link import LocalLink
 from spark_log.node.metrics import Metrics
 from spark_log.node.pending_commands import PendingCommands, commands_of
+from spark_log.node.quorum_clock import QuorumClock
 from spark_log.node.quorum_log import FinalLog, QuorumLog
 from spark_log.node.quorum_pipeline import Offer
 from spark_log.node.quorum_state import AnyOffer, QuorumState
@@ -74,6 +75,7 @@ OFFERS_MAX = 16
 PARK_S = 1.0
 """How long a request for the leader waits for the end of an election."""
 RETRY_S = 1.0
+CATCH_UP_S = 0.01
 CONFIRM_S = 1.0
 """How often a leader confirms that it leads."""
 LEADERLESS_S = 10.0
@@ -104,7 +106,6 @@ class QuorumCoordinator:
         *,
         prepare: Callable[[], Awaitable[None]],
         maintain_ms: int | None = None,
-        clock: Clock | None = None,
         root_options: RootOptions = DEFAULT_OPTIONS,
     ) -> None:
         """
@@ -121,7 +122,7 @@ class QuorumCoordinator:
         """The epoch under which it leads; 0: it does not lead."""
         self.confirmed_s = 0.0
         """When, on the monotonic clock, it last began a check that found it leading."""
-        self.clock = clock or SystemClock()
+        self.clock: Clock = QuorumClock(lambda: self.node.time_ms())
         self.metrics = Metrics()
         self.change_feed = ChangeFeed()
         self.on_change: Callable[[], None] = lambda: None
@@ -366,7 +367,7 @@ class QuorumCoordinator:
                 one.give_up(CoordinatorNotAvailable("an error in the coordinator; its log has the details"))
 
     def _offer(self, asked: list[PendingCommands]) -> None:
-        pipeline, commands, now_ms = self._log.pipeline, commands_of(asked), self.node.time_ms()
+        pipeline, commands, now_ms = self._log.pipeline, commands_of(asked), self.clock.now_ms()
         attempt, records, refused = decide_batch(pipeline.newest, commands, now_ms, again=False)
         batch = Batch(id=self.unique(), time=now_ms, epoch=self.epoch, records=tuple(records))
         data = encode_batch(batch) if records else b""
@@ -468,6 +469,7 @@ class QuorumCoordinator:
         """Lead when this node's take-over is final.  While it cannot, it asks another node to lead."""
         while self._leader == leader and not self._is_stopping:
             try:
+                await self._until_caught_up(leader)
                 await self._prepare()
                 _, future = self.node.begin_append(self._take_over_batch(leader.epoch))
                 await future
@@ -482,6 +484,14 @@ class QuorumCoordinator:
             else:
                 self._begin(leader)
                 return
+
+    async def _until_caught_up(self, leader: Leader) -> None:
+        """Wait for the entries of earlier leaders: before they are applied, an old log looks like one that begins."""
+        while not self.state.version and self._leader == leader:
+            with suppress(NotLeaderOrFollower):  # until its own entry is committed
+                await self.node.confirm()
+                return
+            await asyncio.sleep(CATCH_UP_S)
 
     def _begin(self, leader: Leader) -> None:
         self._obstacle = ""
@@ -499,7 +509,7 @@ class QuorumCoordinator:
         take = TakeOverRecord(epoch=epoch, address=self.address, host=this_host(), cluster_id=self.cluster_id)
         records = (*bootstrap_records(self.state), take)
         batch_epoch = epoch if self.state.version else 0
-        return encode_batch(Batch(id=self.unique(), time=self.node.time_ms(), epoch=batch_epoch, records=records))
+        return encode_batch(Batch(id=self.unique(), time=self.clock.now_ms(), epoch=batch_epoch, records=records))
 
     def _step_down(self) -> None:
         if not self.leading:

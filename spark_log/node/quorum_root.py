@@ -10,7 +10,7 @@ from random import SystemRandom
 from spark_log.clock import SystemClock
 from spark_log.errors import InconsistentClusterId, InvalidRequest
 from spark_log.journal.log_format import QUORUM_VERSION, Format, find_format, parse_format, put_format
-from spark_log.journal.object_names import FORMAT_KEY
+from spark_log.journal.object_names import DATA, FORMAT_KEY
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.net.address import SCHEME
 from spark_log.store.base import ObjectStore
@@ -47,12 +47,19 @@ class QuorumRoot:
             )
         self._is_ours = True
 
-    def claim(self, address: str, nonce: str) -> None:
+    def claim(self, address: str, nonce: str, *, begins: bool) -> None:
         """Write the file that names the quorum, if it is not there.
 
-        nonce:  a unique name for the probe of put-if-absent, which claims of clients need.
+        nonce:   a unique name for the probe of put-if-absent, which claims of clients need.
+        begins:  the quorum has no log yet, so it has no records either.
         Raises as `check` does, StoreNotExclusive, and the errors of the storage.
         """
+        if begins and self.store.list(DATA):
+            raise InvalidRequest(
+                f"{self.store.url} has records, and this quorum has no log: were its nodes formatted again? Upkeep of a "
+                "new log would delete the records. Start the nodes with their former directories, or give them another, "
+                "empty folder"
+            )
         if self._is_ours:
             return
         probe(self.store, nonce=nonce)

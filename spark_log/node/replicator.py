@@ -35,7 +35,7 @@ from spark_log.metadata.replicas import (
 )
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.broker_copies import Copied, copies_wanted
-from spark_log.node.checked_copies import is_good, pace_of
+from spark_log.node.checked_copies import Pace, is_good, pace_of
 from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
 from spark_log.node.daemon_tasks import Task
 from spark_log.node.fenced_copies import FencedCopies
@@ -51,6 +51,8 @@ WAIT_MS_MAX = 3_600_000
 """The longest wait of a replica that has missed a write."""
 SEARCH_AGAIN_MS = 60_000
 """Objects without any known copy are looked for this often."""
+FENCED_WAIT_S = 60.0
+"""How long a process waits before its end for copies from fenced brokers."""
 LOST_NAMES = 1_000
 """The most objects without any known copy that a round looks for."""
 
@@ -100,21 +102,21 @@ class Replicator:
         self,
         log: Log,
         *,
-        bytes_per_s: int | None = None,
+        pace: Pace | None = None,
         brokers: Iterable[int] | None = None,
         copier: Copier | None = None,
     ) -> None:
         """
-        bytes_per_s:  limit of all copying; None: no limit.
-        brokers:      copy to these only; None: to all.
-        copier:       copies; None: threads of this process, with this limit.
+        pace:     limit of all copying; None: that of the log.
+        brokers:  copy to these only; None: to all.
+        copier:   copies what active brokers have; None: threads of this process.
         """
         self._journal = log.journal
         self._clock = log.journal.context.clock
-        pace = pace_of(log, bytes_per_s)
+        pace = pace or pace_of(log)
         self._copier = copier or CopyThreads(log.journal, pace)
-        self._fenced, self._answers = FencedCopies(log.journal, pace), RootAnswers(log.journal)
         self._only = None if brokers is None else frozenset(brokers)
+        self._fenced, self._answers = FencedCopies(log.journal, pace, self._only), RootAnswers(log.journal)
         self._whole_ms: dict[tuple[int, int], int] = {}
         """By group and broker: when the state was read of which the replica lacks nothing, on the monotonic clock."""
         self._pending_ms: dict[tuple[str, int], int] = {}
@@ -162,6 +164,13 @@ class Replicator:
             busy=bool(removed or rescued)
             or any(one.objects and (one.left or self._is_behind(state, b)) for b, one in done.items()),
         )
+
+    def is_done(self, report: ReplicationReport) -> bool:
+        """Whether nothing is left to do after a round with this report, which may be the last one of this process.
+
+        It waits for copies from fenced brokers that have begun.
+        """
+        return not report.busy and not self._fenced.wait(FENCED_WAIT_S)
 
     def _drop_old(self, state: State) -> State:
         """Brokers that keep only the newest objects drop their copies of others, if it is time.

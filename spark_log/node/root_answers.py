@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 
+from spark_log.errors import NoCredentials, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.replicas import epoch_of
 from spark_log.node.daemon_tasks import Task
+from spark_log.store.retry import RetryingStore
 
 logger = logging.getLogger("spark_log")
 
@@ -19,28 +23,45 @@ class RootAnswers:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._lock = threading.Lock()
-        self._asked: dict[int, Task[None]] = {}
+        self._asked: dict[tuple[int, int], Task[None]] = {}
+        """By broker and its epoch: a root that was replaced may hang for ever."""
 
-    def among(self, brokers: Collection[int], wait_s: float) -> set[int]:
+    def among(self, brokers: Collection[int], wait_s: float, names: Mapping[int, str] | None = None) -> set[int]:
         """Those of some brokers whose roots are theirs, and say so within this time.
+
+        names:  by broker, an object that is looked at, too: the description may be in a cache while the disk hangs.
 
         Broker 0 is one of them: a process that changes the log has just read its root.
         """
         clock = self._journal.context.clock
         until_ms = clock.monotonic_ms() + wait_s * 1000
-        asked = {broker: self._ask(broker) for broker in brokers if broker != OWN_BROKER}
+        asked = {broker: self._ask(broker, (names or {}).get(broker)) for broker in brokers if broker != OWN_BROKER}
         for task in asked.values():
             task.wait((until_ms - clock.monotonic_ms()) / 1000)
         return {OWN_BROKER}.intersection(brokers) | {one for one, task in asked.items() if _has_answered(one, task)}
 
-    def _ask(self, broker: int) -> Task[None]:
-        journal = self._journal
+    def lacks_key(self, broker: int) -> bool:
+        """Whether this process has no credentials for the root of a broker, by its last answer: it may be in order."""
         with self._lock:
-            task = self._asked.get(broker)
+            task = self._asked.get((broker, epoch_of(self._journal.newest, broker) or 0))
+        return task is not None and task.ended and isinstance(task.error, NoCredentials)
+
+    def _ask(self, broker: int, name: str | None) -> Task[None]:
+        journal = self._journal
+
+        def ask() -> None:
+            journal.roots.check(broker, again=True)
+            if name is not None:
+                store = journal.roots[broker]
+                with suppress(SparkLogError, OSError):  # one bad object says nothing about the others
+                    (store.inner if isinstance(store, RetryingStore) else store).get(name, 0, 1)
+
+        key = broker, epoch_of(journal.newest, broker) or 0
+        with self._lock:
+            task = self._asked.get(key)
             if task is None or task.ended:
-                task = self._asked[broker] = Task(
-                    lambda: journal.roots.check(broker, again=True), f"pylog-ask-{broker}", journal.context.threads
-                )
+                self._asked = {one: known for one, known in self._asked.items() if one[0] != broker}
+                task = self._asked[key] = Task(ask, f"pylog-ask-{broker}", journal.context.threads)
         return task
 
 

@@ -63,7 +63,8 @@ async def start_quorum(
     await asyncio.to_thread(root.check)
 
     async def prepare() -> None:
-        await asyncio.to_thread(root.claim, coordinator.address, coordinator.unique())
+        begins = not coordinator.state.version
+        await asyncio.to_thread(root.claim, coordinator.address, coordinator.unique(), begins=begins)
 
     coordinator = QuorumCoordinator(
         config.quorum, store, prepare=prepare, maintain_ms=config.maintain_ms, root_options=roots

@@ -18,7 +18,7 @@ from spark_log.quorum.messages import (
     Position,
     ReplicaKey,
 )
-from spark_log.quorum.ready import ReadChunk
+from spark_log.quorum.ready import Kept, ReadChunk
 from spark_log.quorum.roles import Leader, Progress
 from spark_log.quorum.voters import Voters, encode_voters, majority_reached
 
@@ -173,6 +173,7 @@ def fetch(core: Core, role: Leader, request: FetchRequest) -> None:
     progress.parked = None
     progress.confirms = max(progress.confirms, request.confirms)
     if _needs_snapshot(core, request.end):
+        progress.snapshot = core.log.snapshot
         core.send(_response(core, role, request, snapshot=core.log.snapshot))
         return
     known = core.log.end_of_epoch(request.end.epoch)
@@ -180,6 +181,8 @@ def fetch(core: Core, role: Leader, request: FetchRequest) -> None:
         core.send(_response(core, role, request, diverging=known))
         return
     progress.end = max(progress.end, request.end.offset)
+    if progress.end >= core.log.snapshot.offset:
+        progress.snapshot = None
     _note_caught_up(core, progress, before_ms)
     maybe_raise_high_watermark(core, role)
     if core.role is role:
@@ -270,13 +273,38 @@ def answer_waiting(core: Core, role: Leader) -> None:
 
 
 def fetch_snapshot(core: Core, role: Leader, request: FetchSnapshotRequest) -> None:
-    """Let the shell read a chunk of the newest snapshot, or say that there is a newer one."""
-    _fetched(core, role, request.source)
-    read = ReadChunk(request=request, voters=core.log.voters_at(core.log.snapshot.offset))
-    if request.snapshot == core.log.snapshot:
-        core.reads.append(read)
+    """Let the shell read a chunk of a snapshot that is kept, or say that there is a newer one."""
+    progress = _fetched(core, role, request.source)
+    if request.snapshot in (core.log.snapshot, role.older):
+        progress.snapshot = request.snapshot
+        core.reads.append(ReadChunk(request=request, voters=core.log.voters_at(request.snapshot.offset)))
     else:
-        core.send(read.answer(b"", None))
+        core.send(ReadChunk(request=request, voters=()).answer(b"", None))
+
+
+def keep_for_followers(core: Core, role: Leader, keep_from: int) -> Kept:
+    """There is a new snapshot.  A follower that fetches an older one goes through with it, and then through the entries
+    behind it: otherwise one that is slower than the leader's snapshots would begin again each time.
+
+    One older snapshot is kept.  A second follower that fetches another one begins again.
+    """
+    slow = [progress for progress in role.progress.values() if _is_kept_for(core, progress)]
+    fetched = [progress.snapshot for progress in slow if progress.end < _lacks_from(progress)]
+    role.older = next((one for one in (role.older, core.log.snapshot) if one in fetched), None)
+    return Kept(min([keep_from, *map(_lacks_from, slow)]), role.older)
+
+
+def _lacks_from(progress: Progress) -> int:
+    """Of a follower that fetches a snapshot, or the entries behind it: what it will ask for next."""
+    return progress.end if progress.snapshot is None else max(progress.end, progress.snapshot.offset)
+
+
+def _is_kept_for(core: Core, progress: Progress) -> bool:
+    return (
+        progress.snapshot is not None
+        and progress.fetched_ms + core.config.keep_ms > core.now_ms
+        and core.log.size_from(_lacks_from(progress)) <= core.config.keep_bytes
+    )
 
 
 # ----------------------------------------------------------------------------------------------------- reads and voters

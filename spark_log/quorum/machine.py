@@ -42,7 +42,7 @@ from spark_log.quorum.messages import (
     VoteRequest,
     VoteResponse,
 )
-from spark_log.quorum.ready import Config, Ready, Restored
+from spark_log.quorum.ready import Config, Kept, Ready, Restored
 from spark_log.quorum.replica_log import ReplicaLog
 from spark_log.quorum.roles import Candidate, Follower, Leader, Prospective
 from spark_log.quorum.voters import Voters
@@ -207,16 +207,21 @@ class Machine:
         role = self._core.role
         return isinstance(role, Leader) and leading.hand_over(self._core, role, successor)
 
-    def snapshotted(self, end: int, keep_from: int, now_ms: int) -> None:
+    def snapshotted(self, end: int, keep_from: int, now_ms: int) -> Kept:
         """The application has made a durable snapshot of all entries before `end`, which are committed.
 
-        Entries before `keep_from` are forgotten: a follower that lacks some of them gets the snapshot.
+        Entries before `keep_from` are forgotten: a follower that lacks some of them gets the snapshot.  On a leader
+        more may stay, for followers that are fetching an older snapshot: delete nothing that the answer names.
         """
         self._advance(now_ms)
         core = self._core
         if not core.log.snapshot.offset <= end <= core.high_watermark or keep_from > end:
             raise AssertionError(f"a snapshot up to {end} between {core.log.snapshot} and {core.high_watermark}")
-        core.log.compact(end, keep_from)
+        kept = Kept(keep_from)
+        if isinstance(core.role, Leader):
+            kept = leading.keep_for_followers(core, core.role, keep_from)
+        core.log.compact(end, kept.keep_from)
+        return kept
 
     def step(self, message: Message, now_ms: int) -> None:
         """Take in a message of another replica."""

@@ -34,6 +34,10 @@ class Config:
     """The leader forgets a replica that is not a voter and has not fetched for this time."""
     fetch_bytes: int = 1 << 20
     """Data in one answer to a fetch, unless a single entry has more."""
+    keep_bytes: int = 512 << 20
+    """Of entries that the leader keeps at most for a follower that fetches a snapshot, or the entries behind it."""
+    keep_ms: int = 10_000
+    """The leader keeps nothing for a follower that has not asked for this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,16 @@ class Persist:
     """Append them."""
     high_watermark: int = 0
     """To be written with the entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """This stays on the disk beside a new snapshot; the rest may be deleted."""
+
+    keep_from: int
+    """Entries from this offset on."""
+    older: Position | None = None
+    """An older snapshot, which a follower is fetching."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import islice
 
 from spark_log.quorum.messages import Entry, Kind, Position
 from spark_log.quorum.voters import Voters, decode_voters
@@ -105,6 +106,10 @@ class ReplicaLog:
                 break
             end += 1
         return self.read(start, end)
+
+    def size_from(self, start: int) -> int:
+        """Bytes of data of the entries from `start` on."""
+        return sum(len(entry.data) for entry in islice(self._entries, max(0, start - self.start.offset), None))
 
     # --------------------------------------------------------------------------------------------------------- changing
 

@@ -88,6 +88,8 @@ class Progress:
     """To be answered as soon as there is something to say, and at `parked_until_ms`."""
     parked_until_ms: int = 0
     confirms: int = 0
+    snapshot: Position | None = None
+    """It was told to fetch this snapshot, and lacks entries from before the newest one since."""
 
 
 @dataclass(slots=True)
@@ -106,6 +108,8 @@ class Leader:
     """Numbers of the reads that wait until a majority confirms that this replica leads."""
     confirm: int = 0
     """The last number that was given to a read."""
+    older: Position | None = None
+    """A snapshot from before the newest one that is still served, because a follower fetches it."""
 
 
 Role: TypeAlias = Unattached | Follower | Prospective | Candidate | Leader

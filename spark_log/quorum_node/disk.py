@@ -18,7 +18,7 @@ from functools import partial
 
 from spark_log.errors import CorruptObject, StorageError
 from spark_log.quorum.messages import EMPTY, Position
-from spark_log.quorum.ready import Persist, Restored, SnapshotChunk
+from spark_log.quorum.ready import Kept, Persist, Restored, SnapshotChunk
 from spark_log.quorum.snapshot_format import encode_snapshot, frame_at, read_header, read_state
 from spark_log.quorum.unit_format import LogContent, decode_log, encode_unit
 from spark_log.quorum.voters import Voters
@@ -152,7 +152,7 @@ class Disk:
             self.files.sync_names()
         self._log.appended(file, len(data), truncate_to, persist.entries[-1].offset + 1 if persist.entries else None)
         if is_reset:
-            self._delete_old(keep_from=0)
+            self._delete_old(Kept(0))
 
     def _append(self, file: LogFile, data: bytes) -> None:
         try:
@@ -182,14 +182,15 @@ class Disk:
             raise
         self._place_snapshot(name, snapshot)
 
-    def snapshotted(self, snapshot: Position, keep_from: int) -> None:
-        """Delete older snapshots, and the files of the log whose entries are all before `keep_from`."""
+    def snapshotted(self, snapshot: Position, kept: Kept) -> None:
+        """Delete older snapshots, and the files of the log with older entries only, but for those that are kept."""
         self.snapshot = max(self.snapshot, snapshot, key=lambda one: one.offset)
-        self._delete_old(keep_from)
+        self._delete_old(kept)
 
-    def _delete_old(self, keep_from: int) -> None:
-        old = [snapshot_name(one) for one in snapshots_among(self.files.names()) if one.offset < self.snapshot.offset]
-        for name in [*self._log.drop_before(keep_from), *old]:
+    def _delete_old(self, kept: Kept) -> None:
+        older = [one for one in snapshots_among(self.files.names()) if one.offset < self.snapshot.offset]
+        unused = [snapshot_name(one) for one in older if one != kept.older]
+        for name in [*self._log.drop_before(kept.keep_from), *unused]:
             self.files.delete(name)
 
     def read_chunk(self, snapshot: Position, start: int) -> tuple[bytes, int | None]:

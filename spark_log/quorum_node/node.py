@@ -34,7 +34,7 @@ from spark_log.net.tls import node_contexts
 from spark_log.quorum.leading import Change
 from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import Entry, FetchSnapshotResponse, Kind, Message, Position, ReplicaKey
-from spark_log.quorum.ready import ReadChunk, Ready, Restored
+from spark_log.quorum.ready import Kept, ReadChunk, Ready, Restored
 from spark_log.quorum.snapshot_format import is_frame
 from spark_log.quorum.voters import Voters, check_quorum
 from spark_log.quorum.wire import Received
@@ -207,7 +207,7 @@ class Node:
             self._ended.exception()  # `run` raises it
         if self._tick is not None:
             self._tick.cancel()
-        self._pending.give_up(self._pending.offsets(), "the node has ended")
+        self._pending.give_up(self._pending.waiting(), "the node has ended")
         for _, future in self._appending:
             _refuse(future, not_leader(None, 0))
         self._lose_reads()
@@ -446,7 +446,7 @@ class Node:
         if was_leader:
             self._lose_reads()
             why = "this node does not lead any more"
-            asyncio.get_running_loop().call_later(UNKNOWN_S, self._pending.give_up, self._pending.offsets(), why)
+            asyncio.get_running_loop().call_later(UNKNOWN_S, self._pending.give_up, self._pending.waiting(), why)
         self._on_leader(machine.epoch, machine.leader)
 
     def _lose_reads(self) -> None:
@@ -507,7 +507,9 @@ class Node:
             yield piece
 
     async def _finish_snapshot(self, snapshot: Position, write: Callable[[], None]) -> None:
-        """Forget the entries before the previous snapshot: a follower that lacks later ones needs no snapshot."""
+        """Forget the entries before the previous snapshot, unless a follower will need them: one that lacks later ones
+        needs no snapshot.
+        """
         try:
             await self._snapshots.submit(write)
         except NoSpace as error:
@@ -517,10 +519,10 @@ class Node:
         finally:
             self._is_snapshotting = False
         assert self._machine is not None, "entries come from the machine"
-        before = self._machine.log.snapshot.offset
+        before, kept = self._machine.log.snapshot.offset, None
         if snapshot.offset > before:
-            self._input(lambda machine, now_ms: machine.snapshotted(snapshot.offset, before, now_ms))
-        await self._writer.thread.submit(self._directory.disk.snapshotted, snapshot, before)
+            kept = self._input(lambda machine, now_ms: machine.snapshotted(snapshot.offset, before, now_ms))
+        await self._writer.thread.submit(self._directory.disk.snapshotted, snapshot, kept or Kept(before))
 
 
 def _resolve(future: asyncio.Future[None] | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from spark_log.errors import NotLeaderOrFollower
 from spark_log.quorum.messages import Entry, ReplicaKey
@@ -39,12 +39,14 @@ class PendingAppends:
         for offset, future in self._take(offset for offset in self._waiting if offset < end):
             future.set_exception(unknown(f"a snapshot covers entry {offset}"))
 
-    def offsets(self) -> tuple[int, ...]:
-        return tuple(self._waiting)
+    def waiting(self) -> Mapping[int, int]:
+        """The epochs of those that wait now, by offset."""
+        return {offset: epoch for offset, (epoch, _) in self._waiting.items()}
 
-    def give_up(self, offsets: Iterable[int], why: str) -> None:
-        """Those of these that still wait."""
-        for offset, future in self._take(offset for offset in offsets if offset in self._waiting):
+    def give_up(self, those: Mapping[int, int], why: str) -> None:
+        """Those of these that still wait.  Another entry may have the offset by now, if this replica leads again."""
+        left = [offset for offset, epoch in those.items() if self._waiting.get(offset, (None,))[0] == epoch]
+        for offset, future in self._take(left):
             future.set_exception(unknown(f"entry {offset} is not committed yet: {why}"))
 
     def _take(self, offsets: Iterable[int]) -> list[tuple[int, asyncio.Future[int]]]:

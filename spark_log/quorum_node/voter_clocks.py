@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from spark_log.quorum.messages import ReplicaKey
 
-AHEAD_MS = 1_000
-"""A clock may be so far ahead of the median: messages take time."""
+AWAY_MS = 1_000
+"""A clock may be so far from the median: messages take time."""
 
 
 class VoterClocks:
@@ -24,10 +24,11 @@ class VoterClocks:
         self._ahead_ms[key] = clock_ms - monotonic_ms
 
     def bounded(self, own_ms: int, monotonic_ms: int, others: Iterable[ReplicaKey]) -> int:
-        """The own clock, but at most `AHEAD_MS` after the median of the voters'.
+        """The own clock, but at most `AWAY_MS` away from the median of the voters'.
 
-        A log's time never goes back, so a clock that is years ahead would stop expiry for years.  Of an even number of
-        clocks, the lower of the middle ones counts.
+        A log's time never goes back, so a clock that is years ahead would stop expiry for years; one that is behind
+        would stop it while its node leads.  Of an even number of clocks, the lower of the middle ones counts.
         """
         known = sorted([own_ms, *(monotonic_ms + self._ahead_ms[key] for key in others if key in self._ahead_ms)])
-        return min(own_ms, known[(len(known) - 1) // 2] + AHEAD_MS)
+        median_ms = known[(len(known) - 1) // 2]
+        return max(min(own_ms, median_ms + AWAY_MS), median_ms - AWAY_MS)

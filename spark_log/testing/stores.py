@@ -166,6 +166,7 @@ class ControlledStore(Wrapper):
     """Disturbs another store, in any process: before each request it obeys the order in a file.
 
     hang: the request does not return while the file says so, as on a hung disk or mount.
+    hang PREFIX: the same for the names with this prefix only; the others may be in a cache.
     fail: the request fails with an unknown outcome.
     full: a write finds no space.
     keyless: the process has no credentials.
@@ -184,7 +185,7 @@ class ControlledStore(Wrapper):
             return ""
 
     def _pass(self, key: str, *, writes: bool = False) -> None:
-        while (says := self._says()) == "hang":
+        while (says := self._says()) == "hang" or (says.startswith("hang ") and key.startswith(says[5:])):
             time.sleep(0.02)
         if says == "fail":
             raise StorageUnavailable(f"{key}: the storage fails")

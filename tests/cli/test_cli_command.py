@@ -125,7 +125,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
     [
         *("service.md", "clients.md", "spark.md", "storage.md", "from-kafka.md", "troubleshooting.md", "faq.md"),
         *("performance.md", "command-line.md", "tasks/replay.md", "tasks/backfill.md", "tasks/dead-letters.md"),
-        "replicas.md",
+        *("replicas.md", "operations.md", "deployment.md"),
     ],
 )
 def test_commands_on_the_pages_are_there(page: str) -> None:

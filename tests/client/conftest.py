@@ -33,6 +33,7 @@ EMBEDDED_ONLY = ("log_on(", "Flaky(", "quick_store(", "journal.propose(", '"""Em
 ONE_STATE = (
     "test_a_topic_made_anew_can_be_assigned_anew",
     "test_a_topic_made_anew_is_another_topic",
+    "test_a_topic_made_anew_is_read_from_its_start",
     "test_a_topic_that_is_created_again_during_a_run_begins_anew",
     "test_appends_of_one_thread_keep_one_identity",
     "test_new_topics_and_partitions_join_in",

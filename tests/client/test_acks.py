@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -32,8 +33,11 @@ from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.pending import lacking_objects
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.model import LATEST, TopicPartition
+from spark_log.node import fenced_copies
+from spark_log.node.broker_duties import replicate_once
 from spark_log.node.broker_health import broker_findings
 from spark_log.node.replicator import Replicator
+from spark_log.node.root_answers import RootAnswers
 from spark_log.node.verify import verify
 from spark_log.testing.broker_roots import ControlledRoots, commit_on_leader, register_broker
 from tests.services import Services
@@ -238,6 +242,118 @@ def test_records_on_a_fenced_root_that_is_away_are_given_up_after_a_time(log: sp
     while ends(log, "u") != (9, 9):
         replicator.round()
     assert log.read("u").num_rows == 0
+
+
+def test_nothing_is_given_up_while_it_is_copied(
+    log: spark_log.Log, roots: ControlledRoots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A root that was away is back when the time is over: an attempt of before says nothing."""
+    monkeypatch.setattr(fenced_copies, "AGAIN_MS", 0)
+    commit_on_leader(log, "u", ROWS)
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    (tmp_path / "broker1").rename(tmp_path / "away")
+    replicator = Replicator(log)
+    replicator.round()
+    (tmp_path / "away").rename(tmp_path / "broker1")
+    roots.order(1, "hang")
+    log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
+    replicator.round()
+    assert ends(log, "u") == (0, 9)
+    roots.order(1, "")
+    while ends(log, "u") != (9, 9):
+        replicator.round()
+    assert log.read("u").num_rows == 9
+
+
+def test_a_process_without_a_key_gives_nothing_up(log: spark_log.Log, roots: ControlledRoots) -> None:
+    """Another one, which has the key, copies it."""
+    log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
+    commit_on_leader(log, "u", ROWS)
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    roots.order(1, "keyless")
+    replicator = Replicator(log)
+    for _ in range(3):
+        replicator.round()
+        time.sleep(0.002)
+    assert ends(log, "u") == (0, 9)
+    roots.order(1, "")
+    replicate_once(log)
+    assert log.read("u").num_rows == 9
+
+
+def test_a_process_for_one_broker_copies_from_fenced_ones_to_it_only(log: spark_log.Log, tmp_path: Path) -> None:
+    """It also gives up what it alone was to copy."""
+    register_broker(log, 3, str(tmp_path / "broker3"))
+    log.admin.create_topics([spark_log.NewTopic("v", replica_assignment={0: (1, 2, 3)})])
+    commit_on_leader(log, "v", ROWS)
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    replicate_once(log, brokers=[2])
+    assert [copies.brokers for copies in log.journal.refresh().copies.values()] == [(1, 2)]
+    (tmp_path / "broker1").rename(tmp_path / "away")
+    log.journal.propose(FenceBroker(broker=2, reason="by hand"))
+    (tmp_path / "broker2").rename(tmp_path / "away2")
+    log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
+    replicator = Replicator(log, brokers=[0])
+    for _ in range(3):
+        replicator.round()
+        time.sleep(0.002)
+    assert ends(log, "v") == (0, 9)
+    replicator = Replicator(log, brokers=[3])
+    while ends(log, "v") != (9, 9):
+        replicator.round()
+
+
+def test_a_single_run_waits_for_copies_from_fenced_roots(
+    log: spark_log.Log, roots: ControlledRoots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end with its process."""
+    monkeypatch.setattr(fenced_copies, "WAIT_S", 0.0)
+    commit_on_leader(log, "u", ROWS)
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    roots.order(2, "slow 0.1")
+    assert replicate_once(log).problems == () and ends(log, "u") == (9, 9)
+
+
+def test_copies_from_fenced_roots_keep_to_the_limit(log: spark_log.Log) -> None:
+    """The one that a process was given."""
+    commit_on_leader(log, "u", [{"value": random.Random(1).randbytes(300_000)}])
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    began = time.monotonic()
+    replicate_once(log, bytes_per_s=300_000)
+    assert ends(log, "u") == (1, 1) and time.monotonic() - began >= 0.7
+
+
+def test_a_root_whose_description_is_in_a_cache_keeps_one_thread(
+    log: spark_log.Log, roots: ControlledRoots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk hangs: each copy that is begun would keep others, for as long as the disk does."""
+    monkeypatch.setattr(fenced_copies, "AGAIN_MS", 0)
+    monkeypatch.setattr(fenced_copies, "ANSWER_S", 0.05)
+    commit_on_leader(log, "u", ROWS)
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    before = set(threading.enumerate())
+    roots.order(1, "hang data/")
+    replicator = Replicator(log)
+    for _ in range(3):
+        replicator.round()
+    begun = [one.name for one in set(threading.enumerate()) - before if one.name.startswith("pylog-")]
+    assert "pylog-copy" not in begun and begun.count("pylog-ask-1") == 1
+    assert ends(log, "u") == (0, 9)
+    roots.order(1, "")
+    while ends(log, "u") != (9, 9):
+        replicator.round()
+
+
+def test_a_hung_root_says_nothing_about_the_one_in_its_place(
+    log: spark_log.Log, roots: ControlledRoots, tmp_path: Path
+) -> None:
+    answers = RootAnswers(log.journal)
+    roots.order(1, "hang")
+    assert answers.among([0, 1, 2], 0.1) == {0, 2}
+    register_broker(log, 1, str(tmp_path / "other"), replaces=True)
+    roots.folder = tmp_path / "no orders"
+    assert answers.among([0, 1, 2], 5.0) == {0, 1, 2}
+    roots.folder = tmp_path / "orders"
 
 
 def test_clients_of_a_coordinator_record_their_copies(log: spark_log.Log, services: Services, tmp_path: Path) -> None:

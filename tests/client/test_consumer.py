@@ -319,6 +319,22 @@ def test_a_topic_that_comes_later_is_read_from_its_start(tmp_path: Path) -> None
         assert seen(consumer.poll(1000)) == [0, 1]
 
 
+@pytest.mark.parametrize("is_polled_between", [False, True])
+def test_a_topic_made_anew_is_read_from_its_start(tmp_path: Path, *, is_polled_between: bool) -> None:
+    """With auto_offset_reset=latest too, whether or not a poll has seen that the topic was away."""
+    log = new_log(tmp_path, orders=1)
+    fill(log, 5)
+    with log.consumer("orders", auto_offset_reset="latest") as consumer:
+        assert consumer.poll() == {}
+        fill(log, 1)
+        assert seen(consumer.poll(1000)) == [0]
+        log.admin.delete_topics(["orders"])
+        if is_polled_between:
+            assert consumer.poll() == {} and consumer.assignment() == set()
+        fill(log, 3)
+        assert seen(consumer.poll(1000)) == [0, 1, 2]
+
+
 def test_a_topic_made_anew_is_another_topic(tmp_path: Path) -> None:
     """Positions of the old one do not count for it."""
     log = new_log(tmp_path, orders=1)

@@ -32,6 +32,17 @@ def test_partitions_are_matched_again_only_when_topics_change(tmp_path: Path) ->
     assert [subscribed.is_new(tp) for tp in (FIRST, new)] == [False, True]
 
 
+def test_a_topic_created_again_is_new_in_the_partitions_that_it_has(tmp_path: Path) -> None:
+    """Its partitions have the names of earlier ones; those that it lacks are not new."""
+    log, subscribed = new_log(tmp_path, orders=2), SubscribedTopics(("orders",), None, None)
+    subscribed.wanted(log.journal.state)
+    assert not subscribed.is_new(FIRST)
+    log.admin.delete_topics(["orders"])
+    log.create_topic(spark_log.NewTopic("orders", 1))
+    assert set(subscribed.wanted(log.journal.refresh())) == {FIRST}
+    assert [subscribed.is_new(tp) for tp in (FIRST, SECOND)] == [True, False]
+
+
 def test_owned_partitions_are_those_of_the_share_that_exist(tmp_path: Path) -> None:
     """The same object until the share or the topics change; without a share, all partitions."""
     log, subscribed = new_log(tmp_path, orders=2), SubscribedTopics((), "ord.*", None)

@@ -10,16 +10,23 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 import spark_log
 from spark_log.cli.console.of_coordinator import pages_of
-from spark_log.errors import InconsistentClusterId, InvalidRequest, NotCoordinator, TopicAlreadyExists
+from spark_log.clock import SystemClock
+from spark_log.errors import ClockSkewed, InconsistentClusterId, InvalidRequest, NotCoordinator, TopicAlreadyExists
+from spark_log.journal.proposal import Context
+from spark_log.journal.store_operations import Stores, run
 from spark_log.metadata.commands import AnyCommand, CreateTopic
+from spark_log.metadata.state import State
 from spark_log.net.connection_limits import ConnectionLimits, Connections
-from spark_log.node.maintain import Maintainer
+from spark_log.node.maintain import Maintainer, maintain_once
+from spark_log.node.quorum_log import QuorumLog
+from spark_log.node.quorum_state import QuorumState
 from spark_log.node.repair import repair
 from spark_log.node.serve_config import Config, check_config, read_config
 from spark_log.node.serve_quorum import RunningNode, start_quorum
@@ -28,6 +35,7 @@ from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.state_file import Meta
 from spark_log.store.open import open_store
+from spark_log.testing.clocks import SkewedClock
 from tests.cli.commands import Pylog
 from tests.node.quorum_nodes import TIMES, until
 from tests.processes import eventually, free_port
@@ -152,6 +160,7 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
                 consumer.commit()
             assert found == [b"order 0", b"order 1", b"order 2", b"last"]
             assert log.journal.state.groups["billing"].offsets
+            maintain_once(log)
             assert log.journal.run(log.journal.metadata_log.claim("meta/pin/a", b'{"version":1}')) == b'{"version":1}'
 
     def use_commands(url: str) -> None:
@@ -159,7 +168,7 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
         command, storage = Pylog(url), Pylog(tmp_path / "records")
         assert "no problems found" in command.ok("verify", "--deep")
         command.ok("maintain", "--dry-run")
-        assert "its leader runs the upkeep" in command.refused("maintain")
+        command.ok("maintain")
         target = str(tmp_path / "elsewhere")
         assert "see docs/quorum.md" in command.wrong("move", target)
         for one in (("mirror", "set", target), ("repair", "--dry-run"), ("metadata", "dump")):
@@ -275,6 +284,39 @@ def test_the_records_belong_to_one_log(tmp_path: Path) -> None:
         spark_log.connect(tmp_path / "records")
     with pytest.raises(InvalidRequest, match="whose metadata is in a quorum"):
         repair(open_store(str(tmp_path / "records"), None), is_alive=lambda holder: False, dry_run=True)
+
+
+def test_nodes_that_were_formatted_again_begin_no_log_beside_the_records(tmp_path: Path) -> None:
+    """Upkeep of the new log would take the records of the old one for garbage."""
+
+    async def scenario() -> None:
+        config = one_node(tmp_path)
+        async with running(config) as node:
+            await asyncio.to_thread(_append_one, f"pylog://{node.coordinator.address}")
+        async with running(config) as node:  # the same directory
+            assert node.coordinator.state.names
+        (tmp_path / "a-cluster").rename(tmp_path / "lost")
+        node = await start_quorum(one_node(tmp_path))
+        while "were its nodes formatted again" not in node.coordinator.health().reason:
+            await asyncio.sleep(0.01)
+        assert not node.coordinator.leading
+        await node.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def _append_one(url: str) -> None:
+    with spark_log.connect(url) as log:
+        log.append("orders", [{"value": "first"}])
+
+
+def test_a_leader_with_a_wrong_clock_expires_nothing(tmp_path: Path) -> None:
+    """Retention deletes by this clock.  Without other voters, the storage's clock says that it is wrong."""
+    clock = SkewedClock(SystemClock(), 365 * 86_400_000)
+    state = QuorumState(lambda offer: None, lambda: None, lambda call: None)
+    log = QuorumLog(Context(clock, Random(1), served=True), "a-cluster", state)
+    with pytest.raises(ClockSkewed, match="ahead of the storage's"):
+        run(log.check_clock(State()), Stores.of(open_store(str(tmp_path), None)), clock)
 
 
 def test_a_log_with_its_metadata_is_not_taken_over(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
 from spark_log.model import ACKS_LEADER
 from spark_log.node.broker_copies import copies_wanted
-from spark_log.node.checked_copies import BadCopy, check_copy
+from spark_log.node.checked_copies import BadCopy, check_copy, pace_of
 from spark_log.node.replicator import Replicator
 from tests.node.replicated_logs import add_broker, brokers_of, create_topic, folder_of, group_of, put, replicated_log
 
@@ -148,7 +148,7 @@ def test_a_throttle_limits_the_bytes(log: Log) -> None:
     names = [put(log, [0, 1], width=40_000) for _ in range(3)]
     clock = log.journal.context.clock
     began = clock.monotonic_ms()
-    report = Replicator(log, bytes_per_s=1_000_000).round()
+    report = Replicator(log, pace=pace_of(log, 1_000_000)).round()
     taken_s = (clock.monotonic_ms() - began) / 1000
     assert report.objects == len(names)
     assert report.bytes / 1_000_000 - 0.5 < taken_s < report.bytes / 1_000_000 + 2

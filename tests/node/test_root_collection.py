@@ -10,7 +10,8 @@ import pytest
 
 from spark_log import Log, connect
 from spark_log.client.administering.brokers import add_broker as add_root
-from spark_log.client.administering.brokers import remove_broker, return_broker
+from spark_log.client.administering.brokers import remove_broker, replace_broker, return_broker
+from spark_log.errors import InvalidRequest
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.node.maintain import Maintainer, MaintainReport, collect_garbage, maintain_round
 from spark_log.node.prober import Prober
@@ -224,3 +225,21 @@ def test_what_late_uploads_leave_in_a_directory_of_before_is_deleted(log: Log, t
     put(log, [0, 1, 2])
     collector.round(log.journal.refresh())
     assert not left.exists() and other.exists() and len(objects_on(log, tmp_path, 1)) == 1
+
+
+def test_a_disk_that_is_registered_again_gets_another_directory(tmp_path: Path) -> None:
+    """One that the broker had before is deleted when the fence has passed."""
+    log = connect(str(tmp_path / "log"), durability="os")
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    first, second = str(tmp_path / "broker-1"), str(tmp_path / "other")
+    add_root(log.journal, 1, first)
+    replace_broker(log.journal, 1, second)
+    with pytest.raises(InvalidRequest, match="had this directory before.*delete meta/broker.json"):
+        replace_broker(log.journal, 1, first)
+    (tmp_path / "broker-1" / "meta" / "broker.json").unlink()
+    replace_broker(log.journal, 1, first)
+    create_topic(log, "t", [1])
+    for _ in range(2):
+        log.append("t", [{"value": b"1"}])
+        pass_the_fence(log)
+    assert log.read("t").num_rows == 2

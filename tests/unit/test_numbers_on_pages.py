@@ -231,13 +231,13 @@ NUMBERS = {
         f"more than {constant('spark_log/net/server.py', 'HELD_MAX'):,} partitions",
         f"answered for {constant('spark_log/journal/topic_feed.py', 'UNANSWERED_MS') // 1000} s, or if",
         f"`--takeover-after` ({TAKEOVER_S} s)",
-        {1000: "`CommitUnknown` within a second of its time"}[
+        {1000: "`CommitUnknown` within a second of its `delivery_timeout_ms`"}[
             constant("spark_log/journal/commit_protocol.py", "ASK_MS_MIN")
         ],
         f"for `--storage-timeout` ({STORAGE_S} s) | it steps down",
         {1.0: "notices within a second"}[constant("spark_log/node/coordinator.py", "LOOK_S")],
         f"the address is tried last for {constant(CLIENT, 'SILENT_S'):g} s",
-        f"if it has not read it completely for {constant('spark_log/net/leader_check.py', 'STALE_S'):g} s",
+        f"managed to read the log to its end for {constant('spark_log/net/leader_check.py', 'STALE_S'):g} s",
         f"answers `GET /health` within {constant(CLIENT, 'CHECK_S'):g} s",
         f"within `--storage-timeout` ({STORAGE_S} s)",
         *(f"| `{name}` | {line_of(CONF, rf'{name} = ([0-9a-z]+)')} |" for name in LIMITS),

@@ -24,8 +24,13 @@ PROMISED = sorted(
     if page.parent.name != "decisions" and (path := str(page.relative_to(ROOT))) not in GUIDES
 )
 _REASONS = ("not tested: ", "measured: ")
-RUN = {"docs/api.md", "docs/frames.md", *(page for page in PROMISED if page.startswith("docs/tasks/"))}
-"""Pages that are made or run as a whole: one row will do for all of their sections."""
+RUN = {
+    "docs/api.md",
+    "docs/frames.md",
+    "docs/operations.md",
+    *(page for page in PROMISED if page.startswith("docs/tasks/")),
+}
+"""Pages that are made, run or checked as a whole: one row will do for all of their sections."""
 WITHOUT = {
     "README.md": {"the-parts", "where-to-go-next"},
     "docs/dependencies.md": {"extras", "to-work-on-pylog-dev"},

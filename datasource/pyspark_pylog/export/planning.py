@@ -17,7 +17,8 @@ from spark_log.text import counted
 RUN_TASKS = 256
 """Maximum number of tasks of a run.  A job that was killed repeats its last run at most."""
 TASK_BYTES_MIN = 16 << 20
-"""A small run makes fewer files than the cluster has cores."""
+"""The target size of a task is never cut below this to use more cores, so a small run makes fewer files than the
+cluster has cores."""
 
 
 class Planner:
@@ -105,7 +106,10 @@ def _reached(tasks: Sequence[Sequence[Part]], parts: Sequence[Part]) -> dict[int
 
 
 def divide(chunks: Iterable[tuple[int, Chunk]], task_bytes: int, tasks_max: int) -> list[list[Part]]:
-    """Chunks of partitions in tasks of about `task_bytes`, in order, until there are `tasks_max` tasks."""
+    """Divide chunks, in order, into tasks of about `task_bytes` each.
+
+    Beyond `tasks_max` tasks, the rest is left for the next run.
+    """
     tasks: list[list[Part]] = [[]]
     room = task_bytes
     for partition, (start, end, size) in chunks:

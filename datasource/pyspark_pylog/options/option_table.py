@@ -361,7 +361,7 @@ SPELLING = {name.lower(): name for name in (*(option.name for option in ALL), *S
 
 
 def names(uses: str) -> set[str]:
-    """Lower-case names of the options for any of `uses`."""
+    """Lower-case names of the options that are used by any of the kinds in `uses`, letters as in `Option.used`."""
     return {option.name.lower() for option in ALL if set(option.used) & set(uses)}
 
 

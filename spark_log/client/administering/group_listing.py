@@ -57,7 +57,10 @@ class GroupDescription(NamedTuple):
 
 
 def describe_groups(journal: Journal, names: Iterable[str] | None = None) -> dict[str, GroupDescription]:
-    """Groups by name; None: all groups."""
+    """Descriptions of groups, by name.
+
+    names:  None for all groups; an unknown one is Dead.
+    """
     state, shared = journal.refresh(), shared_now(journal)
     wanted = sorted({*state.groups, *shared}) if names is None else names
     return {name: describe_group(state, name, shared.get(name)) for name in wanted}

@@ -23,7 +23,7 @@ OFFSETS_MAX = 100
 
 
 def keyless_warnings(journal: Journal, topic: str) -> Iterator[str]:
-    """A warning if a topic is compacted, and some of its newest records have no key."""
+    """A warning if a topic is compacted and some of its newest records have no key."""
     state = journal.refresh()
     if not has_cleanup_policy(topic_named(state, topic)[1].configs, "compact"):
         return

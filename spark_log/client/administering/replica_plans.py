@@ -94,7 +94,7 @@ def _spread(
 
 
 def with_factor(state: State, topic: str, factor: int) -> Plan:
-    """Replicas of the partitions of a topic that gets another replication factor, on all brokers.
+    """New replica lists for a topic's partitions under another replication factor, spread over all usable brokers.
 
     Asynchronous replicas stay.  A single replica is in the log's own root.
     Raises UnknownTopicOrPartition, InvalidReplicationFactor.

@@ -39,7 +39,8 @@ class AutoCommit:
         return force or self._clock.monotonic_ms() - self._committed_ms >= self._interval_ms
 
     def commit(self, offsets: Offsets) -> IllegalGeneration | None:
-        """Commit, and log an error.  Returns the error if the consumer has lost its partitions with the group."""
+        """Commit.  Errors are logged, except one: without a coordinator, the error that another consumer has taken the
+        group over is returned."""
         membership = self._membership
         assert membership is not None, "is_due was false"
         self._committed_ms = self._clock.monotonic_ms()

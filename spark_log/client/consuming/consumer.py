@@ -431,7 +431,8 @@ class Consumer:
         return {tp for tp, fetch_position in self._assignment.positions.items() if fetch_position.paused}
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many records of each assigned partition have not been returned yet."""
+        """How many records of each assigned partition have not been returned yet.  Offsets without a record count, as
+        in Kafka."""
         self._ensure_assigned()
         ends = self.end_offsets(tuple(self._assignment.positions))
         return {tp: max(0, end - self.position(tp)) for tp, end in ends.items()}

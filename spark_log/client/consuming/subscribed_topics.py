@@ -97,13 +97,12 @@ class SubscribedTopics:
             if before != after:
                 gone += () if before is None else _partitions(*before)
                 there |= {} if after is None else {tp: (topic_id, tp.partition) for tp in _partitions(*after)}
-        old = self._all.now
         differing = self._all.change(gone, there)
         if differing:
             self._names = frozenset(name for name, _ in self._topics.values())
             self._appeared -= differing - there.keys()
             if not is_first:
-                self._appeared |= {tp for tp in differing if tp not in old}
+                self._appeared |= differing & there.keys()
 
     def _matched(self, state: State, topic_id: str) -> tuple[str, int] | None:
         """Name and number of partitions of a topic; None if it is not of this subscription, or was deleted."""
@@ -135,7 +134,7 @@ class SubscribedTopics:
         return next((one.differing(before) for one in (self._all, self._owned) if one.now is now), None)
 
     def is_new(self, partition: TopicPartition) -> bool:
-        """Whether a partition was created after the subscription began."""
+        """Whether a partition was created, or created again with its topic, after the subscription began."""
         return partition in self._appeared
 
     def names(self, partitions: Iterable[TopicPartition]) -> frozenset[str]:

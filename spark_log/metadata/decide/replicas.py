@@ -22,7 +22,7 @@ from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.kept_copies import check_keep
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS
 from spark_log.metadata.kept_copies import keeps_newest
-from spark_log.metadata.placement import place, topic_shift, usable_brokers
+from spark_log.metadata.placement import place, synchronous_brokers, topic_shift, usable_brokers
 from spark_log.metadata.reassignments import is_moving, may_be_in
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replay_reassignments import places_of_slices
@@ -109,9 +109,11 @@ def check_factor(state: State, name: str, factor: int) -> None:
     if factor < 1:
         raise InvalidReplicationFactor(f"topic {name!r}: replication factor {factor}; expected 1 or more")
     if factor > len(ring):
+        drained = [one.broker for one in synchronous_brokers(state) if one.broker not in ring]
         raise InvalidReplicationFactor(
             f"topic {name!r}: replication factor {factor}, and {text.counted(len(ring), 'broker')} can hold replicas "
             f"({_ids(ring)}): add brokers with `pylog broker add`, or choose at most {len(ring)}"
+            + (f"; drained: {_ids(drained)} (`pylog broker alter ID --not-drained`)" if drained else "")
         )
 
 
@@ -402,6 +404,11 @@ def decide_register(state: State, record: r.RegisterBrokerRecord, *, replaces: b
     twin = next((i for i, one in state.brokers.items() if one.url == record.url and i != record.broker), None)
     if twin is not None:
         raise InvalidRequest(f"{record.url} is the root of broker {twin}: each broker has a root to itself")
+    if known is not None and record.directory in dict(known.former):
+        raise InvalidRequest(
+            f"{record.url}: broker {record.broker} had this directory before, {record.directory}, and what is left in it "
+            "is deleted: delete meta/broker.json there, so that it gets another one"
+        )
     check_keep(record.broker, record.keep_ms, is_async=record.is_async)
     lost = last_copies(state, record.broker)
     if lost.objects and not lose_data:

@@ -14,6 +14,10 @@ STEP_MS = 100
 SOON_MS = 80
 """An entry is durable at a majority, and everybody knows: three times through the network and two fsyncs."""
 HANDED_OVER_MS = 100
+BUSY_SHARE = 0.3
+"""Of the seeds: a follower fetches a snapshot, and the leader makes others meanwhile."""
+BUSY_MS, SNAPSHOT_EVERY_MS = 1200, 12
+"""A download takes some 50 ms."""
 
 
 class Calm:
@@ -36,9 +40,14 @@ class Calm:
             self._lagging_follower_gets_a_snapshot,
         ]
         for probe in self.world.rng.sample(probes, 3):
-            self.world.note(f"probe {probe.__name__}")
-            probe()
-            self._rest()
+            self._run(probe)
+        if self.world.rng.random() < BUSY_SHARE:
+            self._run(self._slow_follower_gets_through_a_snapshot)
+
+    def _run(self, probe: Callable[[], None]) -> None:
+        self.world.note(f"probe {probe.__name__}")
+        probe()
+        self._rest()
 
     def _heal(self) -> None:
         world = self.world
@@ -167,16 +176,41 @@ class Calm:
     def _lagging_follower_gets_a_snapshot(self) -> None:
         """It was away while the leader forgot the entries that it lacks."""
         leader = self._rest()
+        follower = self._left_behind(leader)
+        if follower is None:
+            return
+        installed = self.world.counts["snapshots installed"]
+        self.world.start(follower)
+        self._rest()
+        self.require(self.world.counts["snapshots installed"] > installed, f"{follower} got no snapshot")
+
+    def _left_behind(self, leader: Node) -> Node | None:
+        """A follower that does not run, and lacks entries that the leader has forgotten; None if none can be spared."""
         followers = self._followers(leader)
         if not followers:
-            return
+            return None
         follower = self.world.rng.choice(followers)
         self.world.crash(follower)
         self.world.append(leader, 20)
         self.world.run_for(1000)
         self.world.take_snapshot(leader, 0)
         self.world.append(leader, 3)
-        installed = self.world.counts["snapshots installed"]
+        return follower
+
+    def _slow_follower_gets_through_a_snapshot(self) -> None:
+        """Although the leader makes the next ones in less time than the download takes; and then it has all entries."""
+        leader = self._rest()
+        follower = self._left_behind(leader)
+        if follower is None:
+            return
+        self.world.counts["busy leaders"] += 1
+        behind = leader.running.log.end
         self.world.start(follower)
-        self._rest()
-        self.require(self.world.counts["snapshots installed"] > installed, f"{follower} got no snapshot")
+        for _ in range(BUSY_MS // SNAPSHOT_EVERY_MS):
+            self.world.append(leader)
+            self.world.run_for(SNAPSHOT_EVERY_MS)
+            self.world.take_snapshot(leader, 0)
+            kept = len(leader.disk.snapshots)
+            self.require(kept <= 2, f"{leader} keeps {kept} snapshots")
+        end = follower.running.log.end
+        self.require(end > behind, f"{follower} has {end} entries, and {behind} were there {BUSY_MS} ms ago")

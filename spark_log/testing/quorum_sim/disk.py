@@ -6,7 +6,7 @@ from collections import deque
 from random import Random
 
 from spark_log.quorum.messages import EMPTY, Entry, Position, ReplicaKey
-from spark_log.quorum.ready import Persist, Restored
+from spark_log.quorum.ready import Kept, Persist, Restored
 from spark_log.quorum.voters import Voters
 
 PARTS = 5
@@ -20,7 +20,9 @@ class Disk:
         self.key = key
         self.epoch = 0
         self.voted: ReplicaKey | None = None
-        self.snapshot, self.snapshot_data, self.voters = EMPTY, b"", voters
+        self.snapshot, self.voters = EMPTY, voters
+        self.snapshots = {EMPTY: b""}
+        """The newest one, and an older one that is kept."""
         self.log: list[Entry] = []
         self.high_watermark = 0
         self.received = bytearray()
@@ -36,6 +38,10 @@ class Disk:
             entries=tuple(self.log),
             high_watermark=self.high_watermark,
         )
+
+    @property
+    def snapshot_data(self) -> bytes:
+        return self.snapshots[self.snapshot]
 
     @property
     def position(self) -> Position:
@@ -77,8 +83,8 @@ class Disk:
             chunk = persist.chunk
             self.received[chunk.start :] = chunk.data
             if chunk.is_last and chunk.snapshot.offset > self.snapshot.offset:
-                self.snapshot, self.snapshot_data = chunk.snapshot, bytes(self.received)
-                self.voters = chunk.voters
+                self.snapshot, self.voters = chunk.snapshot, chunk.voters
+                self.snapshots = {chunk.snapshot: bytes(self.received)}
         elif part == 2 and persist.reset_to is not None:
             self.log.clear()
         elif part == 3 and persist.truncate_to is not None:
@@ -91,7 +97,12 @@ class Disk:
             self.log += persist.entries
             self.high_watermark = persist.high_watermark
 
-    def take_snapshot(self, snapshot: Position, data: bytes, voters: Voters, keep_from: int) -> None:
-        """The application's snapshot is durable; the log before `keep_from` is deleted."""
-        self.snapshot, self.snapshot_data, self.voters = snapshot, data, voters
-        self.log = [entry for entry in self.log if entry.offset >= keep_from]
+    def take_snapshot(self, snapshot: Position, data: bytes, voters: Voters) -> None:
+        """The application's snapshot is durable.  `drop` follows."""
+        self.snapshot, self.voters = snapshot, voters
+        self.snapshots[snapshot] = data
+
+    def drop(self, kept: Kept) -> None:
+        """Delete older snapshots and entries, but for those that are kept."""
+        self.snapshots = {one: data for one, data in self.snapshots.items() if one in (self.snapshot, kept.older)}
+        self.log = [entry for entry in self.log if entry.offset >= kept.keep_from]

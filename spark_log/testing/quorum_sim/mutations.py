@@ -12,7 +12,7 @@ from typing import Any
 from spark_log.quorum import election, following, leading, machine
 from spark_log.quorum.core import Core
 from spark_log.quorum.messages import FetchRequest, FetchResponse, Position, ReplicaKey, VoteRequest
-from spark_log.quorum.ready import Config, Restored
+from spark_log.quorum.ready import Config, Kept, Restored
 from spark_log.quorum.replica_log import ReplicaLog
 from spark_log.quorum.roles import Candidate, Download, Follower, Leader
 from spark_log.quorum.voters import Voters, majority_reached
@@ -242,6 +242,10 @@ MUTATIONS = {
     ),
     "older_replaces_parked": Mutation(
         "a late copy of a fetch does not replace the one that waits", (Patch(leading, "_is_older", _no),)
+    ),
+    "fetched_snapshot_dropped": Mutation(
+        "a snapshot that a follower fetches is kept, and the entries behind it",
+        (Patch(leading, "keep_for_followers", lambda core, role, keep_from: Kept(keep_from)),),
     ),
     "no_check_quorum": Mutation(
         "a leader without a majority resigns", (Patch(leading, "check_quorum_ms", lambda core, role: None),)

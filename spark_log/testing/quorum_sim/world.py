@@ -17,6 +17,8 @@ from spark_log.testing.quorum_sim.oracle import Oracle, Violation, snapshot_of
 
 CHUNK = 30
 """Bytes of a chunk of a snapshot."""
+KEEP_MS = 600
+"""Less than a follower is away in a probe that makes the leader forget what it lacks."""
 EVENTS_MAX = 30_000
 """More than any run needs: a run with more is going round in circles."""
 
@@ -36,6 +38,7 @@ class World:
             election_timeout_ms=150,
             fetch_wait_ms=80,
             retry_ms=150,
+            keep_ms=KEEP_MS,
             fetch_bytes=rng.choice([20, 100, 1 << 20]),
         )
         self.is_faulty = True
@@ -186,12 +189,8 @@ class World:
     def _read(self, node: Node, read: ReadChunk) -> None:
         if node.machine is None:
             return
-        disk, start = node.disk, read.request.start
-        if disk.snapshot == read.request.snapshot:
-            answer = read.answer(disk.snapshot_data[start : start + CHUNK], len(disk.snapshot_data))
-        else:
-            answer = read.answer(b"", None)
-        self.send(answer)
+        data, start = node.disk.snapshots.get(read.request.snapshot), read.request.start
+        self.send(read.answer(b"", None) if data is None else read.answer(data[start : start + CHUNK], len(data)))
 
     def take_snapshot(self, node: Node, kept: int) -> None:
         """Of everything that the application has applied; of the log, that many entries before are kept."""
@@ -201,8 +200,8 @@ class World:
         self.counts["snapshots"] += 1
         keep_from = max(log.start.offset, end - kept)
         snapshot = log.position_at(end)
-        node.disk.take_snapshot(snapshot, snapshot_of(self.oracle.digests[end]), log.voters_at(end), keep_from)
-        self.input(node, lambda machine, now_ms: machine.snapshotted(end, keep_from, now_ms))
+        node.disk.take_snapshot(snapshot, snapshot_of(self.oracle.digests[end]), log.voters_at(end))
+        self.input(node, lambda machine, now_ms: node.disk.drop(machine.snapshotted(end, keep_from, now_ms)))
 
     # ---------------------------------------------------------------------------------------------------------- network
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_log.errors import BrokerNotAvailable, InvalidRequest
+from spark_log.errors import BrokerNotAvailable, InvalidReplicationFactor, InvalidRequest
+from spark_log.metadata.decide.replicas import check_factor
 from spark_log.metadata.placement import usable_brokers
-from spark_log.metadata.replica_commands import AlterBroker
+from spark_log.metadata.replica_commands import AlterBroker, RegisterBroker
 from spark_log.metadata.replicas import is_active
 from tests.unit.metadata.replica_history import ReplicaHistory
 
@@ -39,10 +40,19 @@ def test_a_drained_broker_gets_no_replicas() -> None:
     log.command(AlterBroker(broker=1, rack="b"))
     assert log.command(AlterBroker(broker=1, drained=True)) and not log.command(AlterBroker(broker=1, drained=True))
     assert racks(log) == {0: "", 2: ""} and log.state.brokers[1].rack == "b"
+    with pytest.raises(InvalidReplicationFactor, match=r"2 brokers .*\(0, 2\).*; drained: 1 \(`pylog broker alter ID"):
+        check_factor(log.state, "t", 3)
     assert log.command(AlterBroker(broker=1, drained=False)) and racks(log) == {0: "", 1: "b", 2: ""}
     assert not log.command(AlterBroker(broker=0, drained=False))
     with pytest.raises(InvalidRequest, match="broker 0 is the log's own root"):
         log.command(AlterBroker(broker=0, drained=True))
+
+
+def test_a_drained_broker_whose_disk_is_replaced_stays_drained() -> None:
+    log = ReplicaHistory(1, 2)
+    log.command(AlterBroker(broker=1, drained=True))
+    log.command(RegisterBroker(broker=1, directory="new", url="file:///new", replaces=True))
+    assert log.state.brokers[1].directory == "new" and racks(log) == {0: "", 2: ""}
 
 
 def test_an_unknown_broker_is_named() -> None:

@@ -29,10 +29,12 @@ def data(*epochs: int) -> tuple[Entry, ...]:
     return tuple(Entry(offset, epoch, Kind.DATA, b"%d" % offset) for offset, epoch in enumerate(epochs))
 
 
-def replica(key: ReplicaKey = ONE, *epochs: int, epoch: int = 0, **restored: object) -> Machine:
+def replica(
+    key: ReplicaKey = ONE, *epochs: int, epoch: int = 0, config: Config = CONFIG, **restored: object
+) -> Machine:
     """A replica with entries of these epochs on its disk, of three voters if nothing else is said."""
     values = {"epoch": max([epoch, *epochs]), "voters": VOTERS, "entries": data(*epochs), **restored}
-    return Machine(key, Restored(**values), CONFIG, Random(key.id), 0)  # type: ignore[arg-type]
+    return Machine(key, Restored(**values), config, Random(key.id), 0)  # type: ignore[arg-type]
 
 
 def work(machine: Machine, now_ms: int = 0) -> list[Ready]:
@@ -82,9 +84,9 @@ def fetched(source: ReplicaKey, target: ReplicaKey, epoch: int, end: Position, *
     return FetchResponse(source=source, target=target, epoch=epoch, end=end, **values)  # type: ignore[arg-type]
 
 
-def leader(*epochs: int, epoch: int = 0) -> Machine:
+def leader(*epochs: int, epoch: int = 0, config: Config = CONFIG) -> Machine:
     """Node 1, elected by node 2; its log has two entries behind those of `epochs`."""
-    machine = replica(ONE, *epochs, epoch=epoch)
+    machine = replica(ONE, *epochs, epoch=epoch, config=config)
     machine.tick(LATER_MS)
     sent(machine, LATER_MS)
     give(machine, granted(TWO, ONE, machine.epoch, pre_vote=True), LATER_MS)

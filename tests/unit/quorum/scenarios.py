@@ -196,9 +196,13 @@ class Scenario:
     def do_snapshot(self, node: str, keep: str) -> None:
         replica, log, end = self.replicas[int(node)], self._machine(node).log, self._machine(node).high_watermark
         keep_from = max(log.start.offset, end - int(keep.removeprefix("keep=")))
-        replica.disk.take_snapshot(log.position_at(end), STATE, log.voters_at(end), keep_from)
-        self._machine(node).snapshotted(end, keep_from, replica.now_ms)
-        self.lines.append(f"{node} has a snapshot {show(log.snapshot)}, and its log begins at {log.start.offset}")
+        replica.disk.take_snapshot(log.position_at(end), STATE, log.voters_at(end))
+        kept = self._machine(node).snapshotted(end, keep_from, replica.now_ms)
+        replica.disk.drop(kept)
+        older = f" it keeps {show(kept.older)}," if kept.older else ""
+        self.lines.append(
+            f"{node} has a snapshot {show(log.snapshot)},{older} and its log begins at {log.start.offset}"
+        )
 
     # ---------------------------------------------------------------------------------------------------------- network
 
@@ -253,9 +257,9 @@ class Scenario:
             self.lines.append(f"{name} is {machine.role} in epoch {machine.epoch}")
         self._show_ready(name, replica, ready)
         self.under_way += ready.send
-        self.under_way += [
-            read.answer(STATE[read.request.start : read.request.start + CHUNK], len(STATE)) for read in ready.read
-        ]
+        for read in ready.read:
+            data, start = replica.disk.snapshots[read.request.snapshot], read.request.start
+            self.under_way.append(read.answer(data[start : start + CHUNK], len(data)))
         if ready.persist is not None:
             replica.disk.pending.append(ready.persist)
             if not replica.is_slow:
@@ -341,7 +345,8 @@ def show_body(message: Message) -> str:
         case FetchSnapshotRequest(snapshot=snapshot, start=start):
             return f"fetch snapshot {show(snapshot)} at {start}"
         case FetchSnapshotResponse(snapshot=snapshot, start=start, data=data):
-            return f"snapshot {show(snapshot)}, {len(data)} bytes at {start}"
+            content = "is gone" if message.size is None else f"{len(data)} bytes at {start}"
+            return f"snapshot {show(snapshot)}, {content}"
         case FetchResponse(end=end, snapshot=snapshot, diverging=diverging):
             told = f"fetched {show(end)}, high watermark {message.high_watermark}"
             if snapshot is not None:

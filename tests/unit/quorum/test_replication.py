@@ -17,6 +17,7 @@ from spark_log.quorum.messages import (
     Position,
     ReplicaKey,
 )
+from spark_log.quorum.ready import Config, Kept
 from tests.unit.quorum.replicas import (
     CONFIG,
     LATER_MS,
@@ -285,6 +286,26 @@ def test_the_leader_lets_the_shell_read_its_snapshot() -> None:
     (read,) = machine.ready().read
     response = read.answer(b"rest", 8)
     assert (response.target, response.start, response.size, response.voters) == (THREE, 4, 8, VOTERS)
+
+
+def snapshot_while_one_is_fetched(config: Config, now_ms: int) -> Kept:
+    """Node 3 asked for a part of a snapshot; ten bytes of entries and another snapshot follow."""
+    machine = leader(config=config)
+    give(machine, fetch(TWO, ONE, 1, FIRST), LATER_MS)
+    machine.snapshotted(2, 2, LATER_MS)
+    give(machine, FetchSnapshotRequest(source=THREE, target=ONE, epoch=1, snapshot=FIRST, start=4), LATER_MS)
+    machine.append([b"0123456789"], LATER_MS)
+    give(machine, fetch(TWO, ONE, 1, Position(1, 3)), LATER_MS)
+    give(machine, fetch(TWO, ONE, 1, Position(1, 3)), now_ms)
+    return machine.snapshotted(3, 3, now_ms)
+
+
+def test_what_is_kept_for_a_slow_follower_has_limits() -> None:
+    """Bytes of entries, and a time without a question."""
+    assert snapshot_while_one_is_fetched(Config(keep_bytes=10), LATER_MS) == Kept(2, FIRST)
+    assert snapshot_while_one_is_fetched(Config(keep_bytes=9), LATER_MS) == Kept(3)
+    assert snapshot_while_one_is_fetched(Config(keep_ms=100), LATER_MS + 99) == Kept(2, FIRST)
+    assert snapshot_while_one_is_fetched(Config(keep_ms=100), LATER_MS + 100) == Kept(3)
 
 
 def test_a_snapshot_is_of_committed_entries() -> None:

@@ -32,6 +32,7 @@ EXPECTED_NAMES = {
     "prevote_checkquorum",
     "restart_of_a_leader",
     "slow_follower_after_compaction",
+    "slow_follower_of_a_busy_leader",
 }
 
 

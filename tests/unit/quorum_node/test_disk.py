@@ -12,7 +12,7 @@ import pytest
 
 from spark_log.errors import CorruptObject, NoSpace, StorageError
 from spark_log.quorum.messages import EMPTY, Entry, Kind, Position, ReplicaKey
-from spark_log.quorum.ready import Persist, Restored, SnapshotChunk
+from spark_log.quorum.ready import Kept, Persist, Restored, SnapshotChunk
 from spark_log.quorum.replica_log import ReplicaLog
 from spark_log.quorum.snapshot_format import encode_snapshot
 from spark_log.quorum_node.disk import Disk, replace_file
@@ -106,10 +106,11 @@ class Replica:
             return
         position, keep_from = log.position_at(end), self.rng.randint(log.start.offset, end)
         begun, before = len(self.files.operations), content(self.model.restored())
-        self.model.take_snapshot(position, b"state", VOTERS, keep_from)
+        self.model.take_snapshot(position, b"state", VOTERS)
+        self.model.drop(Kept(keep_from))
         self.allowed.append((begun, [before, content(self.model.restored())]))
         self.disk.write_snapshot(position, VOTERS, [b"state"])
-        self.disk.snapshotted(position, keep_from)
+        self.disk.snapshotted(position, Kept(keep_from))
         self.note([])
 
     def download(self) -> None:
@@ -192,7 +193,7 @@ def test_files_are_rolled_and_deleted() -> None:
     assert len(logs(replica.files)) > 3
     replica.high_watermark = replica.end
     replica.snapshot()
-    replica.disk.snapshotted(replica.disk.snapshot, replica.end)
+    replica.disk.snapshotted(replica.disk.snapshot, Kept(replica.end))
     assert len(logs(replica.files)) == 1
     assert [name for name in replica.files.names() if name.endswith("checkpoint")] == [
         snapshot_name(replica.disk.snapshot)
@@ -221,7 +222,7 @@ def written(tmp_path: Path) -> Iterator[Written]:
     for number in range(1, 7):
         disk.write(persist(number))
     disk.write_snapshot(Position(1, 1), VOTERS, [b"abc" * 10])
-    disk.snapshotted(Position(1, 1), 0)
+    disk.snapshotted(Position(1, 1), Kept(0))
     assert len(logs(files)) == 3
     yield Written(tmp_path, files, disk)
     files.close()
@@ -282,7 +283,7 @@ def test_a_snapshot_that_is_older_than_the_own_one_is_ignored(written: Written) 
     data = b"".join(encode_snapshot(Position(1, 1), VOTERS, ()))
     chunk = SnapshotChunk(snapshot=Position(1, 1), start=0, data=data, voters=VOTERS, is_last=True)
     written.disk.write_snapshot(Position(1, 2), VOTERS, [b"newer"])
-    written.disk.snapshotted(Position(1, 2), 0)
+    written.disk.snapshotted(Position(1, 2), Kept(0))
     written.disk.write(Persist(number=7, epoch=1, voted=None, chunk=chunk))
     assert written.disk.snapshot == Position(1, 2)
     assert [name for name in written.files.names() if "checkpoint" in name] == [snapshot_name(Position(1, 2))]
@@ -323,3 +324,18 @@ def test_a_file_that_was_deleted_is_noticed(written: Written) -> None:
     (written.path / logs(written.files)[-1]).unlink()
     with pytest.raises(StorageError, match=r"0000000004.log was deleted while it was used"):
         written.disk.write(persist(8))
+
+
+def test_an_older_snapshot_that_is_fetched_stays_until_the_next_one(written: Written) -> None:
+    """With the log behind it.  A node that starts again begins with the newest one."""
+    disk, older = written.disk, Position(1, 1)
+    disk.write_snapshot(Position(1, 5), VOTERS, [b"newer"])
+    disk.snapshotted(Position(1, 5), Kept(1, older))
+    assert disk.read_chunk(older, 0)[1] == written.files.size(snapshot_name(older))
+    assert len(logs(written.files)) == 3
+    assert Disk(written.files, SEGMENT_BYTES).load().snapshot == Position(1, 5)
+    disk.write_snapshot(Position(1, 6), VOTERS, [b"newest"])
+    disk.snapshotted(Position(1, 6), Kept(5))
+    assert disk.read_chunk(older, 0) == (b"", None)
+    assert [name for name in written.files.names() if "checkpoint" in name] == [snapshot_name(Position(1, 6))]
+    assert len(logs(written.files)) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_log.quorum.messages import ReplicaKey
-from spark_log.quorum_node.voter_clocks import AHEAD_MS, VoterClocks
+from spark_log.quorum_node.voter_clocks import AWAY_MS, VoterClocks
 
 ONE, OTHER = ReplicaKey(2, "two"), ReplicaKey(3, "three")
 YEAR_MS = 365 * 86_400_000
@@ -15,8 +15,8 @@ YEAR_MS = 365 * 86_400_000
     ("own", "one", "other", "expected"),
     [
         pytest.param(0, 5, -5, 0, id="clocks that agree"),
-        pytest.param(YEAR_MS, 0, 0, AHEAD_MS, id="the leader is ahead"),
-        pytest.param(-YEAR_MS, 0, 0, -YEAR_MS, id="the leader is behind, which does no lasting harm"),
+        pytest.param(YEAR_MS, 0, 0, AWAY_MS, id="the leader is ahead"),
+        pytest.param(-YEAR_MS, 0, 0, -AWAY_MS, id="the leader is behind"),
         pytest.param(0, YEAR_MS, 0, 0, id="another is ahead"),
         pytest.param(0, -YEAR_MS, 0, 0, id="another is behind"),
     ],
@@ -33,6 +33,6 @@ def test_only_voters_count() -> None:
     clocks = VoterClocks()
     clocks.note(ONE, 1_000, 0)
     clocks.note(OTHER, 50_000, 0)
-    assert clocks.bounded(60_000, 0, [ONE]) == 1_000 + AHEAD_MS
+    assert clocks.bounded(60_000, 0, [ONE]) == 1_000 + AWAY_MS
     assert clocks.bounded(60_000, 0, []) == 60_000
     assert clocks.bounded(60_000, 0, [ReplicaKey(4, "four")]) == 60_000
