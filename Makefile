@@ -17,7 +17,7 @@ RUN := $(VENV)/installed-run-$(FILES)
 LINKED := $(if $(wildcard build/__editable__*),,links-are-gone)
 PIP_INSTALL = rm -rf $(VENV)/installed-* build && $(BIN)/python -m pip install --disable-pip-version-check --editable
 
-.PHONY: setup quickstart test test-kafka test-azure check sim chaos bench bench-kafka bench-clients pictures flames release-check docs clean links-are-gone
+.PHONY: setup quickstart test test-kafka test-azure check sim chaos bench bench-kafka bench-clients pictures flames drill release-check docs clean links-are-gone
 
 setup: $(ALL)
 
@@ -97,6 +97,10 @@ bench-clients: setup
 # Profile a write and a read in Spark's JVM: shares of CPU time, and flame graphs in .pylog/flames.
 flames: setup
 	$(BIN)/python benchmarks/_flames.py
+
+# Lose checkpoints, an object and a whole log, and restore them: the drill of docs/operations.md, on a scratch log.
+drill: setup
+	$(BIN)/python -m pytest -q tests/cli/test_drill.py
 
 # Build what is published, check it, and try it in a bare environment.
 release-check: $(VENV)/bin/python

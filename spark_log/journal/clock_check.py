@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from spark_log.clock import Clock
 from spark_log.errors import ClockSkewed
+from spark_log.journal.object_names import data_key
 from spark_log.journal.reserve import with_reserve
-from spark_log.journal.store_operations import Steps, StoreTime
+from spark_log.journal.store_operations import OWN_ROOT, Steps, StoreTime
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 
@@ -65,10 +66,19 @@ class ClockWatch:
             logger.warning(message)
 
 
-def check_clock(state: State, stamp: Stamp, clock: Clock, watch: ClockWatch, unique: Callable[[], str]) -> Steps[None]:
+def check_clock(
+    state: State,
+    stamp: Stamp,
+    clock: Clock,
+    watch: ClockWatch,
+    unique: Callable[[], str],
+    *,
+    in_data: bool = False,
+) -> Steps[None]:
     """Compare a clock reading with the log's time, and if it is far away with the storage's time.
 
-    unique:  returns a name for an object whose write time is the storage's time.
+    unique:   returns a name for an object whose write time is the storage's time.
+    in_data:  write it beside the records, for a process that has no access to the metadata.
     Raises ClockSkewed if the reading is far from both.
     """
     bound, now = cluster_config(state.configs, "log.clock.skew.max.ms"), stamp.now_ms
@@ -83,7 +93,7 @@ def check_clock(state: State, stamp: Stamp, clock: Clock, watch: ClockWatch, uni
         return
     known = watch.store_time(stamp)
     if known is None or abs(now - known) > bound:  # a remembered time may accept a clock, but not reject one
-        known = yield from _ask_store(state, stamp, clock, watch, unique)
+        known = yield from _ask_store(stamp, clock, watch, lambda: _question(state, unique, in_data=in_data))
         if known is None:
             return
     if abs(now - known) > bound:
@@ -100,14 +110,22 @@ def check_clock(state: State, stamp: Stamp, clock: Clock, watch: ClockWatch, uni
         )
 
 
+def _question(state: State, unique: Callable[[], str], *, in_data: bool) -> Steps[int | None]:
+    """If this process ends before the object is deleted, upkeep deletes it: with the pins, or as garbage."""
+    data = b'{"version":%d}' % state.version
+    if in_data:
+        return (yield StoreTime(data_key(state.version, f"clock-{unique()}"), data, OWN_ROOT))
+    return (yield from with_reserve(StoreTime(CLOCK + unique(), data)))
+
+
 def _ask_store(
-    state: State, stamp: Stamp, clock: Clock, watch: ClockWatch, unique: Callable[[], str]
+    stamp: Stamp, clock: Clock, watch: ClockWatch, question: Callable[[], Steps[int | None]]
 ) -> Steps[int | None]:
     """The storage's time at the stamp; None if it returns none."""
     ahead = 0
     for _ in range(ASKED_TIMES):
         began = clock.monotonic_ms()
-        written: int | None = yield from with_reserve(StoreTime(CLOCK + unique(), b'{"version":%d}' % state.version))
+        written = yield from question()
         if written is None:
             watch.silent = True
             return None

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from spark_log.errors import CoordinatorNotAvailable, InvalidRequest, NotCoordinator, SparkLogError
+from spark_log.journal import clock_check
 from spark_log.journal.commit_protocol import hand_over
 from spark_log.journal.metadata_log import LogStatus
 from spark_log.journal.object_names import log_key
@@ -213,8 +214,10 @@ class ServedLog:
     # -------------------------------------------------------------------------------------------- the coordinator's work
 
     def check_clock(self, state: State) -> Steps[None]:
-        """The coordinator's clock counts."""
-        yield from ()
+        """For retention, which deletes by this clock: commits have the coordinator's time."""
+        context, clock = self.context, self.context.clock
+        stamp = clock_check.stamp_of(clock)
+        yield from clock_check.check_clock(state, stamp, clock, context.watch, context.unique, in_data=True)
 
     def expire_claims(self, state: State) -> Steps[int]:
         yield from ()

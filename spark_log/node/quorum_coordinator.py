@@ -476,9 +476,9 @@ class QuorumCoordinator:
             except NotLeaderOrFollower as error:
                 logger.info("this node does not lead: %s", error)
                 return
-            except SparkLogError as error:
-                logger.error("this node cannot lead: %s", error)
-                self._obstacle = str(error)
+            except Exception as error:
+                logger.error("this node cannot lead: %s", error, exc_info=not isinstance(error, SparkLogError))
+                self._obstacle = str(error) or type(error).__name__
                 await self.node.hand_over()
                 await asyncio.sleep(RETRY_S)
             else:

@@ -6,8 +6,7 @@ no upkeep.  Claims are objects beside the records: their storage has put-if-abse
 
 from __future__ import annotations
 
-from spark_log.journal import claims, clock_check
-from spark_log.journal.clock_check import stamp_of
+from spark_log.journal import claims
 from spark_log.journal.metadata_log import LogStatus
 from spark_log.journal.proposal import Context
 from spark_log.journal.served_log import ServedLog, ServedView
@@ -35,12 +34,6 @@ class QuorumLog(ServedLog):
 
     def claimed(self, name: str) -> Steps[bytes | None]:
         return (yield from claims.claimed(name))
-
-    def check_clock(self, state: State) -> Steps[None]:
-        """Retention deletes by this clock, so it is compared with the storage's, as for a log on storage."""
-        context = self.context
-        stamp = stamp_of(context.clock)
-        yield from clock_check.check_clock(state, stamp, context.clock, context.watch, context.unique)
 
     def expire_claims(self, state: State) -> Steps[int]:
         age_ms = cluster_config(state.configs, "gc.fence.age.ms")
