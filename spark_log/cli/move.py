@@ -81,7 +81,10 @@ def _opened(session: CommandSession) -> Log:
     from spark_log.store.open import open_store
 
     if not session.url or is_coordinator(session.url):
-        raise click.UsageError("give the URL of the log's storage, as in -u file:///data/log")
+        raise click.UsageError(
+            "give the URL of the log's storage, as in -u file:///data/log; a log whose metadata is in a quorum cannot be "
+            "moved yet, see docs/quorum.md"
+        )
     options = _own(session)
     return Log(Journal.open(open_store(session.url, options.own()), create=False, root_options=options))
 

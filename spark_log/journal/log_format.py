@@ -80,7 +80,7 @@ def check_is_here(form: Format, url: str) -> None:
     if form.quorum:
         raise InvalidRequest(
             f"{url} has the records of a log whose metadata is in a quorum: open the log with the addresses of its nodes, "
-            f"{form.quorum}"
+            f"{form.quorum}; repair, mirror and move are not possible for it yet, see docs/quorum.md"
         )
 
 

@@ -273,8 +273,8 @@ class ServedMetadata:
     def _refuse(self, key: str) -> NoReturn:
         raise InvalidRequest(
             f"{self.url}/{key}: the coordinator serves this log's metadata, and its clients do not use it on the "
-            "storage; a tool that works on these files needs the URL of the storage, and does "
-            "not work if the metadata is in a quorum"
+            "storage; a tool that works on these files needs the URL of the storage. If the metadata is in a quorum, "
+            "its leader runs the upkeep, and repair, mirror and move are not possible yet: see docs/quorum.md"
         )
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:

@@ -98,9 +98,12 @@ def begin_mirror(log: Log, store: ObjectStore) -> None:
     """Make an empty folder or prefix the mirror of a log.  `Mirror` copies to it.
 
     If it is that already, only the log's URL is written, which changes when a log is moved.
-    Raises InvalidRequest for a root that has something else, or that lies within the other one.
+    Raises InvalidRequest for a root that has something else, or that lies within the other one, and for a log whose
+    metadata this process cannot read: a mirror copies its files.
     """
     journal = log.journal
+    if journal.metadata_log.is_served:
+        journal.metadata.get(FORMAT_KEY)  # raises
     store = with_retries(store, journal.context.clock)
     form = check_place_of_mirror(log, store)
     if form is None:

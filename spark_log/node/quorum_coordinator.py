@@ -57,7 +57,7 @@ from spark_log.node.local_link import LocalLink
 from spark_log.node.metrics import Metrics
 from spark_log.node.pending_commands import PendingCommands, commands_of
 from spark_log.node.quorum_clock import QuorumClock
-from spark_log.node.quorum_log import QuorumLog
+from spark_log.node.quorum_log import FinalLog, QuorumLog
 from spark_log.node.quorum_pipeline import Offer
 from spark_log.node.quorum_state import AnyOffer, QuorumState
 from spark_log.quorum.messages import ReplicaKey
@@ -275,7 +275,13 @@ class QuorumCoordinator:
 
     def open_log(self) -> Log:
         """The log for duties, like any other client: through this coordinator."""
-        log = QuorumLog(self._context(), self.cluster_id, self._log)
+        return self._opened(QuorumLog(self._context(), self.cluster_id, self._log))
+
+    def open_final(self) -> Log:
+        """The log as this node knows it, for pages: also while another node leads, or none."""
+        return self._opened(FinalLog(self._context(), self.cluster_id, self._log))
+
+    def _opened(self, log: QuorumLog) -> Log:
         return Log(Journal(log, self._stores, LocalLink(self), root_options=self._root_options))
 
     def _context(self) -> Context:

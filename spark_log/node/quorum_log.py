@@ -55,3 +55,19 @@ class QuorumLog(ServedLog):
         self._sealed_at = view.state.version
         yield from ()
         return view
+
+
+class FinalLog(QuorumLog):
+    """The newest final state that this node knows, for pages: a node that follows has no leader to ask, and a node that
+    hears from no leader shows an old state.
+    """
+
+    def open(self) -> Steps[ServedView]:
+        yield from ()
+        return ServedView(self._state.final)
+
+    def refresh(self, view: ServedView) -> Steps[ServedView]:
+        return (yield from self.open())
+
+    def look(self, view: ServedView) -> Steps[ServedView]:
+        return (yield from self.open())

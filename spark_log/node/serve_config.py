@@ -130,15 +130,12 @@ def read_config(
         if not environment.url:
             raise InvalidRequest("no log: give its URL with -u URL, as url in [coordinator] of --conf, or in PYLOG_URL")
         values["url"], storage = environment.url, {**environment.storage, **storage}
+    if of_quorum:
+        _check_quorum(values)
     for name, (default, other) in CHOICES.items():
         if values.setdefault(name, default) not in (default, other):
             raise InvalidRequest(f"invalid value {values[name]!r} for {name}: expected {default} or {other}")
     _known(sections["audit"], ("file",), "[audit]", path)
-    for name in OF_STORAGE_ONLY if of_quorum else ():
-        if name in values:
-            raise InvalidRequest(
-                f"{name} is for coordinators whose log is on storage: a quorum elects its leader; remove it"
-            )
     maintain = values.get("maintain.every", "10m")
     tokens = parse_tokens(sections["tokens"])
     return Config(
@@ -162,6 +159,20 @@ def read_config(
         audit=sections["audit"].get("file", ""),
         quorum=read_quorum(of_quorum, path) if of_quorum else None,
     )
+
+
+def _check_quorum(values: Mapping[str, str]) -> None:
+    """Raises InvalidRequest for a setting that a node of a quorum would ignore."""
+    for name in OF_STORAGE_ONLY:
+        if name in values:
+            raise InvalidRequest(
+                f"{name} is for coordinators whose log is on storage: a quorum elects its leader; remove it"
+            )
+    if values.get("metadata", SERVED) != SERVED:
+        raise InvalidRequest(
+            f"invalid value {values['metadata']!r} for metadata: the nodes of a quorum have the metadata, and serve it "
+            "to clients; remove it"
+        )
 
 
 def _listen(text: str) -> str:

@@ -6,6 +6,8 @@ lists of dropped objects can be read.  Checks of the objects: each exists and ha
 replicas (`verify_copies.py`).  `deep` also reads every
 byte: checksums of runs and batches, indexes against runs, timestamps against their bounds.  Offsets that cannot be
 read are those at which a reader fails.
+
+The records and checkpoints of a log that a coordinator serves are not checked: this process has no access to them.
 """
 
 from __future__ import annotations
@@ -69,26 +71,22 @@ def verify(log: Log, deep: bool = False, *, progress: Progress | None = None) ->
     Writers and maintainers may run meanwhile: objects that they delete are not reported as problems.
     """
     journal, store = log.journal, log.journal.objects
-    view, problems = journal.run(_chain())
-    damaged = journal.run(damaged_checkpoints())
-    problems += [Problem(name, f"{why}; `pylog maintain` writes a new one") for name, why in damaged.items()]
-    between = journal.run(damaged_between())
-    problems += [Problem(name, f"{why}; {SPARE}") for name, why in between.items()]
-    lost = journal.run(read_lists(view.state.dropped_lists, len))
+    seen, problems = (journal.refresh(), []) if journal.metadata_log.is_served else _metadata(journal)
+    lost = journal.run(read_lists(seen.dropped_lists, len))
     problems += [Problem(name, f"{why}; {HARMLESS}") for name, why in lost.items()]
-    slices, found = journal.run(resolve(view.state))
+    slices, found = journal.run(resolve(seen))
     problems += found
-    problems += _counts(view.state, slices)
-    state = view.state if journal.roots.brokers else without_replicas(view.state)  # a mirror has all in its one root
+    problems += _counts(seen, slices)
+    state = seen if journal.roots.brokers else without_replicas(seen)  # a mirror has all in its one root
     problems += _objects(store, state, slices, progress)
     copies = check_copies(journal, state, deep, progress)
     problems += _copies(state, slices, copies)
     if deep:
         problems += _contents(journal, state, slices, copies, progress)
     if not journal.roots.brokers:  # a mirror gets these when readers see them
-        late = pending_copies(view.state)
+        late = pending_copies(seen)
         problems = [one for one in problems if one.what not in late]
-    return _still_named(journal, problems, view.state, slices) if problems else []
+    return _still_named(journal, problems, seen, slices) if problems else []
 
 
 def _still_named(
@@ -101,6 +99,16 @@ def _still_named(
     named = {piece.object for rows in slices.values() for piece in rows} | {*state.objects, *state.dropped_lists}
     named |= {entry.object for part in state.partitions.values() for entry in part.entries}
     return [p for p in problems if not p.what.startswith("data/") or p.what in named]
+
+
+def _metadata(journal: Journal) -> tuple[State, list[Problem]]:
+    """The state, and the problems with the files that it comes from."""
+    view, problems = journal.run(_chain())
+    damaged = journal.run(damaged_checkpoints())
+    problems += [Problem(name, f"{why}; `pylog maintain` writes a new one") for name, why in damaged.items()]
+    between = journal.run(damaged_between())
+    problems += [Problem(name, f"{why}; {SPARE}") for name, why in between.items()]
+    return view.state, problems
 
 
 def _chain() -> Steps[tuple[View, list[Problem]]]:

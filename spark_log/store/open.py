@@ -44,7 +44,8 @@ def open_store(
             return MemoryStore(rest.removeprefix("//"))
         case "pylog":
             raise InvalidRequest(
-                f"url: {url} is a coordinator's address, which has no storage: give the log's storage URL"
+                f"url: {url} is a coordinator's address, which has no storage: give the log's storage URL; if "
+                "its metadata is in a quorum, this is not possible yet, see docs/quorum.md"
             )
     from spark_log.store.remote import FsspecStore
 

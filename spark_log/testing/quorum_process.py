@@ -32,6 +32,8 @@ from spark_log.quorum_node.state_file import Meta
 
 SECRET = "a-secret-of-the-nodes"
 CLUSTER = "test-cluster"
+LIMIT_S = 120.0
+"""Of a wait: far more than it takes on a machine that is ten times slower."""
 
 
 # ---------------------------------------------------------------------------------------------------------- the process
@@ -198,9 +200,9 @@ class QuorumProcess:
     def wait_until_started(self) -> None:
         started = self._replies.get(0)
         if started is not None:
-            started.result(30)
+            started.result(LIMIT_S)
 
-    def ask(self, do: str, timeout_s: float = 10.0, **values: Any) -> dict[str, Any]:
+    def ask(self, do: str, timeout_s: float = LIMIT_S, **values: Any) -> dict[str, Any]:
         """Raises EOFError or BrokenPipeError if the process is gone, TimeoutError if it does not answer."""
         future: Future[dict[str, Any]] = Future()
         assert self.process.stdin is not None
@@ -226,7 +228,7 @@ class QuorumProcess:
         """As its application would; the exit status."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        status = self.process.wait(30)
+        status = self.process.wait(LIMIT_S)
         self._close()
         return status
 
@@ -299,7 +301,7 @@ class QuorumProcesses:
         """The messages of a node."""
         return (self.folder / f"node-{node}.err").read_text()
 
-    def leader(self, timeout_s: float = 20.0) -> QuorumProcess:
+    def leader(self, timeout_s: float = LIMIT_S) -> QuorumProcess:
         """The node that leads."""
         found: list[QuorumProcess] = []
 
@@ -307,7 +309,7 @@ class QuorumProcesses:
             found[:] = [node for node in self.nodes.values() if self.try_ask(node, "status").get("role") == "leader"]
             return len(found) == 1
 
-        wait_until(leads, timeout_s)
+        wait_until(leads, "one of the nodes leads", timeout_s)
         return found[0]
 
     def try_ask(self, node: QuorumProcess, do: str, timeout_s: float = 0.5, **values: Any) -> dict[str, Any]:
@@ -317,14 +319,18 @@ class QuorumProcesses:
         except (EOFError, OSError, TimeoutError):
             return {}
 
-    def append(self, name: str, timeout_s: float = 20.0, try_s: float = 0.5, **values: Any) -> int:
-        """Append on the node that leads, under an id, until it is acknowledged; its index."""
+    def append(self, name: str, timeout_s: float = LIMIT_S, try_s: float = 0.5, **values: Any) -> int:
+        """Append on the node that leads, under an id, until it is acknowledged; its index.
+
+        try_s:  for each node, doubled after each round: a slow machine may need longer.
+        """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             for node in list(self.nodes.values()):
                 reply = self.try_ask(node, "append", try_s, name=name, **values)
                 if "index" in reply:
                     return int(reply["index"])
+            try_s = min(2 * try_s, 10.0)
             time.sleep(0.02)
         raise TimeoutError(f"{name} was not acknowledged within {timeout_s:g} s")
 
@@ -333,11 +339,11 @@ class QuorumProcesses:
             node.kill()
 
 
-def wait_until(true: Any, timeout_s: float = 20.0) -> None:
+def wait_until(true: Any, what: str, timeout_s: float = LIMIT_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
         if time.monotonic() > deadline:
-            raise TimeoutError("it did not happen in time")
+            raise TimeoutError(f"not within {timeout_s:g} s: {what}")
         time.sleep(0.02)
 
 

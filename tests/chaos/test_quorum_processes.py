@@ -11,14 +11,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from spark_log.quorum.messages import ReplicaKey
-from spark_log.quorum_node.quorum_admin import QuorumAdmin
-from spark_log.testing.quorum_process import SECRET, QuorumProcesses, wait_until
+from spark_log.quorum_node.quorum_admin import LATER, QuorumAdmin
+from spark_log.testing.quorum_process import LIMIT_S, SECRET, QuorumProcesses, wait_until
 from spark_log.testing.tcp_proxy import TcpProxies
 from tests.processes import free_port
 
@@ -74,7 +75,7 @@ class Client:
 
     def wait_for(self, more: int) -> None:
         expected = len(self.found) + more
-        wait_until(lambda: len(self.found) >= expected)
+        wait_until(lambda: len(self.found) >= expected, f"{more} more entries of {self._name} are acknowledged")
 
     def stop(self) -> None:
         self._stopped.set()
@@ -88,10 +89,10 @@ def check(quorum: QuorumProcesses, found: list[Acknowledged]) -> None:
     dumps: list[dict[str, int]] = []
 
     def agree() -> bool:
-        dumps[:] = [quorum.try_ask(node, "dump").get("indexes", {}) for node in quorum.nodes.values()]
+        dumps[:] = [quorum.try_ask(node, "dump", 10.0).get("indexes", {}) for node in quorum.nodes.values()]
         return all(dump == dumps[0] and all(one.name in dump for one in found) for dump in dumps)
 
-    wait_until(agree)
+    wait_until(agree, "all nodes have all acknowledged entries")
     indexes = dumps[0]
     wrong = [
         (first, second)
@@ -124,7 +125,7 @@ def test_acknowledged_entries_survive_kills_and_stops(quorum: QuorumProcesses) -
     finally:
         for client in clients:
             client.stop()
-    assert quorum.leader().ask("status")["snapshot"] > 0
+    wait_until(lambda: quorum.leader().ask("status")["snapshot"] > 0, "the leader has a snapshot")
     check(quorum, [one for client in clients for one in client.found])
 
 
@@ -137,7 +138,7 @@ def test_a_node_whose_disk_fails_ends_and_is_repaired(quorum: QuorumProcesses) -
     log = quorum.directory(failing.node_id) / "0000000001.log"
     resource.prlimit(failing.process.pid, resource.RLIMIT_FSIZE, (log.stat().st_size + 20, log.stat().st_size + 20))
     found += [acknowledged(quorum, f"meanwhile-{number}") for number in range(5)]
-    assert failing.process.wait(20) == 1
+    assert failing.process.wait(LIMIT_S) == 1
     assert f"pylog: [Errno 27] {log} failed: File too large" in quorum.log(failing.node_id)
 
     whole = log.read_bytes()
@@ -197,8 +198,7 @@ def test_a_disk_that_hangs_costs_the_lead_and_no_append(start: Callable[..., Quo
         client.wait_for(5)
         hung = quorum.leader()
         quorum.hang_disk(hung.node_id)
-        wait_until(lambda: hung.ask("status")["role"] != "leader")
-        assert hung.ask("status")["writing_ms"] > 1000
+        wait_until(lambda: (s := hung.ask("status"))["role"] != "leader" and s["writing_ms"] > 1000, "it hands over")
         client.wait_for(20)
         quorum.heal_disk(hung.node_id)
     finally:
@@ -220,10 +220,11 @@ def test_a_lost_disk_is_replaced_under_load(quorum: QuorumProcesses) -> None:
         quorum.format(lost.node_id, "new")
         quorum.start(lost.node_id)
         client.wait_for(5)
-        admin.remove_voter(ReplicaKey(lost.node_id, f"dir-{lost.node_id}"), 20)
-        admin.add_voter(ReplicaKey(lost.node_id, "new"), 20)
+        admin.remove_voter(ReplicaKey(lost.node_id, f"dir-{lost.node_id}"), LIMIT_S)
+        admin.add_voter(ReplicaKey(lost.node_id, "new"), LIMIT_S)
         client.wait_for(5)
-        admin.hand_over(lost.node_id)
+        with suppress(*LATER):  # not if nodes elect just then
+            admin.hand_over(lost.node_id)
         client.wait_for(5)
     finally:
         client.stop()

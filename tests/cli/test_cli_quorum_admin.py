@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from spark_log.net.quorum_request import ask_node
 from spark_log.quorum.ready import Config
 from spark_log.quorum_node.tool_requests import METRICS
 from tests.cli.commands import Pylog
-from tests.node.quorum_nodes import SECRET, Cluster
+from tests.node.quorum_nodes import LIMIT_S, SECRET, Cluster
 
 
 class Running:
@@ -31,7 +32,7 @@ class Running:
         self.do(self.cluster.start())
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -65,44 +66,75 @@ def test_the_quorum_is_shown_and_changed(running: Running, tmp_path: Path) -> No
     pylog, options = Pylog(""), running.options
     leader = running.do(running.cluster.leader())
     running.do(running.cluster.append(b"x"))
-    assert roles(pylog, options) == {leader: "Leader", **dict.fromkeys({1, 2, 3} - {leader}, "Follower")}
+    until_roles(pylog, options, {leader: "Leader", **dict.fromkeys({1, 2, 3} - {leader}, "Follower")})
+    until_led(pylog, options, leader, ("describe",), "max_follower_lag_time_ms  0\n")
     status = pylog.json("quorum", "describe", *options)
-    assert (status["cluster_id"], status["leader_id"], status["max_follower_lag_time_ms"]) == ("c", leader, 0)
+    assert status["cluster_id"] == "c"
     assert [(one["id"], one["directory_id"]) for one in status["current_voters"]] == [(1, "d1"), (2, "d2"), (3, "d3")]
     assert status["current_voters"][0]["endpoint"] == running.cluster.addresses[1]
 
     other = leader % 3 + 1
-    let_lead(pylog, options, other)
-    assert "let another node lead first" in pylog.refused("quorum", "remove-voter", str(other), "--yes", *options)
-    assert "is not a replica that the leader knows" in pylog.refused("quorum", "add-voter", "9", *options)
-    pylog.ok("quorum", "remove-voter", str(leader), "--yes", *options)
-    assert roles(pylog, options) == {other: "Leader", 6 - leader - other: "Follower", leader: "Observer"}
-    assert "the voters are" in pylog.refused("quorum", "remove-voter", f"{leader}@d{leader}", "--yes", *options)
-    pylog.ok("quorum", "add-voter", f"{leader}@d{leader}", *options)
-    assert roles(pylog, options)[leader] == "Follower"
-    health = Pylog("").run("cluster", "health", *options, url=False)
-    assert health.exit_code == 0 and "3 of 3 voters are well, 1 more may fail" in health.stdout
-    table = pylog.ok("quorum", "describe", "--conf", str(running.conf(tmp_path)))
-    assert "1@d1, 2@d2, 3@d3" in table and "current_observers         -" in table
+    until_said(lambda: removed_leader(pylog, options, other), "let another node lead first")
+    until_led(pylog, options, other, ("add-voter", "9"), "is not a replica that the leader knows")
+    until_led(pylog, options, other, ("remove-voter", f"{leader}@d{leader}", "--yes"), "the voters are")
+    until_roles(pylog, options, {other: "Leader", 6 - leader - other: "Follower", leader: "Observer"})
+    until_led(pylog, options, other, ("add-voter", f"{leader}@d{leader}"), "is a voter already")
+    until_roles(pylog, options, {other: "Leader", 6 - leader - other: "Follower", leader: "Follower"})
+    until_said(lambda: pylog.run("cluster", "health", *options, url=False).stdout, "3 of 3 voters are well, 1 more may")
+    conf = str(running.conf(tmp_path))
+    until_said(lambda: pylog.run("quorum", "describe", "--conf", conf).stdout, "1@d1, 2@d2, 3@d3")
+    until_said(lambda: pylog.run("quorum", "describe", "--conf", conf).stdout, "current_observers         -")
+
+
+def until_said(say: Callable[[], str], expected: str) -> None:
+    """On a busy machine the nodes may elect at any moment, and until they have, commands are refused."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while expected not in (said := say()):
+        assert time.monotonic() < deadline_s, f"not within {LIMIT_S:.0f} s: {expected!r}; at last: {said}"
+
+
+def until_led(pylog: Pylog, options: tuple[str, ...], node: int, command: tuple[str, ...], expected: str) -> None:
+    """A command, while this node leads."""
+
+    def say() -> str:
+        let_lead(pylog, options, node)
+        return pylog.run("quorum", *command, *options).output
+
+    until_said(say, expected)
+
+
+def removed_leader(pylog: Pylog, options: tuple[str, ...], node: int) -> str:
+    """The refusal; if another node leads already, the node is added again."""
+    let_lead(pylog, options, node)
+    said = pylog.run("quorum", "remove-voter", str(node), "--yes", *options).output
+    if "votes no longer" in said:
+        until_said(lambda: pylog.run("quorum", "add-voter", f"{node}@d{node}", *options).output, "is a voter already")
+    return said
 
 
 def let_lead(pylog: Pylog, options: tuple[str, ...], node: int) -> None:
-    """On a busy machine it may not be ready in time: then another one leads, and the command says so."""
-    deadline_s = time.monotonic() + 20
-    while pylog.run("quorum", "transfer", str(node), *options).stdout != f"node {node} leads\n":
-        assert time.monotonic() < deadline_s
+    """It may not be ready in time: then another one leads, and the command says so."""
+    until_said(lambda: pylog.run("quorum", "transfer", str(node), *options).stdout, f"node {node} leads\n")
 
 
-def roles(pylog: Pylog, options: tuple[str, ...]) -> dict[int, str]:
-    """As soon as all replicas have everything."""
-    deadline_s = time.monotonic() + 20
-    rows = pylog.json("quorum", "describe", "--replication", *options)
-    while any(row["lag"] or row["last_caught_up_timestamp"] < 0 for row in rows):
-        assert time.monotonic() < deadline_s
-        rows = pylog.json("quorum", "describe", "--replication", *options)
+def until_roles(pylog: Pylog, options: tuple[str, ...], expected: dict[int, str]) -> None:
+    """While the node leads that is to lead, and when all replicas have everything."""
+    (leader,) = (node for node, role in expected.items() if role == "Leader")
+    deadline_s = time.monotonic() + LIMIT_S
+    while (found := roles(pylog, options)) != expected:
+        assert time.monotonic() < deadline_s, f"not within {LIMIT_S:.0f} s: {expected}; at last: {found}"
+        let_lead(pylog, options, leader)
+
+
+def roles(pylog: Pylog, options: tuple[str, ...]) -> dict[int, str] | None:
+    """None while no node leads, or replicas lack something."""
+    found = pylog.run("quorum", "describe", "--replication", *options, "-o", "json")
+    rows = json.loads(found.stdout) if found.exit_code == 0 else []
+    if not rows or any(row["lag"] or row["last_caught_up_timestamp"] < 0 for row in rows):
+        return None
     now_ms = time.time() * 1000
-    assert all(0 <= now_ms - row["last_fetch_timestamp"] < 60_000 for row in rows)
-    assert all(0 <= now_ms - row["last_caught_up_timestamp"] < 60_000 for row in rows)
+    assert all(0 <= now_ms - row["last_fetch_timestamp"] < 1000 * LIMIT_S for row in rows)
+    assert all(0 <= now_ms - row["last_caught_up_timestamp"] < 1000 * LIMIT_S for row in rows)
     return {row["node_id"]: row["status"] for row in rows}
 
 
@@ -115,8 +147,13 @@ def test_a_command_without_an_answer_says_why(running: Running, tmp_path: Path) 
     refused = pylog.refused("quorum", "describe", *options[:3], str(tmp_path / "other"))
     assert "the secret differs from that of this node" in refused
     leader = running.do(running.cluster.leader())
-    metrics = ask_node(running.cluster.addresses[leader], "GET", METRICS, None, secret=SECRET, ca=None).decode()
-    assert f"pylog_quorum_leader {leader}\n" in metrics and 'pylog_quorum_lag{node="' in metrics
+
+    def metrics() -> str:
+        running.do(running.cluster.hand_over_to(leader))
+        return ask_node(running.cluster.addresses[leader], "GET", METRICS, None, secret=SECRET, ca=None).decode()
+
+    until_said(metrics, f"pylog_quorum_leader {leader}\n")
+    until_said(metrics, 'pylog_quorum_lag{node="')
 
     for node in {1, 2, 3} - {leader}:
         running.do(running.cluster.stop(node))
@@ -124,7 +161,5 @@ def test_a_command_without_an_answer_says_why(running: Running, tmp_path: Path) 
     assert f"no node leads: the node at {away} does not answer: Connection refused" in pylog.refused(
         "quorum", "describe", "--nodes", away, *options[2:]
     )
-    deadline = time.monotonic() + 20
-    while "leader_id" in (shown := pylog.run("quorum", "describe", *options).output):
-        assert time.monotonic() < deadline
-    assert f"node {leader} is " in shown and "no node leads" in shown
+    until_said(lambda: pylog.run("quorum", "describe", *options).output, "no node leads: ")
+    until_said(lambda: pylog.run("quorum", "describe", *options).output, f"node {leader} is ")

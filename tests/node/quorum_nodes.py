@@ -17,18 +17,22 @@ from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.state_file import Meta
 from tests.processes import free_port
 
-TIMES = Config(fetch_timeout_ms=600, election_timeout_ms=200, fetch_wait_ms=100, retry_ms=300)
+TIMES = Config(fetch_timeout_ms=1500, election_timeout_ms=1000, fetch_wait_ms=100, retry_ms=300)
+"""Short, so that tests start fast.  On a slow machine there are more elections, which no test may rely on."""
+LIMIT_S = 120.0
+"""Of a wait: far more than it takes on a machine that is ten times slower."""
 SECRET = "0123456789abcdef"
 
 
 class Entries:
-    """The application: a list of what was appended."""
+    """The application: a list of what was appended, the first of each, for an entry of unknown fate is repeated."""
 
     def __init__(self) -> None:
         self.data: list[bytes] = []
 
     def apply(self, index: int, data: bytes) -> None:
-        self.data.append(data)
+        if data not in self.data:
+            self.data.append(data)
 
     def snapshot(self) -> Iterable[bytes]:
         return [data + b"\n" for data in self.data]
@@ -81,16 +85,32 @@ class Cluster:
         def leaders() -> list[int]:
             return [node for node, one in self.nodes.items() if (s := one.status()) and s.role == "leader"]
 
-        await until(lambda: len(leaders()) == 1)
+        await until(lambda: len(leaders()) == 1, "one of the nodes leads")
         return leaders()[0]
 
     async def append(self, data: bytes) -> int:
+        """On the node that leads, until it is acknowledged."""
         while True:
             with suppress(NotLeaderOrFollower):
                 return await self.nodes[await self.leader()].append(data)
+            await asyncio.sleep(0.01)  # a leader that hands over refuses it without a pause
+
+    async def confirmed(self) -> int:
+        """The node that leads, when its state has everything that was acknowledged before."""
+        while True:
+            with suppress(NotLeaderOrFollower):
+                await self.nodes[leader := await self.leader()].confirm()
+                return leader
+            await asyncio.sleep(0.01)
+
+    async def hand_over_to(self, node: int) -> None:
+        """Until this node leads."""
+        while (leader := await self.leader()) != node:
+            await self.nodes[leader].hand_over(node)
+            await asyncio.sleep(0.01)
 
     async def all_have(self, data: list[bytes]) -> None:
-        await until(lambda: all(self.states[node].data == data for node in self.nodes))
+        await until(lambda: all(self.states[node].data == data for node in self.nodes), "all nodes have the entries")
 
 
 @asynccontextmanager
@@ -104,12 +124,13 @@ async def cluster(folder: Path, count: int = 3, **config: Any) -> AsyncIterator[
             await found.stop(node)
 
 
-async def until(true: Callable[[], object], seconds: float = 20) -> None:
-    deadline_s = asyncio.get_running_loop().time() + seconds
+async def until(true: Callable[[], object], what: str) -> None:
+    deadline_s = asyncio.get_running_loop().time() + LIMIT_S
     while not true():
-        assert asyncio.get_running_loop().time() < deadline_s, "it did not happen in time"
+        assert asyncio.get_running_loop().time() < deadline_s, f"not within {LIMIT_S:.0f} s: {what}"
         await asyncio.sleep(0.01)
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 60))
+    """Raises TimeoutError, whose cause has the place where the test waits."""
+    asyncio.run(asyncio.wait_for(test(), 3 * LIMIT_S))

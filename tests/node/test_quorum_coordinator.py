@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import urllib.request
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 import spark_log
+from spark_log.cli.console.of_coordinator import pages_of
 from spark_log.clock import SystemClock
 from spark_log.errors import ClockSkewed, InconsistentClusterId, InvalidRequest, NotCoordinator, TopicAlreadyExists
 from spark_log.journal.proposal import Context
@@ -27,11 +30,15 @@ from spark_log.node.quorum_state import QuorumState
 from spark_log.node.repair import repair
 from spark_log.node.serve_config import Config, check_config, read_config
 from spark_log.node.serve_quorum import RunningNode, start_quorum
+from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.state_file import Meta
 from spark_log.store.open import open_store
 from spark_log.testing.clocks import SkewedClock
+from tests.cli.commands import Pylog
+from tests.node.quorum_nodes import TIMES, until
+from tests.processes import eventually, free_port
 
 
 def one_node(folder: Path, cluster: str = "a-cluster", **settings: Any) -> Config:
@@ -56,7 +63,7 @@ async def running(config: Config) -> AsyncIterator[RunningNode]:
     """A node that leads."""
     found = await start_quorum(config)
     try:
-        await asyncio.wait_for(_until_it_leads(found), 60)
+        await asyncio.wait_for(_until_it_leads(found), 120)
         yield found
     finally:
         await found.stop()
@@ -68,7 +75,7 @@ async def _until_it_leads(node: RunningNode) -> None:
 
 
 async def carry_out(node: RunningNode, *commands: AnyCommand) -> Sequence[object]:
-    answered = await asyncio.wait_for(asyncio.wrap_future(node.coordinator.submit(commands)), 10)
+    answered = await asyncio.wait_for(asyncio.wrap_future(node.coordinator.submit(commands)), 120)
     return answered.outcomes
 
 
@@ -148,12 +155,32 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
             with log.transaction("etl") as txn:
                 txn.append("orders", [{"value": "last"}])
             with log.consumer("orders", group_id="billing", auto_offset_reset="earliest") as consumer:
-                found = [record.value for records in consumer.poll(timeout_ms=30_000).values() for record in records]
+                found: list[bytes] = []
+                eventually(lambda: found.extend(_polled(consumer)) or len(found) >= 4)
                 consumer.commit()
             assert found == [b"order 0", b"order 1", b"order 2", b"last"]
             assert log.journal.state.groups["billing"].offsets
             maintain_once(log)
             assert log.journal.run(log.journal.metadata_log.claim("meta/pin/a", b'{"version":1}')) == b'{"version":1}'
+
+    def use_commands(url: str) -> None:
+        """Those that need the files of the metadata say that this is not possible."""
+        command, storage = Pylog(url), Pylog(tmp_path / "records")
+        assert "no problems found" in command.ok("verify", "--deep")
+        command.ok("maintain", "--dry-run")
+        command.ok("maintain")
+        target = str(tmp_path / "elsewhere")
+        assert "see docs/quorum.md" in command.wrong("move", target)
+        for one in (("mirror", "set", target), ("repair", "--dry-run"), ("metadata", "dump")):
+            assert "see docs/quorum.md" in command.refused(*one)
+            assert "see docs/quorum.md" in storage.refused(*one)
+        segment = next(file for file in (tmp_path / "records" / "data").rglob("*") if file.is_file())
+        kept = segment.read_bytes()
+        segment.write_bytes(kept[:-1])
+        try:
+            assert "1 problem found" in command.run("verify").stderr
+        finally:
+            segment.write_bytes(kept)
 
     async def scenario() -> None:
         async with running(one_node(tmp_path)) as node:
@@ -161,6 +188,7 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
             with await asyncio.to_thread(node.coordinator.open_log) as log:
                 report = await asyncio.to_thread(Maintainer(log).round_or_raise)
             assert report.unfinished == 0
+            await asyncio.to_thread(use_commands, f"pylog://{node.coordinator.address}")
         async with running(one_node(tmp_path)) as node:
             assert await asyncio.to_thread(_values, f"pylog://{node.coordinator.address}") == 4
 
@@ -169,9 +197,66 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
     assert not any(name.startswith(("meta/log", "meta/ckpt")) for name in names), names
 
 
+def _polled(consumer: Any) -> list[bytes]:
+    return [record.value for records in consumer.poll(timeout_ms=500).values() for record in records]
+
+
 def _values(url: str) -> int:
     with spark_log.connect(url) as log:
         return len(log.read("orders", columns=["value"]))
+
+
+def test_pages_of_a_follower_show_what_it_has(tmp_path: Path) -> None:
+    """All answers of the console but those for a record or a group, without waiting for a leader; also alone."""
+    names = ("me", "cluster", "health", "upkeep", "brokers", "topics", "groups", "queries", "transactions")
+
+    def ask(address: str, name: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"http://{address}/console/api/{name}", timeout=60) as found:
+            answer: dict[str, Any] = json.loads(found.read())
+            return answer
+
+    async def scenario() -> None:
+        configs = three_nodes(tmp_path)
+        nodes = [await start_quorum(config, pages=pages_of) for config in configs]
+        try:
+            await until(lambda: any(node.coordinator.leading for node in nodes), "one of the nodes leads")
+            for node in nodes:
+                with suppress(NotCoordinator):
+                    await carry_out(node, create("orders"))
+            await until(lambda: all("orders" in node.coordinator.state.names for node in nodes), "all have the topic")
+            follower = next(node for node in nodes if not node.coordinator.leading)
+            addresses = [node.coordinator.address for node in nodes]
+            for other in [node for node in nodes if node is not follower]:
+                nodes.remove(other)
+                await other.stop()
+            address = follower.coordinator.address
+            found = {name: await asyncio.to_thread(ask, address, name) for name in names}
+            assert [row["topic"] for row in found["topics"]["topics"]] == ["orders"]
+            assert found["me"]["coordinator"] in addresses
+        finally:
+            for node in nodes:
+                await node.stop()
+
+    asyncio.run(scenario())
+
+
+def three_nodes(folder: Path) -> list[Config]:
+    keys = tuple(ReplicaKey(number, f"directory-{number}") for number in (1, 2, 3))
+    addresses = {key.id: f"127.0.0.1:{free_port()}" for key in keys}
+    for key in keys:
+        meta = Meta(cluster_id="a-cluster", node_id=key.id, directory_id=key.directory)
+        format_directory(str(folder / f"node-{key.id}"), meta, keys)
+    return [
+        one_node(
+            folder,
+            directory=str(folder / f"node-{key.id}"),
+            node_id=key.id,
+            listen=addresses[key.id],
+            peers={node: address for node, address in addresses.items() if node != key.id},
+            times=TIMES,
+        )
+        for key in keys
+    ]
 
 
 def test_a_node_that_stops_rejects_commands(tmp_path: Path) -> None:
@@ -262,3 +347,14 @@ def test_settings_that_do_not_fit_are_named(tmp_path: Path, section: str, says: 
     assert found is not None and found.peers == {} and found.cluster_id == "a-cluster"
     with pytest.raises(InvalidRequest, match="a quorum elects its leader"):
         read_config(str(file), {"takeover.after": "5s"}, {})
+    with pytest.raises(InvalidRequest, match="'storage' for metadata: the nodes of a quorum have the metadata"):
+        read_config(str(file), {"metadata": "storage"}, {})
+    assert read_config(str(file), {"metadata": "served"}, {}).quorum is not None
+
+
+def test_the_file_that_is_shipped_is_for_a_node_too(tmp_path: Path) -> None:
+    node = one_node(tmp_path).quorum
+    assert node is not None
+    shipped = str(Path(__file__).parents[2] / "conf" / "coordinator.ini")
+    found = read_config(shipped, {"url": "/records", "quorum.directory": node.directory}, {}).quorum
+    assert found is not None and found.node_id == 1

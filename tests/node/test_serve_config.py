@@ -32,6 +32,17 @@ def test_the_file_that_is_shipped_says_the_defaults() -> None:
     assert replace(found, tokens=usual.tokens) == usual
 
 
+def test_the_file_that_is_shipped_names_the_defaults_of_other_settings(tmp_path: Path) -> None:
+    """Those that are not for every coordinator are comments."""
+    text = SHIPPED.read_text()
+    for name in ("takeover.after", "storage.timeout", "metadata"):
+        assert f"\n#{name} = " in text
+        text = text.replace(f"\n#{name} = ", f"\n{name} = ")
+    flags = {"url": "/data/log"}
+    found, usual = read_config(write(tmp_path, text), flags, {}), read_config(None, flags, {})
+    assert replace(found, tokens=usual.tokens) == usual
+
+
 def test_a_file_sets_everything_and_flags_win(tmp_path: Path) -> None:
     """Names of storage options and tokens keep their case."""
     path = write(

@@ -18,4 +18,5 @@ def pages_of(coordinator: Coordinator | QuorumCoordinator, groups: Groups) -> Co
     def views() -> Mapping[str, GroupView]:
         return {view.group_id: view for view in groups.views()}
 
-    return ConsolePort(Site(coordinator.open_log, views, lambda: coordinator.duties.last))
+    opened = coordinator.open_final if isinstance(coordinator, QuorumCoordinator) else coordinator.open_log
+    return ConsolePort(Site(opened, views, lambda: coordinator.duties.last))
