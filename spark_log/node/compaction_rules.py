@@ -1,8 +1,8 @@
 """Which records a pass of compaction over one partition removes: those that its map of newest offsets supersedes.
 
-The map and the comparison with it read the keys alone, and those of the dirty part once.  A step of a pass has all of its slices in a state.  The
-next step may have another state, because the records before the end of a pass never change, except that others remove
-some, too.
+The map and the comparison with it read the keys alone, and those of the dirty part once.  A step of a pass has all of
+its slices in a state.  The next step may have another state, because the records before the end of a pass never change,
+except that others remove some, too.
 """
 
 from __future__ import annotations
