@@ -112,6 +112,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "topic erase",
         "topic list",
         "topic offsets",
+        "topic schema",
         "topic trim",
         "transaction abort",
         "transaction describe",
