@@ -70,7 +70,10 @@ def register(spark: SparkSession) -> None:
 
 
 def sink(url: str, **options: Any) -> Any:
-    """A function for `foreachBatch` that appends each micro-batch exactly once (see `pyspark_pylog.sink`)."""
+    """A function for `foreachBatch` that appends each micro-batch exactly once.
+
+    options:  topic, name, checkpoint, and those of a batch write: see `pyspark_pylog.sink.foreach_batch.sink`.
+    """
     from pyspark_pylog.sink.foreach_batch import sink as make
 
     return make(url, **options)

@@ -138,9 +138,9 @@ class Log:
                records durably.  Then the records are visible.  1: it waits for the leader's copy only; this process
                makes the others in the background, and readers see the records when all in-sync replicas have them.
                0 means the same as 1 here, because the call returns the offsets.
-        value_columns, key_column, timestamp_column:  for a topic with a schema, where `data` has a column of the data
-               that is called as one of the record: the columns of the data (default: all others), the key and the
-               timestamp.
+        key_column, timestamp_column, value_columns:  for a topic with a schema: the columns of `data` with the key
+               (default: `key`), with the timestamp (default: `timestamp`), and with the values of the schema's columns
+               (default: all that are not named like a column of a record; one column may be both a key and a value).
         Raises InvalidRequest for an invalid argument, InvalidRecord and its subclasses for invalid `data`,
         UnknownTopicOrPartition, CommitUnknown, SequenceConflict; NotEnoughReplicas or LeaderNotAvailable if, for two
         minutes, too few replicas answer; RequestTimedOut if the records are in the log, but earlier ones with acks=0 or
@@ -180,15 +180,17 @@ class Log:
 
         start, end:  positions (an offset, "latest-100", "now-10m", "@2026-01-31T10:00Z", …); the record at `end` is
                      not included.
-        columns:     any of topic, partition, offset, key, value, timestamp, headers; only these are decoded.
+        columns:     any of topic, partition, offset, key, value, timestamp, headers; for a topic with a schema, its
+                     columns in place of value.  Only these are decoded.
         where:       a condition as in SQL: "timestamp >= '2026-01-31 10:00' and offset < 99".  Only matching records
                      are returned, and batches that cannot match are not fetched.  Times without a zone are UTC.
-        value_format: of a topic with a schema.  columns, the default: its columns instead of `value`; only those that
-                     are named in `columns` are decoded.  struct: `value` is a struct of them.  json: `value` is bytes.
-        value_parse: json: values from before the topic had a schema are parsed as JSON; without it, reading them as
+        value_format: for a topic with a schema.  "columns" (default): the schema's columns in place of `value`; only
+                     those named in the argument `columns` are decoded.  "struct": `value` is a struct of them.
+                     "json": `value` is JSON, as bytes.
+        value_parse: "json": values from before the topic had a schema are parsed as JSON; without it, reading them as
                      columns or struct is refused.
-        The columns are topic string, partition int32, offset int64, key and value binary, timestamp in microseconds
-        (UTC), and headers, a list of structs of key and value.
+        Without a schema, the columns are topic string, partition int32, offset int64, key and value binary, timestamp
+        in microseconds (UTC), and headers, a list of structs of key and value.
         Raises UnknownTopicOrPartition, OffsetOutOfRange, InvalidRequest.
         """
         return scan(self._journal, topic, partitions, start, end, columns, where, value_format, value_parse)
