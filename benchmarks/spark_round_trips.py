@@ -4,7 +4,8 @@ A real Spark with its worker processes, and an S3 server on loopback that takes 
 request. Round trips are the longest chain of requests of which each began after the one before had ended.  By hand: a
 micro-batch that copies one record finds the commit (2), plans from that state (0), begins the write (1), reads the
 record (1), puts the object (1), looks at the log in the process that commits (1), puts the record and reads it back
-(2): 8.  A batch read opens the log (3) in the driver; a task asks for the query's pin and the records (2); the task
+(2): 8.  A batch read opens the log (3) to learn the columns of
+`load()`, and its plan looks at the log again (1); a task asks for the query's pin and the records (2); the task
 that pins opens the log between them.
 
     --rounds N      micro-batches and queries of each kind, the fewest count
