@@ -46,6 +46,7 @@ def layout_of(given: Sequence[str], schema: TopicSchema, names: ColumnNames = DE
     """Which column of a frame is what.  Raises InvalidRecord."""
     roles, candidates = _roles(given, names)
     if "value" in candidates and names.value is None:
+        _check_alone(candidates, names)
         return Layout(roles, {}, "value")
     data: dict[str, str] = {}
     for name in candidates:
@@ -63,6 +64,16 @@ def layout_of(given: Sequence[str], schema: TopicSchema, names: ColumnNames = DE
                 f"has {', '.join(given) or 'no columns'}"
             )
     return Layout(roles, data, None)
+
+
+def _check_alone(candidates: Sequence[str], names: ColumnNames) -> None:
+    """Raises InvalidRecord for columns that would be lost, because `value` is the whole value."""
+    others = [shown_name(name) for name in candidates if name not in ("value", names.key, names.timestamp)]
+    if others:
+        raise InvalidRecord(
+            f"beside 'value', which is the whole value, there are the columns {', '.join(others)}: leave 'value' out, or "
+            "the others, or name the data's columns in value.columns; write tombstones (a null 'value') in a separate call"
+        )
 
 
 def _named(name: str, columns: Sequence[str], *, exact: bool) -> str | None:

@@ -102,6 +102,7 @@ def test_names_of_the_data_match_in_any_case() -> None:
         (pa.table({"value": [b"{}"]}), "column 'value' has type binary, but topic 'orders' has a schema"),
         ([{"value": {"id": 1, "x": 2}}], "row 0: column 'value': the schema has no field 'x' there"),
         ([{"value": {"note": "x"}}], "row 0: column 'id' (BIGINT) is null"),
+        ([{"value": None}, {"id": 5}], "beside 'value', which is the whole value, there are the columns id: leave"),
         ([7], "a list of records contains an int"),
         (7, "records cannot be taken from an int"),
     ],
