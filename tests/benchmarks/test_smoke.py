@@ -39,6 +39,7 @@ TINY = {
     "spark_read": f"--rows 80000 {ONCE}",
     "spark_round_trips": "--rounds 1",
     "spark_tune": f"--rows 5000 {ONCE}",
+    "spark_typed": f"--rows 5000 {ONCE}",
     "spark_write": f"--rows 5000 {ONCE}",
     "topic_client": "--rows 1000 --rounds 2",
     "typed": f"--rows 3000 {ONCE}",
