@@ -69,7 +69,7 @@ class BatchPiece(NamedTuple):
 def written_columns(schema: StructType, topic: str | None, instead: str = "") -> tuple[str, ...]:
     """The columns to write.  Raises InvalidRecord that names column and type: the topic's first, then as `TYPES`.
 
-    instead:  what else to do if there is no column `value`.
+    instead:  added to the error if there is no column `value`: another way to write the frame.
     """
     found = {field.name: field.dataType for field in schema.fields}
     if twice := sorted(name for name, count in Counter(schema.names).items() if count > 1):

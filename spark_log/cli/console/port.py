@@ -58,7 +58,7 @@ class Answers(Protocol):
     """`site.Site`, as seen from here.  Called in threads."""
 
     def reads(self, name: str) -> bool | None:
-        """Whether an answer needs the storage; None if there is no such answer."""
+        """True for an answer that needs the storage; None if no answer has this name."""
 
     def ask(self, grant: Grant, name: str, query: Mapping[str, str]) -> bytes:
         """JSON.  May block.  Raises SparkLogError."""

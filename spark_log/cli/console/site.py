@@ -129,7 +129,7 @@ class Site:
         }
 
     def reads(self, name: str) -> bool | None:
-        """Whether an answer needs the storage, which may be slow; None if there is no such answer."""
+        """True for an answer that needs the storage, which may be slow; None if no answer has this name."""
         return True if name in self._reads else False if name in self._views_of_state else None
 
     def ask(self, grant: Grant, name: str, query: Mapping[str, str]) -> bytes:
