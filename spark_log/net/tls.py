@@ -6,6 +6,8 @@ import ssl
 
 from spark_log.errors import InvalidRequest
 
+Tls = ssl.SSLContext
+
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext:
     """TLS with a certificate.  Raises InvalidRequest for invalid files."""

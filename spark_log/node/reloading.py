@@ -5,9 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_log.errors import InvalidRequest
+from spark_log.net.address import split_address
 from spark_log.net.server import Server
-from spark_log.net.tls import tls_context
+from spark_log.net.tls import Tls, tls_context
 from spark_log.node.serve_config import Config, check_config
+
+
+async def listen(server: Server, config: Config, tls: Tls | None) -> tuple[int, str]:
+    """The port, and the address for clients.  Raises InvalidRequest if the server cannot listen there."""
+    host, port = split_address(config.listen, "listen")
+    try:
+        port = await server.start(host, port, tls)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidRequest(f"cannot listen on {config.listen}: {reason}; choose another --listen address") from error
+    return port, config.advertise or f"{host}:{port}"
 
 
 class Reloadable:

@@ -18,7 +18,7 @@ from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.journal.root_options import RootOptions
 from spark_log.metadata.decide.coordinators import check_is_here, moved_to
 from spark_log.metadata.state import Leadership as Holder
-from spark_log.net.address import is_loopback, split_address, this_host
+from spark_log.net.address import is_loopback, this_host
 from spark_log.net.audit import open_audit, reopen_audit
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.health_check import health_of
@@ -28,7 +28,7 @@ from spark_log.net.tls import tls_context
 from spark_log.node.coordinator import Coordinator, LeaderStatus
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.quorum_coordinator import QuorumCoordinator
-from spark_log.node.reloading import Reloadable
+from spark_log.node.reloading import Reloadable, listen
 from spark_log.node.serve_config import Config, check_config, own_hosts
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.store.base import ObjectStore
@@ -121,14 +121,9 @@ async def start(config: Config, store: ObjectStore | None = None, pages: MakePag
         serves_metadata=config.metadata == SERVED,
         pages=None if pages is None else pages(coordinator, groups),
     )
-    host, port = split_address(config.listen, "listen")
-    try:
-        port = await server.start(host, port, tls)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InvalidRequest(f"cannot listen on {config.listen}: {reason}; choose another --listen address") from error
+    port, address = await listen(server, config, tls)
     # From here on, the process that has the port has the address.
-    coordinator.address = config.advertise or f"{host}:{port}"
+    coordinator.address = address
     thread = threading.Thread(target=coordinator.run, name="pylog-coordinator", daemon=True)
     thread.start()
     return Running(config, coordinator, server, port, thread)

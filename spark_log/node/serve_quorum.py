@@ -6,15 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from spark_log.errors import InvalidRequest
 from spark_log.journal.root_options import RootOptions
-from spark_log.net.address import split_address
 from spark_log.net.server import Pages, Server
 from spark_log.net.tls import tls_context
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.quorum_coordinator import QuorumCoordinator
 from spark_log.node.quorum_root import QuorumRoot
-from spark_log.node.reloading import Reloadable
+from spark_log.node.reloading import Reloadable, listen
 from spark_log.node.serve_config import Config, check_config, own_hosts
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
@@ -81,13 +79,8 @@ async def start_quorum(
         serves_metadata=True,
         pages=None if pages is None else pages(coordinator, groups),
     )
-    host, port = split_address(config.listen, "listen")
-    try:
-        port = await server.start(host, port, tls)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InvalidRequest(f"cannot listen on {config.listen}: {reason}; choose another --listen address") from error
-    coordinator.address = config.advertise or f"{host}:{port}"
+    port, address = await listen(server, config, tls)
+    coordinator.address = address
     try:
         await coordinator.start()
     except BaseException:
