@@ -117,6 +117,22 @@ class Several:
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """Some names, joined by commas; an empty text if none."""
+
+    count_max: int
+
+    def parse(self, text: str) -> str:
+        given = [name.strip() for name in text.split(",")] if text else []
+        if len(given) > self.count_max or not all(given):
+            raise ValueError(text)
+        return ",".join(dict.fromkeys(given))
+
+    def possible(self) -> str:
+        return f"up to {self.count_max} names, joined by commas, or empty"
+
+
+@dataclass(frozen=True, slots=True)
 class FreeText:
     """Any text."""
 
@@ -316,6 +332,14 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
         1073741824,
         _bytes(1 << 20, INT_MAX),
         "Maximum size of a merged segment.",
+    ),
+    ConfigSpec(
+        "stats.columns",
+        "auto",
+        Names(8),
+        "Data columns whose least and greatest values are kept for each commit and batch, so that a read with a condition "
+        "skips those that cannot match: up to 8 names, joined by commas; empty: none. `auto`: the first 8 columns of "
+        "numbers, times and text. Applies to new segments.",
     ),
     ConfigSpec(
         "segment.ms",

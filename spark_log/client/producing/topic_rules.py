@@ -26,6 +26,7 @@ from spark_log.segment.partitioners import (
 )
 from spark_log.segment.row_batches import row_bytes
 from spark_log.segment.schema import schema_version
+from spark_log.segment.statistics import AUTO
 from spark_log.settings import has_cleanup_policy, topic_config
 
 _NO_LIMIT_MS = 2**63 - 1
@@ -55,6 +56,8 @@ class TopicSpec(NamedTuple):
     """The newest version of its schema; None: values are bytes."""
     auto_schema: bool = False
     """`schema.auto`: without a schema, the first typed write sets it."""
+    stats_columns: str = AUTO
+    """`stats.columns`."""
 
     def group(self, partition: int) -> int:
         """The placement group of a partition."""
@@ -78,6 +81,7 @@ def topic_spec(state: State, name: str) -> TopicSpec:
         topic_config(topic.configs, "min.insync.replicas"),
         schema_of(state, topic_id),
         bool(topic_config(topic.configs, "schema.auto")),
+        str(topic_config(topic.configs, "stats.columns")),
     )
 
 
