@@ -21,7 +21,8 @@ from spark_log.text import counted
 if TYPE_CHECKING:
     from spark_log.client.log import Log
     from spark_log.client.reading.fetch import Touched
-    from spark_log.client.reading.plan import SliceRead, Window
+    from spark_log.client.reading.plan import SliceRead
+    from spark_log.conditions import Window
     from spark_log.metadata.state import State
 
 
@@ -41,7 +42,7 @@ SUMS = ("records", "segments", "batches", "bytes")
 @click.option(
     "--where",
     metavar="CONDITION",
-    help="A condition as in SQL, over timestamp, offset and partition; times without a zone are UTC.",
+    help="A condition as in SQL, over timestamp, offset, partition and data columns; times without a zone are UTC.",
 )
 @pass_session
 def plan(session: CommandSession, topic: str, start: Position, end: Position, where: str | None) -> None:
@@ -56,10 +57,12 @@ def plan(session: CommandSession, topic: str, start: Position, end: Position, wh
       pylog plan orders --start @2026-01-31T10:00Z --end @2026-01-31T11:00Z
       pylog plan orders --where "timestamp >= '2026-01-31 10:00' and timestamp < '2026-01-31 11:00'"
     """
+    from spark_log.client.reading.typed import bound_to_topic
     from spark_log.conditions import as_condition
 
     log, condition = session.connect(), as_condition(where)
-    found = _touched(log, log.plan(topic, start=start, end=end, where=condition), condition.window)
+    reads = log.plan(topic, start=start, end=end, where=condition)
+    found = _touched(log, reads, bound_to_topic(log.journal.state, topic, condition).window)
     there = _touched(log, log.plan(topic), None)
     count = log.journal.state.topics[log.journal.state.names[topic]].partitions
     rows = [_plan_row(number, _of(found, number), _of(there, number)) for number in range(count)]
