@@ -34,8 +34,7 @@ COPY_MS = 10_000
 AGAIN_MS = 10_000
 """After this time, roots from which nothing could be copied are read again."""
 ATTEMPTS = 3
-"""So often an object cannot be copied before it is given up, with equal waits within `replica.lost.after.ms` if that is
-shorter than the usual ones."""
+"""The failed attempts to copy an object before it is given up.  They share `replica.lost.after.ms` if it is short."""
 LOOKED_AT = 100
 """So many objects are looked through for one of each fenced broker."""
 ANSWER_S = 10.0
@@ -95,8 +94,7 @@ class FencedCopies:
         return sum(one.objects for one in done), sum(one.bytes for one in done)
 
     def have_failed(self, state: State, commit: PendingCommit, over_ms: float) -> bool:
-        """Whether what no active broker has of a pending commit could not be copied, in several attempts: then it may be
-        given up.
+        """Whether several attempts to copy what no active broker has of a pending commit failed: it may be given up then.
 
         A copy that is under way may succeed: the root may have been away for the last one only.
 
