@@ -94,7 +94,7 @@ class FencedCopies:
         return sum(one.objects for one in done), sum(one.bytes for one in done)
 
     def have_failed(self, state: State, commit: PendingCommit, over_ms: float) -> bool:
-        """Whether several attempts to copy what no active broker has of a pending commit failed: it may be given up then.
+        """Whether several attempts to copy what no active broker has of a pending commit failed.  It is given up.
 
         A copy that is under way may succeed: the root may have been away for the last one only.
 
