@@ -71,7 +71,7 @@ def near() -> Iterator[Near]:
 
 
 def trips(store: SlowStore, expected: int, do: Callable[[], object], before: Callable[[], object] | None = None) -> int:
-    """The fewest round trips of some tries, until one has the expected number.  `before` comes before each of them."""
+    """The fewest round trips of some tries, until one has the expected number.  `before` comes before each."""
     found = TRIES * expected
     for _ in range(TRIES):
         if before is not None:
@@ -154,7 +154,7 @@ def test_a_micro_batch_that_copies_a_record_takes_eight(near: Near) -> None:
 
 
 def begun(near: Near) -> Any:
-    """A writer of a micro-batch: Spark creates one in the process that begins the write, and one in that which commits."""
+    """A writer of a micro-batch.  Spark creates one in the process that begins, and one in that which commits."""
     writer: Any = stream_writer({"path": near.url, "topic": "copy"}, VALUE, False)
     writer.begun = replace(writer.begun, log=near.for_tasks(writer.begun.log))
     return writer
