@@ -83,7 +83,7 @@ def restore(
     Run it on one node, when no node of the former quorum runs any more. DIR and the directories of the other voters
     were formatted by `pylog quorum init` with the id of the log's cluster and without voters. Then start all nodes.
 
-    The metadata is that of the newest copy, which the leader writes beside the records every few minutes. What was
+    The metadata is that of the newest copy, which the leader writes beside the records every few minutes. All that was
     committed after it is lost: records, topics, positions of consumers. With --from it is that of a node's disk that is
     left, which lacks what only the lost disks had. Nodes of the former quorum that come back do not lead any more.
 
