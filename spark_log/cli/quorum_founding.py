@@ -24,8 +24,7 @@ voters_option = click.option(
     "--voters",
     "others",
     metavar="N@ID,…",
-    default="",
-    help="The directories of the other nodes, which are formatted and empty. None: this node is the only one.",
+    help="The directories of the other nodes, which are formatted and empty. Without it, this node is the only one.",
 )
 
 
