@@ -15,7 +15,7 @@ from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.node.daemon_tasks import Task
 
 HUNG_MAX = 8
-"""With so many threads that hang, a root gets no further copies, and is no source, until one of them ends."""
+"""With so many threads that hang, nothing is copied to or from a root until one of them ends."""
 
 Root: TypeAlias = tuple[str, int, int]
 """Cluster id, broker and epoch: a root that has returned may be another mount, whatever hangs in the former one."""

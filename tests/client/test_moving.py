@@ -86,7 +86,7 @@ def test_what_cannot_be_moved_is_refused(log: Log) -> None:
 
 
 def test_another_list_replaces_a_move_unless_the_caller_forbids_it(log: Log) -> None:
-    """As in Kafka.  The same list again is no other one, so a call that is repeated succeeds."""
+    """As in Kafka.  The same list again is not another one, so a call that is repeated succeeds."""
     alter, other = log.admin.alter_partition_reassignments, TopicPartition("t", 1)
     log.append("t", [{"value": "a", "partition": 0}])
     alter({TP: [1, 2]}, replace=False)

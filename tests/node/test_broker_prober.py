@@ -118,7 +118,7 @@ def test_a_disk_that_was_swapped_for_an_older_copy_is_fenced(log: Log, tmp_path:
 def test_a_root_that_fails_is_fenced_after_the_session_timeout(
     log: Log, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not earlier, and a hung root does not delay the checks of others.  One that hangs with objects only fails, too."""
+    """Not earlier, and a hung root does not delay the checks of others.  Also if only reads of objects hang."""
     monkeypatch.setattr(broker_prober, "DATA_MS", 0)
     put(log, [0, 1, 2])
     orders, prober = control(log, tmp_path, 2), Prober(log)

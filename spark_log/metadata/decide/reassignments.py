@@ -47,7 +47,7 @@ def decide_reassign(
     keeps_factor:  reject a list of another length.
     keeps_moves:   reject another list for a partition that moves.
     Raises UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor, ReassignmentInProgress;
-    InvalidRequest for fewer replicas than `min.insync.replicas`; NoReassignmentInProgress for a cancellation of nothing.
+    InvalidRequest for fewer replicas than `min.insync.replicas`; NoReassignmentInProgress.
     """
     changed = []
     for one in wanted:
