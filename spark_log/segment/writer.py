@@ -23,7 +23,15 @@ from spark_log.segment.compression import UNSET, Compression
 from spark_log.segment.conform import micros
 from spark_log.segment.dictionaries import dictionary_schema, plain, with_dictionaries, worthwhile
 from spark_log.segment.offsets import Offsets, from_column
-from spark_log.segment.row_batches import concat, has_headers, row_bytes, unpinned, with_headers, with_offsets
+from spark_log.segment.row_batches import (
+    bytes_max,
+    concat,
+    has_headers,
+    row_bytes,
+    unpinned,
+    with_headers,
+    with_offsets,
+)
 from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, base_of, run_schema, schema_version
 from spark_log.segment.typed_rows import with_base
 
@@ -133,7 +141,8 @@ class WrittenSegment:
 class SegmentWriter:
     """Collects rows by partition and encodes them as one object.
 
-    batch_rows, batch_bytes:  a batch is closed when it reaches either (raw bytes); a larger row is a separate batch.
+    batch_rows, batch_bytes:  a batch is closed when it reaches either (raw bytes; `bytes_max`); a larger row is a
+                  separate batch.
     buffer_bytes: bytes kept in memory before the spool file is used.
     open_spool:   opens a buffered file to write and read (`TemporaryFile()`) on first use; None keeps everything in
                   memory.
@@ -265,10 +274,10 @@ class SegmentWriter:
         if headers and not into.headers:
             self._encode_again(into, headers=True, holes=into.holes)
         batch = self._placed(into, batch, offsets)
-        size = batch.nbytes
-        if into.rows + batch.num_rows <= self._batch_rows and into.bytes + size <= self._batch_bytes:
+        size, limit = batch.nbytes, bytes_max(into.base, self._batch_bytes)
+        if into.rows + batch.num_rows <= self._batch_rows and into.bytes + size <= limit:
             self._wait(into, batch, size)
-        elif into.bytes + size <= self._batch_bytes:
+        elif into.bytes + size <= limit:
             self._cut_by_rows(into, batch)
         else:
             self._cut(into, batch)
@@ -311,11 +320,11 @@ class SegmentWriter:
 
     def _cut(self, into: _Partition, batch: pa.RecordBatch) -> None:
         """Fills batches up to their limits; the remaining rows wait."""
-        ends = np.cumsum(row_bytes(batch))
+        ends, limit = np.cumsum(row_bytes(batch)), bytes_max(into.base, self._batch_bytes)
         start = 0
         while start < batch.num_rows:
             done = int(ends[start - 1]) if start else 0
-            fitting = int(np.searchsorted(ends, done + self._batch_bytes - into.bytes, side="right")) - start
+            fitting = int(np.searchsorted(ends, done + limit - into.bytes, side="right")) - start
             count = min(self._batch_rows - into.rows, fitting, batch.num_rows - start)
             if count <= 0 and into.rows:
                 self._encode(into)
@@ -329,7 +338,7 @@ class SegmentWriter:
         into.rows += batch.num_rows
         into.bytes += size
         self._waiting_bytes += size
-        if into.rows >= self._batch_rows or into.bytes >= self._batch_bytes:
+        if into.rows >= self._batch_rows or into.bytes >= bytes_max(into.base, self._batch_bytes):
             self._encode(into)
 
     def _relieve(self) -> None:
