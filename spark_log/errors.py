@@ -280,8 +280,12 @@ class NoSpace(StorageError):
     """The disk is full, or its quota is used up.  Nothing was written."""
 
 
-class NoCredentials(StorageError):
-    """This process was given no credentials for a bucket.  That says nothing of the bucket."""
+class AccessDenied(StorageError):
+    """The storage denied this process a request.  That says nothing of the storage: others may have access."""
+
+
+class NoCredentials(AccessDenied):
+    """This process was given no credentials for a bucket."""
 
 
 class StorageUnavailable(StorageError):

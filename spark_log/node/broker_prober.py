@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from spark_log.client.administering.brokers import return_broker
 from spark_log.client.log import Log
-from spark_log.errors import NoCredentials, SparkLogError, StorageError
+from spark_log.errors import AccessDenied, SparkLogError, StorageError
 from spark_log.journal.broker_roots import WrongRoot
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_owner import check_first_use
@@ -233,7 +233,7 @@ class Prober:
         root.task = None
         try:
             task.result()
-        except NoCredentials as error:
+        except AccessDenied as error:
             self._leave_out(root, error)
         except Exception as error:  # noqa: BLE001  of one root; the others are checked
             root.error, root.wrong = str(error) or repr(error), isinstance(error, WrongRoot)
@@ -246,7 +246,7 @@ class Prober:
             root.error, root.wrong, root.failing_ms = root.rolled_back, True, root.began_ms
 
     @staticmethod
-    def _leave_out(root: _Root, error: NoCredentials) -> None:
+    def _leave_out(root: _Root, error: AccessDenied) -> None:
         """This process cannot check a root that may be in order: another one has to."""
         if root.error != str(error):
             logger.warning("the root of broker %d is not checked: %s", root.broker, error)

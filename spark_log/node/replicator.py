@@ -225,7 +225,8 @@ class Replicator:
         lost = {one.objects: one for one in state.pending if is_lost(state, one)}
         self._lost_ms = {objects: self._lost_ms.get(objects, now_ms) for objects in lost}
         for objects, commit in lost.items():
-            is_over = now_ms - self._lost_ms[objects] >= after_ms and self._fenced.have_failed(state, commit)
+            over_ms = self._lost_ms[objects] + after_ms
+            is_over = now_ms >= over_ms and self._fenced.have_failed(state, commit, over_ms)
             if is_over or is_gone(state, commit):
                 try:
                     given_up = lose(self._journal, state, commit)
