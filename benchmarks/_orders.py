@@ -2,13 +2,13 @@
 
 The figures of typed topics depend on the data, so it is described here and stays as it is.  In 50,000 orders:
 
-* numbers that grow (`order_id`), customers of whom some buy often, quantities, prices with two decimals, tax and discount
-  that follow from the price;
+* numbers that grow (`order_id`), customers of whom some buy often, quantities, prices with two decimals, and a tax
+  that follows from the price;
 * words from small sets, some of them frequent: country, currency, status, payment, category, device;
 * text: the name of one of 2,000 products and its SKU, an URL path, the IP address, a user agent out of 60, and in one
   of eight orders a comment of 4 to 30 words, which are as frequent as words are (Zipf);
 * a random session of 32 hexadecimal digits, which nothing compresses below 16 bytes;
-* two times: that of the order, some milliseconds after the one before, and that of its last change.
+* the time of the last change, about an hour after that of the order.
 """
 
 from __future__ import annotations

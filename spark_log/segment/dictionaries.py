@@ -1,9 +1,9 @@
-"""Columns of text that a typed run stores as dictionaries: a number for each row, and the values that differ, once for
-each batch.
+"""Columns of text that a typed run stores as dictionaries: a number for each row, and the values that differ.
 
-A column `value.NAME` is then a struct: `number`, and `values`, a list that has all of them in its first row and is empty
-in the others.  The metadata of its field has `pylog.dictionary`.  Arrow's own dictionaries are messages, of which a
-reader has to decode all to read one column.  The first batch of a run decides for all of them.  Readers get plain columns.
+A column `value.NAME` is then a struct: `number`, and `values`, a list that has all values of the batch in its first row
+and is empty in the others.  The metadata of its field has `pylog.dictionary`.  Arrow's own dictionaries are messages,
+and to read one column, a reader decodes all of them.  The first batch of a run decides for the run.  Readers get plain
+columns.
 """
 
 from __future__ import annotations

@@ -22,9 +22,7 @@ PINNED_MAX = 8
 
 
 def bytes_max(schema: pa.Schema, limit: int) -> int:
-    """Raw bytes of a full batch: twice `limit` with data columns.  They take fewer bytes on storage, and each costs time
-    for each batch.
-    """
+    """Raw bytes of a full batch: twice `limit` with data columns, each of which costs time for each batch."""
     return 2 * limit if schema_version(schema) else limit
 
 
