@@ -1,8 +1,10 @@
 """How much faster is a topic with a schema than the same rows as JSON in bytes?
 
 Orders of 20 columns (`_orders`).  A typed write is compared with a write of the JSON of the same rows, whose making
-is not counted; and a read of two of the columns with a read of all twenty, and with a read of the JSON.  Targets: a write takes no longer, the data takes at most half the space, and two columns are read at least 5
-times as fast as all.
+is not counted; and a read of two of the columns with a read of all twenty, and with a read of the JSON.
+
+Targets: a write takes no longer, the data takes at most half the space, and two columns are read at least 5 times as
+fast as all.
 """
 
 from __future__ import annotations
