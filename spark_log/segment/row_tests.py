@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 from spark_log.conditions import (
     COLUMNS,
     Both,
+    ColumnTest,
     Condition,
     Constant,
     Either,
     Rest,
-    ColumnTest,
     Tree,
     day,
     local_time_us,
