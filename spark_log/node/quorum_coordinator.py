@@ -363,7 +363,7 @@ class QuorumCoordinator:
         if not self.leading or self._is_stopping:
             asked.give_up(self.not_leading())
         elif not asked.commands:
-            self._spawn(self._confirm(asked))
+            self._spawn(self._confirm([asked]))
         elif len(self._waiting) >= QUEUE_MAX:
             asked.give_up(CoordinatorNotAvailable(f"the queue is full: {QUEUE_MAX} requests"))
         else:
@@ -371,13 +371,18 @@ class QuorumCoordinator:
                 self._loop.call_soon(self._decide_waiting)
             self._waiting.append(asked)
 
-    async def _confirm(self, asked: PendingCommands) -> None:
+    async def _confirm(self, asked: list[PendingCommands]) -> None:
+        """Complete requests that wrote nothing: the state on which they were decided has everything that was
+        acknowledged before, if this node still leads.
+        """
         try:
             await self.node.confirm()
         except NotLeaderOrFollower:
-            asked.give_up(self.not_leading())
+            for one in asked:
+                one.give_up(self.not_leading())
         else:
-            asked.complete()
+            self._done.extend(asked)
+            self._publish_soon()
 
     def _decide_waiting(self) -> None:
         while self._waiting and self.leading and len(self._log.pipeline) < OFFERS_MAX:
@@ -416,7 +421,7 @@ class QuorumCoordinator:
         self.metrics.commands += len(commands)
         if not records:
             if not pipeline.attach(asked):
-                self._complete(asked)
+                self._spawn(self._confirm(asked))
             return
         state = end_version(pipeline.newest, batch, attempt.state())
         index, future = self.node.begin_append(data)
@@ -447,11 +452,6 @@ class QuorumCoordinator:
         else:
             for one in self._log.pipeline.truncated(index):
                 one.give_up(self.not_leading())
-
-    def _complete(self, asked: Sequence[PendingCommands]) -> None:
-        """Complete requests when what they may see is published."""
-        self._done.extend(asked)
-        self._publish_soon()
 
     def unique(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"
