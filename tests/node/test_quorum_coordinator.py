@@ -28,7 +28,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Stores, run
-from spark_log.metadata.commands import AnyCommand, CreateTopic
+from spark_log.metadata.commands import AnyCommand, CreateTopic, UpdateFeature
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import ConnectionLimits, Connections
 from spark_log.node.maintain import Maintainer, maintain_once
@@ -148,6 +148,7 @@ def test_clients_see_what_commands_changed(tmp_path: Path) -> None:
             assert len(state.names) == 50 and node.coordinator.change_feed.has_changes(None, since)
             assert len(node.coordinator.after(since, state.version, 1 << 20)) == state.version - since
             await carry_out(node)  # a confirmation
+            assert await carry_out(node, UpdateFeature(name="metadata.version", level=4)) == [4]
 
     asyncio.run(scenario())
 
@@ -176,6 +177,7 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
         assert "no problems found" in command.ok("verify", "--deep")
         command.ok("maintain", "--dry-run")
         command.ok("maintain")
+        assert "nothing was written: the coordinator keeps the metadata" in command.ok("checkpoint")
         target = str(tmp_path / "elsewhere")
         assert "see docs/quorum.md" in command.wrong("move", target)
         for one in (("mirror", "set", target), ("repair", "--dry-run"), ("metadata", "dump")):
