@@ -84,7 +84,7 @@ class Roots(Mapping[int, ObjectStore]):
         self.cluster_id = cluster_id
         self.clock = clock or SystemClock()
         self._threads, self._readers = RootThreads(self.clock), RootThreads(self.clock, "pylog-source")
-        self._brokers, self._holders, self._options = brokers, holders, options
+        self._brokers, self._holders, self.options = brokers, holders, options
         self.rack = options.rack
         self._late: dict[int, int] = {}
         """Until when other roots are tried before that of a broker, on the monotonic clock."""
@@ -132,8 +132,8 @@ class Roots(Mapping[int, ObjectStore]):
 
     def open(self, broker: int, url: str, registered: Mapping[str, str], guard: Guard | None = None) -> ObjectStore:
         """The store at a URL, with the options of the root of a broker, which need not be registered."""
-        given = self._options.of_broker(broker, url, self.own.url, registered)
-        return with_retries(open_store(url, given, self._options.durability, guard), self.clock)
+        given = self.options.of_broker(broker, url, self.own.url, registered)
+        return with_retries(open_store(url, given, self.options.durability, guard), self.clock)
 
     def sources(self, name: str, holders: Sequence[int] | None = None, rack: str = "") -> list[ObjectStore]:
         """Stores from which an object can be read, in the order in which they are tried.

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from spark_log.errors import InvalidRequest, NoSpace, ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.store.base import Bytes, check_key, check_prefix, split_prefix
+from spark_log.threads import ReusedThreads
 
 TEMPORARY = ".tmp-"
 """Prefix of files that are being written, or were when their writer died."""
@@ -35,6 +36,7 @@ CURES = {
     errno.ENOTDIR: "a file is in the way of a directory",
     errno.EEXIST: "a file is in the way of a directory",
 }
+GUARD_BYTES_MAX = 1 << 16
 FULL = (errno.ENOSPC, errno.EDQUOT)
 TRANSIENT = frozenset(
     (
@@ -46,6 +48,9 @@ TRANSIENT = frozenset(
 """A failing disk, an unreachable file server: a retry, which writes a new file, may succeed."""
 CREATE_TRIES = 100
 """Another process may remove an empty directory before a file is created in it."""
+_SYNCS = ReusedThreads("pylog-sync")
+"""Not a pool of `concurrent.futures`: Python waits for its threads at exit, and the disk may hang."""
+os.register_at_fork(after_in_child=_SYNCS.after_fork)
 
 
 class Guard(NamedTuple):
@@ -185,7 +190,7 @@ class LocalStore:
             except FileNotFoundError:
                 return None
             try:
-                return _read(fd, 0, os.fstat(fd).st_size)
+                return os.pread(fd, GUARD_BYTES_MAX, 0)
             finally:
                 os.close(fd)
 
@@ -273,24 +278,23 @@ def _create(base: _Base, path: str, folder: str) -> tuple[int, Sequence[str]]:
 
 def _make_folders(base: _Base, folder: str) -> Sequence[str]:
     """Make a directory and its parents; returns the directories that got a new name."""
-    if not folder or _is_folder(base, folder):
-        return ()
     parent = os.path.dirname(folder)
-    parents = _make_folders(base, parent)
+    try:
+        _make_folder(base, folder)
+    except FileNotFoundError:
+        parents = _make_folders(base, parent) if parent else ()
+        _make_folder(base, folder)
+        return (*parents, parent)
+    return (parent,)
+
+
+def _make_folder(base: _Base, folder: str) -> None:
     try:
         os.mkdir(folder, dir_fd=base.handle)
     except FileExistsError:
         # Checked once: if another process removes it again, the caller retries.
         if not stat.S_ISDIR(os.stat(folder, dir_fd=base.handle).st_mode):
             raise
-    return (*parents, parent)
-
-
-def _is_folder(base: _Base, path: str) -> bool:
-    try:
-        return stat.S_ISDIR(os.stat(path, dir_fd=base.handle).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
 
 
 def _prune(base: _Base, folder: str) -> None:
@@ -358,22 +362,23 @@ def _sync_meanwhile(base: _Base, folders: Sequence[str]) -> Callable[[], object]
     """
     if not folders:
         return lambda: None
-    ended, errors = threading.Event(), list[BaseException]()
+    running, errors = threading.Lock(), list[BaseException]()
+    running.acquire()
 
     def sync() -> None:
         try:
             _sync_folders(base, folders)
         except BaseException as error:  # noqa: BLE001  raised by `wait`
             errors.append(error)
-        ended.set()
+        running.release()
 
     def wait() -> None:
-        ended.wait()
-        if errors:
-            raise errors[0]
+        with running:
+            if errors:
+                raise errors[0]
 
-    try:  # not in a pool: Python waits for pool threads at exit, and the disk may hang
-        threading.Thread(target=sync, name="pylog-sync", daemon=True).start()
+    try:
+        _SYNCS.start(sync)
     except RuntimeError:  # too many threads
         return partial(_sync_folders, base, folders)
     return wait
