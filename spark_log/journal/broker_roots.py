@@ -212,24 +212,21 @@ class Roots(Mapping[int, ObjectStore]):
 
     def start(self, broker: int, job: Callable[[], None]) -> None:
         """As `RootThreads.start`, for the root of a broker."""
-        self._threads.start((broker, self._directory(broker)), job, self._hung_ms(broker))
+        known = self._brokers().get(broker)
+        self._threads.start((broker, _directory(known)), job, self._hung_ms(known))
 
     def start_read(self, broker: int, job: Callable[[], None]) -> None:
         """The same for a read that a copy to another root waits for: no put to this root delays it."""
-        self._readers.start((broker, self._directory(broker)), job, self._hung_ms(broker))
-
-    def _hung_ms(self, broker: int) -> int:
         known = self._brokers().get(broker)
+        self._readers.start((broker, _directory(known)), job, self._hung_ms(known))
+
+    def _hung_ms(self, known: Broker | None) -> int:
         is_disk = is_local(known.url) if known is not None and known.url else self.own.local
         return HUNG_MS if is_disk else BUCKET_HUNG_MS
 
     def moved(self, broker: int) -> None:
         """A job makes progress."""
-        self._threads.moved((broker, self._directory(broker)))
-
-    def _directory(self, broker: int) -> str:
-        known = self._brokers().get(broker)
-        return "" if known is None else known.directory
+        self._threads.moved((broker, _directory(self._brokers().get(broker))))
 
     def check(self, broker: int, *, again: bool = False) -> None:
         """Check that a root is that of its broker; once in a process, unless `again`.
@@ -243,6 +240,10 @@ class Roots(Mapping[int, ObjectStore]):
             self._checked.discard((broker, known.directory))
             check_root(self.root(broker), self.cluster_id, broker, known.directory)
             self._checked.add((broker, known.directory))
+
+
+def _directory(known: Broker | None) -> str:
+    return "" if known is None else known.directory
 
 
 def _is_near(known: Broker | None, rack: str) -> bool:
