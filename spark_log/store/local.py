@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from spark_log.errors import InvalidRequest, NoSpace, ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.store.base import Bytes, check_key, check_prefix, split_prefix
@@ -48,9 +48,6 @@ TRANSIENT = frozenset(
 """A failing disk, an unreachable file server: a retry, which writes a new file, may succeed."""
 CREATE_TRIES = 100
 """Another process may remove an empty directory before a file is created in it."""
-_SYNCS = ReusedThreads("pylog-sync")
-"""Not a pool of `concurrent.futures`: Python waits for its threads at exit, and the disk may hang."""
-os.register_at_fork(after_in_child=_SYNCS.after_fork)
 
 
 class Guard(NamedTuple):
@@ -79,6 +76,10 @@ class LocalStore:
     """
 
     local = True
+    syncs: ClassVar[ReusedThreads] = ReusedThreads("pylog-sync")
+    """Sync the names of new directories.  Not a pool of `concurrent.futures`: Python waits for its threads at exit, and
+    the disk may hang.
+    """
 
     def __init__(self, root: str, durability: str = "disk", guard: Guard | None = None) -> None:
         if durability not in ("disk", "os"):
@@ -222,7 +223,7 @@ class LocalStore:
         temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}"
         with self._storage_errors(key):
             fd, parents = _create(base, temporary, folder)
-            are_synced = _sync_meanwhile(base, parents if self._sync else ())
+            are_synced = _sync_meanwhile(self.syncs, base, parents if self._sync else ())
             try:
                 self._fill(fd, chunks)
                 placed = place(base, temporary, target)
@@ -262,6 +263,9 @@ class LocalStore:
             if not placed and error.errno in FULL:
                 kind = NoSpace
             raise kind(f"{self.root}/{key}: {error.strerror or error}{hint}") from error
+
+
+os.register_at_fork(after_in_child=LocalStore.syncs.after_fork)
 
 
 def _create(base: _Base, path: str, folder: str) -> tuple[int, Sequence[str]]:
@@ -355,7 +359,7 @@ def _sync_folders(base: _Base, folders: Sequence[str]) -> None:
             os.close(fd)
 
 
-def _sync_meanwhile(base: _Base, folders: Sequence[str]) -> Callable[[], object]:
+def _sync_meanwhile(syncs: ReusedThreads, base: _Base, folders: Sequence[str]) -> Callable[[], object]:
     """Make names durable in a thread, while the file is written; the result waits for it.
 
     Most file systems then write their journal once for both: a put into a new directory takes two thirds of the time.
@@ -378,7 +382,7 @@ def _sync_meanwhile(base: _Base, folders: Sequence[str]) -> Callable[[], object]
                 raise errors[0]
 
     try:
-        _SYNCS.start(sync)
+        syncs.start(sync)
     except RuntimeError:  # too many threads
         return partial(_sync_folders, base, folders)
     return wait
