@@ -59,7 +59,8 @@ from spark_log.node.pending_commands import PendingCommands, commands_of
 from spark_log.node.quorum_clock import QuorumClock
 from spark_log.node.quorum_log import FinalLog, QuorumLog
 from spark_log.node.quorum_pipeline import Offer
-from spark_log.node.quorum_state import AnyOffer, QuorumState
+from spark_log.node.quorum_state import AnyOffer, Content, QuorumState
+from spark_log.node.root_snapshots import RootSnapshots
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
 from spark_log.quorum_node.node_config import NodeConfig
@@ -105,12 +106,14 @@ class QuorumCoordinator:
         store: ObjectStore,
         *,
         prepare: Callable[[], Awaitable[None]],
+        is_ours: Callable[[str], bool] = lambda founding: True,
         maintain_ms: int | None = None,
         root_options: RootOptions = DEFAULT_OPTIONS,
     ) -> None:
         """
         store:         of the objects.
-        prepare:       called before this node leads for the first time, and again after an error: the log begins.
+        prepare:       called before this node leads; an error keeps it from leading.
+        is_ours:       whether the folder of the records still belongs to the quorum with an id; called in a thread.
         maintain_ms:   interval of `pylog maintain`; None: never.
         root_options:  how the roots of brokers are opened.
         """
@@ -140,6 +143,10 @@ class QuorumCoordinator:
         """For requests of clients."""
         self.duties = Duties(self, self.open_log, self.metrics, self.clock, maintain_ms)
         self._duties_end = threading.Event()
+        self.root_snapshots = RootSnapshots(
+            self._stores.metadata, self.clock, self.unique, self._final_content, self._is_still_ours
+        )
+        self._is_ours = is_ours
         self._leader = Leader(0, None)
         self._leaderless_s = time.monotonic()
         """Since when no leader is known."""
@@ -151,6 +158,7 @@ class QuorumCoordinator:
         self._is_publishing = False
         self._obstacle = ""
         """Why this node could not lead when it was elected."""
+        self._has_led = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = False
         self._is_settled = asyncio.Event()
@@ -186,6 +194,11 @@ class QuorumCoordinator:
     def state(self) -> State:
         """The newest final state."""
         return self._log.final
+
+    @property
+    def founding(self) -> str:
+        """The id of the quorum, if it has taken the log over."""
+        return self._log.founding
 
     @property
     def published(self) -> State:
@@ -270,6 +283,24 @@ class QuorumCoordinator:
         state = self.state
         return state, self.head(state.version)
 
+    def _final_content(self) -> Content:
+        state = self.state
+        return Content(state, self._log.records.head(state.version), self.founding)
+
+    def _is_still_ours(self) -> bool:
+        """A quorum that was replaced while it runs ends to lead."""
+        epoch = self.epoch
+        if not epoch or self._is_ours(self.founding):
+            return epoch > 0
+        self._later(partial(self._replaced, epoch))
+        return False
+
+    def _replaced(self, epoch: int) -> None:
+        logger.error("%s belongs to another quorum, which has replaced this one", self.storage)
+        if self.epoch == epoch:
+            self._obstacle = f"another quorum has replaced this one at {self.storage}"
+            self._step_down()
+
     def ask_log(self, steps: Callable[[MetadataLog[Any]], Steps[Result]]) -> Result:
         return run(steps(self.log), self._stores, self.clock, LocalLink(self))
 
@@ -294,13 +325,18 @@ class QuorumCoordinator:
     def metrics_text(self, *, polls: int, connections: Connections, usage: Sequence[Usage]) -> str:
         """With those of the node."""
         status = self.node.status()
-        return ("" if status is None else metrics_text(status)) + self.metrics.text(
-            self.state,
-            epoch=self.epoch,
-            polls=polls,
-            connections=connections,
-            usage=usage,
-            storage_age_s=0,
+        copy = self.root_snapshots.metric() if self.leading else ""
+        return (
+            ("" if status is None else metrics_text(status))
+            + copy
+            + self.metrics.text(
+                self.state,
+                epoch=self.epoch,
+                polls=polls,
+                connections=connections,
+                usage=usage,
+                storage_age_s=0,
+            )
         )
 
     # -------------------------------------------------------------------------------------------------------- commands
@@ -486,8 +522,10 @@ class QuorumCoordinator:
                 return
 
     async def _until_caught_up(self, leader: Leader) -> None:
-        """Wait for the entries of earlier leaders: before they are applied, an old log looks like one that begins."""
-        while not self.state.version and self._leader == leader:
+        """Wait for the entries of earlier leaders, before this node leads for the first time: before they are applied,
+        an old log looks like one that begins, and before a majority has them, the end of an adoption is too early.
+        """
+        while not self._has_led and self._leader == leader:
             with suppress(NotLeaderOrFollower):  # until its own entry is committed
                 await self.node.confirm()
                 return
@@ -497,10 +535,12 @@ class QuorumCoordinator:
         self._obstacle = ""
         if self._leader != leader or self._is_stopping:
             return
+        self._has_led = True
         self.epoch, self.confirmed_s = leader.epoch, time.monotonic()
         self.change_feed.note(self.state.version, None)
         logger.info("leading %s with epoch %d, at %s", self.storage, self.epoch, self.address)
         self._duties_end = self.duties.begin()
+        self.root_snapshots.begin(self._duties_end)
         self._note_settled()
         self.on_change()
 

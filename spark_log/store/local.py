@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from spark_log.errors import InvalidRequest, NoSpace, ObjectNotFound, StorageError, StorageUnavailable
+from spark_log.errors import AccessDenied, InvalidRequest, NoSpace, ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.store.base import Bytes, check_key, check_prefix, split_prefix
 from spark_log.threads import ReusedThreads
 
@@ -38,6 +38,7 @@ CURES = {
 }
 GUARD_BYTES_MAX = 1 << 16
 FULL = (errno.ENOSPC, errno.EDQUOT)
+DENIED = (errno.EACCES, errno.EPERM)
 TRANSIENT = frozenset(
     (
         *(errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY),
@@ -262,6 +263,8 @@ class LocalStore:
             kind = StorageUnavailable if placed or error.errno in TRANSIENT else StorageError
             if not placed and error.errno in FULL:
                 kind = NoSpace
+            if not placed and error.errno in DENIED:
+                kind = AccessDenied
             raise kind(f"{self.root}/{key}: {error.strerror or error}{hint}") from error
 
 

@@ -174,6 +174,9 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
         for one in (("mirror", "set", target), ("repair", "--dry-run"), ("metadata", "dump")):
             assert "see docs/quorum.md" in command.refused(*one)
             assert "see docs/quorum.md" in storage.refused(*one)
+        new = str(tmp_path / "new")
+        storage.ok("quorum", "init", new, "--cluster-id", "a-cluster", "--node", "1")
+        assert "leads: the quorum is not lost" in storage.refused("quorum", "restore", new, "--yes")
         segment = next(file for file in (tmp_path / "records" / "data").rglob("*") if file.is_file())
         kept = segment.read_bytes()
         segment.write_bytes(kept[:-1])
@@ -321,7 +324,7 @@ def test_a_leader_with_a_wrong_clock_expires_nothing(tmp_path: Path) -> None:
 
 def test_a_log_with_its_metadata_is_not_taken_over(tmp_path: Path) -> None:
     spark_log.connect(tmp_path / "records").close()
-    with pytest.raises(InvalidRequest, match="which a quorum cannot take over yet"):
+    with pytest.raises(InvalidRequest, match="`pylog quorum adopt` moves that into a quorum"):
         asyncio.run(start_quorum(one_node(tmp_path)))
 
 

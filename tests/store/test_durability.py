@@ -14,6 +14,7 @@ import pytest
 
 from spark_log.store.local import LocalStore
 from spark_log.threads import ReusedThreads
+from tests.client.logs import in_child
 
 NAMED = {os.fsync: "fsync", os.fdatasync: "fsync", os.link: "name", os.rename: "name", os.replace: "name"}
 
@@ -89,6 +90,13 @@ def test_a_disk_that_hangs_does_not_delay_the_end_of_the_process(tmp_path: Path)
     finally:
         threading.setprofile(None)
     assert seen == [True, True]
+
+
+def test_a_forked_child_syncs_new_folders(tmp_path: Path) -> None:
+    """The threads that did so before belong to the parent."""
+    store = LocalStore(str(tmp_path))
+    store.put("data/1/a", [b"bytes"])
+    assert in_child(lambda: store.put("data/2/a", [b"bytes"])) == 0
 
 
 @pytest.mark.parametrize("kind", WRITES)
