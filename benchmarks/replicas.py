@@ -3,8 +3,8 @@
 Appends of one record, first to one root and to three equal ones in turn.  "Equal roots" means three disks: there, three
 puts at the same time take as long as the slowest, so all that three roots cost is CPU.  That is measured on a file
 system in memory, where nothing waits (`memory_…`).  Here, all roots are folders on one disk (`one_root_ms`, …), whose
-syncs they share.  What this disk can do is measured in the same run, by plain threads that write, sync and rename as
-many files of the same sizes (`plain_…`); `three_to_plain` is pylog's ratio by that of the plain threads.
+syncs they share.  Plain threads write, sync and rename as many files of the same sizes in the same run, and show the
+limit of this disk (`plain_…`); `three_to_plain` is pylog's ratio by theirs.
 
 Then 100 appends a second, without fsync, to three roots of which one takes 2 s a put, and to two roots, in turn, while
 another process has a replicator of each log: by hand, one append waits for a second, then the slow root is out of the

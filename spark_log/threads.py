@@ -106,8 +106,9 @@ IDLE_S = 10.0
 
 
 class ReusedThreads:
-    """Daemon threads for jobs that may hang.  A thread takes the next job when one has ended; a new thread takes tens of
-    microseconds of CPU more.  Thread-safe.
+    """Daemon threads for jobs that may hang.  Thread-safe.
+
+    A thread takes the next job when one has ended; to begin a new thread takes tens of microseconds of CPU more.
     """
 
     def __init__(self, name: str, most: float = math.inf) -> None:
