@@ -255,6 +255,10 @@ class InvalidReplicaAssignment(InvalidRequest):
     """An assignment names unknown brokers, a broker twice, or not all partitions."""
 
 
+class ReassignmentInProgress(SparkLogError):
+    """Partitions are being moved, and the call was not to replace their moves."""
+
+
 class NoReassignmentInProgress(SparkLogError):
     """The move of a partition cannot be cancelled: it is not being moved, or already returns to its old replicas."""
 
