@@ -122,7 +122,7 @@ def test_bytes_from_before_the_schema_are_refused_or_parsed(log: Log) -> None:
     log.append("later", [{"value": '{"id": 1, "amount": 2, "other": 3}'}, {"value": None}])
     with pytest.raises(InvalidRequest, match="'later' has no schema, so its values are bytes"):
         log.read("later", value_format="columns")
-    log.admin.alter_schema("later", SCHEMA)
+    log.admin.alter_schema("sort-later", SCHEMA)
     log.append("later", [{"id": 2}])
     with pytest.raises(InvalidRequest, match="later-0 before offset 2 are bytes .* or start at offset 2"):
         log.read("later")
@@ -246,13 +246,13 @@ def test_the_rows_of_a_frame_are_sorted_and_those_of_a_producer_keep_their_order
 
 def test_columns_to_sort_by_are_checked(log: Log) -> None:
     with pytest.raises(InvalidConfig, match="names 'city'; its columns are id, amount"):
-        typed(log, "unknown", sort_columns="city")
+        typed(log, "sort-unknown", sort_columns="city")
     with pytest.raises(InvalidConfig, match="no order"):
-        typed(log, "list", sort_columns="tags")
+        typed(log, "sort-list", sort_columns="tags")
     with pytest.raises(InvalidConfig, match="exclude each other"):
-        typed(log, "latest", sort_columns="id", cleanup_policy="compact")
-    log.create_topic(NewTopic("later", 1, {"sort.columns": "city"}))
+        typed(log, "sort-latest", sort_columns="id", cleanup_policy="compact")
+    log.create_topic(NewTopic("sort-later", 1, {"sort.columns": "city"}))
     with pytest.raises(InvalidConfig, match="names 'city'"):
-        log.admin.alter_schema("later", SCHEMA)
+        log.admin.alter_schema("sort-later", SCHEMA)
     with pytest.raises(InvalidConfig, match="exclude each other"):
-        log.admin.incremental_alter_configs({"later": {"cleanup.policy": "compact"}})
+        log.admin.incremental_alter_configs({"sort-later": {"cleanup.policy": "compact"}})
