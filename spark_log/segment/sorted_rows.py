@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 
 def sorted_rows(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """The rows by those of the columns that they have, ascending, nulls last; rows with equal values keep their order."""
+    """The rows by these columns, as far as they have them, ascending, nulls last; equal rows keep their order."""
     keys = [(name, "ascending") for name in columns if name in rows.schema.names]
     if rows.num_rows < 2 or not keys:
         return rows

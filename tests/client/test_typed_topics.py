@@ -122,7 +122,7 @@ def test_bytes_from_before_the_schema_are_refused_or_parsed(log: Log) -> None:
     log.append("later", [{"value": '{"id": 1, "amount": 2, "other": 3}'}, {"value": None}])
     with pytest.raises(InvalidRequest, match="'later' has no schema, so its values are bytes"):
         log.read("later", value_format="columns")
-    log.admin.alter_schema("sort-later", SCHEMA)
+    log.admin.alter_schema("later", SCHEMA)
     log.append("later", [{"id": 2}])
     with pytest.raises(InvalidRequest, match="later-0 before offset 2 are bytes .* or start at offset 2"):
         log.read("later")
