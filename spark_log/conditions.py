@@ -128,7 +128,7 @@ class RowTest(Protocol):
 
 
 class Window(NamedTuple):
-    """What a read may skip: slices and batches whose times are all outside of [start, end), and those without a match."""
+    """A read may skip slices and batches whose times are all outside of [start, end), and those without a match."""
 
     start: int
     end: int
@@ -264,7 +264,7 @@ class _Parser:
         return self._ranges(found)
 
     def _ranges(self, tree: Tree) -> Condition:
-        """What can be ranges is; the rest stays a tree."""
+        """Comparisons become ranges where that is possible; the rest stays a tree."""
         found, rest = EVERYTHING, list[Tree]()
         for one in _conjuncts(tree):
             if isinstance(one, ColumnTest) and one.column in COLUMNS and one.sign not in ("<>", "not in"):

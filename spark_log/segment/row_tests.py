@@ -1,8 +1,8 @@
 """Conditions on data columns, for a topic's schema: which rows match, and which batches and slices cannot.
 
-A constant is brought into the type of its column, so that the comparison is exact, and the same as Spark's whatever its
-settings are; constants for which this is impossible are refused.  Floats are ordered as in Spark: NaN is greater than all
-other numbers, and 0.0 is equal to -0.0.
+A constant is brought into the type of its column, so that the comparison is exact, and the same as Spark's whatever
+its settings are; constants for which this is impossible are refused.  Floats are ordered as in Spark: NaN is greater
+than all other numbers, and 0.0 is equal to -0.0.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ _COMPARE: dict[str, Callable[..., Any]] = {
     ">=": pc.greater_equal,
 }
 _ABOVE, _BELOW = (">", ">=", "<>"), ("<", "<=", "<>")
-"""What all values pass that are above, or below, a constant."""
+"""Signs of the comparisons that are true for all values above, or below, a constant."""
 
 
 def _of_numbers(leaf: Leaf, numbers: npt.NDArray[np.int64]) -> Mask:

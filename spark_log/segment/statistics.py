@@ -1,11 +1,11 @@
 """Statistics of data columns: the number of nulls, and the least and greatest value.  Pure.
 
-They are of one batch, or of one run.  Texts and bytes are cut: a greatest value that was cut is raised, so that no value
-is above it.  Floats are ordered as in Spark: NaN is equal to itself and greater than all others.
+They are of one batch, or of one run.  Texts and bytes are cut: a greatest value that was cut is raised, so that no
+value is above it.  Floats are ordered as in Spark: NaN is equal to itself and greater than all others.
 
 Encoded, they are msgpack: a list [name, nulls, least, greatest] for each column, or [name, nulls] if all values are
-null.  Values are booleans, whole numbers (days of dates, microseconds of times), floats, texts (also decimals), or bytes;
-a greatest value of nil is unknown.
+null.  Values are booleans, whole numbers (days of dates, microseconds of times), floats, texts (also decimals), or
+bytes; a greatest value of nil is unknown.
 """
 
 from __future__ import annotations
