@@ -30,21 +30,10 @@ class QuorumLog(ServedLog):
         return self._state.state_at(version)
 
     def claim(self, name: str, value: bytes) -> Steps[bytes]:
-        found = yield from claims.claim(name, value)
-        self._hold(found)
-        return found
+        return (yield from claims.claim(name, value))
 
     def claimed(self, name: str) -> Steps[bytes | None]:
-        found = yield from claims.claimed(name)
-        if found is not None:
-            self._hold(found)
-        return found
-
-    def _hold(self, value: bytes) -> None:
-        """The version that a query reads: its tasks may begin later."""
-        version = claims.version_of(value)
-        if version is not None:
-            self._state.hold(version, self.context.clock.monotonic_ms() / 1000)
+        return (yield from claims.claimed(name))
 
     def expire_claims(self, state: State) -> Steps[int]:
         age_ms = cluster_config(state.configs, "gc.fence.age.ms")
