@@ -225,8 +225,7 @@ def verify(
     possible, it is recorded as missing, and pylog replicate copies it later.
 
     With --repair --lose-data, records that are on no root any more are given up: readers pass over their offsets, which
-    pylog topic describe and pylog cluster health name. It is refused while a broker that may have them is fenced, or its
-    root cannot be read.
+    pylog topic describe shows. It is refused while a broker that may have them is fenced, or its root cannot be read.
 
     With --repair-from, what is missing or damaged is replaced by the object of the same name in another copy of the
     log, if that can be read and its checksums are right. Clients can use the log meanwhile. A mirror is repaired from
