@@ -405,9 +405,11 @@ class Server:
         return web.Response(body=data, content_type="application/octet-stream")
 
     async def _claim(self, request: web.BaseRequest) -> web.Response:
-        _, body = await self._admit(request)
+        grant, body = await self._admit(request)
         asked: ClaimRequest = decode(body, ClaimRequest, "the request")
         await self._check(asked.cluster_id)
+        if asked.value is not None:
+            self._quotas.note_change(grant.name, time.monotonic())
         value = await self._claims.ask(asked)
         self._leader.check_leads(changed=asked.value is not None)
         return _answer(ClaimReply(value=None if value is None else value.decode()))
