@@ -331,7 +331,7 @@ def _object_name(taken: Sequence[_NewRun], unique: str) -> str:
 
 def _without_records(writer: SegmentWriter, pack: Sequence[Stretch]) -> list[_NewRun]:
     """Runs that have holes only."""
-    taken = [_NewRun(writer, stretch.key, None) for stretch in pack]
+    taken = [_NewRun(writer, stretch.key, None, "") for stretch in pack]
     for new, stretch in zip(taken, pack, strict=True):
         for piece in stretch.slices:
             new.end_slice(piece)
