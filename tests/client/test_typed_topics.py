@@ -231,6 +231,7 @@ def test_the_page_of_the_task_runs(tmp_path: Path) -> None:
     exec(compile(program(PAGE), str(PAGE), "exec"), found)
     rows = sorted(found["table"].to_pylist(), key=lambda row: row["key"])
     assert [(row["key"], row["country"]) for row in rows] == [(b"alice", "DE"), (b"bob", "FR")]
+    assert found["german"].to_pydict() == {"id": [1]}
 
 
 def test_the_rows_of_a_frame_are_sorted_and_those_of_a_producer_keep_their_order(log: Log) -> None:
@@ -250,6 +251,8 @@ def test_columns_to_sort_by_are_checked(log: Log) -> None:
         typed(log, "sort-unknown", sort_columns="city")
     with pytest.raises(InvalidConfig, match="no order"):
         typed(log, "sort-list", sort_columns="tags")
+    with pytest.raises(InvalidConfig, match="stats.columns names 'city'; its columns are id, amount"):
+        typed(log, "stats-unknown", stats_columns="id,city")
     with pytest.raises(InvalidConfig, match="exclude each other"):
         typed(log, "sort-latest", sort_columns="id", cleanup_policy="compact")
     log.create_topic(NewTopic("sort-later", 1, {"sort.columns": "city"}))
