@@ -32,11 +32,11 @@ voters_option = click.option(
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
 @voters_option
 @click.option(
-    "--to", "target", required=True, metavar="URL", help="The URL of the nodes, for clients: pylog://HOST:PORT,…"
+    "--to", "target", required=True, metavar="URL", help="The URL of the nodes for clients, pylog://HOST:PORT,…."
 )
 @guarded
 @pass_session
-def adopt(session: CommandSession, directory: str, others: str, target: str, dry_run: bool, yes: bool) -> None:
+def adopt(session: CommandSession, directory: str, others: str | None, target: str, dry_run: bool, yes: bool) -> None:
     """Move the metadata of a log from its storage into a quorum.
 
     Run it on one node; give the log's storage as -u URL. DIR and the directories of the other voters were formatted by
@@ -75,7 +75,13 @@ def adopt(session: CommandSession, directory: str, others: str, target: str, dry
 @guarded
 @pass_session
 def restore(
-    session: CommandSession, directory: str, others: str, source: str | None, force: bool, dry_run: bool, yes: bool
+    session: CommandSession,
+    directory: str,
+    others: str | None,
+    source: str | None,
+    force: bool,
+    dry_run: bool,
+    yes: bool,
 ) -> None:
     """Begin another quorum for a log that has lost a majority of its nodes' disks.
 
@@ -137,7 +143,7 @@ def _opened(path: str) -> Iterator[DataDirectory]:
         yield found
 
 
-def _voters(directory: DataDirectory, others: str) -> Voters:
+def _voters(directory: DataDirectory, others: str | None) -> Voters:
     from spark_log.quorum_node.directory import parse_voters
 
     return tuple(sorted([directory.meta.key, *(parse_voters(others) if others else ())]))

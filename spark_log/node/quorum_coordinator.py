@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import SystemRandom
 from typing import Any, TypeVar
@@ -41,15 +41,16 @@ from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Steps, Stores, run
-from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
+from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration, UpdateFeature
 from spark_log.metadata.decide.upkeep import bootstrap_records
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.projection import Delta, Holdings, delta
 from spark_log.metadata.records import Batch, TakeOverRecord, encode_batch
 from spark_log.metadata.replay import end_version
 from spark_log.metadata.state import State
 from spark_log.net.address import this_host
 from spark_log.net.connection_limits import Connections
-from spark_log.net.messages import Health
+from spark_log.net.messages import Health, QuorumReply
 from spark_log.net.quotas import Usage
 from spark_log.node.change_feed import ChangeFeed
 from spark_log.node.duties import Duties
@@ -57,10 +58,12 @@ from spark_log.node.local_link import LocalLink
 from spark_log.node.metrics import Metrics
 from spark_log.node.pending_commands import PendingCommands, commands_of
 from spark_log.node.quorum_clock import QuorumClock
+from spark_log.node.quorum_description import quorum_reply
 from spark_log.node.quorum_log import FinalLog, QuorumLog
 from spark_log.node.quorum_pipeline import Offer
 from spark_log.node.quorum_state import AnyOffer, Content, QuorumState
 from spark_log.node.root_snapshots import RootSnapshots
+from spark_log.node.voter_levels import check_nodes_understand
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
 from spark_log.quorum_node.node_config import NodeConfig
@@ -135,7 +138,7 @@ class QuorumCoordinator:
         self._prepare = prepare
         self._loop = asyncio.get_running_loop()
         self._log = QuorumState(self._applied, self._restored, self._later)
-        self.node = Node(config, self._log, self._led)
+        self.node = Node(replace(config, level=SUPPORTED[METADATA_VERSION]), self._log, self._led)
         self._rng = SystemRandom()
         self._root_options = root_options
         self._stores = Stores.of(with_retries(store, self.clock, self._rng))
@@ -273,6 +276,13 @@ class QuorumCoordinator:
             return f"no node of the quorum has led for {for_s:.0f} s: a majority has to run, and to be connected"
         return ""
 
+    def describe_quorum(self) -> QuorumReply:
+        """For clients, on the leader."""
+        status = self.node.status()
+        if status is None or status.role != "leader":
+            raise self.not_leading()
+        return quorum_reply(status, self.clock.now_ms())
+
     def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
         return self._log.records.after(since, upto, limit)
 
@@ -363,7 +373,9 @@ class QuorumCoordinator:
         if not self.leading or self._is_stopping:
             asked.give_up(self.not_leading())
         elif not asked.commands:
-            self._spawn(self._confirm(asked))
+            self._spawn(self._confirm([asked]))
+        elif (error := self._level_problem(asked)) is not None:
+            asked.give_up(error)
         elif len(self._waiting) >= QUEUE_MAX:
             asked.give_up(CoordinatorNotAvailable(f"the queue is full: {QUEUE_MAX} requests"))
         else:
@@ -371,13 +383,28 @@ class QuorumCoordinator:
                 self._loop.call_soon(self._decide_waiting)
             self._waiting.append(asked)
 
-    async def _confirm(self, asked: PendingCommands) -> None:
+    def _level_problem(self, asked: PendingCommands) -> InvalidRequest | None:
+        status = self.node.status()
+        try:
+            for command in asked.commands:
+                if isinstance(command.decide, UpdateFeature) and status is not None:
+                    check_nodes_understand(command.decide.level, status)
+        except InvalidRequest as error:
+            return error
+        return None
+
+    async def _confirm(self, asked: list[PendingCommands]) -> None:
+        """Complete requests that wrote nothing: the state on which they were decided has everything that was
+        acknowledged before, if this node still leads.
+        """
         try:
             await self.node.confirm()
         except NotLeaderOrFollower:
-            asked.give_up(self.not_leading())
+            for one in asked:
+                one.give_up(self.not_leading())
         else:
-            asked.complete()
+            self._done.extend(asked)
+            self._publish_soon()
 
     def _decide_waiting(self) -> None:
         while self._waiting and self.leading and len(self._log.pipeline) < OFFERS_MAX:
@@ -416,7 +443,7 @@ class QuorumCoordinator:
         self.metrics.commands += len(commands)
         if not records:
             if not pipeline.attach(asked):
-                self._complete(asked)
+                self._spawn(self._confirm(asked))
             return
         state = end_version(pipeline.newest, batch, attempt.state())
         index, future = self.node.begin_append(data)
@@ -447,11 +474,6 @@ class QuorumCoordinator:
         else:
             for one in self._log.pipeline.truncated(index):
                 one.give_up(self.not_leading())
-
-    def _complete(self, asked: Sequence[PendingCommands]) -> None:
-        """Complete requests when what they may see is published."""
-        self._done.extend(asked)
-        self._publish_soon()
 
     def unique(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"

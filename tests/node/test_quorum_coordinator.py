@@ -18,10 +18,17 @@ import pytest
 import spark_log
 from spark_log.cli.console.of_coordinator import pages_of
 from spark_log.clock import SystemClock
-from spark_log.errors import ClockSkewed, InconsistentClusterId, InvalidRequest, NotCoordinator, TopicAlreadyExists
+from spark_log.errors import (
+    ClockSkewed,
+    CoordinatorNotAvailable,
+    InconsistentClusterId,
+    InvalidRequest,
+    NotCoordinator,
+    TopicAlreadyExists,
+)
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Stores, run
-from spark_log.metadata.commands import AnyCommand, CreateTopic
+from spark_log.metadata.commands import AnyCommand, CreateTopic, UpdateFeature
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import ConnectionLimits, Connections
 from spark_log.node.maintain import Maintainer, maintain_once
@@ -141,6 +148,7 @@ def test_clients_see_what_commands_changed(tmp_path: Path) -> None:
             assert len(state.names) == 50 and node.coordinator.change_feed.has_changes(None, since)
             assert len(node.coordinator.after(since, state.version, 1 << 20)) == state.version - since
             await carry_out(node)  # a confirmation
+            assert await carry_out(node, UpdateFeature(name="metadata.version", level=4)) == [4]
 
     asyncio.run(scenario())
 
@@ -161,7 +169,11 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
             assert found == [b"order 0", b"order 1", b"order 2", b"last"]
             assert log.journal.state.groups["billing"].offsets
             maintain_once(log)
-            assert log.journal.run(log.journal.metadata_log.claim("meta/pin/a", b'{"version":1}')) == b'{"version":1}'
+            quorum = log.admin.describe_metadata_quorum()
+            assert (quorum.leader_id, quorum.leader_epoch, quorum.observers) == (1, 1, ())
+            assert [(one.replica_directory_id, one.lag) for one in quorum.voters] == [("directory-1", 0)]
+            value = b'{"version":1,"made_ms":1}'
+            assert log.journal.run(log.journal.metadata_log.claim("meta/pin/a", value)) == value
 
     def use_commands(url: str) -> None:
         """Those that need the files of the metadata say that this is not possible."""
@@ -169,6 +181,7 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
         assert "no problems found" in command.ok("verify", "--deep")
         command.ok("maintain", "--dry-run")
         command.ok("maintain")
+        assert "nothing was written: the coordinator keeps the metadata" in command.ok("checkpoint")
         target = str(tmp_path / "elsewhere")
         assert "see docs/quorum.md" in command.wrong("move", target)
         for one in (("mirror", "set", target), ("repair", "--dry-run"), ("metadata", "dump")):
@@ -260,6 +273,44 @@ def three_nodes(folder: Path) -> list[Config]:
         )
         for key in keys
     ]
+
+
+async def answered(nodes: Sequence[RunningNode], command: AnyCommand) -> tuple[RunningNode, Sequence[object]]:
+    """The node that leads, and its answer.  Nodes may elect at any moment."""
+    while True:
+        for node in nodes:
+            with suppress(NotCoordinator, CoordinatorNotAvailable):
+                return node, await carry_out(node, command)
+        await asyncio.sleep(0.01)
+
+
+def test_a_leader_without_a_majority_refuses_nothing(tmp_path: Path) -> None:
+    """Another node may lead and have the opposite: the refusal would not be true of the log."""
+
+    async def scenario() -> None:
+        keys, ports = tuple(ReplicaKey(number, f"directory-{number}") for number in (1, 2)), (free_port(), free_port())
+        found = []
+        for key, port, other in zip(keys, ports, reversed(ports), strict=True):
+            folder = tmp_path / key.directory
+            meta = Meta(cluster_id="a-cluster", node_id=key.id, directory_id=key.directory)
+            format_directory(str(folder / "a-cluster"), meta, keys)
+            peers = {3 - key.id: f"127.0.0.1:{other}"}
+            config = one_node(folder, node_id=key.id, listen=f"127.0.0.1:{port}", peers=peers, times=TIMES)
+            found.append(await start_quorum(replace(config, url=str(tmp_path / "records"))))
+        try:
+            await answered(found, create("a"))
+            leader, (refused,) = await answered(found, create("a", "another"))
+            assert isinstance(refused, TopicAlreadyExists)
+            for other_node in [node for node in found if node is not leader]:
+                found.remove(other_node)
+                await other_node.stop()
+            with pytest.raises(NotCoordinator):
+                await carry_out(leader, create("a", "another"))
+        finally:
+            for node in found:
+                await node.stop()
+
+    asyncio.run(scenario())
 
 
 def test_a_node_that_stops_rejects_commands(tmp_path: Path) -> None:

@@ -102,6 +102,11 @@ def address(nodes: Sequence[RunningNode]) -> str:
     return "pylog://" + ",".join(one.coordinator.address for one in nodes)
 
 
+def levels(node: RunningNode) -> dict[int, int] | None:
+    status = node.coordinator.node.status()
+    return None if status is None else status.levels
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> ObjectStore:
     """Of a log with three records in the topic t."""
@@ -147,6 +152,7 @@ def test_a_quorum_continues_a_log(store: ObjectStore, tmp_path: Path) -> None:
             assert await asyncio.to_thread(append_and_read, address(running), "3") == expected
             version = max(one.coordinator.state.version for one in running)
             await until(lambda: {one.coordinator.state.version for one in running} == {version}, "all have it")
+            await until(lambda: levels(running[0]) == dict.fromkeys((1, 2, 3), 4), "each says what it understands")
         async with nodes.running(2, 3) as running:
             assert await asyncio.to_thread(append_and_read, address(running), "4") == [*expected, "4"]
 
