@@ -298,8 +298,9 @@ def with_holes(state: State, commit: PendingCommit, record: r.LostRecord) -> Sta
     new = commit._replace(objects=objects, slices=(*kept, *holes), pieces=())
     after = swapped_copies(after, gone, record.placed)
     pending = tuple(new if one is commit else one for one in state.pending)
-    after = replace(after, pending=pending, lost=_with_lost(state, commit, old), producers=_taken_back(state, commit))
-    return with_new_objects(after, old)
+    after = replace(after, pending=pending, producers=_taken_back(state, commit))
+    spans = [r.LostOffsets(*key, some[0].start, some[-1].end) for key, some in old.items()]
+    return with_new_objects(with_lost(after, spans, commit.version), old)
 
 
 def _taken_back(state: State, commit: PendingCommit) -> Map[str, ProducerState]:
@@ -314,14 +315,19 @@ def _taken_back(state: State, commit: PendingCommit) -> Map[str, ProducerState]:
     return state.producers.set(commit.producer, known._replace(last_commit=before))
 
 
-def _with_lost(state: State, commit: PendingCommit, entries: Entries) -> Map[TopicKey, tuple[LostRange, ...]]:
-    lost = state.lost
-    for key, some in entries.items():
-        part, known = state.partitions.get(key), lost.get(key, ())
+def with_lost(state: State, lost: Iterable[r.LostOffsets], version: int | None = None) -> State:
+    """The state that names some offsets as lost.
+
+    version:  of their commit; None: of the record that gave them up, after readers saw them.
+    """
+    found = state.lost
+    for topic_id, number, start, end in lost:
+        part, known = state.partitions.get((topic_id, number)), found.get((topic_id, number), ())
         kept = [one for one in known if part is not None and one.end > part.start]
         # The range is known already if the root of its hole is lost, too.
-        lost = lost.set(key, tuple(sorted({*kept, LostRange(some[0].start, some[-1].end, commit.version)})))
-    return lost
+        named = LostRange(start, end, state.version if version is None else version)
+        found = found.set((topic_id, number), tuple(sorted({*kept, named})))
+    return replace(state, lost=found)
 
 
 def lost_ranges(state: State, key: TopicKey) -> tuple[LostRange, ...]:

@@ -86,6 +86,8 @@ class Rewriting:
     progress: Progress | None = None
     keep: Keep | None = None
     """Removes records; None: all records stay."""
+    are_lost: bool = False
+    """The records of all slices are lost, so none is read, and none stays."""
     pace: Callable[[int], None] = _freely
     """Called with the number of bytes before they are put; may wait."""
     is_worth: Callable[[Sequence[Slice]], bool] = _always
@@ -147,12 +149,13 @@ def rewrite(
 
     Stretches that others have changed meanwhile, and those that cannot be read or written, are skipped.
     """
-    swapped, is_thinned = list[Replacement](), how.keep is not None
+    swapped, is_thinned = list[Replacement](), how.keep is not None or how.are_lost
     total, at = sum(stretch.bytes for stretch in stretches), 0
     there = [stretch for stretch in apart(state, stretches) if _is_there(state, stretch)]
     _report_waiting(state, there, how)
     waiting, batch = deque(packs(state, there, context.limits)), SwapBatch(state.version)
-    work = _Work(state, state, context, how, HeldRuns(_slices(pack) for pack in waiting if len(pack) > 1))
+    held = HeldRuns(_slices(pack) for pack in waiting if len(pack) > 1 and not how.are_lost)
+    work = _Work(state, state, context, how, held)
     while waiting:
         if not batch.done:
             batch = SwapBatch(state.version)
@@ -161,7 +164,7 @@ def rewrite(
         yield from work.held.fetch(piece for pack in some for piece in _slices(pack))
         for pack, written in zip(some, (yield from _write_packs(work, batch.epoch, some)), strict=True):
             if batch.done and batch.is_full(context.limits, written):
-                state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned)
+                state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned, lost=how.are_lost)
                 swapped += placed
                 batch = SwapBatch(batch.epoch)
             batch.done += written
@@ -170,7 +173,7 @@ def rewrite(
                 how.progress(how.name, at, total)
             if rest := _still_to_do(state, _remaining(pack, written), how):
                 waiting.appendleft(rest)
-    state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned)
+    state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned, lost=how.are_lost)
     yield from _report_missing(work)
     return state, [*swapped, *placed]
 
@@ -255,7 +258,10 @@ def _write_pack(work: _Work, epoch: int, pack: Sequence[Stretch], buffer_bytes: 
     compression = compression_of(work.state, pack[0].key)
     writer = SegmentWriter(compression=compression, buffer_bytes=buffer_bytes, open_spool=work.how.open_spool)
     try:
-        taken = yield from (_fill_shared if len(pack) > 1 else _fill_alone)(work, writer, pack)
+        if work.how.are_lost:
+            taken = _without_records(writer, pack)
+        else:
+            taken = yield from (_fill_shared if len(pack) > 1 else _fill_alone)(work, writer, pack)
         if not taken:
             return []
         written = writer.finish()
@@ -305,6 +311,15 @@ def _object_name(taken: Sequence[_NewRun], unique: str) -> str:
         return f"{unique}.seg"
     topic_id, number = taken[0].key
     return f"{topic_id}-{number}-{taken[0].slices[0].start:020}-{unique}.seg"
+
+
+def _without_records(writer: SegmentWriter, pack: Sequence[Stretch]) -> list[_NewRun]:
+    """Runs that have holes only."""
+    taken = [_NewRun(writer, stretch.key, None) for stretch in pack]
+    for new, stretch in zip(taken, pack, strict=True):
+        for piece in stretch.slices:
+            new.end_slice(piece)
+    return taken
 
 
 def _fill_alone(work: _Work, writer: SegmentWriter, pack: Sequence[Stretch]) -> Steps[list[_NewRun]]:
