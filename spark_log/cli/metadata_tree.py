@@ -77,7 +77,7 @@ def _name(key: str | int | TopicKey | tuple[Any, ...], names: Mapping[str, str])
 
 
 def plain(value: Any) -> Any:
-    """What JSON can show."""
+    """A value of kinds that JSON can show."""
     if isinstance(value, msgspec.Struct):
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if hasattr(value, "_asdict"):

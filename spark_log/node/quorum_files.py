@@ -19,7 +19,7 @@ from spark_log.quorum_node.log_files import log_names, snapshot_name, snapshots_
 
 
 def content_of(path: str, version: int | None = None) -> Content:
-    """What a node's directory has, committed or not, or a snapshot of it, or a copy beside the records.
+    """The content of a node's directory, committed or not, of a snapshot in it, or of a copy beside the records.
 
     version:  stop there; None: read everything.
     Raises InvalidRequest for another path, or a version that is not there, and CorruptObject.
