@@ -79,5 +79,3 @@ class NodeHost:
         voters: Callable[[Voters], None],
     ) -> QuorumLinks:
         return QuorumLinks(Connect(me, secret, tls, refused=refused, voters=voters), peers)
-
-

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from random import Random
@@ -24,8 +25,10 @@ class Schedule(Protocol):
     def call(self, delay: int, function: Callable[[], None]) -> None: ...
 
 
-class ProcessLoop(asyncio.AbstractEventLoop):
-    """The event loop of a process.  All that is ready runs at one moment; a timer is a call of the schedule."""
+class ProcessLoop:
+    """The event loop of a process, as much of one as coroutines use.  All that is ready runs at one moment; a timer is a
+    call of the schedule.
+    """
 
     def __init__(self, schedule: Schedule, failed: Callable[[BaseException], None], ahead_ms: int = 0) -> None:
         """
@@ -33,11 +36,17 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         ahead_ms:  of the monotonic clock, against the schedule.
         """
         self._schedule, self._failed, self._ahead_ms = schedule, failed, ahead_ms
+        self._loop: Any = self
+        """For asyncio, which expects its own class."""
         self.is_dead = self.is_stopped = False
         self.after_run: Callable[[], None] = lambda: None
+        self.shuffle: Callable[[list[asyncio.Handle]], None] = lambda held: None
+        """The order in which a process that was stopped finds timers and what has arrived."""
+        self._held: list[asyncio.Handle] = []
         self._ready: deque[asyncio.Handle] = deque()
         self._is_due = False
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """In the order in which they began."""
 
     # ----------------------------------------------------------------------------------------------------- the schedule
 
@@ -49,14 +58,16 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.is_stopped = True
 
     def continue_process(self) -> None:
-        self.is_stopped = False
+        self.is_stopped, held, self._held = False, self._held, []
+        self.shuffle(held)
+        self._ready.extend(held)
         self._wake()
 
     def kill(self) -> None:
         """Nothing of it runs any more."""
         self.is_dead = True
         self._ready.clear()
-        for task in sorted(self._tasks, key=lambda task: task.get_name()):
+        for task in list(self._tasks):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             if not task.done():
                 _close(task)
@@ -71,7 +82,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._is_due = False
         if self.is_dead or self.is_stopped:
             return
-        asyncio._set_running_loop(self)
+        asyncio._set_running_loop(self._loop)
         try:
             while self._ready:
                 handle = self._ready.popleft()
@@ -83,39 +94,41 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     # ------------------------------------------------------------------------------------------------------ for asyncio
 
-    def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self._loop, context)
         self._add(handle)
         return handle
 
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+    call_soon_threadsafe = call_soon
 
-    def call_later(  # type: ignore[override]
+    def post(self, function: Callable[[], object]) -> None:
+        self.call_soon(function)
+
+    def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(  # type: ignore[override]
+    def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = asyncio.TimerHandle(when, callback, args, self._loop, context)
         self._schedule.call(max(0, math.ceil((when - self.time()) * 1000)), partial(self._add, handle))
         return handle
 
     def _add(self, handle: asyncio.Handle) -> None:
-        if not (self.is_dead or handle.cancelled()):
-            self._ready.append(handle)
-            self._wake()
+        if self.is_dead or handle.cancelled():
+            return
+        (self._held if self.is_stopped else self._ready).append(handle)
+        self._wake()
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+        return asyncio.Future(loop=self._loop)
 
-    def create_task(self, coro: Coroutine[Any, Any, Any], **values: Any) -> asyncio.Task[Any]:  # type: ignore[override]
-        task = asyncio.Task(coro, loop=self, **values)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def create_task(self, coro: Coroutine[Any, Any, Any], **values: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(coro, loop=self._loop, **values)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -145,10 +158,8 @@ def _close(task: asyncio.Task[Any]) -> None:
     """Run nothing of it but what must not be left to the garbage collector, whose moment is not drawn from the seed."""
     coroutine = task.get_coro()
     if coroutine is not None:
-        try:
+        with suppress(RuntimeError, SystemError):  # it waits in a `finally`
             coroutine.close()
-        except (RuntimeError, SystemError):
-            pass  # it waits in a `finally`
 
 
 class SimulatedThreads:
@@ -200,7 +211,7 @@ class SimulatedThreads:
         except Exception as raised:  # noqa: BLE001  raised by the future
             found, error = None, raised
         self._begin()
-        self._schedule.call(1, partial(self._loop.call_soon, _resolve, future, found, error))
+        self._schedule.call(1, lambda: self._loop.post(partial(_resolve, future, found, error)))
 
 
 def _resolve(future: asyncio.Future[Any], found: Any, error: Exception | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from spark_log.quorum.messages import ReplicaKey
@@ -11,7 +12,9 @@ from spark_log.testing.sim.world import WRONG_CLOCK_MS
 
 SKEW_MS = 500
 """Most clocks are so far from the right time, at most."""
-LONG_MS = (200, 1500, 4000)
+LONG_MS = (200, 1500, 2200, 4000)
+WATCH_MS = 3_000
+"""How long to wait for a leader that has batches under way."""
 
 
 class Faults:
@@ -32,11 +35,13 @@ class Faults:
             self._clock,
             self._hand_over,
             self._replace,
+            self._catch,
         ]
         self._kinds = {kind: self.rng.choice([0, 1, 1, 3]) for kind in kinds}
         self._kinds[self._crash] += 1
+        self._kinds[self._catch] += 2
         self._gap_ms = self.rng.choice([300, 1000, 3000])
-        self.counts: dict[str, int] = {}
+        self.counts = Counter[str]()
         self._again()
 
     def heal(self) -> None:
@@ -58,7 +63,7 @@ class Faults:
             return
         kind = self.rng.choices(list(self._kinds), list(self._kinds.values()))[0]
         name = kind.__name__.strip("_")
-        self.counts[name] = self.counts.get(name, 0) + 1
+        self.counts[name] += 1
         self.world.note(name)
         kind()
         self._again()
@@ -71,7 +76,7 @@ class Faults:
         """More often the leader."""
         leader = self.world.leader()
         if leader is not None and self.rng.random() < 0.6:
-            return leader  # type: ignore[no-any-return]
+            return leader
         return self.rng.choice([*self.world.nodes.values()])
 
     # -------------------------------------------------------------------------------------------------------- processes
@@ -96,11 +101,22 @@ class Faults:
         if self.world.nodes[node.key.id] is node and not node.runs:
             node.start()
 
-    def _stop(self) -> None:
-        node = self._any()
+    def _stop(self, node: SimulatedNode | None = None) -> None:
+        node = node or self._any()
         if node.runs and not node.is_stopped:
             node.stop()
             self._later(node.resume)
+
+    def _catch(self) -> None:
+        """Isolate, stop or kill a leader whose batches are under way."""
+        self._watch(self.world.now + WATCH_MS, self.rng.choice((self._isolate, self._stop, self._crash)))
+
+    def _watch(self, until: int, act: Callable[[SimulatedNode], None]) -> None:
+        leader = self.world.leader()
+        if leader is not None and leader.decides:
+            act(leader)
+        elif self.world.now < until and self.world.faults:
+            self.world.call(2, lambda: self._watch(until, act))
 
     # --------------------------------------------------------------------------------------------------------- networks
 
@@ -109,9 +125,9 @@ class Faults:
         self.world.network.blocked |= blocked
         self._later(lambda: self.world.network.blocked.difference_update(blocked))
 
-    def _isolate(self) -> None:
+    def _isolate(self, node: SimulatedNode | None = None) -> None:
         """One node, which clients may still reach."""
-        one, ids = self._any().key.id, list(self.world.nodes)
+        one, ids = (node or self._any()).key.id, list(self.world.nodes)
         self._block((a, b) for a in ids for b in ids if (a == one) != (b == one))
 
     def _cut_one_way(self) -> None:
@@ -181,5 +197,3 @@ class Faults:
             leader.input(lambda: node.add_voter(missing[0]))
         if gone or missing:
             self._later(self._repair, (300, 1000))
-
-

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from spark_log.errors import NotLeaderOrFollower
-from spark_log.journal import served_log
 from spark_log.metadata.checkpoint_format import decode_checkpoint
-from spark_log.net.change_replies import ChangeReplies
+from spark_log.metadata.records import decode_batch
+from spark_log.metadata.replay import replay
 from spark_log.node.pending_commands import PendingCommands
 from spark_log.node.quorum_coordinator import Leader, QuorumCoordinator
 from spark_log.node.quorum_pipeline import Offer, Pipeline
 from spark_log.node.quorum_state import QuorumState
-from spark_log.quorum_node.applier import Applier
 from spark_log.quorum_node.pending import PendingAppends
 from spark_log.quorum_node.voter_clocks import VoterClocks
 from spark_log.testing.sim.constants import Mutation, Patch
@@ -88,18 +87,6 @@ async def _unconfirmed(self: QuorumCoordinator, asked: PendingCommands) -> None:
     asked.complete()
 
 
-async def _not_reached(self: Applier, end: int) -> None:
-    pass
-
-
-def _any_head(self: ChangeReplies, asked: Any, version: int, limit: int) -> tuple[str, ...]:
-    return tuple(data.decode() for data in self._service.after(asked.since, version, limit))
-
-
-def _follows_all(self: served_log.ServedLog, view: Any, told: Any) -> Any:
-    return (yield from self._open(served_log._holder(view)))
-
-
 def _restored_beside(self: QuorumState, pieces: Iterator[bytes]) -> None:
     _, _, data = b"".join(pieces).partition(b"\n")
     self.pipeline.state = decode_checkpoint(data, "a snapshot")
@@ -117,7 +104,7 @@ def _own_clock(self: VoterClocks, own_ms: int, monotonic_ms: int, others: Iterab
 def _applied_twice(self: QuorumState, index: int, data: bytes) -> None:
     _apply(self, index, data)
     if len(data) % 16 == 0:
-        self.pipeline.state = served_log.replay(self.final, served_log.decode_batch(data, ""))
+        self.pipeline.state = replay(self.final, decode_batch(data, "the last batch"))
 
 
 _apply = QuorumState.apply
@@ -149,17 +136,9 @@ MUTATIONS = {
     "reads_unconfirmed": Mutation(
         "a confirmed read waits for a majority", (Patch(QuorumCoordinator, "_confirm", _unconfirmed),)
     ),
-    "confirmed_not_applied": Mutation(
-        "a confirmed read waits until what is final is applied", (Patch(Applier, "reached", _not_reached),)
-    ),
-    "follows_all": Mutation(
-        "a view does not follow a node that is behind", (Patch(served_log.ServedLog, "follow", _follows_all),)
-    ),
     "restored_beside": Mutation(
         "a snapshot replaces the records that are remembered", (Patch(QuorumState, "restore", _restored_beside),)
     ),
-    "own_clock": Mutation(
-        "a leader's clock is near that of the others", (Patch(VoterClocks, "bounded", _own_clock),)
-    ),
+    "own_clock": Mutation("a leader's clock is near that of the others", (Patch(VoterClocks, "bounded", _own_clock),)),
     "replay_diverges": Mutation("all nodes replay alike", (Patch(QuorumState, "apply", _applied_twice),)),
 }

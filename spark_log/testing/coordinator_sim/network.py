@@ -27,7 +27,7 @@ class Network:
         """Pairs of node ids: nothing of the first reaches the second."""
         self.hidden: set[int] = set()
         """Nodes that no client reaches."""
-        self._waiting: dict[SimulatedNode, set[asyncio.Future[Answer]]] = {}
+        self._waiting: dict[SimulatedNode, dict[asyncio.Future[Answer], None]] = {}
         """Requests of clients that a node has not answered."""
 
     # ------------------------------------------------------------------------------------------------------ between nodes
@@ -41,9 +41,7 @@ class Network:
             delay = self._rng.randrange(20, 2000) if slow else self._rng.randrange(1, 5)
             world.call(delay, partial(self._deliver, source, received, refused, target))
 
-    def _deliver(
-        self, source: SimulatedNode, received: Received, refused: Callable[[int], None], target: int
-    ) -> None:
+    def _deliver(self, source: SimulatedNode, received: Received, refused: Callable[[int], None], target: int) -> None:
         node = self._world.nodes.get(target)
         if node is None or (source.key.id, target) in self.blocked:
             return
@@ -56,11 +54,13 @@ class Network:
 
     def ended(self, node: SimulatedNode) -> None:
         """Its connections are reset."""
-        for future in self._waiting.pop(node, ()):
+        for future in self._waiting.pop(node, {}):
             if not future.done():
                 future.set_exception(ConnectionResetError("the connection was reset"))
 
-    async def ask(self, loop: ProcessLoop, address: str, method: str, path: str, body: bytes, limit_ms: float) -> Answer:
+    async def ask(
+        self, loop: ProcessLoop, address: str, method: str, path: str, body: bytes, limit_ms: float
+    ) -> Answer:
         """The answer of a node.  Raises OSError; Refused if nothing was sent."""
         node = next(node for node in self._world.nodes.values() if node.address == address)
         await asyncio.sleep(self._rng.randrange(1, 4) / 1000)
@@ -70,8 +70,8 @@ class Network:
         if not node.runs:
             raise Refused("nobody listens")
         answered: asyncio.Future[Answer] = loop.create_future()
-        waiting = self._waiting.setdefault(node, set())
-        waiting.add(answered)
+        waiting = self._waiting.setdefault(node, {})
+        waiting[answered] = None
         try:
             if not self._world.happens(self._world.rates.lost):
                 node.answer(method, path, body, partial(self._answered, node, answered))
@@ -79,7 +79,7 @@ class Network:
                 raise ConnectionResetError("the connection was reset before the request arrived")
             return await self._answer(node, answered, limit_ms)
         finally:
-            waiting.discard(answered)
+            waiting.pop(answered, None)
 
     def _is_hidden(self, node: SimulatedNode) -> bool:
         return node.key.id in self.hidden
@@ -90,7 +90,7 @@ class Network:
             return
         slow = self._world.happens(self._world.slowness)
         delay = self._rng.randrange(20, 4000) if slow else self._rng.randrange(1, 4)
-        self._world.call(delay, lambda: answered.done() or answered.set_result((status, body)))
+        self._world.call(delay, partial(_resolve, answered, (status, body)))
 
     async def _answer(self, node: SimulatedNode, answered: asyncio.Future[Answer], limit_ms: float) -> Answer:
         """As long as the process is alive."""
@@ -102,3 +102,8 @@ class Network:
             if answered.done():
                 return answered.result()
         raise TimeoutError("no answer")
+
+
+def _resolve(answered: asyncio.Future[Answer], answer: Answer) -> None:
+    if not answered.done():
+        answered.set_result(answer)

@@ -199,6 +199,11 @@ class SimulatedNode:
         return self.runs and self.coordinator is not None and bool(self.coordinator.leading)
 
     @property
+    def decides(self) -> bool:
+        """It leads, and has batches that are not final."""
+        return self.leads and len(self.coordinator._log.pipeline) > 0
+
+    @property
     def voters(self) -> Voters:
         return () if self.coordinator is None else self.coordinator.node._voters()
 
@@ -214,7 +219,7 @@ class SimulatedNode:
         self.runs, self.is_stopped, self.starts = True, False, self.starts + 1
         self.coordinator, self.seen, self.has_begun = None, State(), False
         self.loop = ProcessLoop(self.world, self._failed, self.ahead_ms)
-        self.loop.after_run = self._after_run
+        self.loop.after_run, self.loop.shuffle = self._after_run, self.world.rng.shuffle
         self.host = SimulatedHost(self)
         self.world.note(f"{self} starts")
         self.loop.call_soon(self._boot)
@@ -239,7 +244,7 @@ class SimulatedNode:
         self.server = Server(
             self.coordinator,
             groups,
-            tokens=Tokens(()),
+            tokens=Tokens({}),
             limits=ConnectionLimits(),
             serves_metadata=True,
             daemon_threads=host.daemon_threads,
@@ -333,5 +338,3 @@ class SimulatedNode:
                 self.world.note(f"{self}: {error!r}")
 
         self.input(lambda: self.loop.create_task(run()))
-
-

@@ -52,9 +52,9 @@ def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Resu
 
 
 def _simulate(sim: QuorumSimulation, seed: int) -> Result:
+    faults = Faults(sim.world)
     try:
         _add_actors(sim)
-        faults = Faults(sim.world)
         finished = sim.world.run(FAULTS_MS)
         sim.world.end_faults()
         faults.heal()
@@ -70,7 +70,7 @@ def _simulate(sim: QuorumSimulation, seed: int) -> Result:
         violation = f"error: {type(error).__name__}: {error}"
     finally:
         sim.world.close()
-    counts = sim.oracle.seen + Counter(steps=sim.world.events, versions=sim.oracle.state.version, ms=sim.world.now % 10**9)
+    counts = sim.oracle.seen + faults.counts + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
     return Result(seed, violation, counts, sim.world.transcript())
 
 
