@@ -59,7 +59,7 @@ def some_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     def parse(text: str) -> tuple[str, ...]:
         found = tuple(text.split(","))
         if unknown := set(found) - set(known):
-            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: possible are {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose from {', '.join(known)}")
         return found
 
     return parse

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 import spark_log
 from spark_log.journal.journal import Journal
+from spark_log.node.verify import verify
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.slow_store import SlowStore, TimedRequest, counts, round_trips
@@ -37,6 +38,7 @@ DOLLARS_GET = 0.0004 / 1000
 """A get, or a request for a size; deletes are free."""
 MONTH_S = 30 * 24 * 3600
 LARGE_ROWS = 60_000
+WIDE, WIDE_COMMITS = 50, 30
 HOUSE_COMMITS = 300
 """In this many commits, upkeep runs three times."""
 EVERY_S = {"commit": 1.0, "idle": 0.5, "found": 1.0}
@@ -107,7 +109,44 @@ def measure(tries: int, rows: int, scale: float = 1.0) -> list[Line]:
     ]
     lines += cold_reads(store, tries)
     lines += tail(store, near, tries)
-    return lines
+    return lines + wide_topic(tries, scale)
+
+
+def wide_topic(tries: int, scale: float) -> list[Line]:
+    """A topic of 50 partitions, of which each commit has all, in a log that is open."""
+    inner = MemoryStore(uuid.uuid4().hex)
+    near = open_log(inner)
+    near.create_topic(spark_log.NewTopic("wide", WIDE))
+    rows = [{"value": b"x", "partition": number} for number in range(WIDE)]
+    times = []
+    for _ in range(WIDE_COMMITS):
+        near.append("wide", rows)
+        times.append(near.journal.state.time)
+    store = SlowStore(inner, get_ms=15 * scale, put_ms=30 * scale)
+    log = open_log(store)
+    middle = {spark_log.TopicPartition("wide", number): times[WIDE_COMMITS // 2] for number in range(WIDE)}
+    with log.consumer("wide", auto_offset_reset="latest", max_poll_records=WIDE) as consumer:
+        consumer.poll(0)
+
+        def poll() -> None:
+            assert sum(map(len, consumer.poll(60_000).values())) == WIDE
+
+        return [
+            line(
+                store,
+                f"a poll that finds a commit of {WIDE} partitions",
+                poll,
+                tries,
+                before=lambda: near.append("wide", rows),
+            ),
+            line(
+                store,
+                f"offsets for times of {WIDE} partitions",
+                lambda: consumer.offsets_for_times(middle),
+                tries,
+            ),
+            line(store, f"verify {len(near.journal.refresh().objects)} objects", lambda: verify(log), tries),
+        ]
 
 
 def cold_reads(store: SlowStore, tries: int) -> list[Line]:

@@ -4,9 +4,9 @@ A real Spark with its worker processes, and an S3 server on loopback that takes 
 request. Round trips are the longest chain of requests of which each began after the one before had ended.  By hand: a
 micro-batch that copies one record finds the commit (2), plans from that state (0), begins the write (1), reads the
 record (1), puts the object (1), looks at the log in the process that commits (1), puts the record and reads it back
-(2): 8.  A batch read opens the log (3) to learn the columns of
-`load()`, and its plan looks at the log again (1); a task asks for the query's pin and the records (2); the task
-that pins opens the log between them.
+(2): 8.  A batch read looks at the log (1) to learn the columns of `load()`, and its plan looks at the log again in
+another process (1); the first read of a session opens the log in each of them (3 and 3).  A task asks for the query's
+pin and the records (2); the task that pins opens the log between them.
 
     --rounds N      micro-batches and queries of each kind, the fewest count
     --show          each request of the round that counts
@@ -183,6 +183,7 @@ def main() -> None:
     figures: dict[str, Requests] = {}
     with stores() as store, common.folder() as checkpoint:
         figures["a batch write"] = batch_write(spark, store, given.rounds)
+        figures["plan of the first read"], _ = batch_read(spark, store, 1)
         for name, options in (("with a fixed end", {"endingOffsets": 10}), ("with an open end", {})):
             plan, task = batch_read(spark, store, given.rounds, **options)
             figures[f"plan of a read {name}"] = plan

@@ -255,6 +255,10 @@ class InvalidReplicaAssignment(InvalidRequest):
     """An assignment names unknown brokers, a broker twice, or not all partitions."""
 
 
+class ReassignmentInProgress(SparkLogError):
+    """Partitions are being moved, and the call was not to replace their moves."""
+
+
 class NoReassignmentInProgress(SparkLogError):
     """The move of a partition cannot be cancelled: it is not being moved, or already returns to its old replicas."""
 
@@ -280,8 +284,12 @@ class NoSpace(StorageError):
     """The disk is full, or its quota is used up.  Nothing was written."""
 
 
-class NoCredentials(StorageError):
-    """This process was given no credentials for a bucket.  That says nothing of the bucket."""
+class AccessDenied(StorageError):
+    """The storage denied this process a request.  That says nothing of the storage: others may have access."""
+
+
+class NoCredentials(AccessDenied):
+    """This process was given no credentials for a bucket."""
 
 
 class StorageUnavailable(StorageError):

@@ -436,6 +436,13 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "A checkpoint is written after this many versions since the newest one.",
     ),
     ConfigSpec(
+        "metadata.log.max.snapshot.interval.ms",
+        300000,
+        _ms(1),
+        "How often the leader of a quorum copies the metadata to the storage of the records, if something has changed. If "
+        "all nodes are lost, changes since the last copy are lost with them.",
+    ),
+    ConfigSpec(
         "num.partitions", 1, Whole(1, INT_MAX, "partitions"), "Partitions of a topic that is created by appending."
     ),
     ConfigSpec(

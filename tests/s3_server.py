@@ -41,6 +41,10 @@ BAD = (
     "400 Bad Request",
     b"<?xml version='1.0'?><Error><Code>InvalidArgument</Code><Message>That makes no sense.</Message></Error>",
 )
+DENIED = (
+    "403 Forbidden",
+    b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>",
+)
 RESET = ("", b"")
 """Instead of an answer the connection is reset."""
 

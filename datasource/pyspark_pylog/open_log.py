@@ -1,8 +1,8 @@
 """Opens logs in the driver: from the location in the options to a journal.  A process keeps journals for later calls.
 
-Spark runs successive micro-batches in the same few workers, and creates a writer for each, twice per commit.  Opening a
-log reads its checkpoint and up to a hundred records, in three rounds of requests; a kept journal takes one round if
-nothing has changed, which also shows that it is still the same log.
+Spark runs successive micro-batches in the same few workers, and creates a writer for each, twice per commit.  So it
+does with the frames of batch reads.  Opening a log reads its checkpoint and up to a hundred records, in three rounds of
+requests; a kept journal takes one round if nothing has changed, which also shows that it is still the same log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_pylog.options.parse import Location, ReadOptions
 from pyspark_pylog.planned_log import HoldersByState, PlannedLog, Roots
 from spark_log.client.open_journal import open_journal, storage_url
 from spark_log.clock import Clock
-from spark_log.errors import StorageUnavailable
+from spark_log.errors import LogRestored, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_options import RootOptions
 from spark_log.net.address import is_coordinator
@@ -79,12 +79,23 @@ def journal_of(location: Location, *, create: bool = False) -> Journal:
     )
 
 
-def kept_journal(location: Location, *, create: bool = False) -> Journal:
+def kept_journal(location: Location, *, create: bool = False, peek: bool = True) -> Journal:
     """The log's journal, with `newest` at the end of the log; a coordinator is asked once per process where its storage
-    is."""
+    is.
+
+    peek:  False for a read: `state` is at the end of the log too, which takes a second round if there are new records.
+    """
     options = RootOptions.of(dict(location.storage), location.durability).own()
     root = open_store(storage_url(location.url, location.token), options, location.durability).url
-    return KEPT.refreshed(_key(location, root), lambda: journal_of(location, create=create), peek=True)
+    return KEPT.refreshed(_key(location, root), lambda: journal_of(location, create=create), peek=peek)
+
+
+def journal_to_read(location: Location, *, peek: bool = False) -> Journal:
+    """`kept_journal` for a read.  It has no commits to compare with a restored copy of the log: it opens the copy."""
+    try:
+        return kept_journal(location, peek=peek)
+    except LogRestored:
+        return kept_journal(location, peek=peek)
 
 
 def planned_log(location: Location, journal: Journal, version: int | None = None) -> PlannedLog:

@@ -11,7 +11,7 @@ from spark_log.cli.output import emit_fields, emit_line, emit_rows, emit_value
 from spark_log.cli.quorum_admin import Access, node_options
 from spark_log.cli.session import CommandSession
 from spark_log.cli.units import duration_text
-from spark_log.errors import SparkLogError, StorageError
+from spark_log.errors import AccessDenied, SparkLogError, StorageError
 from spark_log.net.address import is_coordinator
 from spark_log.text import counted
 
@@ -281,7 +281,7 @@ def _storage(log: Log) -> list[Check]:
     try:
         write_probe(log.journal.metadata, mark_key(this_host(), "health"))
     except StorageError as error:
-        if isinstance(error.__cause__, PermissionError):
+        if isinstance(error, AccessDenied):
             return [Check("storage", True, "not checked: this user may only read")]
         return [Check("storage", False, str(error))]
     return [Check("storage", True, "accepts writes")]

@@ -18,6 +18,7 @@ from spark_log.cli.move import move
 from spark_log.cli.produce import produce
 from spark_log.cli.quorum import quorum, storage
 from spark_log.cli.quorum_admin import RUNNING
+from spark_log.cli.quorum_founding import adopt, restore
 from spark_log.cli.reassign import reassign
 from spark_log.cli.replicate import replicate
 from spark_log.cli.segments import segment
@@ -78,8 +79,8 @@ SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
 )
 
 topic.add_command(erase)
-for running in RUNNING:
-    quorum.add_command(running)
+for command_of_quorum in (*RUNNING, adopt, restore):
+    quorum.add_command(command_of_quorum)
 for _, commands in SECTIONS:
     for command in commands:
         pylog.add_command(command)

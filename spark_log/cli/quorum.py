@@ -24,11 +24,11 @@ def random_id(session: CommandSession) -> None:
     Example:
       pylog quorum random-id
     """
-    found = _random_id()
+    found = random_name()
     emit_line(session, found, {"id": found})
 
 
-def _random_id() -> str:
+def random_name() -> str:
     """22 characters, as Kafka's, and with a letter first: it may follow an option."""
     import secrets
     import string
@@ -78,7 +78,7 @@ def init(
     own = [key.directory for key in voters if key.id == node_id]
     if voters and not own:
         raise InvalidRequest(f"--initial-voters: node {node_id} is not among them; leave the option out to join")
-    meta = Meta(cluster_id=cluster_id, node_id=node_id, directory_id=own[0] if own else _random_id())
+    meta = Meta(cluster_id=cluster_id, node_id=node_id, directory_id=own[0] if own else random_name())
     format_directory(directory, meta, (meta.key,) if standalone else voters)
     fields = {"directory": directory, "cluster_id": cluster_id, "node_id": node_id, "directory_id": meta.directory_id}
     emit_line(session, f"formatted {directory} for node {node_id}, with the directory id {meta.directory_id}", fields)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -126,27 +126,22 @@ def execute(session: CommandSession, file: str, additional: bool, throttle: int 
       pylog reassign execute move.json --throttle 50MB > before.json
       pylog reassign verify move.json
     """
+    from spark_log.metadata.decide.reassignments import check_not_moving
+    from spark_log.metadata.reassignments import moving
+
     log = session.connect()
     wanted = read_reassignment(file)
     check_reassignment(log.journal.refresh(), wanted)
     if not additional:
-        refuse_beside(log.admin.list_partition_reassignments())
-    start(session, log, {tp: one.replicas for tp, one in wanted.items()}, throttle)
+        check_not_moving(log.journal.state, moving(log.journal.state))
+    start(session, log, {tp: one.replicas for tp, one in wanted.items()}, throttle, replace=additional)
 
 
-def refuse_beside(moving: Collection[TopicPartition]) -> None:
-    """Raises Failed if partitions are being moved."""
-    if moving:
-        raise Failed(
-            f"{counted(len(moving), 'partition')} {'is' if len(moving) == 1 else 'are'} being moved ({_named(moving)}): "
-            "wait until `pylog reassign list` is empty, or give --additional to start this reassignment as well"
-        )
-
-
-def start(session: CommandSession, log: Log, plan: Plan, throttle: int | None) -> None:
+def start(session: CommandSession, log: Log, plan: Plan, throttle: int | None, *, replace: bool = True) -> None:
     """Print the replicas that partitions have, and give them others.
 
     throttle:  None: as it is.
+    replace:   also partitions that move.
     """
     from spark_log.client.administering.replica_plans import current_replicas
 
@@ -158,7 +153,7 @@ def start(session: CommandSession, log: Log, plan: Plan, throttle: int | None) -
         click.echo(encode_reassignment(current))
     if throttle is not None:
         log.admin.incremental_alter_configs({None: {THROTTLE: str(throttle)}})
-    log.admin.alter_partition_reassignments(plan)
+    log.admin.alter_partition_reassignments(plan, replace=replace)
     if session.structured:
         emit_value(session, _both(current, plan))
     else:

@@ -13,7 +13,6 @@ import click
 from spark_log.cli.base import POSITION, Noun, config_option, confirmed, guarded, pass_session, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
-from spark_log.cli.reassign import refuse_beside
 from spark_log.cli.session import CommandSession
 from spark_log.cli.watch import watch_option, watch_rows
 from spark_log.model import PROGRESS_TOPIC
@@ -321,17 +320,25 @@ def alter(
     if schema is not None:
         log.admin.alter_schema(name, schema)
     if factor is not None and not additional:
-        refuse_beside([tp for tp in log.admin.list_partition_reassignments() if tp.topic == name])
+        _check_not_moving(log, name)
     if partitions is not None:
         log.admin.create_partitions({name: partitions})
     grows = factor is not None and factor > _factor(log, name)
     if factor is not None and grows:
-        alter_factor(log, name, factor)
+        alter_factor(log, name, factor, replace=additional)
     if configs or unset:
         alter_configs(log, name, configs, unset)
     if factor is not None and not grows:  # min.insync.replicas may have been lowered with it
-        alter_factor(log, name, factor)
+        alter_factor(log, name, factor, replace=additional)
     emit_line(session, f"topic {name} altered", {"topic": name})
+
+
+def _check_not_moving(log: Log, name: str) -> None:
+    """Before anything is changed; the change of the factor checks it, too."""
+    from spark_log.metadata.decide.reassignments import check_not_moving
+
+    state = log.journal.refresh()
+    check_not_moving(state, [key for key in state.reassignments if key[0] == state.names.get(name)])
 
 
 def _factor(log: Log, name: str) -> int:
@@ -340,11 +347,14 @@ def _factor(log: Log, name: str) -> int:
     return max(map(len, current_replicas(log.journal.refresh(), [name]).values()))
 
 
-def alter_factor(log: Log, name: str, factor: int) -> None:
-    """Give a topic another replication factor.  Partitions that have it keep their replicas."""
+def alter_factor(log: Log, name: str, factor: int, *, replace: bool) -> None:
+    """Give a topic another replication factor.  Partitions that have it keep their replicas.
+
+    replace:  also if partitions of it move.
+    """
     from spark_log.client.administering.replica_plans import with_factor
 
-    log.admin.alter_partition_reassignments(with_factor(log.journal.refresh(), name, factor))
+    log.admin.alter_partition_reassignments(with_factor(log.journal.refresh(), name, factor), replace=replace)
 
 
 def alter_configs(log: Log, name: str | None, configs: Mapping[str, str], unset: Sequence[str]) -> None:

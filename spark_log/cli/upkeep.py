@@ -170,7 +170,8 @@ def gc(session: CommandSession, dry_run: bool, yes: bool) -> None:
 def checkpoint(session: CommandSession) -> None:
     """Write the state of the log as a checkpoint.
 
-    Replaced records of the metadata log and replaced checkpoints are deleted.
+    Replaced records of the metadata log and replaced checkpoints are deleted. A coordinator that serves the metadata,
+    such as a quorum, writes its checkpoints alone: then this says how far they are.
 
     \b
     Example:
@@ -178,8 +179,16 @@ def checkpoint(session: CommandSession) -> None:
     """
     from spark_log.node.maintain import checkpoint as run
 
-    version = run(session.connect())
-    emit_line(session, f"checkpoint of version {version} written", {"version": version})
+    log = session.connect()
+    if log.journal.metadata_log.is_served:
+        version = log.journal.run(log.journal.metadata_log.status()).checkpoint
+        text = (
+            f"nothing was written: the coordinator keeps the metadata, and what it has saved goes to version {version}"
+        )
+    else:
+        version = run(log)
+        text = f"checkpoint of version {version} written"
+    emit_line(session, text, {"version": version, "written": not log.journal.metadata_log.is_served})
 
 
 @click.command(cls=Verb)

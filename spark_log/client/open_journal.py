@@ -15,6 +15,7 @@ from spark_log.clock import Clock, SystemClock
 from spark_log.errors import InvalidRequest, NoLog, StorageError, StorageUnavailable
 from spark_log.journal.claims import claimed
 from spark_log.journal.journal import Journal
+from spark_log.journal.log_format import in_quorum_error
 from spark_log.journal.proposal import Context
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.served_log import ServedLog, ServedMetadata
@@ -60,6 +61,8 @@ def open_journal(
     journal, former = _embedded(url, roots, create=create), set[str]()
     while (moved := moved_to(journal.state.coordinator)) and journal.link is not None:
         former.add(journal.metadata.url)
+        if is_coordinator(moved):
+            raise in_quorum_error(journal.metadata.url, moved)
         if moved in former:
             raise InvalidRequest(f"{url} leads to {', '.join(sorted(former))} and back: which of them has the log?")
         logger.info("%s was moved to %s", journal.metadata.url, moved)

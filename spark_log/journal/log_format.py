@@ -38,16 +38,22 @@ class Format(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """URL of the log that this one follows (`node/mirror.py`); empty if it is not a mirror."""
     quorum: str = ""
     """URL of the quorum that has the metadata, as its first leader knew it; empty if the metadata is here."""
+    founding: str = ""
+    """The id of that quorum, if it has taken the log over from a storage or another quorum: others must not lead."""
 
     def checksum(self) -> str:
         """The correct value of `crc`."""
         fields = [self.pylog, self.cluster_id, self.created_ms, self.probed]
-        fields += [url for url in (self.mirrors, self.quorum) if url]
+        fields += [value for value in (self.mirrors, self.quorum, self.founding) if value]
         return f"{crc32c(msgspec.json.encode(fields)):08x}"
 
     def of_mirror(self, mirrors: str) -> Format:
         """The format of a mirror of the log at this URL; empty: of a log that is not a mirror."""
         return msgspec.structs.replace(self, pylog=MIRROR_VERSION if mirrors else FORMAT_VERSION, mirrors=mirrors)
+
+    def of_quorum(self, url: str, founding: str) -> Format:
+        """The format of a folder whose metadata is in the quorum with this URL and id."""
+        return msgspec.structs.replace(self, pylog=QUORUM_VERSION, quorum=url, founding=founding)
 
     def encode(self) -> bytes:
         """The bytes of the file."""
@@ -78,10 +84,18 @@ def parse_format(data: bytes, url: str) -> Format:
 def check_is_here(form: Format, url: str) -> None:
     """Raises InvalidRequest if the metadata of the log is in a quorum, and not in this folder."""
     if form.quorum:
-        raise InvalidRequest(
-            f"{url} has the records of a log whose metadata is in a quorum: open the log with the addresses of its nodes, "
-            f"{form.quorum}; repair, mirror and move are not possible for it yet, see docs/quorum.md"
-        )
+        raise in_quorum_error(url, form.quorum)
+
+
+def in_quorum_error(url: str, quorum: str) -> InvalidRequest:
+    """The error of a process that opens a log by the URL of its records.
+
+    quorum:  the URL of the nodes.
+    """
+    return InvalidRequest(
+        f"{url} has the records of a log whose metadata is in a quorum: open the log with the addresses of its nodes, "
+        f"{quorum}; repair, mirror and move are not possible for it yet, see docs/quorum.md"
+    )
 
 
 def put_format(form: Format, url: str) -> Steps[bytes]:

@@ -13,6 +13,10 @@ LOG = "meta/log/"
 CHECKPOINTS = "meta/ckpt/"
 
 
+SNAPSHOTS = "meta/quorum/"
+"""Copies of the metadata that a quorum keeps on its nodes (`node/root_snapshots.py`)."""
+
+
 DATA = "data/"
 
 
@@ -35,6 +39,11 @@ def checkpoint_key(version: int, unique: str) -> str:
 def checkpoint_version(key: str) -> int:
     """Version in a checkpoint's key; 0 for the empty key of a log without checkpoints."""
     return int(key.removeprefix(CHECKPOINTS)[:20]) if key else 0
+
+
+def snapshot_key(epoch: int, version: int, unique: str) -> str:
+    """Later ones sort behind: a quorum that replaces another one has higher epochs, and may have lower versions."""
+    return f"{SNAPSHOTS}{epoch:016}-{version:020}-{unique}.checkpoint"
 
 
 def data_key(epoch: int, name: str) -> str:

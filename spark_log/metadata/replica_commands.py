@@ -173,9 +173,13 @@ class AlterReassignments(Command, frozen=True, kw_only=True, tag="alter_reassign
     partitions: tuple[NewReplicas, ...]
     keeps_factor: bool = False
     """Reject a list of another length than before."""
+    keeps_moves: bool = False
+    """Reject another list for a partition that moves."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        return reassignments.decide_reassign(state, self.partitions, keeps_factor=self.keeps_factor)
+        return reassignments.decide_reassign(
+            state, self.partitions, keeps_factor=self.keeps_factor, keeps_moves=self.keeps_moves
+        )
 
     def topics(self, state: State) -> Sequence[str]:
         return sorted({state.topics[one.topic_id].name for one in self.partitions if one.topic_id in state.topics})

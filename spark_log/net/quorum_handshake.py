@@ -27,8 +27,8 @@ from spark_log.settings import INT_MAX
 PATH = "/v1/quorum"
 SECRET_MIN = 16
 """Characters, at least."""
-CLUSTER, SOURCE, TARGET, ADDRESS, PROCESS, VOTERS, REFUSED = (
-    f"X-Pylog-{name}" for name in ("Cluster", "Source", "Target", "Address", "Process", "Voters", "Refused")
+CLUSTER, SOURCE, TARGET, ADDRESS, PROCESS, VOTERS, LEVEL, REFUSED = (
+    f"X-Pylog-{name}" for name in ("Cluster", "Source", "Target", "Address", "Process", "Voters", "Level", "Refused")
 )
 STATUS: tuple[tuple[type[SparkLogError], int], ...] = (
     (AuthenticationFailed, 401),
@@ -49,6 +49,8 @@ class Identity:
     """For connections to it."""
     process: str
     """A random id: another process with the same key uses a copy of the directory."""
+    level: int = 0
+    """The highest level of entries that its application understands; 0: it does not say so."""
 
 
 def check_secret(secret: str) -> None:
@@ -114,7 +116,13 @@ def _digest(text: str) -> bytes:
 
 def reply_headers(me: Identity, voters: Voters) -> dict[str, str]:
     """Of the node that accepts a connection."""
-    return {SOURCE: key_text(me.key), VOTERS: ",".join(map(key_text, voters))}
+    return {SOURCE: key_text(me.key), VOTERS: ",".join(map(key_text, voters)), LEVEL: str(me.level)}
+
+
+def level_of(headers: Mapping[str, str]) -> int:
+    """Of the node that accepts a connection; 0: it does not say so."""
+    text = headers.get(LEVEL, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def voters_of(headers: Mapping[str, str]) -> Voters:

@@ -17,7 +17,16 @@ from typing import Any, TypeVar
 import aiohttp
 
 from spark_log.errors import SparkLogError
-from spark_log.net.quorum_handshake import PATH, REFUSED, SOURCE, Identity, parse_key, request_headers, voters_of
+from spark_log.net.quorum_handshake import (
+    PATH,
+    REFUSED,
+    SOURCE,
+    Identity,
+    level_of,
+    parse_key,
+    request_headers,
+    voters_of,
+)
 from spark_log.net.quorum_port import MESSAGE_BYTES_MAX
 from spark_log.quorum.messages import Message
 from spark_log.quorum.voters import Voters
@@ -47,6 +56,8 @@ class Link:
         """The reason why this link is not connected; None while it is."""
         self.directory = ""
         """The directory id of the node that was connected last; empty: none was."""
+        self.level = 0
+        """Its level."""
         self._connect = connect
         self._queue: deque[bytes] = deque()
         self._queued = 0
@@ -187,7 +198,7 @@ class Connect:
         try:
             headers = socket._response.headers
             self._voters(voters_of(headers))
-            link.directory = parse_key(headers.get(SOURCE, "")).directory
+            link.directory, link.level = parse_key(headers.get(SOURCE, "")).directory, level_of(headers)
         except BaseException:
             await socket.close()
             raise
@@ -227,6 +238,10 @@ class QuorumLinks:
     def directories(self) -> dict[int, str]:
         """The directory ids of the nodes that are connected."""
         return {node_id: link.directory for node_id, link in self._links.items() if link.problem is None}
+
+    def levels(self) -> dict[int, int]:
+        """The levels of the nodes that are connected."""
+        return {node_id: link.level for node_id, link in self._links.items() if link.problem is None}
 
     def problems(self) -> dict[int, str | None]:
         """For each node, the reason why its link is not connected; None if it is."""

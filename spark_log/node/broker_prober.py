@@ -2,9 +2,10 @@
 
 A check puts a mark on the root, reads it, and looks for the mark of the last check.  If that one is gone, the root was
 rolled back to an older copy or swapped.  The first check of a process, which may come after the machine was restarted,
-looks for the newest object instead.  A root that is not that of its broker is fenced immediately; one that does not
-answer when it has failed all checks for `broker.session.timeout.ms`.  Time is measured by this process's own monotonic
-clock, and does not count while the process was stopped.
+looks for the newest object instead.  Now and then a check also reads a byte of some object.  A root that is not that of
+its broker is fenced immediately; one that does not answer when it has failed all checks for
+`broker.session.timeout.ms`.  Time is measured by this process's own monotonic clock, and does not count while the
+process was stopped.
 
 Each root has a thread, so a hung one delays no other check.  Several processes may check the same roots.
 """
@@ -12,6 +13,7 @@ Each root has a thread, so a hung one delays no other check.  Several processes 
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,15 +21,15 @@ from typing import NamedTuple
 
 from spark_log.client.administering.brokers import return_broker
 from spark_log.client.log import Log
-from spark_log.errors import NoCredentials, SparkLogError, StorageError
+from spark_log.errors import AccessDenied, SparkLogError, StorageError
 from spark_log.journal.broker_roots import WrongRoot
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_owner import check_first_use
-from spark_log.metadata.column_blocks import last_with_copies
+from spark_log.metadata.column_blocks import last_with_copies, rows_with_copies
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.replicas import epoch_of
-from spark_log.metadata.state import State
+from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.daemon_tasks import Task
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
@@ -40,6 +42,8 @@ MARK_MS_MAX = 600_000
 SINCE_REASON = "its root "
 """Begins the reason with which a prober fences.  A broker that is fenced for another reason was fenced by hand, and is
 taken back by hand."""
+DATA_MS = 30_000
+"""How often a check also reads a byte of some object: the files of checks may be in a cache while the disk hangs."""
 TICK_MS = 100
 STOPPED_MS = 1_500
 """This process was stopped, or got no processor, if it did not look at its clock for so long."""
@@ -82,6 +86,10 @@ class _Root:
     """The root is not that of its broker, so it need not be given time."""
     rolled_back: str = ""
     """The error if it lost a mark: later checks succeed, and it still has to be fenced."""
+    read_ms: int | None = None
+    """When an object was last read."""
+    reading: str = ""
+    """The object that is being read."""
     returning: Task[bool] | None = None
 
 
@@ -173,6 +181,18 @@ class Prober:
         gone = gone or (last is None and self._lacks_newest(root.broker, store))
         if gone:
             root.rolled_back = f"{store.url} does not have what was put there before: it was rolled back, or swapped"
+        self._read_object(root, store)
+
+    def _read_object(self, root: _Root, store: ObjectStore) -> None:
+        """Only whether it is answered counts: one bad object says nothing about the others."""
+        now_ms = self._clock.monotonic_ms()
+        if root.read_ms is not None and now_ms - root.read_ms < DATA_MS:
+            return
+        if found := _some_object_on(self._journal.newest, root.broker, self._journal.context.random()):
+            root.reading, row = found
+            with suppress(SparkLogError, OSError):
+                store.get(root.reading, row.size // 2, row.size // 2 + 1)
+        root.reading, root.read_ms = "", self._clock.monotonic_ms()
 
     def _lacks_newest(self, broker: int, store: ObjectStore) -> bool:
         """Whether the newest object that a broker should have is not there."""
@@ -227,13 +247,14 @@ class Prober:
         if task is None:
             return
         if not task.ended:
-            root.error = f"no answer for {(self._clock.monotonic_ms() - root.began_ms) / 1000:.0f} s"
+            what = f" to a read of {root.reading}" if root.reading else ""
+            root.error = f"no answer for {(self._clock.monotonic_ms() - root.began_ms) / 1000:.0f} s{what}"
             root.failing_ms = root.began_ms if root.failing_ms is None else root.failing_ms
             return
         root.task = None
         try:
             task.result()
-        except NoCredentials as error:
+        except AccessDenied as error:
             self._leave_out(root, error)
         except Exception as error:  # noqa: BLE001  of one root; the others are checked
             root.error, root.wrong = str(error) or repr(error), isinstance(error, WrongRoot)
@@ -246,7 +267,7 @@ class Prober:
             root.error, root.wrong, root.failing_ms = root.rolled_back, True, root.began_ms
 
     @staticmethod
-    def _leave_out(root: _Root, error: NoCredentials) -> None:
+    def _leave_out(root: _Root, error: AccessDenied) -> None:
         """This process cannot check a root that may be in order: another one has to."""
         if root.error != str(error):
             logger.warning("the root of broker %d is not checked: %s", root.broker, error)
@@ -309,6 +330,13 @@ def _newest_on(state: State, broker: int) -> tuple[str, int] | None:
     held = {number for number, copies in state.copies.items() if broker in copies.brokers}
     found = last_with_copies(state.objects, held) if held else None
     return None if found is None else (found[0], epoch_of(state, broker) or 0)
+
+
+def _some_object_on(state: State, broker: int, rng: random.Random) -> tuple[str, ObjectRow] | None:
+    """An object of which a broker has a copy, of any age."""
+    held = {number for number, copies in state.copies.items() if broker in copies.brokers}
+    after = rng.randrange(-1, max(1, state.version))
+    return next(rows_with_copies(state.objects, held, after), None) or next(rows_with_copies(state.objects, held), None)
 
 
 def _identity(known: Broker) -> tuple[str, str, int]:

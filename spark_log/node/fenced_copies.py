@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 from spark_log.journal.journal import Journal
 from spark_log.metadata.replica_state import Copies
@@ -23,6 +24,7 @@ from spark_log.node.copy_throttle import Pace
 from spark_log.node.daemon_tasks import Task
 from spark_log.node.object_copying import WantedCopy
 from spark_log.node.root_answers import RootAnswers
+from spark_log.settings import cluster_config
 from spark_log.text import counted
 
 WAIT_S = 1.0
@@ -31,12 +33,22 @@ COPY_MS = 10_000
 """How long objects of visible records are copied, before those of pending commits are looked for again."""
 AGAIN_MS = 10_000
 """After this time, roots from which nothing could be copied are read again."""
+ATTEMPTS = 3
+"""The failed attempts to copy an object before it is given up.  They share `replica.lost.after.ms` if it is short."""
 LOOKED_AT = 100
 """So many objects are looked through for one of each fenced broker."""
 ANSWER_S = 10.0
 """A root that does not answer for so long is passed over."""
 
 logger = logging.getLogger("spark_log")
+
+
+class _Failure(NamedTuple):
+    """The attempts to copy an object from any fenced broker."""
+
+    attempts: int
+    began_ms: int
+    """When the last one began, on the monotonic clock."""
 
 
 @dataclass(slots=True)
@@ -47,8 +59,9 @@ class _Target:
     task: Task[Copied] | None = None
     pending: frozenset[str] = frozenset()
     """The objects of pending commits that the task copies."""
-    failed: frozenset[str] = frozenset()
-    """Those that the last task could not copy from any fenced broker."""
+    failed: dict[str, _Failure] = field(default_factory=dict)
+    """By object that could not be copied from any fenced broker."""
+    began_ms: int = 0
     due_ms: int = 0
     """When the next task may begin, on the monotonic clock."""
 
@@ -80,15 +93,19 @@ class FencedCopies:
         done = [self._ended(one) for one in self._targets.values() if one.task is not None and one.task.ended]
         return sum(one.objects for one in done), sum(one.bytes for one in done)
 
-    def have_failed(self, state: State, commit: PendingCommit) -> bool:
-        """Whether what no active broker has of a pending commit could not be copied: then it may be given up.
+    def have_failed(self, state: State, commit: PendingCommit, over_ms: float) -> bool:
+        """Whether several attempts to copy what no active broker has of a pending commit failed.  It is given up.
 
         A copy that is under way may succeed: the root may have been away for the last one only.
+
+        over_ms:  when the time for these attempts was over, on the monotonic clock: the last one began later.
         """
         lacking = [(name, broker) for name in commit.objects for broker in _lacking(state, name)]
         mine = set(self._mine(broker for _, broker in lacking))
         return bool(mine or not lacking) and all(
-            (target := self._targets.get(broker)) is not None and target.task is None and name in target.failed
+            (target := self._targets.get(broker)) is not None
+            and target.task is None
+            and _has_failed(target, name, over_ms)
             for name, broker in lacking
             if broker in mine
         )
@@ -123,11 +140,12 @@ class FencedCopies:
         if known is None or known.epoch != epoch:
             return _Target(epoch)
         if known.failed:  # an object that was on an active root meanwhile is tried again
-            known.failed &= _pending(state, broker)
+            pending = _pending(state, broker)
+            known.failed = {name: failure for name, failure in known.failed.items() if name in pending}
         return known
 
     def _begin(self, state: State, broker: int, target: _Target) -> Task[Copied]:
-        target.pending = _pending(state, broker)
+        target.pending, target.began_ms = _pending(state, broker), self._clock.monotonic_ms()
         target.task = Task(
             lambda: self._copy(state, broker, target.epoch), f"pylog-fenced-{broker}", self._journal.context.threads
         )
@@ -143,8 +161,8 @@ class FencedCopies:
             until_ms = self._clock.monotonic_ms() + COPY_MS
             one = copy_objects(self._journal, broker, epoch, some, self._pace, None if pending else until_ms)
             done.objects, done.bytes = done.objects + one.objects, done.bytes + one.bytes
-            if pending:  # a process with the key may be able to copy the rest
-                done.left = one.left or any(self._answers.lacks_key(source) for source in sources)
+            if pending:  # a process that has access may be able to copy the rest
+                done.left = one.left or any(self._answers.was_denied(source) for source in sources)
         return done
 
     def _ended(self, target: _Target) -> Copied:
@@ -157,9 +175,22 @@ class FencedCopies:
             logger.warning("copying from fenced brokers failed: %s", error)
             done = Copied(left=True)
         if not done.left:  # otherwise nothing is known about the sources
-            target.failed = target.pending
-        target.due_ms = self._clock.monotonic_ms() + (0 if done.objects else AGAIN_MS)
+            target.failed = {name: _again(target.failed.get(name), target.began_ms) for name in target.pending}
+        target.due_ms = self._clock.monotonic_ms() + (0 if done.objects else self._again_ms())
         return done
+
+    def _again_ms(self) -> int:
+        after_ms = cluster_config(self._journal.newest.configs, "replica.lost.after.ms")
+        return int(min(AGAIN_MS, after_ms / ATTEMPTS))
+
+
+def _again(before: _Failure | None, began_ms: int) -> _Failure:
+    return _Failure(1 if before is None else before.attempts + 1, began_ms)
+
+
+def _has_failed(target: _Target, name: str, over_ms: float) -> bool:
+    known = target.failed.get(name)
+    return known is not None and known.attempts >= ATTEMPTS and known.began_ms >= over_ms
 
 
 def _pending(state: State, broker: int) -> frozenset[str]:

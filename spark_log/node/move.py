@@ -23,7 +23,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import Format
 from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.journal.storage_log import StorageLog
-from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, check_can_move, moved_to, moving_to
+from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, QUORUM, check_can_move, moved_to, moving_to
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.records import FenceRecord
 from spark_log.net.client import check_cluster
@@ -76,9 +76,9 @@ def move_log(log: Log, store: ObjectStore, progress: Progress | None = None) -> 
 
 def check_move(log: Log, store: ObjectStore) -> bool:
     """Whether an earlier run has closed the log.  Raises InvalidRequest if the log cannot be moved there."""
-    if _is_on_its_way(log.journal, store.url):
+    if check_on_its_way(log.journal, store.url):
         return True
-    check_can_move(log.journal.state)
+    check_can_move(log.journal.state, store.url)
     check_place_of_mirror(log, store)
     return False
 
@@ -118,20 +118,23 @@ def check_cancel(log: Log, options: Mapping[str, Any] | None = None, *, force: b
         raise InvalidRequest(f"{journal.metadata.url} is not being moved")
 
 
-def _is_on_its_way(journal: Journal, url: str) -> bool:
+def check_on_its_way(journal: Journal, url: str) -> bool:
     """Whether an earlier run has closed the log.  Raises InvalidRequest if it moves to another place."""
     held = journal.refresh().coordinator
     if moved_to(held) not in ("", url):
         raise InvalidRequest(f"{journal.metadata.url} was moved to {moved_to(held)} already")
     if (other := moving_to(held)) not in ("", url):
+        again = "pylog quorum adopt" if other.startswith(QUORUM) else f"pylog move {other}"
         raise InvalidRequest(
-            f"{journal.metadata.url} is being moved to {other}: run `pylog move {other}` again, or `pylog move --cancel`"
+            f"{journal.metadata.url} is being moved to {other}: run `{again}` again, or `pylog move --cancel`"
         )
     return bool(moved_to(held) or other)
 
 
 def _check_not_there(journal: Journal, url: str, options: Mapping[str, Any] | None, *, force: bool) -> None:
     """Raises InvalidRequest if the log is in its new place, or if that is not certain."""
+    if url.startswith(QUORUM):
+        raise InvalidRequest(f"the log is in the quorum at {url} already: there is no way back, see docs/quorum.md")
     form, why = None, "nothing is there (is its disk mounted?)"
     try:
         form = format_of(open_store(url, options))

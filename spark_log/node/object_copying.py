@@ -18,6 +18,7 @@ from spark_log.metadata.state import ObjectRow
 from spark_log.node.checked_copies import BadCopy, SourceFailed, check_copy, copy_checked
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.daemon_tasks import Task
+from spark_log.node.hung_threads import hung_threads, root_of
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import RetryingStore
 from spark_log.threads import SYSTEM_THREADS, Threads
@@ -107,25 +108,31 @@ class ObjectCopying:
         parallel = PARALLEL["local" if target.local else "remote"]
         waiting, copied = [_Job(one, list(one.sources)) for one in reversed(wanted)], list[WantedCopy]()
         running: list[tuple[_Job, Task[None]]] = []
-        while waiting or running:
-            while waiting and len(running) < parallel:
-                running.append(self._start(waiting.pop(), target))
-            with self._lock:
-                if not any(task.ended for _, task in running):
-                    self._ended.wait(WAIT_S)
-            left: list[tuple[_Job, Task[None]]] = []
-            for job, task in running:
-                if task.ended:
-                    if self._succeeded(job, task, found):
-                        copied.append(job.wanted)
-                elif self._is_stalled(job):
-                    waiting += self._given_up(job)
-                else:
-                    left.append((job, task))
-            running = left
+        try:
+            while waiting or running:
+                while waiting and len(running) < parallel:
+                    running.append(self._start(waiting.pop(), target))
+                with self._lock:
+                    if not any(task.ended for _, task in running):
+                        self._ended.wait(WAIT_S)
+                left: list[tuple[_Job, Task[None]]] = []
+                for job, task in running:
+                    if task.ended:
+                        if self._succeeded(job, task, found):
+                            copied.append(job.wanted)
+                    elif self._is_stalled(job):
+                        waiting += self._given_up(job, task)
+                    else:
+                        left.append((job, task))
+                running = left
+        finally:
+            for job, task in running:  # the broker's root failed
+                self._leave_alone(job, task)
         return copied
 
     def _start(self, job: _Job, target: ObjectStore) -> tuple[_Job, Task[None]]:
+        if hung_threads.are_many(root_of(self._roots, self._broker)):
+            raise _TargetFailed("its root hangs")
         job.moved_ms = self._clock.monotonic_ms()
         return job, Task(lambda: self._copy(job, target), "pylog-copy", self._threads, self._notify)
 
@@ -141,9 +148,9 @@ class ObjectCopying:
 
         while job.sources:
             job.source, epoch = job.sources[0]
-            source = self._source(job.source)
+            source = self._source(job)
             try:
-                if job.source not in self._silent and source is not None:
+                if source is not None:
                     copy_checked(source, target, job.wanted.name, job.wanted.row, self._pace, moved)
                     return
             except SourceFailed as error:
@@ -154,10 +161,15 @@ class ObjectCopying:
             job.sources.pop(0)
         raise BadCopy("; ".join(job.problems) or "no root that can be read has a copy")
 
-    def _source(self, broker: int) -> ObjectStore | None:
+    def _source(self, job: _Job) -> ObjectStore | None:
+        if job.source in self._silent:
+            return None
         try:
-            store = self._roots[broker]
+            store = self._roots[job.source]
         except KeyError:
+            return None
+        if hung_threads.are_many(root_of(self._roots, job.source)):
+            job.problems.append(f"broker {job.source}: its root hangs")
             return None
         return RetryingStore(store.inner, self._clock, SOURCE_MS) if isinstance(store, RetryingStore) else store
 
@@ -196,10 +208,15 @@ class ObjectCopying:
         allowed_s = STALLED_S * (1 + job.wanted.row.size / STALLED_BYTES)
         return self._clock.monotonic_ms() - job.moved_ms > allowed_s * 1000
 
-    def _given_up(self, job: _Job) -> list[_Job]:
-        """Its thread is left alone.  The job again, without the source that does not answer."""
+    def _leave_alone(self, job: _Job, task: Task[None]) -> None:
+        """Leave the thread of a job, which may hang with a root."""
+        hung_threads.add(root_of(self._roots, self._broker if job.doing == "write" else job.source), task)
+
+    def _given_up(self, job: _Job, task: Task[None]) -> list[_Job]:
+        """The job again, without the source that does not answer."""
         if job.doing == "write":
             raise _TargetFailed("its root does not answer")
+        self._leave_alone(job, task)
         self._silent.add(job.source)
         problems = [*job.problems, f"broker {job.source}: its root does not answer"]
         return [_Job(job.wanted, job.sources[1:], bad=job.bad, problems=problems)]

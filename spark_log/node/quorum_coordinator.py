@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -40,8 +40,9 @@ from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Steps, Stores, run
-from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
+from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration, UpdateFeature
 from spark_log.metadata.decide.upkeep import bootstrap_records
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.projection import Delta, Holdings, delta
 from spark_log.metadata.records import Batch, TakeOverRecord, encode_batch
 from spark_log.metadata.replay import end_version
@@ -58,7 +59,9 @@ from spark_log.node.pending_commands import PendingCommands, commands_of
 from spark_log.node.quorum_clock import QuorumClock
 from spark_log.node.quorum_log import FinalLog, QuorumLog
 from spark_log.node.quorum_pipeline import Offer
-from spark_log.node.quorum_state import AnyOffer, QuorumState
+from spark_log.node.quorum_state import AnyOffer, Content, QuorumState
+from spark_log.node.root_snapshots import RootSnapshots
+from spark_log.node.voter_levels import check_nodes_understand
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
 from spark_log.quorum_node.node_config import NodeConfig
@@ -105,13 +108,15 @@ class QuorumCoordinator:
         store: ObjectStore,
         *,
         prepare: Callable[[], Awaitable[None]],
+        is_ours: Callable[[str], bool] = lambda founding: True,
         maintain_ms: int | None = None,
         root_options: RootOptions = DEFAULT_OPTIONS,
         host: NodeHost | None = None,
     ) -> None:
         """
         store:         of the objects.
-        prepare:       called before this node leads for the first time, and again after an error: the log begins.
+        prepare:       called before this node leads; an error keeps it from leading.
+        is_ours:       whether the folder of the records still belongs to the quorum with an id; called in a thread.
         maintain_ms:   interval of `pylog maintain`; None: never.
         root_options:  how the roots of brokers are opened.
         host:          None: this machine.
@@ -135,7 +140,7 @@ class QuorumCoordinator:
         self._prepare = prepare
         self._loop = asyncio.get_running_loop()
         self._log = QuorumState(self._applied, self._restored, self._later)
-        self.node = Node(config, self._log, self._led, self._host)
+        self.node = Node(replace(config, level=SUPPORTED[METADATA_VERSION]), self._log, self._led, self._host)
         self._rng = self._host.ids()
         self._root_options = root_options
         self._stores = Stores.of(with_retries(store, self.clock, self._rng))
@@ -143,6 +148,15 @@ class QuorumCoordinator:
         """For requests of clients."""
         self.duties = Duties(self, self.open_log, self.metrics, self.clock, maintain_ms, self._host.threads)
         self._duties_end = threading.Event()
+        self.root_snapshots = RootSnapshots(
+            self._stores.metadata,
+            self.clock,
+            self.unique,
+            self._final_content,
+            self._is_still_ours,
+            self._host.threads,
+        )
+        self._is_ours = is_ours
         self._leader = Leader(0, None)
         self._leaderless_s = self._host.monotonic_s()
         """Since when no leader is known."""
@@ -154,6 +168,7 @@ class QuorumCoordinator:
         self._is_publishing = False
         self._obstacle = ""
         """Why this node could not lead when it was elected."""
+        self._has_led = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = False
         self._is_settled = asyncio.Event()
@@ -189,6 +204,11 @@ class QuorumCoordinator:
     def state(self) -> State:
         """The newest final state."""
         return self._log.final
+
+    @property
+    def founding(self) -> str:
+        """The id of the quorum, if it has taken the log over."""
+        return self._log.founding
 
     @property
     def published(self) -> State:
@@ -273,6 +293,24 @@ class QuorumCoordinator:
         state = self.state
         return state, self.head(state.version)
 
+    def _final_content(self) -> Content:
+        state = self.state
+        return Content(state, self._log.records.head(state.version), self.founding)
+
+    def _is_still_ours(self) -> bool:
+        """A quorum that was replaced while it runs ends to lead."""
+        epoch = self.epoch
+        if not epoch or self._is_ours(self.founding):
+            return epoch > 0
+        self._later(partial(self._replaced, epoch))
+        return False
+
+    def _replaced(self, epoch: int) -> None:
+        logger.error("%s belongs to another quorum, which has replaced this one", self.storage)
+        if self.epoch == epoch:
+            self._obstacle = f"another quorum has replaced this one at {self.storage}"
+            self._step_down()
+
     def ask_log(self, steps: Callable[[MetadataLog[Any]], Steps[Result]]) -> Result:
         return run(steps(self.log), self._stores, self.clock, LocalLink(self))
 
@@ -297,13 +335,18 @@ class QuorumCoordinator:
     def metrics_text(self, *, polls: int, connections: Connections, usage: Sequence[Usage]) -> str:
         """With those of the node."""
         status = self.node.status()
-        return ("" if status is None else metrics_text(status)) + self.metrics.text(
-            self.state,
-            epoch=self.epoch,
-            polls=polls,
-            connections=connections,
-            usage=usage,
-            storage_age_s=0,
+        copy = self.root_snapshots.metric() if self.leading else ""
+        return (
+            ("" if status is None else metrics_text(status))
+            + copy
+            + self.metrics.text(
+                self.state,
+                epoch=self.epoch,
+                polls=polls,
+                connections=connections,
+                usage=usage,
+                storage_age_s=0,
+            )
         )
 
     # -------------------------------------------------------------------------------------------------------- commands
@@ -330,7 +373,9 @@ class QuorumCoordinator:
         if not self.leading or self._is_stopping:
             asked.give_up(self.not_leading())
         elif not asked.commands:
-            self._spawn(self._confirm(asked))
+            self._spawn(self._confirm([asked]))
+        elif (error := self._level_problem(asked)) is not None:
+            asked.give_up(error)
         elif len(self._waiting) >= QUEUE_MAX:
             asked.give_up(CoordinatorNotAvailable(f"the queue is full: {QUEUE_MAX} requests"))
         else:
@@ -338,13 +383,28 @@ class QuorumCoordinator:
                 self._loop.call_soon(self._decide_waiting)
             self._waiting.append(asked)
 
-    async def _confirm(self, asked: PendingCommands) -> None:
+    def _level_problem(self, asked: PendingCommands) -> InvalidRequest | None:
+        status = self.node.status()
+        try:
+            for command in asked.commands:
+                if isinstance(command.decide, UpdateFeature) and status is not None:
+                    check_nodes_understand(command.decide.level, status)
+        except InvalidRequest as error:
+            return error
+        return None
+
+    async def _confirm(self, asked: list[PendingCommands]) -> None:
+        """Complete requests that wrote nothing: the state on which they were decided has everything that was
+        acknowledged before, if this node still leads.
+        """
         try:
             await self.node.confirm()
         except NotLeaderOrFollower:
-            asked.give_up(self.not_leading())
+            for one in asked:
+                one.give_up(self.not_leading())
         else:
-            asked.complete()
+            self._done.extend(asked)
+            self._publish_soon()
 
     def _decide_waiting(self) -> None:
         while self._waiting and self.leading and len(self._log.pipeline) < OFFERS_MAX:
@@ -383,7 +443,7 @@ class QuorumCoordinator:
         self.metrics.commands += len(commands)
         if not records:
             if not pipeline.attach(asked):
-                self._complete(asked)
+                self._spawn(self._confirm(asked))
             return
         state = end_version(pipeline.newest, batch, attempt.state())
         index, future = self.node.begin_append(data)
@@ -414,11 +474,6 @@ class QuorumCoordinator:
         else:
             for one in self._log.pipeline.truncated(index):
                 one.give_up(self.not_leading())
-
-    def _complete(self, asked: Sequence[PendingCommands]) -> None:
-        """Complete requests when what they may see is published."""
-        self._done.extend(asked)
-        self._publish_soon()
 
     def unique(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"
@@ -489,8 +544,10 @@ class QuorumCoordinator:
                 return
 
     async def _until_caught_up(self, leader: Leader) -> None:
-        """Wait for the entries of earlier leaders: before they are applied, an old log looks like one that begins."""
-        while not self.state.version and self._leader == leader:
+        """Wait for the entries of earlier leaders, before this node leads for the first time: before they are applied,
+        an old log looks like one that begins, and before a majority has them, the end of an adoption is too early.
+        """
+        while not self._has_led and self._leader == leader:
             with suppress(NotLeaderOrFollower):  # until its own entry is committed
                 await self.node.confirm()
                 return
@@ -500,10 +557,12 @@ class QuorumCoordinator:
         self._obstacle = ""
         if self._leader != leader or self._is_stopping:
             return
+        self._has_led = True
         self.epoch, self.confirmed_s = leader.epoch, self._host.monotonic_s()
         self.change_feed.note(self.state.version, None)
         logger.info("leading %s with epoch %d, at %s", self.storage, self.epoch, self.address)
         self._duties_end = self.duties.begin()
+        self.root_snapshots.begin(self._duties_end)
         self._note_settled()
         self.on_change()
 

@@ -12,7 +12,9 @@ from spark_log.errors import InconsistentClusterId, InvalidRequest
 from spark_log.journal.log_format import QUORUM_VERSION, Format, find_format, parse_format, put_format
 from spark_log.journal.object_names import DATA, FORMAT_KEY
 from spark_log.journal.store_operations import Get, Steps, Stores, run
+from spark_log.metadata.state import State
 from spark_log.net.address import SCHEME
+from spark_log.node.quorum_founding import check_is_adopted, end_adoption
 from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
@@ -25,43 +27,70 @@ class QuorumRoot:
         self.store = store
         self._cluster_id = cluster_id
         self._stores = Stores.of(with_retries(store, SystemClock(), SystemRandom()))
-        self._is_ours = False
+        self._is_claimed = False
 
     def check(self) -> None:
-        """Raises InconsistentClusterId if the storage has another log, InvalidRequest if it has one with metadata."""
-        data = run(_read_format(self.store.url), self._stores, SystemClock())
-        if data is not None:
-            self._check(data)
-
-    def _check(self, data: bytes) -> None:
-        url, form = self.store.url, parse_format(data, self.store.url)
+        """Raises InconsistentClusterId if the storage has another log, InvalidRequest if it has one with metadata that
+        no quorum is adopting.
+        """
+        form = self._format()
+        if form is None:
+            return
         if not form.quorum:
-            raise InvalidRequest(
-                f"{url} has a log with its metadata, which a quorum cannot take over yet: give the nodes another, empty "
-                "folder, or serve that log without --quorum"
-            )
+            check_is_adopted(self.store)
+        self._check_cluster(form)
+
+    def is_ours(self, founding: str) -> bool:
+        """Whether no other quorum has replaced the one with this id."""
+        form = self._format()
+        return form is None or (bool(form.quorum) and form.founding == founding)
+
+    def _format(self) -> Format | None:
+        data = run(_read_format(self.store.url), self._stores, SystemClock())
+        return None if data is None else parse_format(data, self.store.url)
+
+    def _check_cluster(self, form: Format) -> None:
         if form.cluster_id != self._cluster_id:
             raise InconsistentClusterId(
-                f"{url} has the records of the log {form.cluster_id}, and this quorum has the log {self._cluster_id}: "
-                "give its nodes another folder"
+                f"{self.store.url} has the records of the log {form.cluster_id}, and this quorum has the log "
+                f"{self._cluster_id}: give its nodes another folder, or format their directories with that id"
             )
-        self._is_ours = True
 
-    def claim(self, address: str, nonce: str, *, begins: bool) -> None:
-        """Write the file that names the quorum, if it is not there.
+    def claim(self, state: State, founding: str, address: str, nonce: str) -> None:
+        """For a leader that begins to lead: write the file that names the quorum, if it is not there.
 
-        nonce:   a unique name for the probe of put-if-absent, which claims of clients need.
-        begins:  the quorum has no log yet, so it has no records either.
+        state:     the final one; version 0: the quorum has no log yet, so it has no records either.
+        founding:  the id of the quorum, as in a snapshot.
+        nonce:     a unique name for the probe of put-if-absent, which claims of clients need.
         Raises as `check` does, StoreNotExclusive, and the errors of the storage.
         """
-        if begins and self.store.list(DATA):
+        if not state.version:
+            self._check_begins()
+        if self._is_claimed:
+            return
+        form = self._format() or self._put_format(address, nonce)
+        self._check_cluster(form)
+        if not form.quorum:
+            form = end_adoption(self.store, state, form, SystemClock(), founding)
+        if form.founding != founding:
+            raise InvalidRequest(
+                f"{self.store.url} belongs to a quorum that has replaced this one, by `pylog quorum restore` or `adopt`: "
+                "format the directory of this node again, without voters, to join it"
+            )
+        self._is_claimed = True
+
+    def _check_begins(self) -> None:
+        form = self._format()
+        if form is not None and not form.quorum:
+            check_is_adopted(self.store)
+        if self.store.list(DATA):
             raise InvalidRequest(
                 f"{self.store.url} has records, and this quorum has no log: were its nodes formatted again? Upkeep of a "
-                "new log would delete the records. Start the nodes with their former directories, or give them another, "
-                "empty folder"
+                "new log would delete the records. Start the nodes with their former directories, or run `pylog quorum "
+                "adopt` or `restore`, or give them another, empty folder"
             )
-        if self._is_ours:
-            return
+
+    def _put_format(self, address: str, nonce: str) -> Format:
         probe(self.store, nonce=nonce)
         form = Format(
             pylog=QUORUM_VERSION,
@@ -70,7 +99,7 @@ class QuorumRoot:
             probed="",
             quorum=SCHEME + address,
         )
-        self._check(run(put_format(form, self.store.url), self._stores, SystemClock()))
+        return parse_format(run(put_format(form, self.store.url), self._stores, SystemClock()), self.store.url)
 
 
 def _read_format(url: str) -> Steps[bytes | None]:

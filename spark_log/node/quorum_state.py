@@ -3,13 +3,15 @@
 A node applies the entries that are final.  The version of a state is the number of batches that it has applied; the
 entries of the quorum itself, such as those of elections, are not among them.
 
-A snapshot has the first line of the last batch, and a checkpoint of the state after it.
+A snapshot has the first line of the last batch, the id of a quorum that has taken the log over (`quorum_founding.py`),
+and a checkpoint of the state after that batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from typing import NamedTuple
 
 from spark_log.collector_pause import collector_paused
 from spark_log.metadata.checkpoint_format import checkpoint_parts, decode_checkpoint, folded
@@ -25,6 +27,28 @@ STATES_MAX = 1_000
 LEFT_FOR_THE_LOOP, TOGETHER = 20, 200
 """Batches that are applied again after a snapshot: on the event loop, which they delay, and in one step."""
 AnyOffer = Offer[PendingCommands]
+
+
+class Content(NamedTuple):
+    """Of a snapshot."""
+
+    state: State
+    head: bytes = b""
+    """First line of the record of its version; empty if not known."""
+    founding: str = ""
+    """The id of the quorum, if it has taken the log over; empty if it has begun the log."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Large maps of the state have to be in columns (`folded`)."""
+        first = b"\t".join(filter(None, [self.head.rstrip(b"\n") or b" ", self.founding.encode()]))
+        return map(bytes, chain([first, b"\n"], checkpoint_parts(self.state)))
+
+
+def parse_snapshot(pieces: Iterable[bytes], name: str) -> Content:
+    """Raises CorruptObject."""
+    first, _, data = b"".join(pieces).partition(b"\n")
+    head, _, founding = first.partition(b"\t")
+    return Content(decode_checkpoint(data, name), head.strip(), founding.decode())
 
 
 class QuorumState:
@@ -43,6 +67,8 @@ class QuorumState:
         """
         self.pipeline: Pipeline[PendingCommands] = Pipeline(State())
         self.records = RecentRecords()
+        self.founding = ""
+        """The id of the quorum, as in `Content`."""
         self._states: dict[int, State] = {}
         """The newest ones by version."""
         self._applied, self._restored, self._later = applied, restored, later
@@ -73,7 +99,7 @@ class QuorumState:
         """Runs in the thread of snapshots.  Afterwards the node keeps large maps in the columns of the snapshot."""
         with collector_paused():
             compact = folded(state)
-        yield from map(bytes, chain([head, b"\n"], checkpoint_parts(compact)))
+        yield from Content(compact, head, self.founding).pieces()
         if compact is not state:
             compact = self._caught_up(compact, but=LEFT_FOR_THE_LOOP)
             self._later(lambda: self._rebase(compact))
@@ -96,8 +122,7 @@ class QuorumState:
             self.pipeline.rebase(compact)
 
     def restore(self, pieces: Iterator[bytes]) -> None:
-        head, _, data = b"".join(pieces).partition(b"\n")
-        state = decode_checkpoint(data, "a snapshot of the quorum")
+        state, head, self.founding = parse_snapshot(pieces, "a snapshot of the quorum")
         self.records.forget(state.version, head)
         self._states = {}
         self.pipeline.state = state

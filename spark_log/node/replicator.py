@@ -18,29 +18,24 @@ from spark_log.journal.object_names import upload_epoch
 from spark_log.metadata.column_blocks import rows_with_copies
 from spark_log.metadata.kept_copies import next_dropped, other_holders
 from spark_log.metadata.pending import is_gone, is_lost, lacking_objects
-from spark_log.metadata.records import Copy
-from spark_log.metadata.replica_commands import AddCopies, AddPendingCopies, DropCopies, JoinIsr
+from spark_log.metadata.replica_commands import AddPendingCopies, DropCopies, JoinIsr
 from spark_log.metadata.replica_state import Member
 from spark_log.metadata.replicas import (
     Deficit,
     can_lead,
-    copies_of,
     deficit,
-    epoch_of,
     has_active,
     is_active,
-    keeps,
     lacked,
     lacked_objects,
 )
-from spark_log.metadata.state import ObjectRow, State
+from spark_log.metadata.state import State
 from spark_log.node.broker_copies import Copied, copies_wanted
-from spark_log.node.checked_copies import is_good
 from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
 from spark_log.node.copy_throttle import Pace, pace_of
-from spark_log.node.daemon_tasks import Task
 from spark_log.node.fenced_copies import FencedCopies
 from spark_log.node.lost_commits import lose, lost_text
+from spark_log.node.object_search import ObjectSearch
 from spark_log.node.root_answers import RootAnswers
 from spark_log.settings import cluster_config
 
@@ -50,12 +45,8 @@ ROUND_MS = 10_000
 """How long a round copies; what is left is for the next one."""
 WAIT_MS_MAX = 3_600_000
 """The longest wait of a replica that has missed a write."""
-SEARCH_AGAIN_MS = 60_000
-"""Objects without any known copy are looked for this often."""
 FENCED_WAIT_S = 60.0
 """How long a process waits before its end for copies from fenced brokers."""
-LOST_NAMES = 1_000
-"""The most objects without any known copy that a round looks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +115,7 @@ class Replicator:
         """By object of a pending commit and in-sync replica that lacks it: since when, on the monotonic clock."""
         self._lost_ms: dict[tuple[str, ...], int] = {}
         """By pending commit: since when no active broker has all of its objects."""
-        self._searched: dict[str, tuple[int, tuple[int | None, ...]]] = {}
-        """By object without any known copy: when it was looked for, and the epochs of the replicas."""
+        self._search = ObjectSearch(log.journal)
 
     def round(self, limit_ms: int = ROUND_MS) -> ReplicationReport:
         """Copy for about so long, and let replicas join.
@@ -144,7 +134,7 @@ class Replicator:
         state = journal.state if rescued else state
         done = self._copier.copy(state, self._behind(state), limit_ms)
         removed = [f"broker {bad.broker}: {bad.object}" for one in done.values() for bad in one.bad]
-        found = self._search(journal.state)
+        found = self._search.round(journal.state)
         for broker, copied in done.items():
             self._note_whole(state, broker, copied, began_ms)
         state = journal.refresh()
@@ -225,7 +215,8 @@ class Replicator:
         lost = {one.objects: one for one in state.pending if is_lost(state, one)}
         self._lost_ms = {objects: self._lost_ms.get(objects, now_ms) for objects in lost}
         for objects, commit in lost.items():
-            is_over = now_ms - self._lost_ms[objects] >= after_ms and self._fenced.have_failed(state, commit)
+            over_ms = self._lost_ms[objects] + after_ms
+            is_over = now_ms >= over_ms and self._fenced.have_failed(state, commit, over_ms)
             if is_over or is_gone(state, commit):
                 try:
                     given_up = lose(self._journal, state, commit)
@@ -278,48 +269,6 @@ class Replicator:
         keys = {number for number, copies in state.copies.items() if not copies.brokers}
         for name, _ in rows_with_copies(state.objects, keys) if keys else ():
             yield name
-
-    def _search(self, state: State) -> int:
-        """Look on the replicas for objects without any known copy; how many copies were found."""
-        keys = {number for number, copies in state.copies.items() if not copies.brokers}
-        if not keys:
-            self._searched.clear()
-            return 0
-        task = Task(lambda: self._search_in(state, keys), "pylog-search", self._journal.context.threads)
-        task.wait(LATE_MS / 1000)
-        if not task.ended:
-            return 0  # it continues, and records what it finds
-        try:
-            return task.result()
-        except SparkLogError as error:
-            logger.warning("%s: objects without a known copy were not found: %s", self._journal.metadata.url, error)
-            return 0
-
-    def _search_in(self, state: State, keys: set[int]) -> int:
-        found, now_ms = list[Copy](), self._clock.monotonic_ms()
-        for number, (name, row) in enumerate(rows_with_copies(state.objects, keys)):
-            copies = copies_of(state, row)
-            if number >= LOST_NAMES or copies is None:
-                break
-            replicas = state.placement_groups[copies.group].replicas
-            epochs = tuple(epoch_of(state, broker) if is_active(state, broker) else None for broker in replicas)
-            last = self._searched.get(name)
-            if last is not None and last[1] == epochs and now_ms - last[0] < SEARCH_AGAIN_MS:
-                continue
-            self._searched[name] = now_ms, epochs
-            for broker, epoch in zip(replicas, epochs, strict=True):
-                if epoch is not None and keeps(state, broker, name) and self._has_good(broker, name, row):
-                    found.append(Copy(name, broker, epoch))
-        if found:
-            self._journal.propose(AddCopies(copies=tuple(found)))
-        return len(found)
-
-    def _has_good(self, broker: int, name: str, row: ObjectRow) -> bool:
-        try:
-            self._journal.roots.check(broker, again=True)
-            return is_good(self._journal.roots[broker], name, row)
-        except (SparkLogError, KeyError):
-            return False  # not readable now
 
     # --------------------------------------------------------------------------------------------------------------- lag
 

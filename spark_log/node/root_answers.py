@@ -7,7 +7,7 @@ import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from spark_log.errors import NoCredentials, SparkLogError
+from spark_log.errors import AccessDenied, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import epoch_of
@@ -40,11 +40,11 @@ class RootAnswers:
             task.wait((until_ms - clock.monotonic_ms()) / 1000)
         return {OWN_BROKER}.intersection(brokers) | {one for one, task in asked.items() if _has_answered(one, task)}
 
-    def lacks_key(self, broker: int) -> bool:
-        """Whether this process has no credentials for the root of a broker, by its last answer: it may be in order."""
+    def was_denied(self, broker: int) -> bool:
+        """Whether this process has no access to the root of a broker, by its last answer: it may be in order."""
         with self._lock:
             task = self._asked.get((broker, epoch_of(self._journal.newest, broker) or 0))
-        return task is not None and task.ended and isinstance(task.error, NoCredentials)
+        return task is not None and task.ended and isinstance(task.error, AccessDenied)
 
     def _ask(self, broker: int, name: str | None) -> Task[None]:
         journal = self._journal

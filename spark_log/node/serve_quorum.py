@@ -61,11 +61,16 @@ async def start_quorum(
     await asyncio.to_thread(root.check)
 
     async def prepare() -> None:
-        begins = not coordinator.state.version
-        await asyncio.to_thread(root.claim, coordinator.address, coordinator.unique(), begins=begins)
+        state, founding = coordinator.state, coordinator.founding
+        await asyncio.to_thread(root.claim, state, founding, coordinator.address, coordinator.unique())
 
     coordinator = QuorumCoordinator(
-        config.quorum, store, prepare=prepare, maintain_ms=config.maintain_ms, root_options=roots
+        config.quorum,
+        store,
+        prepare=prepare,
+        is_ours=root.is_ours,
+        maintain_ms=config.maintain_ms,
+        root_options=roots,
     )
     groups = Groups(coordinator, coordinator.clock, coordinator.unique, config.groups)
     coordinator.held = groups.held_positions

@@ -182,6 +182,12 @@ class Disk:
             raise
         self._place_snapshot(name, snapshot)
 
+    def begin_with(self, snapshot: Position, voters: Voters, state: Iterable[bytes]) -> None:
+        """Give a replica that has nothing a first state, durably.  If this is killed, it has nothing, or all of it."""
+        replace_file(self.files, QUORUM_STATE, encode_state(snapshot.epoch, None))
+        self.write_snapshot(snapshot, voters, state)
+        self.snapshotted(snapshot, Kept(0))
+
     def snapshotted(self, snapshot: Position, kept: Kept) -> None:
         """Delete older snapshots, and the files of the log with older entries only, but for those that are kept."""
         self.snapshot = max(self.snapshot, snapshot, key=lambda one: one.offset)

@@ -126,7 +126,13 @@ class Node:
         config = self.config
         address, port = split_address(config.listen, "listen")
         server_tls, client_tls = node_contexts(config.certificate, config.key, config.ca)
-        identity = Identity(cluster_id=config.cluster_id, key=self.key, address=config.advertise, process=uuid4().hex)
+        identity = Identity(
+            cluster_id=config.cluster_id,
+            key=self.key,
+            address=config.advertise,
+            process=uuid4().hex,
+            level=config.level,
+        )
         self._server = self._host.port(
             identity,
             config.secret,
@@ -366,6 +372,7 @@ class Node:
             write_ms_max=self._writer.ms_max,
             writing_ms=self._writer.writing_ms,
             is_full=self._writer.is_full,
+            levels={self.key.id: self.config.level, **self._links.levels()},
         )
 
     def _problems(self, machine: Machine) -> dict[int, str | None]:

@@ -40,6 +40,8 @@ class NodeConfig:
     """Of entries between two snapshots."""
     slow_disk_ms: int = SLOW_DISK_MS
     """A leader whose disk has not finished a write for so long hands over."""
+    level: int = 0
+    """Of entries, up to which the application understands them: other nodes show it."""
     times: Config = field(default_factory=Config)
 
 

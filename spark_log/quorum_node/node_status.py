@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import Position, ReplicaKey
@@ -95,3 +95,5 @@ class NodeStatus:
     """Since the write that is under way began; 0: none is."""
     is_full: bool
     """The disk has no space."""
+    levels: dict[int, int] = field(default_factory=dict)
+    """Of entries, up to which the applications of this node and of those that are connected understand them."""

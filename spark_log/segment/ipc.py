@@ -18,8 +18,10 @@ CONTINUATION = b"\xff\xff\xff\xff"
 """The first bytes of every message."""
 END = CONTINUATION + bytes(4)
 """The end marker of a stream."""
+_ROOM_OF_BUFFER = 64
+"""Maximum growth of a buffer by compression, with padding."""
 _ROOM_EXTRA = 4096
-"""Maximum growth of a batch by compression (8 bytes and padding per buffer), and the end marker."""
+"""Maximum growth of a batch beside that of its buffers, and the end marker."""
 
 
 def schema_message(schema: pa.Schema) -> bytes:
@@ -42,8 +44,9 @@ def encode_batch(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> byte
     """The record batch message alone, with the values of this batch only."""
     batch = _with_own_values(batch)
     start = _schema_length(batch.schema)
+    buffers = sum(len(column.buffers()) for column in batch.columns)
     # A growing stream would need twice the memory.
-    room = pa.allocate_buffer(start + raw_size(batch) + _ROOM_EXTRA)
+    room = pa.allocate_buffer(start + raw_size(batch) + buffers * _ROOM_OF_BUFFER + _ROOM_EXTRA)
     sink = pa.FixedSizeBufferWriter(room)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)

@@ -8,6 +8,7 @@ run is found through the object's index, and each of its batches is read and che
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.model import Run, Slice
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import TAIL_BYTES, Index, parse_index
+from spark_log.segment.dictionaries import plain
 from spark_log.segment.offsets import Offsets, from_column
 from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, SCHEMA_ID, run_schema, schema_version
 from spark_log.segment.value_read import ValueRead, check_typed_schema, stored_columns, with_values
@@ -162,6 +164,7 @@ def decode_batch(
     fields = _fields_to_read(schema, columns, value, where)
     try:
         batch = ipc.decode_batch(message, data, fields)
+        batch = plain(batch) if schema_version(schema) else batch
     except (pa.ArrowException, OSError, StopIteration) as error:
         raise _undecodable(error, where) from error
     if batch.num_rows != ref.rows:
@@ -214,7 +217,8 @@ def _batches(
 ) -> Iterator[Decoded]:
     end, has_holes = 0, _has_offsets(schema)
     try:
-        for batch in stream:
+        for stored in stream:
+            batch = plain(stored) if schema_version(schema) else stored
             found = _decoded(batch, None if has_holes else end, columns, value, schema, where)
             if found.offsets[0] < end:
                 raise CorruptObject(f"the data in {where} has offset {found.offsets[0]} after offset {end - 1}")
@@ -293,9 +297,14 @@ def _undecodable(error: Exception, where: str) -> CorruptObject:
     return CorruptObject(f"the bytes in {where} have the right checksum but cannot be decoded: {error}")
 
 
+@lru_cache(maxsize=256)
+def _read_schema(message: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(message))
+
+
 def _parse_schema(message: bytes, where: str) -> pa.Schema:
     try:
-        return pa.ipc.read_schema(pa.py_buffer(message))
+        return _read_schema(message)
     except (pa.ArrowException, OSError) as error:
         raise _undecodable(error, where) from error
 

@@ -13,12 +13,17 @@ from spark_log.schema.names import PREFIX
 from spark_log.segment.conform import header_counts
 from spark_log.segment.convert import value_bytes
 from spark_log.segment.offsets import Offsets, as_array
-from spark_log.segment.schema import HEADERS, OFFSET, base_of
+from spark_log.segment.schema import HEADERS, OFFSET, base_of, schema_version
 
 ROW_OVERHEAD = 16
 """Raw bytes of a row beside key, value and headers: the timestamp and two offsets."""
 PINNED_MAX = 8
 """A slice that keeps a buffer of more than this many times its size alive is copied."""
+
+
+def bytes_max(schema: pa.Schema, limit: int) -> int:
+    """Raw bytes of a full batch: twice `limit` with data columns, each of which costs time for each batch."""
+    return 2 * limit if schema_version(schema) else limit
 
 
 def row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_log.segment.row_batches import concat, row_bytes, unpinned
+from spark_log.segment.row_batches import bytes_max, concat, row_bytes, unpinned
 from spark_log.segment.schema import is_same_base
 
 Destinations = npt.NDArray[np.integer[Any]]
@@ -30,7 +30,7 @@ _COPY_BYTES = 4 << 20
 class RowSorter:
     """Holds rows in the order in which they were added, until there are enough rows or bytes to sort.
 
-    batch_rows, batch_bytes: a batch is full when it reaches either (raw bytes).
+    batch_rows, batch_bytes: a batch is full when it reaches either (raw bytes; `bytes_max`).
     """
 
     def __init__(self, batch_rows: int, batch_bytes: int, held_bytes: int = HELD_BYTES) -> None:
@@ -85,7 +85,8 @@ class RowSorter:
 
     def _full_batch(self) -> int:
         """Rows of a full batch.  Slightly fewer than fit on average, because sizes vary."""
-        fitting = int(0.9 * self._batch_bytes * int(self._sizes.sum())) // max(self.bytes, 1)
+        limit = bytes_max(self._batches[-1].schema, self._batch_bytes)
+        fitting = int(0.9 * limit * int(self._sizes.sum())) // max(self.bytes, 1)
         return max(min(self._batch_rows, fitting), 1)
 
     def _ready(self) -> _Counts:
@@ -134,6 +135,10 @@ class RowSorter:
         self._hold([], [], sizes - taken)
         if (taken == sizes).all():
             return records, order
+        if np.count_nonzero(sizes) == 1:
+            count = int(taken.sum())
+            self._hold([unpinned(records.slice(count))], [destinations[count:]], sizes - taken)
+            return records.slice(0, count), None
         order = np.arange(len(destinations)) if order is None else order
         first = _first_rows(taken, sizes)
         left = order[~first]

@@ -18,6 +18,7 @@ from spark_log.schema.arrow_types import storable
 from spark_log.schema.names import PREFIX
 from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.convert import converted
+from spark_log.segment.dictionaries import is_dictionary, plain_type
 from spark_log.segment.json_values import as_json, from_json
 from spark_log.segment.schema import (
     HEADERS,
@@ -159,23 +160,32 @@ def _parsed(batch: pa.RecordBatch, value: ValueRead | None, where: str) -> pa.Ar
 def check_typed_schema(schema: pa.Schema, where: str) -> None:
     """Raises UnsupportedVersion unless a run with a schema id is one that this pylog reads."""
     text = (schema.metadata or {}).get(SCHEMA_ID, b"")
-    names = [name for name in schema.names if not name.startswith(PREFIX)]
     if not text.isdigit() or int(text) < 1:
         raise UnsupportedVersion(f"the data in {where} has the unsupported schema {text.decode()!r}: upgrade pylog")
-    known = ["key", TOMBSTONE.name, "timestamp", *[name for name in ("headers", "offset") if name in names]]
-    plain = {
+    if not _are_known(schema.serialize().to_pybytes()):
+        columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
+        raise UnsupportedVersion(f"the data in {where} has unsupported columns ({columns}): upgrade pylog")
+
+
+@lru_cache(maxsize=256)
+def _are_known(message: bytes) -> bool:
+    """Whether this pylog reads all columns of a typed run."""
+    schema = pa.ipc.read_schema(pa.py_buffer(message))
+    expected = {
         "key": pa.binary(),
         TOMBSTONE.name: pa.bool_(),
         "timestamp": TIMESTAMP,
         "headers": HEADERS,
         "offset": pa.int64(),
     }
-    if names == known and all(schema.field(name).type == plain[name] for name in names):
-        try:
-            data = data_names(schema.names)
-            if storable(pa.schema([schema.field(name) for name in data])).types == [schema.field(n).type for n in data]:
-                return
-        except ValueError:
-            pass
-    columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
-    raise UnsupportedVersion(f"the data in {where} has unsupported columns ({columns}): upgrade pylog")
+    names = [name for name in schema.names if not name.startswith(PREFIX)]
+    if names != ["key", TOMBSTONE.name, "timestamp", *[name for name in ("headers", "offset") if name in names]]:
+        return False
+    data = [field for field in schema if field.name not in names]
+    plain = [plain_type(field) for field in data]
+    try:
+        found = storable(pa.schema([(field.name, kind) for field, kind in zip(data, plain, strict=True)])).types
+    except ValueError:
+        return False
+    marked = all(field.metadata is None or is_dictionary(field) for field in data)
+    return marked and found == plain and all(schema.field(name).type == expected[name] for name in names)

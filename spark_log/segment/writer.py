@@ -21,8 +21,17 @@ from spark_log.segment import ipc
 from spark_log.segment.batch_index import BatchEntry, encode_index
 from spark_log.segment.compression import UNSET, Compression
 from spark_log.segment.conform import micros
+from spark_log.segment.dictionaries import dictionary_schema, plain, with_dictionaries, worthwhile
 from spark_log.segment.offsets import Offsets, from_column
-from spark_log.segment.row_batches import concat, has_headers, row_bytes, unpinned, with_headers, with_offsets
+from spark_log.segment.row_batches import (
+    bytes_max,
+    concat,
+    has_headers,
+    row_bytes,
+    unpinned,
+    with_headers,
+    with_offsets,
+)
 from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, base_of, run_schema, schema_version
 from spark_log.segment.typed_rows import with_base
 
@@ -56,6 +65,8 @@ class _Partition:
 
     base: pa.Schema = RECORD_SCHEMA
     """Its columns without headers and offsets."""
+    dictionaries: frozenset[str] = frozenset()
+    """Columns that are stored as dictionaries."""
     headers: bool = False
     holes: bool = False
     """Some offsets before `end` have no row, so the run stores the offsets."""
@@ -72,13 +83,18 @@ class _Partition:
 
     @property
     def kind(self) -> tuple[str, bool, bool]:
-        """Its schema follows from these; the first one has all of the base, in hex, and is empty for bytes."""
-        base = "" if self.base is RECORD_SCHEMA else ipc.schema_message(self.base).hex()
+        """Its schema follows from these; the first one has all of it in hex, and is empty for bytes."""
+        base = "" if self.base is RECORD_SCHEMA else ipc.schema_message(self.stored_schema).hex()
         return base, self.headers, self.holes
 
     @property
     def schema(self) -> pa.Schema:
         return run_schema(headers=self.headers, holes=self.holes, base=self.base)
+
+    @property
+    def stored_schema(self) -> pa.Schema:
+        """With its dictionaries."""
+        return dictionary_schema(self.schema, self.dictionaries)
 
     @property
     def is_empty(self) -> bool:
@@ -125,7 +141,8 @@ class WrittenSegment:
 class SegmentWriter:
     """Collects rows by partition and encodes them as one object.
 
-    batch_rows, batch_bytes:  a batch is closed when it reaches either (raw bytes); a larger row is a separate batch.
+    batch_rows, batch_bytes:  a batch is closed when it reaches either (raw bytes; `bytes_max`); a larger row is a
+                  separate batch.
     buffer_bytes: bytes kept in memory before the spool file is used.
     open_spool:   opens a buffered file to write and read (`TemporaryFile()`) on first use; None keeps everything in
                   memory.
@@ -213,7 +230,7 @@ class SegmentWriter:
         for partition in self._partitions.values():
             self._encode(partition)
         keys = sorted(key for key, partition in self._partitions.items() if partition.encoded or partition.holes)
-        by_kind = {self._partitions[key].kind: self._partitions[key].schema for key in keys}
+        by_kind = {self._partitions[key].kind: self._partitions[key].stored_schema for key in keys}
         schemas = sorted(by_kind)
         messages = [ipc.schema_message(by_kind[kind]) for kind in schemas]
         runs: list[Run] = []
@@ -257,10 +274,10 @@ class SegmentWriter:
         if headers and not into.headers:
             self._encode_again(into, headers=True, holes=into.holes)
         batch = self._placed(into, batch, offsets)
-        size = batch.nbytes
-        if into.rows + batch.num_rows <= self._batch_rows and into.bytes + size <= self._batch_bytes:
+        size, limit = batch.nbytes, bytes_max(into.base, self._batch_bytes)
+        if into.rows + batch.num_rows <= self._batch_rows and into.bytes + size <= limit:
             self._wait(into, batch, size)
-        elif into.bytes + size <= self._batch_bytes:
+        elif into.bytes + size <= limit:
             self._cut_by_rows(into, batch)
         else:
             self._cut(into, batch)
@@ -278,7 +295,7 @@ class SegmentWriter:
         assert schema_version(base) and schema_version(into.base), "a run has either bytes or data columns"
         if schema_version(base) < schema_version(into.base):
             return with_base(batch, into.base)
-        into.base, before = base, into.schema
+        before, into.base = into.stored_schema, base
         into.waiting = [with_base(waiting, base) for waiting in into.waiting]
         self._encode_again(into, headers=into.headers, holes=into.holes, before=before)
         return batch
@@ -303,11 +320,11 @@ class SegmentWriter:
 
     def _cut(self, into: _Partition, batch: pa.RecordBatch) -> None:
         """Fills batches up to their limits; the remaining rows wait."""
-        ends = np.cumsum(row_bytes(batch))
+        ends, limit = np.cumsum(row_bytes(batch)), bytes_max(into.base, self._batch_bytes)
         start = 0
         while start < batch.num_rows:
             done = int(ends[start - 1]) if start else 0
-            fitting = int(np.searchsorted(ends, done + self._batch_bytes - into.bytes, side="right")) - start
+            fitting = int(np.searchsorted(ends, done + limit - into.bytes, side="right")) - start
             count = min(self._batch_rows - into.rows, fitting, batch.num_rows - start)
             if count <= 0 and into.rows:
                 self._encode(into)
@@ -321,7 +338,7 @@ class SegmentWriter:
         into.rows += batch.num_rows
         into.bytes += size
         self._waiting_bytes += size
-        if into.rows >= self._batch_rows or into.bytes >= self._batch_bytes:
+        if into.rows >= self._batch_rows or into.bytes >= bytes_max(into.base, self._batch_bytes):
             self._encode(into)
 
     def _relieve(self) -> None:
@@ -347,7 +364,10 @@ class SegmentWriter:
 
     def _keep(self, partition: _Partition, batch: pa.RecordBatch) -> None:
         self._spill_if_above(self._buffer_bytes - ipc.raw_size(batch))
-        data = ipc.encode_batch(batch, self._options)
+        if not partition.encoded and partition.base is not RECORD_SCHEMA:
+            partition.dictionaries = worthwhile(batch)
+            partition.crc = crc32c(ipc.schema_message(partition.stored_schema))
+        data = ipc.encode_batch(with_dictionaries(batch, partition.dictionaries), self._options)
         times = micros(batch)
         offsets = self._offsets(partition, batch)
         encoded = _Encoded(
@@ -411,13 +431,14 @@ class SegmentWriter:
 
         before:  the schema that they were encoded by, if that has changed.
         """
-        message, old, had_holes = ipc.schema_message(before or partition.schema), partition.encoded, partition.holes
-        partition.headers, partition.holes, partition.encoded = headers, holes, []
+        message = ipc.schema_message(before or partition.stored_schema)
+        old, had_holes = partition.encoded, partition.holes
+        partition.headers, partition.holes, partition.encoded, partition.dictionaries = headers, holes, [], frozenset()
         partition.crc = crc32c(ipc.schema_message(partition.schema))
         for encoded in old:
             data = _load(_Part(encoded.data, encoded.spool_position, encoded.length, encoded.crc), self._spool)
             self._forget(encoded)
-            batch = ipc.decode_batch(message, data, ())
+            batch = plain(ipc.decode_batch(message, data, ()))
             if before is not None:
                 batch = with_base(batch, partition.base)
             if headers:

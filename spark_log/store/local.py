@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_log.errors import InvalidRequest, NoSpace, ObjectNotFound, StorageError, StorageUnavailable
+from spark_log.errors import AccessDenied, InvalidRequest, NoSpace, ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.store.base import Bytes, check_key, check_prefix, split_prefix
 
 TEMPORARY = ".tmp-"
@@ -36,6 +36,7 @@ CURES = {
     errno.EEXIST: "a file is in the way of a directory",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT)
+DENIED = (errno.EACCES, errno.EPERM)
 TRANSIENT = frozenset(
     (
         *(errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY),
@@ -256,6 +257,8 @@ class LocalStore:
             kind = StorageUnavailable if placed or error.errno in TRANSIENT else StorageError
             if not placed and error.errno in FULL:
                 kind = NoSpace
+            if not placed and error.errno in DENIED:
+                kind = AccessDenied
             raise kind(f"{self.root}/{key}: {error.strerror or error}{hint}") from error
 
 

@@ -15,7 +15,14 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from spark_log.errors import InvalidRequest, NoCredentials, ObjectNotFound, StorageError, StorageUnavailable
+from spark_log.errors import (
+    AccessDenied,
+    InvalidRequest,
+    NoCredentials,
+    ObjectNotFound,
+    StorageError,
+    StorageUnavailable,
+)
 from spark_log.store.base import Bytes, check_key, check_prefix, split_prefix
 from spark_log.store.fsspec_options import parse_json, typed_options
 from spark_log.store.transient import is_of_storage, is_transient
@@ -261,7 +268,7 @@ class FsspecStore:
                     "(in Spark: storage.key, storage.secret), so that tasks on other machines have them too"
                 ) from error
             if _is_denied(error):
-                raise StorageError(
+                raise AccessDenied(
                     f"{self.url}/{key}: access denied ({error}); check credentials and permissions"
                 ) from error
             if not is_of_storage(error):

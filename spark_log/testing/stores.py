@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from spark_log.clock import Clock
 from spark_log.errors import (
+    AccessDenied,
     NoCredentials,
     NoSpace,
     ObjectNotFound,
@@ -170,6 +171,7 @@ class ControlledStore(Wrapper):
     fail: the request fails with an unknown outcome.
     full: a write finds no space.
     keyless: the process has no credentials.
+    denied: it has some, which the storage refuses.
     slow SECONDS: a write takes this much longer.
     Any other text, or no file: the request is passed on.
     """
@@ -191,6 +193,8 @@ class ControlledStore(Wrapper):
             raise StorageUnavailable(f"{key}: the storage fails")
         if says == "keyless":
             raise NoCredentials(f"{key}: no credentials")
+        if says == "denied":
+            raise AccessDenied(f"{key}: access denied")
         if writes and says == "full":
             raise NoSpace(f"{key}: no space left; free some space")
         if writes and says.startswith("slow "):

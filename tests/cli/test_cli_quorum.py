@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
+import spark_log
+from spark_log.journal.log_format import parse_format
+from spark_log.journal.object_names import FORMAT_KEY
+from spark_log.node.quorum_state import Content
+from spark_log.node.root_snapshots import put_snapshot
 from spark_log.quorum.messages import Entry, Kind, Position
 from spark_log.quorum.ready import Persist
 from spark_log.quorum.voters import encode_voters
 from spark_log.quorum_node.directory import open_directory, parse_voters
+from spark_log.store.open import open_store
 from tests.cli.commands import Pylog
+from tests.processes import free_port
 
 VOTERS = parse_voters("1@aa,2@bb")
 
@@ -91,3 +98,37 @@ def test_damage_is_shown_behind_what_is_whole(pylog: Pylog, directory: Path) -> 
     assert "0000000001.log is damaged at position 0, and a unit follows" in pylog.refused(*verify)
     log.rename(directory / "0000000002.log")
     assert "damaged at position 0" in pylog.refused("metadata", "dump", str(directory))
+
+
+def test_a_directory_adopts_a_log_or_restores_it(tmp_path: Path) -> None:
+    """Nothing happens without --yes; each says what it has done, and may be repeated."""
+    with spark_log.connect(tmp_path / "log", create=True) as log:
+        log.append("t", [{"value": "x"}])
+        cluster, state = log.journal.cluster_id, log.journal.state
+    pylog, first, second = Pylog(tmp_path / "log"), str(tmp_path / "first"), str(tmp_path / "second")
+    for path in (first, second):
+        pylog.ok("quorum", "init", path, "--cluster-id", cluster, "--node", "1")
+    url = f"pylog://127.0.0.1:{free_port()}"
+    adopt = ("quorum", "adopt", first, "--voters", "2@bb", "--to", url)
+    restore = ("quorum", "restore", second, "--voters", "2@bb")
+    assert f"would close file://{tmp_path}/log, and move its metadata to {url}" in pylog.run(*adopt, "--dry-run").stderr
+    assert "this would close" in pylog.refused(*adopt)
+    assert "no quorum of it was lost" in pylog.refused(*restore, "--yes")
+    for _ in range(2):
+        assert f"which is closed: start the nodes of {url}" in pylog.ok(*adopt, "--yes")
+    assert str(info(pylog, tmp_path / "first")["voters"]).endswith(", 2@bb")
+    assert "give the URL of the storage" in Pylog(url).wrong(*adopt, "--yes")
+
+    store = open_store(str(tmp_path / "log"))
+    form = parse_format(store.get(FORMAT_KEY), store.url).of_quorum(url, "an-id")
+    store.put(FORMAT_KEY, (form.encode(),))
+    assert "has no copy of the metadata: give the directory of a lost node" in pylog.refused(*restore, "--yes")
+    put_snapshot(store, Content(state), "u")
+    assert "and lose its changes since the last copy" in pylog.refused(*restore)
+    for _ in range(2):
+        said = pylog.ok(*restore, "--yes")
+        assert f"has version {state.version} of the log, of 20" in said and "all later changes are lost; start" in said
+    third = str(tmp_path / "third")
+    pylog.ok("quorum", "init", third, "--cluster-id", cluster, "--node", "1")
+    assert "has version" in pylog.ok("quorum", "restore", third, "--from", first, "--yes")
+    assert "belongs to a quorum that was replaced" in pylog.refused(*restore, "--yes")

@@ -35,6 +35,8 @@ from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.model import LATEST, TopicPartition
 from spark_log.node import fenced_copies
 from spark_log.node.broker_duties import replicate_once
+from spark_log.node.copy_throttle import Pace
+from spark_log.node.fenced_copies import ATTEMPTS, FencedCopies
 from spark_log.node.health_findings import broker_findings
 from spark_log.node.replicator import Replicator
 from spark_log.node.root_answers import RootAnswers
@@ -244,6 +246,37 @@ def test_records_on_a_fenced_root_that_is_away_are_given_up_after_a_time(log: sp
     assert log.read("u").num_rows == 0
 
 
+def test_a_root_that_answers_after_failed_attempts_is_copied_from(log: spark_log.Log, tmp_path: Path) -> None:
+    """One attempt, or two, say little about a root, even if the time is over."""
+    log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
+    commit_on_leader(log, "u", ROWS)
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    (tmp_path / "broker1").rename(tmp_path / "away")
+    replicator = Replicator(log)
+    for _ in range(ATTEMPTS - 1):
+        replicator.round()
+        time.sleep(0.002)
+    assert ends(log, "u") == (0, 9)
+    (tmp_path / "away").rename(tmp_path / "broker1")
+    while ends(log, "u") != (9, 9):
+        replicator.round()
+    assert log.read("u").num_rows == 9
+
+
+def test_the_last_attempt_begins_when_the_time_is_over(
+    log: spark_log.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fenced_copies, "AGAIN_MS", 0)
+    commit_on_leader(log, "u", ROWS)
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    (tmp_path / "broker1").rename(tmp_path / "away")
+    fenced, (commit,) = FencedCopies(log.journal, Pace(log.journal.context.clock)), log.journal.refresh().pending
+    assert not fenced.have_failed(log.journal.state, commit, 0)
+    while not fenced.have_failed(log.journal.state, commit, 0):
+        fenced.round(log.journal.state)
+    assert not fenced.have_failed(log.journal.state, commit, log.journal.context.clock.monotonic_ms() + 1)
+
+
 def test_nothing_is_given_up_while_it_is_copied(
     log: spark_log.Log, roots: ControlledRoots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,14 +298,15 @@ def test_nothing_is_given_up_while_it_is_copied(
     assert log.read("u").num_rows == 9
 
 
-def test_a_process_without_a_key_gives_nothing_up(log: spark_log.Log, roots: ControlledRoots) -> None:
-    """Another one, which has the key, copies it."""
+@pytest.mark.parametrize("order", ["keyless", "denied"])
+def test_a_process_without_access_gives_nothing_up(log: spark_log.Log, roots: ControlledRoots, order: str) -> None:
+    """Another one, which has access, copies it."""
     log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
     commit_on_leader(log, "u", ROWS)
     log.journal.propose(FenceBroker(broker=1, reason="by hand"))
-    roots.order(1, "keyless")
+    roots.order(1, order)
     replicator = Replicator(log)
-    for _ in range(3):
+    for _ in range(ATTEMPTS + 1):
         replicator.round()
         time.sleep(0.002)
     assert ends(log, "u") == (0, 9)

@@ -14,6 +14,7 @@ from spark_log.errors import (
     InvalidReplicationFactor,
     InvalidRequest,
     NoReassignmentInProgress,
+    ReassignmentInProgress,
     UnknownTopicOrPartition,
 )
 from spark_log.metadata.replicas import copies_of
@@ -82,6 +83,20 @@ def test_what_cannot_be_moved_is_refused(log: Log) -> None:
         alter({TP: ["1"]})  # type: ignore[list-item]
     with pytest.raises(InvalidRequest, match="is not a TopicPartition"):
         alter({"t": [1]})  # type: ignore[dict-item]
+
+
+def test_another_list_replaces_a_move_unless_the_caller_forbids_it(log: Log) -> None:
+    """As in Kafka.  The same list again is not another one, so a call that is repeated succeeds."""
+    alter, other = log.admin.alter_partition_reassignments, TopicPartition("t", 1)
+    log.append("t", [{"value": "a", "partition": 0}])
+    alter({TP: [1, 2]}, replace=False)
+    alter({TP: [1, 2], other: [1, 2]}, replace=False)
+    with pytest.raises(ReassignmentInProgress, match=r"1 partition is being moved \(t-0\)"):
+        alter({TP: [2, 0], other: [2, 0]}, replace=False)
+    assert log.admin.list_partition_reassignments()[TP].replicas == (1, 2, 0)
+    alter({TP: [2, 0], other: [2, 0]})
+    assert log.admin.list_partition_reassignments()[TP].replicas == (2, 0, 1)
+    alter({TP: None}, replace=False)
 
 
 def test_writes_that_began_before_the_move_commit_in_their_order(log: Log, tmp_path: Path) -> None:

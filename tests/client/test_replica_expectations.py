@@ -88,14 +88,15 @@ def test_a_write_below_the_minimum_is_refused_and_leaves_no_hole(log: spark_log.
     assert read(log) == [(0, 0), (1, 1)]
 
 
-def test_a_process_without_a_key_fences_nobody(
-    log: spark_log.Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("order", "says"), [("keyless", "no credentials"), ("denied", "access denied")])
+def test_a_process_without_access_fences_nobody(
+    log: spark_log.Log, tmp_path: Path, caplog: pytest.LogCaptureFixture, order: str, says: str
 ) -> None:
-    """It writes and reads with the other roots, and says what it lacks.  One that has the key copies the rest."""
+    """It writes and reads with the other roots, and says what it lacks.  One that has access copies the rest."""
     log.admin.incremental_alter_configs({None: {"broker.session.timeout.ms": "100"}})
     append(log, 0)
     other = spark_log.connect(tmp_path / "log", durability="os")
-    ControlledRoots.of(other, tmp_path).order(1, "keyless")
+    ControlledRoots.of(other, tmp_path).order(1, order)
     append(other, 1)
     assert read(other) == [(0, 0), (1, 1)]
     prober = Prober(other)
@@ -103,6 +104,6 @@ def test_a_process_without_a_key_fences_nobody(
         prober.round(10_000)
         time.sleep(0.1)
     assert not log.journal.refresh().brokers[1].fenced
-    assert "the root of broker 1 is not checked: meta/broker.json: no credentials" in caplog.text
+    assert f"the root of broker 1 is not checked: meta/broker.json: {says}" in caplog.text
     Replicator(log).round()
     assert [copies.brokers for copies in log.journal.refresh().copies.values()] == [BROKERS]

@@ -11,6 +11,7 @@ import pytest
 
 from spark_log import Log, connect
 from spark_log.client.administering.brokers import fence_broker
+from spark_log.node import broker_prober
 from spark_log.node.broker_prober import Prober, ProbeReport
 from spark_log.node.replicator import Replicator
 from spark_log.testing.stores import ControlledStore
@@ -113,9 +114,13 @@ def test_a_disk_that_was_swapped_for_an_older_copy_is_fenced(log: Log, tmp_path:
     assert (folder_of(log, tmp_path, 2) / new).exists()
 
 
-@pytest.mark.parametrize("how", ["hang", "fail", "full"])
-def test_a_root_that_fails_is_fenced_after_the_session_timeout(log: Log, tmp_path: Path, how: str) -> None:
-    """Not earlier, and a hung root does not delay the checks of others."""
+@pytest.mark.parametrize("how", ["hang", "hang data/", "fail", "full"])
+def test_a_root_that_fails_is_fenced_after_the_session_timeout(
+    log: Log, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not earlier, and a hung root does not delay the checks of others.  Also if only reads of objects hang."""
+    monkeypatch.setattr(broker_prober, "DATA_MS", 0)
+    put(log, [0, 1, 2])
     orders, prober = control(log, tmp_path, 2), Prober(log)
     prober.round()
     orders.write_text(how)

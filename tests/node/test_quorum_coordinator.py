@@ -18,10 +18,17 @@ import pytest
 import spark_log
 from spark_log.cli.console.of_coordinator import pages_of
 from spark_log.clock import SystemClock
-from spark_log.errors import ClockSkewed, InconsistentClusterId, InvalidRequest, NotCoordinator, TopicAlreadyExists
+from spark_log.errors import (
+    ClockSkewed,
+    CoordinatorNotAvailable,
+    InconsistentClusterId,
+    InvalidRequest,
+    NotCoordinator,
+    TopicAlreadyExists,
+)
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Stores, run
-from spark_log.metadata.commands import AnyCommand, CreateTopic
+from spark_log.metadata.commands import AnyCommand, CreateTopic, UpdateFeature
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import ConnectionLimits, Connections
 from spark_log.node.maintain import Maintainer, maintain_once
@@ -141,6 +148,7 @@ def test_clients_see_what_commands_changed(tmp_path: Path) -> None:
             assert len(state.names) == 50 and node.coordinator.change_feed.has_changes(None, since)
             assert len(node.coordinator.after(since, state.version, 1 << 20)) == state.version - since
             await carry_out(node)  # a confirmation
+            assert await carry_out(node, UpdateFeature(name="metadata.version", level=4)) == [4]
 
     asyncio.run(scenario())
 
@@ -169,11 +177,15 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
         assert "no problems found" in command.ok("verify", "--deep")
         command.ok("maintain", "--dry-run")
         command.ok("maintain")
+        assert "nothing was written: the coordinator keeps the metadata" in command.ok("checkpoint")
         target = str(tmp_path / "elsewhere")
         assert "see docs/quorum.md" in command.wrong("move", target)
         for one in (("mirror", "set", target), ("repair", "--dry-run"), ("metadata", "dump")):
             assert "see docs/quorum.md" in command.refused(*one)
             assert "see docs/quorum.md" in storage.refused(*one)
+        new = str(tmp_path / "new")
+        storage.ok("quorum", "init", new, "--cluster-id", "a-cluster", "--node", "1")
+        assert "leads: the quorum is not lost" in storage.refused("quorum", "restore", new, "--yes")
         segment = next(file for file in (tmp_path / "records" / "data").rglob("*") if file.is_file())
         kept = segment.read_bytes()
         segment.write_bytes(kept[:-1])
@@ -259,6 +271,44 @@ def three_nodes(folder: Path) -> list[Config]:
     ]
 
 
+async def answered(nodes: Sequence[RunningNode], command: AnyCommand) -> tuple[RunningNode, Sequence[object]]:
+    """The node that leads, and its answer.  Nodes may elect at any moment."""
+    while True:
+        for node in nodes:
+            with suppress(NotCoordinator, CoordinatorNotAvailable):
+                return node, await carry_out(node, command)
+        await asyncio.sleep(0.01)
+
+
+def test_a_leader_without_a_majority_refuses_nothing(tmp_path: Path) -> None:
+    """Another node may lead and have the opposite: the refusal would not be true of the log."""
+
+    async def scenario() -> None:
+        keys, ports = tuple(ReplicaKey(number, f"directory-{number}") for number in (1, 2)), (free_port(), free_port())
+        found = []
+        for key, port, other in zip(keys, ports, reversed(ports), strict=True):
+            folder = tmp_path / key.directory
+            meta = Meta(cluster_id="a-cluster", node_id=key.id, directory_id=key.directory)
+            format_directory(str(folder / "a-cluster"), meta, keys)
+            peers = {3 - key.id: f"127.0.0.1:{other}"}
+            config = one_node(folder, node_id=key.id, listen=f"127.0.0.1:{port}", peers=peers, times=TIMES)
+            found.append(await start_quorum(replace(config, url=str(tmp_path / "records"))))
+        try:
+            await answered(found, create("a"))
+            leader, (refused,) = await answered(found, create("a", "another"))
+            assert isinstance(refused, TopicAlreadyExists)
+            for other_node in [node for node in found if node is not leader]:
+                found.remove(other_node)
+                await other_node.stop()
+            with pytest.raises(NotCoordinator):
+                await carry_out(leader, create("a", "another"))
+        finally:
+            for node in found:
+                await node.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_node_that_stops_rejects_commands(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(one_node(tmp_path)) as node:
@@ -321,7 +371,7 @@ def test_a_leader_with_a_wrong_clock_expires_nothing(tmp_path: Path) -> None:
 
 def test_a_log_with_its_metadata_is_not_taken_over(tmp_path: Path) -> None:
     spark_log.connect(tmp_path / "records").close()
-    with pytest.raises(InvalidRequest, match="which a quorum cannot take over yet"):
+    with pytest.raises(InvalidRequest, match="`pylog quorum adopt` moves that into a quorum"):
         asyncio.run(start_quorum(one_node(tmp_path)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,13 @@ from spark_log import Log
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
 from spark_log.model import ACKS_LEADER
+from spark_log.node import object_copying
 from spark_log.node.broker_copies import copies_wanted
 from spark_log.node.checked_copies import BadCopy, check_copy
 from spark_log.node.copy_throttle import pace_of
+from spark_log.node.hung_threads import HUNG_MAX
 from spark_log.node.replicator import Replicator
+from spark_log.testing.broker_roots import ControlledRoots
 from tests.node.replicated_logs import add_broker, brokers_of, create_topic, folder_of, group_of, put, replicated_log
 
 
@@ -234,3 +238,24 @@ def test_no_replica_leaves_the_isr_because_the_root_with_the_object_is_away(log:
     (tmp_path / "away").rename(tmp_path / "broker-1")
     replicator.round()
     assert group_of(log.journal.refresh()).isr == (0, 1, 2) and not log.journal.state.pending
+
+
+def test_a_root_that_hangs_with_each_object_keeps_few_threads(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it does: each round would leave some more.  Its objects are copied when it answers again."""
+    monkeypatch.setattr(object_copying, "STALLED_S", 0.05)
+    names = [put(log, [1]) for _ in range(4)]
+    roots = ControlledRoots.of(log, tmp_path / "orders")
+    roots.folder.mkdir()
+    roots.order(1, "hang data/")
+    rounds = 0
+    while (report := Replicator(log).round()) and not any("its root hangs" in problem for problem in report.problems):
+        rounds += 1
+    assert 1 < rounds <= HUNG_MAX
+    left = [one for one in threading.enumerate() if one.name == "pylog-copy"]
+    assert Replicator(log).round().problems and Replicator(log).round().problems
+    assert len([one for one in threading.enumerate() if one.name == "pylog-copy"]) <= len(left)
+    roots.order(1, "")
+    while brokers_of(log.journal.refresh(), names[0]) != (0, 1, 2):
+        Replicator(log).round()

@@ -218,6 +218,16 @@ def test_a_frame_that_is_used_again_sees_new_records(spark: SparkSession, url: s
     assert values(frame) == as_bytes(range(6))
 
 
+def test_a_frame_has_what_was_written_before_its_first_use(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """Spark's processes keep the log from the frame before, and look at it again."""
+    log.append("t", texts(2))
+    assert load(spark, url).count() == 2
+    frame = load(spark, url)
+    assert "value" in frame.columns
+    log.append("t", texts(3, 2))
+    assert frame.count() == load(spark, url).count() == 5
+
+
 def test_a_query_sees_one_version(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
     """A self-join and a union of two loads agree with themselves while others append."""
     log.append("t", texts(50))

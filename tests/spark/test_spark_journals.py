@@ -18,6 +18,7 @@ from spark_log.journal.journal import Journal
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Wrapper
+from tests.spark.driver import Frame, rows
 
 
 def location(path: Path) -> Location:
@@ -117,3 +118,22 @@ def test_a_journal_whose_refresh_failed_is_opened_again(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedVersion):
         kept.refreshed(key, pytest.fail)
     assert kept.get(key) is None
+
+
+def test_a_read_sees_the_log_that_is_there_now(tmp_path: Path) -> None:
+    """The process that plans it keeps the log from earlier reads: of an older copy by now, or of another log."""
+    url, copy = str(tmp_path / "log"), tmp_path / "copy"
+    log = spark_log.connect(url, durability="os")
+    log.create_topic(spark_log.NewTopic("t", 1))
+    log.append("t", [{"value": b"x"}])
+    shutil.copytree(url, copy)
+    log.append("t", [{"value": b"lost"}])
+    assert Frame(url).run() == rows("t-0", 0, 2)
+    shutil.rmtree(url)
+    shutil.copytree(copy, url)
+    assert Frame(url).run("2") == rows("t-0", 0, 1)
+    shutil.rmtree(url)
+    log = spark_log.connect(url, durability="os")
+    log.create_topic(spark_log.NewTopic("t", 1))
+    log.append("t", [{"value": b"x"} for _ in range(5)])
+    assert Frame(url).run("3") == rows("t-0", 0, 5)

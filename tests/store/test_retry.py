@@ -15,7 +15,7 @@ import spark_log
 from spark_log.client.producing.append import upload_rows
 from spark_log.client.producing.commit import PlainProducer
 from spark_log.client.reading.fetch import fetch
-from spark_log.errors import CommitUnknown, StorageError, StorageUnavailable
+from spark_log.errors import AccessDenied, CommitUnknown, StorageError, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.store.base import Bytes, Chunks, ObjectStore
 from spark_log.store.local import LocalStore
@@ -289,4 +289,5 @@ def test_errors_of_a_disk(tmp_path: Path, code: int, transient: bool) -> None:
     with pytest.raises(StorageError, match=os.strerror(code)) as raised:
         store.put("a", [b"x"])
     assert isinstance(raised.value, StorageUnavailable) == transient == raised.value.retriable
+    assert isinstance(raised.value, AccessDenied) == (code == errno.EACCES)
     assert not raised.value.maybe_applied

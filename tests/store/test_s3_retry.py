@@ -9,12 +9,12 @@ import boto3
 import pytest
 
 import spark_log
-from spark_log.errors import StorageError, StorageUnavailable
+from spark_log.errors import AccessDenied, StorageError, StorageUnavailable
 from spark_log.store.remote import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, FsspecStore
 from spark_log.store.retry import RETRY_MS, RetryingStore
 from spark_log.store.transient import is_of_storage, is_transient
 from spark_log.testing.clocks import ManualClock
-from tests.s3_server import BAD, BUSY, RESET, Faults, s3_server
+from tests.s3_server import BAD, BUSY, DENIED, RESET, Faults, s3_server
 
 KEYS = {"key": "key", "secret": "secret"}
 _numbers = itertools.count()
@@ -113,6 +113,14 @@ def test_a_bad_request_is_raised_immediately(store: FsspecStore, faults: Faults)
     with pytest.raises(StorageError, match="makes no sense") as raised:
         retrying.put("a", [b"x"])
     assert not raised.value.retriable and faults.asked == 1
+
+
+def test_a_request_that_the_bucket_denies_is_told(store: FsspecStore, faults: Faults) -> None:
+    """Unlike an error of the bucket, it says nothing about others."""
+    faults.fail("GET", "/log/a", 1000, DENIED)
+    with pytest.raises(AccessDenied, match="a: access denied .*check credentials and permissions"):
+        RetryingStore(store, ManualClock()).get("a")
+    assert faults.asked == 1
 
 
 def test_a_bug_is_not_the_storage_s(store: FsspecStore) -> None:

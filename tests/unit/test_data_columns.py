@@ -88,7 +88,7 @@ def test_topics_of_different_schemas_need_a_choice() -> None:
         loaded(TWO)
     assert loaded(TWO, value_format="json")[1] == "value"
     assert loaded(TWO, columns="id,amount,topic") == ["id", "amount", "topic"]
-    with pytest.raises(InvalidRequest, match="there is no column 'reason'; possible are key, id, amount, topic"):
+    with pytest.raises(InvalidRequest, match="there is no column 'reason'; the columns are key, id, amount, topic"):
         loaded(TWO, columns="reason")
     with pytest.raises(InvalidRequest, match="'orders' has a schema and topic 'plain' has none: read both as bytes"):
         loaded({**ORDERS, **versions(plain=[])})
@@ -139,7 +139,7 @@ REFUSED = [
     ("price DOUBLE", ORDERS, {}, "no column 'price' in topic 'orders'; its data columns are id, amount"),
     ("amount STRING", ORDERS, {}, "column 'amount' of topic 'orders' is BIGINT, not STRING"),
     ("reason STRING", TWO, {}, "no column 'reason' in topic 'orders'"),
-    ("price DOUBLE", versions(orders=[]), {}, "there is no column 'price'; possible are key, value"),
+    ("price DOUBLE", versions(orders=[]), {}, "there is no column 'price'; the columns are key, value"),
     ("timestamp TIMESTAMP_NTZ", ORDERS, {}, "column 'timestamp' is timestamp, not timestamp_ntz"),
     ("place STRUCT<lat: DOUBLE NOT NULL>", ORDERS, {}, "excludes nulls inside it"),
     ("value STRUCT<id: BIGINT>, amount BIGINT", ORDERS, {}, "'amount' cannot be beside it"),
@@ -171,7 +171,7 @@ def test_a_type_that_no_topic_has_is_refused() -> None:
 
 def test_the_progress_of_groups_has_no_data_columns() -> None:
     """It has its own reader."""
-    with pytest.raises(InvalidRequest, match="there is no column 'price'; possible are key, value"):
+    with pytest.raises(InvalidRequest, match="there is no column 'price'; the columns are key, value"):
         record_schema(frame("price DOUBLE"))
 
 

@@ -96,6 +96,7 @@ STORAGE_TOOLS = {
     "spark_log.journal.topic_feed",
     "spark_log.node.mirror",
     "spark_log.node.move",
+    "spark_log.node.quorum_founding",
     "spark_log.node.quorum_log",
     "spark_log.node.quorum_root",
     "spark_log.node.repair",
@@ -106,7 +107,7 @@ STORAGE_TOOLS = {
 }
 """`Journal.open` opens one; a feed and a served log send changes to the coordinator in the same way; five check, repair
 or copy the files of the storage; a quorum marks the folder of its records as one without metadata, and
-keeps claims there; a task that finds a pin opens no log."""
+keeps claims there, also one that has taken the log over; a task that finds a pin opens no log."""
 
 
 FRONTS = {"spark_log.client.administering.erasure"}

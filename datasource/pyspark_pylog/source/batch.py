@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_pylog.driver_log import tell
-from pyspark_pylog.open_log import journal_of, patiently, planned_log
+from pyspark_pylog.open_log import journal_to_read, patiently, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.source.data_columns import planned_data
@@ -72,7 +72,7 @@ class LogReader(DataSourceReader):
                 yield from read_pinned(partition, query, self.schema, self.options)
 
     def _planned(self) -> Sequence[InputPartition]:
-        journal = journal_of(self.options.location)
+        journal = journal_to_read(self.options.location)
         ranges, reads = self._plan(journal)
         data = planned_data(journal.state, reads, self.schema, self.options)
         dealt, log = deal_out(reads, self.options), planned_log(self.options.location, journal)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from pyspark_pylog.driver_log import tell
-from pyspark_pylog.open_log import journal_of, patiently, planned_log
+from pyspark_pylog.open_log import journal_of, journal_to_read, patiently, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.planned_log import PlannedLog
@@ -70,7 +70,7 @@ class ProgressReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         with plain_errors():
             tell(self.options.notes)
-            journal = patiently(lambda: journal_of(self.options.location), self.options, SystemClock())
+            journal = patiently(lambda: journal_to_read(self.options.location), self.options, SystemClock())
             records = self._records(progress_of(journal.state), journal.context.clock.now_ms())
             log = planned_log(self.options.location, journal)
             return [RecordsTask(log, records, fixed=is_fixed(self.options, _partitions(self.options)))]

@@ -125,7 +125,7 @@ def _chosen(name: str, fields: Sequence[pa.Field]) -> pa.Field:
     found = next((field for field in fields if field.name.casefold() == name.casefold()), None)
     if found is None:
         raise InvalidRequest(
-            f"option columns: there is no column {name!r}; possible are {_listed(field.name for field in fields)}"
+            f"option columns: there is no column {name!r}; the columns are {_listed(field.name for field in fields)}"
         )
     return found
 
@@ -200,7 +200,7 @@ def _found(versions: Versions, field: pa.Field, *, in_struct: bool) -> str:
 def _column(topic: str, schemas: Sequence[TopicSchema], field: pa.Field, *, in_struct: bool) -> str:
     if not schemas:
         raise InvalidRequest(
-            f"schema: there is no column {field.name!r}; possible are {', '.join(TYPES)}, because topic {topic!r} has no "
+            f"schema: there is no column {field.name!r}; the columns are {', '.join(TYPES)}, because topic {topic!r} has no "
             "schema"
         )
     newest = schemas[0].columns

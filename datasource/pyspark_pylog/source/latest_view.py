@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_pylog.driver_log import notice, tell
-from pyspark_pylog.open_log import journal_of, patiently, planned_log
+from pyspark_pylog.open_log import journal_to_read, patiently, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.source.data_columns import check_reads, planned_data
@@ -77,7 +77,7 @@ class LatestReader(DataSourceReader):
         return LatestTask(task.number, task.log, reads, from_first(view, reads), data=task.data)
 
     def _planned(self) -> Sequence[InputPartition]:
-        journal = journal_of(self.options.location)
+        journal = journal_to_read(self.options.location)
         state, ranges, view = self._plan(journal)
         data = planned_data(state, view, self.schema, self.options)
         at_once = self.options.parallelism or cores()

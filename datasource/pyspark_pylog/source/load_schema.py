@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import StructType
 
-from pyspark_pylog.open_log import kept_journal, patiently
+from pyspark_pylog.open_log import journal_to_read, patiently
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.source.data_columns import Versions, columns_of_load, versions_of
 from pyspark_pylog.source.ranges import topics_asked_for
@@ -26,7 +26,7 @@ def _versions(options: ReadOptions) -> Versions:
     if options.of_progress:
         return {}
     try:
-        state = patiently(lambda: kept_journal(options.location).newest, options, SystemClock())
+        state = patiently(lambda: journal_to_read(options.location, peek=True).newest, options, SystemClock())
     except NoLog:
         return {}
     return versions_of(state, topics_asked_for(options, state.names))

@@ -47,7 +47,7 @@ def record_schema(schema: StructType) -> pa.Schema:
     found = arrow_schema(schema)
     for field in found:
         if field.name not in TYPES or pa.types.is_struct(field.type):
-            raise InvalidRequest(f"schema: there is no column {field.name!r}; possible are {', '.join(TYPES)}")
+            raise InvalidRequest(f"schema: there is no column {field.name!r}; the columns are {', '.join(TYPES)}")
     return found
 
 

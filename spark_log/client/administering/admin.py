@@ -464,19 +464,27 @@ class Admin:
         reassignments: Mapping[TopicPartition, Iterable[int] | None],
         *,
         allow_replication_factor_change: bool = True,
+        replace: bool = True,
     ) -> None:
         """Give partitions other replicas, or cancel that.  Returns before their records are moved.
 
         New records are put to the new replicas immediately.  `pylog maintain`, `pylog replicate` or a coordinator moves
-        the older ones.  Another list while a partition moves replaces the first one.
+        the older ones.  As in Kafka, another list while a partition moves replaces the first one.
 
         reassignments:  broker ids by partition, the preferred leader first; None: back to the replicas that the
                         partition had before it began to move.
         allow_replication_factor_change:  False: reject a list of another length.
-        Raises UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor; NoReassignmentInProgress if
-        there is nothing to cancel; InvalidRequest for fewer replicas than `min.insync.replicas`.
+        replace:        False: reject another list for a partition that moves.
+        Raises UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor, ReassignmentInProgress;
+        NoReassignmentInProgress if there is nothing to cancel; InvalidRequest for fewer replicas than
+        `min.insync.replicas`.
         """
-        broker_views.alter_reassignments(self._journal, reassignments, keeps_factor=not allow_replication_factor_change)
+        broker_views.alter_reassignments(
+            self._journal,
+            reassignments,
+            keeps_factor=not allow_replication_factor_change,
+            keeps_moves=not replace,
+        )
 
     def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None

@@ -209,7 +209,11 @@ def elect_leaders(
 
 
 def alter_reassignments(
-    journal: Journal, wanted: Mapping[TopicPartition, Iterable[int] | None], *, keeps_factor: bool
+    journal: Journal,
+    wanted: Mapping[TopicPartition, Iterable[int] | None],
+    *,
+    keeps_factor: bool,
+    keeps_moves: bool,
 ) -> None:
     """Give partitions other replicas, or cancel that."""
     partition_keys("alter_partition_reassignments", wanted)
@@ -220,7 +224,8 @@ def alter_reassignments(
         brokers = None if replicas is None else _broker_ids(tp, replicas)
         changes.append(NewReplicas(*key, brokers, 0 if row is None else row.version))
     if changes:
-        journal.propose(AlterReassignments(partitions=tuple(changes), keeps_factor=keeps_factor))
+        command = AlterReassignments(partitions=tuple(changes), keeps_factor=keeps_factor, keeps_moves=keeps_moves)
+        journal.propose(command)
 
 
 def _broker_ids(tp: TopicPartition, replicas: Iterable[int]) -> tuple[int, ...]:

@@ -15,6 +15,8 @@ MOVED = "moved to "
 """The same, when it can only be opened in its new place."""
 ARRIVED = "moved"
 """The address under which a move takes the log over in its new place, before it releases the log there."""
+QUORUM = "pylog://"
+"""A URL that begins with this is that of a quorum: a log that moves there leaves its objects where they are."""
 RECOVERED_AS = "recovered"
 """The address under which a recovery takes a mirror over, before it releases the mirror."""
 
@@ -33,18 +35,20 @@ def moved_to(held: Leadership) -> str:
 
 def closed_error(url: str) -> LogMoved:
     """The error of a process that changes a log during the last seconds of a move."""
+    again = "start the nodes, or run `pylog quorum adopt`" if url.startswith(QUORUM) else f"run `pylog move {url}`"
     return LogMoved(
         f"the log is being moved to {url}, and cannot be changed until then: wait some seconds. If the move has died, "
-        f"run `pylog move {url}` again, or `pylog move --cancel`",
+        f"{again} again, or `pylog move --cancel`",
         url=url,
     )
 
 
 def moved_error(url: str) -> LogMoved:
     """The error of a process that used the log in its former place."""
+    how = "by" if url.startswith(QUORUM) else "with the URL that you have or by"
     return LogMoved(
-        f"the log was moved to {url} while this process had it open: nothing was changed; open it again, with the URL that "
-        f"you have or by `spark_log.connect({url!r})`, and with it its producers and consumers",
+        f"the log was moved to {url} while this process had it open: nothing was changed; open it again, {how} "
+        f"`spark_log.connect({url!r})`, and with it its producers and consumers",
         url=url,
     )
 
@@ -57,14 +61,14 @@ def check_is_here(held: Leadership) -> None:
         raise moved_error(url)
 
 
-def check_can_move(state: State) -> None:
-    """Raises InvalidRequest for a log with a coordinator, with brokers, or of an older level."""
+def check_can_move(state: State, url: str) -> None:
+    """Raises InvalidRequest for a log with a coordinator, of an older level, or with brokers if its objects move."""
     if held := state.coordinator.address:
         raise InvalidRequest(
             f"the coordinator at {held} has the log: stop it, move the log, and start it with the new URL; if it crashed, "
             "run `pylog cluster release --force` first"
         )
-    if any(broker != OWN_BROKER for broker in state.brokers):
+    if not url.startswith(QUORUM) and any(broker != OWN_BROKER for broker in state.brokers):
         raise InvalidRequest(
             "a log with brokers cannot be moved: move its partitions to broker 0 by `pylog topic alter TOPIC "
             "--replication-factor 1`, remove the brokers, and add them again afterwards"
@@ -97,7 +101,7 @@ def decide_take_over(state: State, expected: int, address: str, host: str, clust
             epoch=held.epoch,
         )
     if address.startswith(MOVING):
-        check_can_move(state)
+        check_can_move(state, address.removeprefix(MOVING))
     new = r.TakeOverRecord(epoch=expected + 1, address=address, host=host, cluster_id=cluster_id)
     return Decision((new,), new.epoch)
 

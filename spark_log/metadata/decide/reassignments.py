@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from spark_log.errors import InvalidReplicationFactor, NoReassignmentInProgress, UnknownTopicOrPartition
+from spark_log.errors import (
+    InvalidReplicationFactor,
+    NoReassignmentInProgress,
+    ReassignmentInProgress,
+    UnknownTopicOrPartition,
+)
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.replicas import (
@@ -32,12 +37,17 @@ class NewReplicas(NamedTuple):
     """Of the reassignment to cancel.  A retry succeeds if it is cancelled."""
 
 
-def decide_reassign(state: State, wanted: Sequence[NewReplicas], *, keeps_factor: bool = False) -> Decision[int]:
+def decide_reassign(
+    state: State, wanted: Sequence[NewReplicas], *, keeps_factor: bool = False, keeps_moves: bool = False
+) -> Decision[int]:
     """Give partitions other replicas.  The reply is how many have changed.
 
+    As in Kafka, another list for a partition that moves replaces the first one, and None cancels it.
+
     keeps_factor:  reject a list of another length.
-    Raises UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor; InvalidRequest for fewer
-    replicas than `min.insync.replicas`; NoReassignmentInProgress for a cancellation of nothing.
+    keeps_moves:   reject another list for a partition that moves.
+    Raises UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor, ReassignmentInProgress;
+    InvalidRequest for fewer replicas than `min.insync.replicas`; NoReassignmentInProgress.
     """
     changed = []
     for one in wanted:
@@ -50,8 +60,22 @@ def decide_reassign(state: State, wanted: Sequence[NewReplicas], *, keeps_factor
             changed.append(r.Replicas(*key, replicas))
     if not changed:
         return Decision((), 0)
+    if keeps_moves:
+        cancelled = {(one.topic_id, one.partition) for one in wanted if one.replicas is None}
+        check_not_moving(state, {(one.topic_id, one.partition) for one in changed} - cancelled)
     check_level(state)
     return Decision((r.ReassignRecord(partitions=tuple(changed)),), len(changed))
+
+
+def check_not_moving(state: State, keys: Iterable[TopicKey]) -> None:
+    """Raises ReassignmentInProgress if some of these partitions move."""
+    found = [f"{state.topics[key[0]].name}-{key[1]}" for key in sorted(keys) if is_moving(state, key)]
+    if found:
+        named = ", ".join([*found[:3], *(["…"] if found[3:] else [])])
+        raise ReassignmentInProgress(
+            f"{counted(len(found), 'partition')} {'is' if len(found) == 1 else 'are'} being moved ({named}): wait until "
+            "`pylog reassign list` is empty, or give --additional, which gives partitions that move another target"
+        )
 
 
 def _check_there(state: State, key: TopicKey) -> None:

@@ -16,7 +16,7 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
@@ -24,6 +24,8 @@ from spark_log.testing.coordinator_sim.mutations import MUTATIONS
 from spark_log.testing.coordinator_sim.run import simulate
 from spark_log.testing.sim.run import Result
 
+Over = Callable[..., Iterable[Result]]
+"""`map`, in one process or in several."""
 TRIES = 500
 """Number of seeds within which a missing rule has to be noticed."""
 SAID_EVERY = 200
@@ -51,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(args: argparse.Namespace, over: type[map[Result]]) -> int:
+def _run(args: argparse.Namespace, over: Over) -> int:
     if args.mutations:
         return max(_hunt(over, name, args.first) for name in MUTATIONS)
     seeds = range(args.first, args.first + args.seeds)
@@ -77,7 +79,7 @@ def _report(results: Iterable[Result], mutation: str) -> int:
     return int(bool(broken) != bool(mutation))
 
 
-def _hunt(over: type[map[Result]], mutation: str, first: int) -> int:
+def _hunt(over: Over, mutation: str, first: int) -> int:
     """Run seeds with a mutation until one notices it; 1 if none does."""
     for result in over(partial(simulate, mutation=mutation), range(first, first + TRIES)):
         if result.violation:

@@ -6,11 +6,10 @@ The product has no switches for this.  A mutation replaces functions of its modu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from spark_log.errors import NotLeaderOrFollower
-from spark_log.metadata.checkpoint_format import decode_checkpoint
 from spark_log.metadata.records import decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.node.pending_commands import PendingCommands
@@ -83,14 +82,9 @@ async def _immediately(self: QuorumCoordinator, leader: Leader) -> None:
 # --------------------------------------------------------------------------------------------------------------- reads
 
 
-async def _unconfirmed(self: QuorumCoordinator, asked: PendingCommands) -> None:
-    asked.complete()
-
-
-def _restored_beside(self: QuorumState, pieces: Iterator[bytes]) -> None:
-    _, _, data = b"".join(pieces).partition(b"\n")
-    self.pipeline.state = decode_checkpoint(data, "a snapshot")
-    self._restored()
+async def _unconfirmed(self: QuorumCoordinator, asked: list[PendingCommands]) -> None:
+    self._done.extend(asked)
+    self._publish_soon()
 
 
 def _forgets_nothing(self: PendingAppends, end: int) -> None:
@@ -134,10 +128,7 @@ MUTATIONS = {
         (Patch(QuorumCoordinator, "_until_caught_up", _immediately),),
     ),
     "reads_unconfirmed": Mutation(
-        "a confirmed read waits for a majority", (Patch(QuorumCoordinator, "_confirm", _unconfirmed),)
-    ),
-    "restored_beside": Mutation(
-        "a snapshot replaces the records that are remembered", (Patch(QuorumState, "restore", _restored_beside),)
+        "a confirmed read, and a refusal, wait for a majority", (Patch(QuorumCoordinator, "_confirm", _unconfirmed),)
     ),
     "own_clock": Mutation("a leader's clock is near that of the others", (Patch(VoterClocks, "bounded", _own_clock),)),
     "replay_diverges": Mutation("all nodes replay alike", (Patch(QuorumState, "apply", _applied_twice),)),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from spark_log.errors import StorageUnavailable
 from spark_log.groups.group import GroupConfig
 from spark_log.journal.served_log import ServedMetadata
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.server import Server
@@ -100,6 +101,10 @@ class Links:
 
     def problems(self) -> dict[int, str | None]:
         return {}
+
+    def levels(self) -> dict[int, int]:
+        level = SUPPORTED[METADATA_VERSION]
+        return {node.key.id: level for node in self._node.world.others(self._node) if node.runs}
 
     async def flush(self) -> None:
         await asyncio.sleep(0.02)

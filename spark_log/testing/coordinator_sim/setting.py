@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +16,6 @@ from spark_log.metadata.commands import CreateTopic, SetConfigs
 from spark_log.metadata.replay import next_version
 from spark_log.metadata.state import State
 from spark_log.quorum.messages import ReplicaKey
-from spark_log.quorum.ready import Config
 from spark_log.testing.coordinator_sim.links import SimulatedLinks
 from spark_log.testing.coordinator_sim.network import Network
 from spark_log.testing.coordinator_sim.nodes import SimulatedNode
@@ -25,7 +23,7 @@ from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS
 from spark_log.testing.sim.content import PlainCodec
 from spark_log.testing.sim.oracle import Oracle
-from spark_log.testing.sim.setting import Simulation
+from spark_log.testing.sim.setting import UPGRADE, Simulation
 from spark_log.testing.sim.world import FaultRates, Violation, World
 
 Result = TypeVar("Result")
@@ -34,8 +32,6 @@ WAIT_MS = 8_000
 """How long a client waits for a coordinator."""
 CLOCK_MS = 2_000
 """The clock of a leader may be so far from the right time."""
-ALONE_MS = Config().fetch_timeout_ms * 3 // 2
-"""A leader that no majority has asked for so long does not lead."""
 SIZES = (1, 2, 3, 3, 3, 3, 4, 5)
 
 
@@ -43,8 +39,7 @@ class QuorumOracle(Oracle):
     """With what a quorum promises in addition.
 
     same        all nodes have the same batch at a version, and the state that all batches up to it make
-    refused     a refusal is true of the log, at a version that its client had seen or at a later one, and not of a
-                version that was replaced before a leader that is alone has to notice that
+    refused     a refusal is true of the log, at a version that was the newest one while the client waited, or later
     monotonic   no view of a process is older than its last one
     """
 
@@ -57,22 +52,12 @@ class QuorumOracle(Oracle):
         elif self.state.version and epoch != self._leads:
             raise Violation(f"led: a {type(record).__name__} was written with epoch {epoch}, {self._leads} leads")
 
-    def __init__(self, *values: Any) -> None:
-        super().__init__(*values)
-        self.final_ms = [0]
-        """When each version became final."""
-
-    def written(self, key: str, content: Any, decided: State | None, now: int) -> None:
-        super().written(key, content, decided, now)
-        if len(self.final_ms) < len(self.states):
-            self.final_ms.append(now)
-
     def check_refusal(self, decide: DecisionRule, error: SparkLogError, seen: int, asked: int, now: int) -> None:
         """
         seen:   the version of the client's view.
-        asked:  when the client asked for the first time.
+        asked:  the newest version when the client asked for the first time.
         """
-        start = max(seen, bisect_right(self.final_ms, asked - ALONE_MS) - 1)
+        start = max(seen, asked)
         for state in self.states[start:]:
             for time in (state.time, now, now - CLOCK_MS, now + CLOCK_MS):
                 if _refusal(decide, state, time) is type(error):
@@ -195,11 +180,13 @@ class QuorumSimulation(Simulation):
         return view
 
     def propose(self, view: Any, commands: Sequence[Proposal], context: Context | None = None) -> Steps[Any]:
-        waiting, asked = [command for command in commands if not command.done], self.now
+        waiting, asked = [command for command in commands if not command.done], self.oracle.state.version
         after = self._checked((yield from self.log.propose(view, commands)), view)
         for command in waiting:
             error = command.error
-            if error is not None and not error.maybe_applied and not isinstance(error, CoordinatorNotAvailable):
+            if error is None or error.maybe_applied or isinstance(error, CoordinatorNotAvailable):
+                continue
+            if command.decide is not UPGRADE:  # which may be refused for a node
                 self.oracle.check_refusal(command.decide, error, view.state.version, asked, self.now)
         return after
 

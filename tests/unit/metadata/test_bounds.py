@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from immutables import Map
 
 from spark_log.metadata.checkpoint_format import encode_checkpoint
 from spark_log.metadata.decide.groups import decide_commit_offsets, decide_delete_offsets
+from spark_log.metadata.decide.schemas import decide_set_schema
 from spark_log.metadata.decide.topics import decide_delete_topic, decide_trim
 from spark_log.metadata.decide.transactions import decide_init_producer
 from spark_log.metadata.decide.upkeep import decide_expire, decide_fence
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
+from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.records import FeatureLevelRecord
 from spark_log.metadata.replay import FORMER_HOLDERS, TIMES_PER_AGE
 from spark_log.metadata.state import State
 from tests.unit.metadata.history import History, positions
 
+RECORD = Path(__file__).parents[3] / "docs" / "decisions" / "0052-dropped-objects.md"
 DAY = 86_400_000
 IDENTITIES_DAYS = 90
 """streaming.identity.retention.ms: the longest that anything is remembered."""
@@ -28,6 +35,8 @@ def live_through_a_day(log: History, topic: str, day: int) -> None:
     log.do(lambda state, now: decide_init_producer(state, f"txn:{day}"))
     short = log.create(f"day-{day}")
     log.commit((short, 0, 5))
+    log.do(lambda state, now: decide_set_schema(state, f"day-{day}", short, "a int"))
+    log.do(lambda state, now: decide_set_schema(state, f"day-{day}", short, "a int, b string"))
     for group in (f"g{day}", f"h{day}"):
         log.do(lambda state, now, group=group: decide_commit_offsets(state, (positions(group, short, 3),)))
         log.do(lambda state, now, group=group: decide_commit_offsets(state, (positions(group, topic, 3),)))
@@ -47,7 +56,7 @@ def sizes(state: State) -> dict[str, int]:
     found = {
         field: len(value)
         for field in State.__dataclass_fields__
-        if isinstance(value := getattr(state, field), Map | tuple)
+        if isinstance(value := getattr(state, field), Map | LayeredMap | tuple)
     }
     found["entries"] = sum(len(part.entries) for part in state.partitions.values())
     found["positions"] = sum(len(group.offsets) for group in state.groups.values())
@@ -58,6 +67,7 @@ def sizes(state: State) -> dict[str, int]:
 def test_after_the_longest_retention_nothing_grows_any_more() -> None:
     """Days of the same work: the state is as large on day 240 as on day 120."""
     log, found, bytes_of = History(), {}, {}
+    log.write(FeatureLevelRecord(name=METADATA_VERSION, level=SUPPORTED[METADATA_VERSION]))
     topic = log.create()
     for day in range(240):
         live_through_a_day(log, topic, day)
@@ -79,3 +89,11 @@ def test_versions_with_their_times_are_about_as_many_as_steps_of_the_fence() -> 
         if number % 50 == 0:
             log.do(decide_fence)
     assert TIMES_PER_AGE * 0.9 <= len(log.state.times) <= TIMES_PER_AGE * 1.2
+
+
+def test_the_record_says_what_bounds_each_part_of_the_state() -> None:
+    """A new part is added there, and to the days above if it can be."""
+    bounds = RECORD.read_text().partition("## What bounds the rest")[2]
+    assert [
+        field for field in sizes(State()) if f"`{field}`" not in bounds and field not in ("entries", "positions")
+    ] == []

@@ -9,10 +9,12 @@ import pytest
 from spark_log.errors import AuthenticationFailed, InconsistentClusterId, InvalidRequest, SparkLogError
 from spark_log.net.quorum_handshake import (
     ADDRESS,
+    LEVEL,
     SOURCE,
     Identity,
     check_request,
     check_secret,
+    level_of,
     parse_key,
     reply_headers,
     request_headers,
@@ -30,6 +32,7 @@ def test_a_node_introduces_itself() -> None:
     assert check_request(request_headers(ONE, 2, SECRET), TWO, SECRET) == ONE
     assert voters_of(reply_headers(TWO, (ONE.key, TWO.key))) == (ONE.key, TWO.key)
     assert voters_of(reply_headers(TWO, ())) == ()
+    assert [level_of(headers) for headers in (reply_headers(replace(TWO, level=4), ()), {}, {LEVEL: "x"})] == [4, 0, 0]
 
 
 @pytest.mark.parametrize(

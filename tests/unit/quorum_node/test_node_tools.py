@@ -13,6 +13,7 @@ from spark_log.errors import (
     RequestTimedOut,
     SparkLogError,
 )
+from spark_log.node.voter_levels import check_nodes_understand
 from spark_log.quorum.leading import Change
 from spark_log.quorum.messages import EMPTY, ReplicaKey
 from spark_log.quorum.voters import check_quorum
@@ -124,3 +125,19 @@ def test_a_voter_that_runs_with_another_directory_is_a_problem() -> None:
     assert found[2] is not None and "it runs with the directory id other, and the voter has d2" in found[2]
     assert found[3] == "its address is not known: add it to the peers of this node" and found[4] is None
     assert voter_problems((TWO,), {2: None}, {2: "d2"}) == {2: None}
+
+
+def test_a_level_that_a_node_does_not_understand_is_refused() -> None:
+    """Also while a voter is away: it may run an older pylog."""
+    levels = {one.id: 4 for one in LEADS.voters}
+    check_nodes_understand(4, replace(LEADS, levels=levels))
+    first, *_, last = sorted(levels)
+    with pytest.raises(
+        InvalidRequest, match=f"level 4 of metadata.version: node {first} supports level 3; update pylog"
+    ):
+        check_nodes_understand(4, replace(LEADS, levels={**levels, first: 3}))
+    del levels[last]
+    with pytest.raises(
+        InvalidRequest, match=f"level 4 of metadata.version: node {last} is not connected; update pylog"
+    ):
+        check_nodes_understand(4, replace(LEADS, levels=levels))

@@ -1,0 +1,59 @@
+"""Threads of copies that hang with a root: a process leaves a limited number of them behind.
+
+A request to a root cannot be cancelled, so a copy that makes no progress is given up, and its thread is left alone.  A
+root may answer checks from a cache, and hang with each object that is read from it.  Each round of copying would then
+leave more threads, for as long as the process runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, TypeAlias
+
+from spark_log.journal.broker_roots import Roots
+from spark_log.journal.fork_safety import renew_after_fork
+from spark_log.node.daemon_tasks import Task
+
+HUNG_MAX = 8
+"""With so many threads that hang, nothing is copied to or from a root until one of them ends."""
+
+Root: TypeAlias = tuple[str, int, int]
+"""Cluster id, broker and epoch: a root that has returned may be another mount, whatever hangs in the former one."""
+
+
+class HungThreads:
+    """Those of this process.  Thread-safe."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child: threads belong to the parent."""
+        self._lock = threading.Lock()
+        self._tasks: dict[Root, list[Task[Any]]] = {}
+
+    def add(self, root: Root, task: Task[Any]) -> None:
+        """Note a task that waits for a root, and is left alone."""
+        with self._lock:
+            self._tasks[root] = [*self._alive(root), task]
+
+    def are_many(self, root: Root) -> bool:
+        """Whether no further request may be made to a root now."""
+        with self._lock:
+            return len(self._alive(root)) >= HUNG_MAX
+
+    def _alive(self, root: Root) -> list[Task[Any]]:
+        alive = [task for task in self._tasks.pop(root, ()) if not task.ended]
+        if alive:
+            self._tasks[root] = alive
+        return alive
+
+
+hung_threads = HungThreads()
+
+
+def root_of(roots: Roots, broker: int) -> Root:
+    """The present root of a broker."""
+    known = roots.brokers.get(broker)
+    return roots.cluster_id, broker, 0 if known is None else known.epoch

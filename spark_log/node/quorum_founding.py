@@ -1,0 +1,251 @@
+"""The first state of a quorum that continues a log: one whose metadata is on storage, or whose nodes are lost.
+
+One directory gets the state, as a snapshot with the voters.  The other voters are empty, and fetch it.
+
+`adopt_log` closes the log on storage by the first record of a move (`move.py`), whose host is the one directory that
+may continue it.  The quorum writes the second one, `end_adoption`, when a majority has the state: then nobody can
+cancel any more.  Then `meta/format` names the quorum.
+
+A quorum that is founded has an id, in its snapshots and in `meta/format`.  A leader with another one does not lead: it
+belongs to a quorum that was given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spark_log.clock import Clock
+from spark_log.collector_pause import collector_paused
+from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest, NoLog
+from spark_log.journal.journal import Journal
+from spark_log.journal.log_format import Format, parse_format
+from spark_log.journal.object_names import DATA, FORMAT_KEY
+from spark_log.metadata.checkpoint_format import folded
+from spark_log.metadata.decide.coordinators import MOVED, MOVING, QUORUM, check_can_move, moved_to, moving_to
+from spark_log.metadata.records import decode_batch, first_line
+from spark_log.metadata.replay import replay
+from spark_log.metadata.state import Leadership, State
+from spark_log.net.address import parse_target
+from spark_log.node.move import check_on_its_way
+from spark_log.node.quorum_state import Content, parse_snapshot
+from spark_log.node.root_snapshots import newest_snapshot
+from spark_log.quorum.messages import EMPTY, Kind, Position, ReplicaKey
+from spark_log.quorum.ready import Restored
+from spark_log.quorum.voters import Voters, key_text, voters_text
+from spark_log.quorum_node.directory import DataDirectory
+from spark_log.store.base import ObjectStore
+
+EPOCHS_APART = 1_000_000
+"""More elections than the former quorum had after its last copy: the epochs of a restored log are above all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Founded:
+    """A directory with the state of a log."""
+
+    version: int
+    time_ms: int
+    """Of the last change that it has."""
+    missing: int = 0
+    """Objects that the state names, and that are not in the log's own root."""
+
+
+# --------------------------------------------------------------------------------------------------------------- adopting
+
+
+def adopt_log(journal: Journal, directory: DataDirectory, voters: Voters, url: str) -> Founded:
+    """Close a log on storage, and give its state to a directory.  If this is killed, run it again.
+
+    journal:    opened without a link to a coordinator.
+    directory:  formatted without voters, and empty.
+    voters:     of the quorum, this directory among them.
+    url:        of the quorum, for clients.
+    Raises InvalidRequest if the log or the directory cannot be used.
+    """
+    restored = check_adopt(journal, directory, voters, url)
+    held = journal.state.coordinator
+    if _continues(directory, restored, held):
+        return Founded(journal.state.version, journal.state.time)
+    if not moving_to(held):
+        journal.take_over(held.epoch, MOVING + url, host=key_text(directory.meta.key))
+    state = journal.state
+    content = Content(state, journal.view.head, journal.context.unique())
+    _begin(directory, voters, content, state.coordinator.epoch)
+    return Founded(state.version, state.time)
+
+
+def check_adopt(journal: Journal, directory: DataDirectory, voters: Voters, url: str) -> Restored:
+    """The content of the directory.  Raises as `adopt_log` does, and changes nothing."""
+    where, meta = journal.metadata.url, directory.meta
+    if not url.startswith(QUORUM):
+        raise InvalidRequest(f"{url} is not the URL of the nodes for clients, as in {QUORUM}host:9550,host2:9550")
+    parse_target(url)
+    _check_cluster(meta.cluster_id, journal.cluster_id, where)
+    _check_voters(meta.key, voters)
+    restored, held = directory.disk.load(), journal.refresh().coordinator
+    if check_on_its_way(journal, url):
+        if held.host != key_text(meta.key):
+            raise InvalidRequest(
+                f"the directory {held.host} adopts {where} already: run the command there again; if it is lost, run "
+                "`pylog move --cancel` first"
+            )
+        if _continues(directory, restored, held):
+            return restored
+        if moved_to(held):
+            raise InvalidRequest(f"{where} is in the quorum at {url} already")
+    else:
+        check_can_move(journal.state, url)
+    check_empty(directory, restored)
+    return restored
+
+
+def _continues(directory: DataDirectory, restored: Restored, held: Leadership) -> bool:
+    """Whether the directory has the state of this adoption already, or has a later one."""
+    if moved_to(held):
+        return restored.snapshot != EMPTY
+    return bool(moving_to(held)) and restored.snapshot != EMPTY and _is_stored(directory, restored, held)
+
+
+def _is_stored(directory: DataDirectory, restored: Restored, held: Leadership) -> bool:
+    return stored_content(directory, restored).state.coordinator == held
+
+
+def end_adoption(store: ObjectStore, state: State, form: Format, clock: Clock, founding: str) -> Format:
+    """The log on storage can only be opened in the quorum from now on.  For the leader, when a majority has the state.
+
+    state:  of the quorum, before its first batch.
+    Raises InvalidRequest if the adoption was cancelled, or another one has begun.
+    """
+    journal = Journal.open(store, create=False, clock=clock)
+    held, ours = journal.refresh().coordinator, state.coordinator
+    url = moving_to(ours)
+    if held == ours and url:
+        journal.take_over(held.epoch, MOVED + url, host=held.host)
+    elif not url or held.epoch != ours.epoch + 1 or moved_to(held) != url:
+        raise InvalidRequest(
+            f"{store.url} has a log with its metadata, and this quorum does not continue it: was its adoption cancelled? "
+            "Format the directories again, and run `pylog quorum adopt`, or serve that log without --quorum"
+        )
+    ended = form.of_quorum(url, founding)
+    store.put(FORMAT_KEY, (ended.encode(),))
+    return ended
+
+
+def check_is_adopted(store: ObjectStore) -> None:
+    """Raises InvalidRequest for a log on storage that no quorum is adopting."""
+    held = Journal.open(store, create=False).state.coordinator
+    if not (moving_to(held) or moved_to(held)).startswith(QUORUM):
+        raise InvalidRequest(
+            f"{store.url} has a log with its metadata: `pylog quorum adopt` moves that into a quorum; or give the nodes "
+            "another, empty folder, or serve that log without --quorum"
+        )
+
+
+# -------------------------------------------------------------------------------------------------------------- restoring
+
+
+def restore_log(
+    store: ObjectStore, directory: DataDirectory, voters: Voters, founding: str, source: DataDirectory | None = None
+) -> Founded:
+    """Begin another quorum for a log that has lost its nodes.  If this is killed, run it again.
+
+    store:      of the records.
+    directory:  as for `adopt_log`.
+    founding:   a random id for the quorum.
+    source:     a directory of a lost node that can still be read; None: the newest copy on the storage.
+    Raises InvalidRequest if the directory cannot be used, NoLog if there is no copy, CorruptObject.
+    """
+    restored, form = check_restore(store, directory, voters)
+    if restored.snapshot == EMPTY:
+        content = _copy_of(store) if source is None else stored_content(source, source.disk.load())
+        content = content._replace(founding=founding)
+        store.put(FORMAT_KEY, (form.of_quorum(form.quorum, founding).encode(),))
+        _begin(directory, voters, content, content.state.coordinator.epoch + EPOCHS_APART)
+    else:
+        content = stored_content(directory, restored)
+    state = content.state
+    return Founded(state.version, state.time, _missing(store, state))
+
+
+def check_restore(store: ObjectStore, directory: DataDirectory, voters: Voters) -> tuple[Restored, Format]:
+    """The content of the directory, and of `meta/format`.  Raises InvalidRequest, and changes nothing."""
+    form = parse_format(store.get(FORMAT_KEY), store.url)
+    if not form.quorum:
+        raise InvalidRequest(f"{store.url} has a log with its metadata: no quorum of it was lost")
+    _check_cluster(directory.meta.cluster_id, form.cluster_id, store.url)
+    _check_voters(directory.meta.key, voters)
+    restored = directory.disk.load()
+    if restored.snapshot == EMPTY:
+        check_empty(directory, restored)
+    elif stored_content(directory, restored).founding != form.founding:
+        raise InvalidRequest(f"{key_text(directory.meta.key)} belongs to a quorum that was replaced: format it again")
+    return restored, form
+
+
+def _copy_of(store: ObjectStore) -> Content:
+    found = newest_snapshot(store)
+    if found is None:
+        raise NoLog(
+            f"{store.url} has no copy of the metadata: give the directory of a lost node that can still be read"
+        )
+    return found
+
+
+def _missing(store: ObjectStore, state: State) -> int:
+    """Objects that were deleted after the copy, or are on the roots of other brokers."""
+    there = set(store.list(DATA))
+    return sum(name not in there for name in state.objects)
+
+
+# ---------------------------------------------------------------------------------------------------------------- for both
+
+
+def check_empty(directory: DataDirectory, restored: Restored) -> None:
+    """Raises InvalidRequest for a directory with a state, entries or voters."""
+    if restored.snapshot != EMPTY or restored.entries or restored.voters:
+        raise InvalidRequest(
+            f"the directory {key_text(directory.meta.key)} is used by a quorum already: format an empty one, by `pylog quorum "
+            "init` without voters"
+        )
+
+
+def _check_cluster(own: str, cluster_id: str, where: str) -> None:
+    if own != cluster_id:
+        raise InconsistentClusterId(
+            f"{where} has the log {cluster_id}, and the directory belongs to the cluster {own}: format it with "
+            f"--cluster-id {cluster_id}"
+        )
+
+
+def _check_voters(own: ReplicaKey, voters: Voters) -> None:
+    if len({voter.id for voter in voters}) < len(voters) or own not in voters:
+        raise InvalidRequest(
+            f"voters: {voters_text(voters)} is not one directory for each node, {key_text(own)} among them"
+        )
+
+
+def _begin(directory: DataDirectory, voters: Voters, content: Content, epoch: int) -> None:
+    """
+    epoch:  of the snapshot: the quorum's leaders have higher ones.
+    """
+    with collector_paused():
+        compact = content._replace(state=folded(content.state))
+    directory.disk.begin_with(Position(epoch=epoch, offset=compact.state.version), voters, compact.pieces())
+
+
+def stored_content(directory: DataDirectory, restored: Restored) -> Content:
+    """The state after everything that a directory has, committed or not: its replies may have been sent."""
+    where = f"the directory {key_text(directory.meta.key)}"
+    if restored.snapshot == EMPTY and not restored.entries:
+        raise CorruptObject(f"{where} has no state")
+    content = Content(State())
+    if restored.snapshot != EMPTY:
+        content = parse_snapshot(directory.disk.read_state(restored.snapshot), where)
+    for data in _batches(restored):
+        content = content._replace(state=replay(content.state, decode_batch(data, where)), head=first_line(data))
+    return content
+
+
+def _batches(restored: Restored) -> Iterable[bytes]:
+    return (one.data for one in restored.entries if one.kind is Kind.DATA and one.offset >= restored.snapshot.offset)

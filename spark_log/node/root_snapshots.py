@@ -1,0 +1,132 @@
+"""Copies of a quorum's metadata beside the records, from which a log survives the loss of all nodes.
+
+The leader writes one every few minutes.  It has the form of a node's snapshot, under a name that begins with the epoch
+of the leader: a quorum that replaces another one has higher epochs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from spark_log.clock import Clock
+from spark_log.collector_pause import collector_paused
+from spark_log.errors import CorruptObject, ObjectNotFound, SparkLogError
+from spark_log.journal.object_names import SNAPSHOTS, snapshot_key
+from spark_log.metadata.checkpoint_format import folded
+from spark_log.node.quorum_state import Content, parse_snapshot
+from spark_log.quorum.messages import Position
+from spark_log.quorum.snapshot_format import encode_snapshot, read_state
+from spark_log.settings import cluster_config
+from spark_log.store.base import ObjectStore
+from spark_log.threads import SYSTEM_THREADS, Threads
+
+KEPT = 2
+LOOK_S = 1.0
+REST = 50
+"""A snapshot that takes a second is followed by so many seconds without one."""
+logger = logging.getLogger("spark_log")
+
+
+def put_snapshot(store: ObjectStore, content: Content, unique: str) -> str:
+    """Write a snapshot, read it back, and delete all but the newest two; returns its name.
+
+    Raises CorruptObject if the storage returns other bytes than were put.
+    """
+    with collector_paused():
+        compact = content._replace(state=folded(content.state))
+    end = Position(epoch=compact.state.coordinator.epoch, offset=compact.state.version)
+    data = b"".join(encode_snapshot(end, (), compact.pieces()))
+    name = snapshot_key(end.epoch, end.offset, unique)
+    store.put(name, (data,))
+    if store.get(name) != data:
+        raise CorruptObject(f"{store.url}/{name} cannot be read back as it was written")
+    names = store.list(SNAPSHOTS)
+    store.delete(names[: names.index(name) + 1][:-KEPT])
+    return name
+
+
+def newest_snapshot(store: ObjectStore) -> Content | None:
+    """The newest one that can be read; None if there is none.  Raises CorruptObject if none of them can be read."""
+    damage = None
+    for name in reversed(store.list(SNAPSHOTS)):
+        try:
+            data = store.get(name)
+            pieces = read_state(partial(_part, data), len(data), name)
+            return parse_snapshot(pieces, name)
+        except ObjectNotFound:
+            continue  # a leader has deleted it meanwhile
+        except CorruptObject as error:
+            logger.error("%s/%s cannot be used: %s", store.url, name, error)
+            damage = damage or error
+    if damage is not None:
+        raise damage
+    return None
+
+
+def _part(data: bytes, start: int, length: int) -> bytes:
+    return data[start : start + length]
+
+
+class RootSnapshots:
+    """Written by the leader, in a thread."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        unique: Callable[[], str],
+        final: Callable[[], Content],
+        may_write: Callable[[], bool],
+        threads: Threads = SYSTEM_THREADS,
+    ) -> None:
+        """
+        final:      the newest final state; called in the thread.
+        may_write:  whether the folder still belongs to this quorum.  False: another one has replaced it.
+        """
+        self._store, self._clock, self._unique = store, clock, unique
+        self._final, self._may_write = final, may_write
+        self._threads = threads
+        self._version = -1
+        """Of the last one."""
+        self.is_current_ms = clock.monotonic_ms()
+        """When a snapshot last had the newest version."""
+        self._next_ms = -1.0
+
+    def begin(self, stop: threading.Event) -> None:
+        """Write them until the event is set."""
+        self._threads.start(partial(self._keep, stop), "pylog-root-snapshots")
+
+    def _keep(self, stop: threading.Event) -> None:
+        while not stop.wait(LOOK_S):
+            try:
+                self.look()
+            except SparkLogError as error:
+                logger.warning("no snapshot was written to %s: %s", self._store.url, error)
+
+    def look(self) -> None:
+        """Write a snapshot, if it is due."""
+        version, now_ms = self._final().state.version, self._clock.monotonic_ms()
+        if version == self._version:
+            self.is_current_ms = now_ms
+        elif now_ms >= self._next_ms:
+            self.write()
+
+    def metric(self) -> str:
+        """How long the newest copy has lacked changes."""
+        age_s = (self._clock.monotonic_ms() - self.is_current_ms) / 1000
+        name, what = "pylog_quorum_copy_age_seconds", "Since when the copy on the storage lacks changes."
+        return f"# HELP {name} {what}\n# TYPE {name} gauge\n{name} {age_s:.1f}\n"
+
+    def write(self) -> None:
+        """Write a snapshot now, unless the folder belongs to another quorum."""
+        content, began_ms = self._final(), self._clock.monotonic_ms()
+        interval_ms = cluster_config(content.state.configs, "metadata.log.max.snapshot.interval.ms")
+        self._next_ms = began_ms + interval_ms  # also after an error
+        if self._may_write():
+            put_snapshot(self._store, content, self._unique())
+            self._version, self.is_current_ms = content.state.version, began_ms
+            took_ms = self._clock.monotonic_ms() - began_ms
+            self._next_ms = began_ms + max(interval_ms, REST * took_ms)

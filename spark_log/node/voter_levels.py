@@ -1,0 +1,22 @@
+"""A level of the log that every node of a quorum understands.  Pure."""
+
+from __future__ import annotations
+
+from spark_log.errors import InvalidRequest
+from spark_log.metadata.features import METADATA_VERSION
+from spark_log.quorum_node.node_status import NodeStatus
+
+
+def check_nodes_understand(level: int, status: NodeStatus) -> None:
+    """Raises InvalidRequest if a voter, or another node that is connected, would end at a record of this level.
+
+    status:  of the leader.
+    """
+    levels, voters = status.levels, {voter.id for voter in status.voters}
+    older = [f"node {node} supports level {levels[node]}" for node in sorted(levels) if levels[node] < level]
+    away = [f"node {node} is not connected" for node in sorted(voters - set(levels))]
+    if older or away:
+        raise InvalidRequest(
+            f"the log cannot be raised to level {level} of {METADATA_VERSION}: {', '.join([*older, *away])}; update pylog "
+            "on all nodes, start them, and try again, or remove voters that are gone"
+        )
