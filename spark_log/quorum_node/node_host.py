@@ -29,11 +29,12 @@ class NodeHost:
     threads: Threads = SYSTEM_THREADS
     """For work that waits, such as upkeep."""
 
-    def __init__(self, open_files: Callable[[str], LocalFiles] = LocalFiles) -> None:
+    def __init__(self, open_files: Callable[[str], LocalFiles] = LocalFiles, clock: Clock | None = None) -> None:
         """
         open_files:  makes the operations on the files of a directory.
+        clock:       None: the system's.
         """
-        self.clock: Clock = SystemClock()
+        self.clock: Clock = clock or SystemClock()
         self._open_files = open_files
 
     def monotonic_s(self) -> float:

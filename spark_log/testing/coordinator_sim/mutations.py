@@ -67,7 +67,6 @@ def _kept(self: Pipeline[Any], index: int) -> list[Any]:
 
 async def _leads_immediately(self: QuorumCoordinator, leader: Leader) -> None:
     await self._until_caught_up(leader)
-    await self._prepare()
     try:
         self.node.begin_append(self._take_over_batch(leader.epoch))
     except NotLeaderOrFollower:
