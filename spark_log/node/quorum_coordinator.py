@@ -374,24 +374,23 @@ class QuorumCoordinator:
             asked.give_up(self.not_leading())
         elif not asked.commands:
             self._spawn(self._confirm([asked]))
-        elif (error := self._level_problem(asked)) is not None:
-            asked.give_up(error)
         elif len(self._waiting) >= QUEUE_MAX:
             asked.give_up(CoordinatorNotAvailable(f"the queue is full: {QUEUE_MAX} requests"))
         else:
+            self._refuse_levels(asked)
             if not self._waiting:
                 self._loop.call_soon(self._decide_waiting)
             self._waiting.append(asked)
 
-    def _level_problem(self, asked: PendingCommands) -> InvalidRequest | None:
+    def _refuse_levels(self, asked: PendingCommands) -> None:
+        """Other commands of the request may come from other threads of the client, and continue."""
         status = self.node.status()
-        try:
-            for command in asked.commands:
-                if isinstance(command.decide, UpdateFeature) and status is not None:
+        for command in asked.commands:
+            if isinstance(command.decide, UpdateFeature) and status is not None:
+                try:
                     check_nodes_understand(command.decide.level, status)
-        except InvalidRequest as error:
-            return error
-        return None
+                except InvalidRequest as error:
+                    command.error, command.done = error, True
 
     async def _confirm(self, asked: list[PendingCommands]) -> None:
         """Complete requests that wrote nothing: the state on which they were decided has everything that was
@@ -455,6 +454,7 @@ class QuorumCoordinator:
         """A batch is too large: decide its requests one by one."""
         for one in asked:
             one.reset()
+            self._refuse_levels(one)
             if len(asked) > 1:
                 self._decide([one])
             else:
