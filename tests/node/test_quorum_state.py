@@ -11,7 +11,7 @@ from spark_log.metadata.records import Batch, CreateTopicRecord, decode_batch, e
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.quorum_pipeline import Offer
-from spark_log.node.quorum_state import LEFT_FOR_THE_LOOP, QuorumState
+from spark_log.node.quorum_state import HELD_MAX, HELD_S, LEFT_FOR_THE_LOOP, STATES_MAX, QuorumState
 
 MANY = {f"data/{1:016x}/{number:016x}.seg": ObjectRow(5000, 1000, 1) for number in range(11_000)}
 """Objects that a snapshot puts into columns."""
@@ -71,3 +71,24 @@ def test_a_state_that_is_too_far_ahead_keeps_its_rows() -> None:
     before = node.state.final
     node.run_waiting()
     assert node.state.final is before
+
+
+def test_a_version_that_a_query_reads_is_kept() -> None:
+    """For an hour after it was last asked for, and only so many of them; others are forgotten when they are old."""
+    node = Node()
+    node.apply(1)
+    first = node.state.final
+    node.state.hold(first.version, 0.0)
+    node.apply(1)
+    node.apply(STATES_MAX)
+    assert node.state.state_at(first.version) is first and node.state.state_at(first.version + 1) is None
+    newest = node.state.final.version
+    for version in range(newest - HELD_MAX + 2, newest + 1):
+        node.state.hold(version, 1.0)
+    assert node.state.state_at(first.version) is first
+    node.state.hold(newest - HELD_MAX + 1, HELD_S - 1)
+    assert node.state.state_at(first.version) is None
+    node.apply(STATES_MAX)
+    assert node.state.state_at(newest) is not None
+    node.state.hold(newest + 1, HELD_S + 2)
+    assert node.state.state_at(newest) is None
