@@ -421,7 +421,7 @@ class Server:
         asked: ClaimRequest = decode(body, ClaimRequest, "the request")
         await self._check(asked.cluster_id)
         if asked.value is not None:
-            self._quotas.note_change(grant.name, time.monotonic())
+            self._quotas.note_change(grant.name, self._monotonic_s())
         value = await self._claims.ask(asked)
         self._leader.check_leads(changed=asked.value is not None)
         return _answer(ClaimReply(value=None if value is None else value.decode()))

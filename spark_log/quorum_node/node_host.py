@@ -8,12 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from random import Random, SystemRandom
-from ssl import SSLContext
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.net.quorum_handshake import Identity
-from spark_log.net.quorum_links import Connect, QuorumLinks
+from spark_log.net.quorum_links import Connect, QuorumLinks, Tls
 from spark_log.net.quorum_port import QuorumPort, Tools
 from spark_log.quorum.voters import Voters
 from spark_log.quorum.wire import Received
@@ -73,7 +72,7 @@ class NodeHost:
         self,
         me: Identity,
         secret: str,
-        tls: SSLContext | None,
+        tls: Tls,
         peers: Mapping[int, str],
         *,
         refused: Callable[[int], None],

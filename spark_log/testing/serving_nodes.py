@@ -9,10 +9,9 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from spark_log.clock import SystemClock
@@ -41,16 +40,17 @@ class ServingNodes:
     def __init__(
         self,
         folder: Path,
-        count: int = 3,
+        ports: Sequence[int],
         between: Callable[[int, int, str], str] = lambda source, target, address: address,
         skew_ms: Callable[[int], int] = lambda node: 0,
     ) -> None:
         """
+        ports:    two for each node.
         between:  the address under which the first node reaches the second.
         skew_ms:  how far the clock of a node is ahead.
         """
         self.folder, self._skew_ms = folder, skew_ms
-        ports = free_ports(2 * count)
+        count = len(ports) // 2
         self.addresses = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports[:count], 1)}
         """For clients."""
         listens = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports[count:], 1)}
@@ -143,14 +143,6 @@ class ServingNodes:
         """Of the leader."""
         found = self.health(self.leader())
         return found.epoch if found is not None else 0
-
-
-def free_ports(count: int) -> list[int]:
-    found = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(one.getsockname()[1]) for one in found]
-    for one in found:
-        one.close()
-    return ports
 
 
 if __name__ == "__main__":

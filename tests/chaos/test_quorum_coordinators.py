@@ -26,6 +26,7 @@ from spark_log.errors import SparkLogError
 from spark_log.testing.quorum_process import wait_until
 from spark_log.testing.serving_nodes import ServingNodes
 from spark_log.testing.tcp_proxy import TcpProxies
+from tests.processes import free_port
 
 ROUNDS = int(os.environ.get("QUORUM_ROUNDS", "0"))
 SKEW_MS = 5 * 365 * 86_400_000
@@ -71,7 +72,7 @@ class Setting:
     """Nodes, a proxy for each directed pair, and writers."""
 
     def __init__(self, folder: Path, proxies: TcpProxies, skew_ms: Callable[[int], int] = lambda node: 0) -> None:
-        self.nodes = ServingNodes(folder, between=proxies.between, skew_ms=skew_ms)
+        self.nodes = ServingNodes(folder, [free_port() for _ in range(6)], between=proxies.between, skew_ms=skew_ms)
         self.proxies = proxies
         self.nodes.start()
         self.writers = [Writer(self.nodes.url, name) for name in ("a", "b")]
