@@ -17,7 +17,7 @@ from spark_log.testing.crash_files import Crash, CrashFiles
 
 
 class Schedule(Protocol):
-    """What makes time pass."""
+    """Makes time pass."""
 
     now: int
     """Milliseconds."""

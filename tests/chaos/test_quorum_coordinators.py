@@ -91,7 +91,7 @@ class Setting:
             self.proxies.set(*pair)
 
     def check(self) -> None:
-        """What was acknowledged is there, once, and in its order; all nodes have it."""
+        """Each acknowledged record is there, once, and in its order; all nodes have it."""
         for writer in self.writers:
             writer.stop()
         found = [one for writer in self.writers for one in writer.found]

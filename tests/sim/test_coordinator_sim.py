@@ -12,6 +12,8 @@ from spark_log.testing.coordinator_sim.run import simulate
 SEEDS = 6
 NOTICED_IN = {
     "answered_when_offered": 0,
+    "begins_behind": 6,
+    "leads_immediately": 27,
     "own_clock": 6,
     "replay_diverges": 0,
 }

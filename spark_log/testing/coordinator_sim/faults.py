@@ -1,4 +1,4 @@
-"""What goes wrong with nodes and networks, while clients use the log."""
+"""Faults of nodes and networks, while clients use the log."""
 
 from __future__ import annotations
 

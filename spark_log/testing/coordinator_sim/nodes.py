@@ -59,7 +59,7 @@ class Directory(NamedTuple):
     disk: Disk
 
     def close(self) -> None:
-        """There is no lock."""
+        """Nothing is locked."""
 
 
 class Port:

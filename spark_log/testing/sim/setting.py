@@ -84,7 +84,7 @@ class Simulation:
         self._start(rng.choice((1, 4, 12)), rng.choice((1, 2, 3)))
 
     def _choose(self, seed: int) -> None:
-        """What the last digits of a seed decide."""
+        """The choices that the last digits of a seed make."""
         self.codec: Codec = SegmentCodec() if seed % SEGMENTS_EVERY == SEGMENTS_EVERY - 1 else PlainCodec()
         self.together = seed >= TOGETHER_FROM and seed % 2 == 1
         self.peeks = self.together or seed % 10 in PEEKS_IN
