@@ -1,4 +1,4 @@
-"""Coordinators on a quorum as processes, for tests and benchmarks: as `pylog serve --quorum`, with a clock that is wrong.
+"""Coordinators on a quorum as processes, as `pylog serve --quorum`, for tests and benchmarks.  Clocks may be wrong.
 
 python -m spark_log.testing.serving_nodes FILE SKEW_MS      the configuration of `pylog serve`, and its clock
 """

@@ -26,8 +26,9 @@ class Schedule(Protocol):
 
 
 class ProcessLoop:
-    """The event loop of a process, as much of one as coroutines use.  All that is ready runs at one moment; a timer is a
-    call of the schedule.
+    """The event loop of a process, as much of one as coroutines use.
+
+    All that is ready runs at one moment; a timer is a call of the schedule.
     """
 
     def __init__(self, schedule: Schedule, failed: Callable[[BaseException], None], ahead_ms: int = 0) -> None:
