@@ -40,7 +40,7 @@ from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Steps, Stores, run
-from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration, UpdateFeature
+from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
 from spark_log.metadata.decide.upkeep import bootstrap_records
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.projection import Delta, Holdings, delta
@@ -62,7 +62,7 @@ from spark_log.node.quorum_log import FinalLog, QuorumLog
 from spark_log.node.quorum_pipeline import Offer
 from spark_log.node.quorum_state import AnyOffer, Content, QuorumState
 from spark_log.node.root_snapshots import RootSnapshots
-from spark_log.node.voter_levels import check_nodes_understand
+from spark_log.node.voter_levels import refuse_levels
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
 from spark_log.quorum_node.node_config import NodeConfig
@@ -385,20 +385,10 @@ class QuorumCoordinator:
         elif len(self._waiting) >= QUEUE_MAX:
             asked.give_up(CoordinatorNotAvailable(f"the queue is full: {QUEUE_MAX} requests"))
         else:
-            self._refuse_levels(asked)
+            refuse_levels(asked.commands, self.node.status())
             if not self._waiting:
                 self._loop.call_soon(self._decide_waiting)
             self._waiting.append(asked)
-
-    def _refuse_levels(self, asked: PendingCommands) -> None:
-        """Other commands of the request may come from other threads of the client, and continue."""
-        status = self.node.status()
-        for command in asked.commands:
-            if isinstance(command.decide, UpdateFeature) and status is not None:
-                try:
-                    check_nodes_understand(command.decide.level, status)
-                except InvalidRequest as error:
-                    command.error, command.done = error, True
 
     async def _confirm(self, asked: list[PendingCommands]) -> None:
         """Complete requests that wrote nothing: the state on which they were decided has everything that was
@@ -462,7 +452,7 @@ class QuorumCoordinator:
         """A batch is too large: decide its requests one by one."""
         for one in asked:
             one.reset()
-            self._refuse_levels(one)
+            refuse_levels(one.commands, self.node.status())
             if len(asked) > 1:
                 self._decide([one])
             else:
@@ -542,14 +532,19 @@ class QuorumCoordinator:
             except NotLeaderOrFollower as error:
                 logger.info("this node does not lead: %s", error)
                 return
-            except Exception as error:
-                logger.error("this node cannot lead: %s", error, exc_info=not isinstance(error, SparkLogError))
-                self._obstacle = str(error) or type(error).__name__
+            except Exception as error:  # noqa: BLE001  it is logged, and tried again
+                self._note_obstacle(error)
                 await self.node.hand_over()
                 await asyncio.sleep(RETRY_S)
             else:
                 self._begin(leader)
                 return
+
+    def _note_obstacle(self, error: Exception) -> None:
+        """It is tried again and again, and logged once."""
+        before, self._obstacle = self._obstacle, str(error) or type(error).__name__
+        if self._obstacle != before:
+            logger.error("this node cannot lead: %s", error, exc_info=not isinstance(error, SparkLogError))
 
     async def _until_caught_up(self, leader: Leader) -> None:
         """Wait for the entries of earlier leaders, before this node leads for the first time: before they are applied,
