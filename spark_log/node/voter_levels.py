@@ -27,8 +27,9 @@ def check_nodes_understand(level: int, status: NodeStatus) -> None:
 
 
 def refuse_levels(commands: Iterable[Proposal], status: NodeStatus | None) -> None:
-    """Reject the commands that raise the level too far for the nodes of a quorum.  The others of a request may come from
-    other threads of the client, and continue.
+    """Reject commands that raise the level too far for the nodes of a quorum.
+
+    The others of a request may come from other threads of the client, and continue.
     """
     for command in commands:
         if isinstance(command.decide, UpdateFeature) and status is not None:
