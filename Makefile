@@ -73,6 +73,7 @@ sim: setup
 chaos: setup
 	$(BIN)/python -m tests.spark.random_runs --jobs 2 --seeds $(or $(SEEDS),200)
 	$(BIN)/python -m tests.spark.random_runs --engine spark --seeds $(or $(SPARK_SEEDS),2)
+	QUORUM_ROUNDS=$(or $(QUORUM_ROUNDS),50) $(BIN)/python -m pytest -q tests/chaos/test_quorum_coordinators.py -k random
 
 bench: setup
 	set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file; done
