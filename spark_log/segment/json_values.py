@@ -110,12 +110,12 @@ def json_or_errors(
     try:
         return pa.array(rows, kind), errors
     except (pa.ArrowException, OverflowError):
-        errors |= {row: text for row, value in enumerate(rows) if (text := _unfit(value, kind))}
+        errors |= {row: reason for row, value in enumerate(rows) if (reason := _unfit(value, kind))}
         return pa.array([None if row in errors else value for row, value in enumerate(rows)], kind), errors
 
 
 def _unfit(value: Any, kind: pa.DataType) -> str:
-    """What is wrong with a value whose parts have the right Python types; empty: nothing."""
+    """Why a value whose parts have the right Python types is not of the type; empty if it is."""
     try:
         pa.array([value], kind)
     except (pa.ArrowException, OverflowError) as error:

@@ -59,7 +59,10 @@ def has_data_columns(frame: StructType, options: WriteOptions) -> bool:
 
 
 def typed_frame(journal: Journal, frame: StructType, options: WriteOptions) -> TypedFrame:
-    """How a frame is written to its topic, whose first schema it may set (`schema.auto`).  Raises as `checked_frame`."""
+    """How a frame is written to its topic, whose first schema it may set (`schema.auto`).
+
+    Raises as `checked_frame`.
+    """
     found = checked_frame(journal, frame, options)
     if found.schema.version == UNSET:
         return found._replace(schema=set_schema(journal, found.topic, found.schema.columns))
