@@ -23,7 +23,7 @@ from spark_log.metadata.replay_reassignments import with_late_slices, with_new_o
 from spark_log.metadata.replay_replicas import not_pending, placed_rows, swapped_copies
 from spark_log.metadata.replicas import copies_of, epoch_of, group_at, is_active, is_async, min_insync, targets_of
 from spark_log.metadata.state import LostRange, Partition, PendingCommit, ProducerState, State, TopicKey
-from spark_log.model import ACKS_ALL, APPEND_TIME, CREATE_TIME, Slice
+from spark_log.model import ACKS_ALL, APPEND_TIME, CREATE_TIME, Slice, kind_and_stats
 from spark_log.settings import topic_config
 
 PENDING_MAX = 10_000
@@ -69,18 +69,19 @@ def new_entries(state: State, record: r.CommitRecord) -> Entries | None:
 def _at(entry: Slice | r.Piece, base: int, stamp_us: int | None) -> Slice | r.Piece:
     """An entry behind an offset, with the log's time if it has one."""
     placed: Slice | r.Piece = moved(entry, start=base + entry.start, end=base + entry.end)
-    if stamp_us is not None:
-        placed = moved(placed, min_us=stamp_us, max_us=stamp_us, time_kind=APPEND_TIME)
-    return placed
+    if stamp_us is None:
+        return placed
+    kind = kind_and_stats(APPEND_TIME, placed.stats) if isinstance(placed, Slice) else APPEND_TIME
+    name = "more" if isinstance(placed, Slice) else "time_kind"
+    return moved(placed, min_us=stamp_us, max_us=stamp_us, **{name: kind})
 
 
 def _named_entries(record: r.CommitRecord) -> Iterator[tuple[str, int, Slice | r.Piece]]:
     """The commit's slices or pieces, with offsets relative to their base."""
-    for number, run in record.slices:
-        name = record.objects[number].name
-        piece = Slice(
-            0, run.rows, name, run.position, run.length, run.crc, run.batches, run.min_us, run.max_us, CREATE_TIME
-        )
+    stats = record.stats or (b"",) * len(record.slices)
+    for (number, run), of_run in zip(record.slices, stats, strict=True):
+        name, more = record.objects[number].name, kind_and_stats(CREATE_TIME, of_run)
+        piece = Slice(0, run.rows, name, run.position, run.length, run.crc, run.batches, run.min_us, run.max_us, more)
         yield run.topic_id, run.partition, piece
     yield from record.pieces
 

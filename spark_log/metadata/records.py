@@ -160,6 +160,8 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     """Where each of `objects` is; empty: all are in the log's own root."""
     acks: int = ACKS_ALL
     """`ACKS_LEADER`: one in-sync replica has the objects; readers see the records when all have them.  Level 4."""
+    stats: tuple[bytes, ...] = ()
+    """Statistics of the data columns of each of `slices` (segment/statistics.py); empty: none have any.  Level 4."""
 
 
 class CommitOffsetsRecord(Record, frozen=True, kw_only=True, tag="commit_offsets"):

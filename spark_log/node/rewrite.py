@@ -28,11 +28,20 @@ from spark_log.metadata.decide.replicas import moves_to, swap_targets
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.replicas import Targets, group_number
 from spark_log.metadata.state import State, TopicKey
-from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, DataObject, Placed, Run, Slice
+from spark_log.model import (
+    APPEND_TIME,
+    APPEND_TIME_IN_ROWS,
+    CREATE_TIME,
+    DataObject,
+    Placed,
+    Run,
+    Slice,
+    kind_and_stats,
+)
 from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure
 from spark_log.node.held_runs import HeldRuns
 from spark_log.node.merge_policy import SEGMENT_BYTES
-from spark_log.node.packs import Stretch, apart, compression_of, packs, segment_limit, take_packs
+from spark_log.node.packs import Stretch, apart, compression_of, packs, segment_limit, stats_columns_of, take_packs
 from spark_log.node.segment_swaps import Replacement, SwapBatch, old_objects, swap_segments
 from spark_log.node.slice_reads import chunks, decode_into, read_chunk, verified
 from spark_log.segment.offsets import as_array, shifted
@@ -116,6 +125,8 @@ class _NewRun:
     writer: SegmentWriter
     key: TopicKey
     keep: Keep | None
+    stats_columns: str
+    """The topic's config."""
     slices: list[Slice] = field(default_factory=list)
     """Those whose records it has."""
     holes: int = 0
@@ -126,7 +137,9 @@ class _NewRun:
         base = self.slices[0].start if self.slices else piece.start
         for batch in batches:
             offsets, records = self._kept(piece, batch)
-            self.writer.append(*self.key, _stamped(records, piece), offsets=shifted(offsets, piece.start - base))
+            offsets = shifted(offsets, piece.start - base)
+            rows = _stamped(records, piece)
+            self.writer.append(*self.key, rows, offsets=offsets, stats_columns=self.stats_columns)
             self.holes -= len(offsets)
 
     def _kept(self, piece: Slice, batch: Decoded) -> Decoded:
@@ -272,8 +285,10 @@ def _write_pack(work: _Work, epoch: int, pack: Sequence[Stretch], buffer_bytes: 
     finally:
         writer.close()
     made = DataObject(name, written.size, written.index_position)
-    runs = {(run.topic_id, run.partition): run for run in written.runs}
-    return [Replacement(one.key, tuple(one.slices), _slice_of(runs[one.key], one, name), made, placed) for one in taken]
+    runs = {(run.topic_id, run.partition): (run, stats) for run, stats in zip(written.runs, written.stats, strict=True)}
+    return [
+        Replacement(one.key, tuple(one.slices), _slice_of(*runs[one.key], one, name), made, placed) for one in taken
+    ]
 
 
 def _put(targets: Targets | None, name: str, written: WrittenSegment) -> Steps[Placed]:
@@ -294,7 +309,7 @@ def _report_missing(work: _Work) -> Steps[None]:
                 work.how.on_failure(f"{work.how.activity} {partition_name(work.state, key)}", error)
 
 
-def _slice_of(run: Run, new: _NewRun, name: str) -> Slice:
+def _slice_of(run: Run, stats: bytes, new: _NewRun, name: str) -> Slice:
     """The slice that replaces those of a run."""
     old = new.slices
     kind = CREATE_TIME if old[0].time_kind == CREATE_TIME else APPEND_TIME_IN_ROWS
@@ -302,7 +317,8 @@ def _slice_of(run: Run, new: _NewRun, name: str) -> Slice:
     assert run.rows + new.holes == end - start, f"offsets {start} to {end}: {run.rows} records, {new.holes} holes"
     newest_us = max(piece.max_us for piece in old)
     min_us, max_us = (run.min_us, run.max_us) if run.rows else (newest_us, newest_us)
-    return Slice(start, end, name, run.position, run.length, run.crc, run.batches, min_us, max_us, kind)
+    more = kind_and_stats(kind, stats)
+    return Slice(start, end, name, run.position, run.length, run.crc, run.batches, min_us, max_us, more)
 
 
 def _object_name(taken: Sequence[_NewRun], unique: str) -> str:
@@ -315,7 +331,7 @@ def _object_name(taken: Sequence[_NewRun], unique: str) -> str:
 
 def _without_records(writer: SegmentWriter, pack: Sequence[Stretch]) -> list[_NewRun]:
     """Runs that have holes only."""
-    taken = [_NewRun(writer, stretch.key, None) for stretch in pack]
+    taken = [_NewRun(writer, stretch.key, None, "") for stretch in pack]
     for new, stretch in zip(taken, pack, strict=True):
         for piece in stretch.slices:
             new.end_slice(piece)
@@ -325,7 +341,7 @@ def _without_records(writer: SegmentWriter, pack: Sequence[Stretch]) -> list[_Ne
 def _fill_alone(work: _Work, writer: SegmentWriter, pack: Sequence[Stretch]) -> Steps[list[_NewRun]]:
     """The run of the slices of a single stretch that fill a segment; none if one of them is missing."""
     (stretch,) = pack
-    new = _NewRun(writer, stretch.key, work.how.keep)
+    new = _NewRun(writer, stretch.key, work.how.keep, stats_columns_of(work.state, stretch.key))
     try:
         yield from _fill(work.state, new, stretch)
     except ObjectNotFound as error:
@@ -371,7 +387,7 @@ def _fill_shared(work: _Work, writer: SegmentWriter, pack: Sequence[Stretch]) ->
         except CorruptObject as error:
             work.how.on_failure(f"{work.how.activity} {partition_name(state, stretch.key)}", error)
             continue
-        new = _NewRun(writer, stretch.key, work.how.keep)
+        new = _NewRun(writer, stretch.key, work.how.keep, stats_columns_of(work.state, stretch.key))
         for piece, batches in zip(stretch.slices, runs, strict=True):
             new.append(piece, batches)
             new.end_slice(piece)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import pytest
+
+from spark_log.errors import UnsupportedVersion
 from spark_log.metadata.column_blocks import ColumnMap
 from spark_log.metadata.layered_map import LayeredMap
-from spark_log.metadata.records import Batch, CreateTopicRecord, decode_batch, encode_batch
+from spark_log.metadata.records import Batch, CreateTopicRecord, FeatureLevelRecord, decode_batch, encode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.quorum_pipeline import Offer
@@ -92,3 +95,15 @@ def test_a_version_that_a_query_reads_is_kept() -> None:
     assert node.state.state_at(newest) is not None
     node.state.hold(newest + 1, HELD_S + 2)
     assert node.state.state_at(newest) is None
+
+
+def test_a_level_of_a_newer_pylog_ends_a_node() -> None:
+    """With what to do, and the state as it was."""
+    node = Node()
+    record = FeatureLevelRecord(name="metadata.version", level=99)
+    before = node.state.final
+    with pytest.raises(
+        UnsupportedVersion, match="level 99 of metadata.version, this pylog supports up to 4 .*: update pylog"
+    ):
+        node.state.apply(7, encode_batch(Batch(id="b", time=1, epoch=0, records=(record,))))
+    assert node.state.final is before
