@@ -117,6 +117,22 @@ class Several:
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """Some names, joined by commas; an empty text if none."""
+
+    count_max: int
+
+    def parse(self, text: str) -> str:
+        given = [name.strip() for name in text.split(",")] if text else []
+        if len(given) > self.count_max or not all(given):
+            raise ValueError(text)
+        return ",".join(dict.fromkeys(given))
+
+    def possible(self) -> str:
+        return f"up to {self.count_max} names, joined by commas, or empty"
+
+
+@dataclass(frozen=True, slots=True)
 class FreeText:
     """Any text."""
 
@@ -318,11 +334,27 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "Maximum size of a merged segment.",
     ),
     ConfigSpec(
+        "stats.columns",
+        "auto",
+        Names(8),
+        "Data columns whose least and greatest values are kept for each commit and batch, so that a read with a condition "
+        "skips those that cannot match: up to 8 names, joined by commas; empty: none. `auto`: the first 8 columns of "
+        "numbers and times, then those of text. Applies to new segments.",
+    ),
+    ConfigSpec(
         "segment.ms",
         604800000,
         _ms(1),
         "Maximum time span of the records of a merged segment, because retention removes whole segments. An eighth of "
         "`retention.ms` if that is less.",
+    ),
+    ConfigSpec(
+        "sort.columns",
+        "",
+        Names(8),
+        "Data columns by which the rows of a frame are sorted, in portions of about 32 MiB, so that reads with a condition "
+        "skip more: up to 8 names, joined by commas. Offsets follow the sorted order. Not with "
+        "`cleanup.policy=compact`.",
     ),
     _without_effect(
         "file.delete.delay.ms", 60000, _ms(0), "`gc.fence.age.ms` of the log decides when files are deleted."
@@ -564,6 +596,11 @@ def check_together(configs: Mapping[str, str]) -> None:
         raise InvalidConfig(
             f"min.compaction.lag.ms={least} is greater than max.compaction.lag.ms={most}: records would have to stay "
             "and to be compacted; raise the second, or lower the first"
+        )
+    if topic_config(configs, "sort.columns") and has_cleanup_policy(configs, "compact"):
+        raise InvalidConfig(
+            "sort.columns and cleanup.policy=compact exclude each other: sorted rows are not in the order in which they were "
+            "written, and compaction would keep another record of a key than the newest one"
         )
 
 

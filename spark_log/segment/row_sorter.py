@@ -65,9 +65,14 @@ class RowSorter:
         return records.nbytes < self._held_bytes and is_same_base(records.schema, self._batches[-1].schema)
 
     @property
+    def is_full(self) -> bool:
+        """Whether the held rows take too much memory."""
+        return self.bytes >= self._held_bytes
+
+    @property
     def is_due(self) -> bool:
         """Whether rows should be taken now."""
-        if self.bytes >= self._held_bytes:
+        if self.is_full:
             return True
         return int(self._sizes.sum()) >= self._full_batch() * int(np.count_nonzero(self._sizes))
 
@@ -94,7 +99,7 @@ class RowSorter:
         sizes, full = self._sizes, self._full_batch()
         rest = sizes % full
         ready = np.where(2 * rest >= full, sizes, sizes - rest)
-        if self.bytes >= self._held_bytes:
+        if self.is_full:
             largest = self._largest(ready)
             ready[largest] = sizes[largest]
         return ready

@@ -15,7 +15,7 @@ import pytest
 
 import spark_log
 from spark_log.client.log import Log
-from spark_log.errors import IncompatibleSchema, InvalidRecord, InvalidRequest
+from spark_log.errors import IncompatibleSchema, InvalidConfig, InvalidRecord, InvalidRequest
 from spark_log.model import NewTopic, TopicPartition
 from spark_log.node.maintain import compact, maintain_once
 from spark_log.node.verify import verify
@@ -49,6 +49,7 @@ def test_frames_are_read_as_their_columns(log: Log, form: object) -> None:
         {"key": b"b", "id": 2, "amount": None, "tags": None},
     ]
     assert log.read(topic, columns=["amount", "offset"]).to_pydict() == {"amount": [2.5, None], "offset": [0, 1]}
+    assert log.read(topic, columns=["offset", "topic"]).to_pydict() == {"offset": [0, 1], "topic": [topic] * 2}
 
 
 def test_a_value_is_a_struct_or_json(log: Log) -> None:
@@ -232,3 +233,32 @@ def test_the_page_of_the_task_runs(tmp_path: Path) -> None:
     exec(compile(program(PAGE), str(PAGE), "exec"), found)
     rows = sorted(found["table"].to_pylist(), key=lambda row: row["key"])
     assert [(row["key"], row["country"]) for row in rows] == [(b"alice", "DE"), (b"bob", "FR")]
+    assert found["german"].to_pydict() == {"id": [1]}
+
+
+def test_the_rows_of_a_frame_are_sorted_and_those_of_a_producer_keep_their_order(log: Log) -> None:
+    topic = typed(log, "sorted", V2, sort_columns="Country,amount")
+    rows = [{"id": n, "country": "FDI"[n % 3], "amount": float(n % 2)} for n in range(6)]
+    assert log.append(topic, rows) == {TopicPartition(topic, 0): range(6)}
+    assert log.read(topic)["id"].to_pylist() == [4, 1, 0, 3, 2, 5]
+    with log.producer() as producer:
+        sent = [producer.send(topic, {"id": n, "country": "FD"[n]}) for n in (0, 1)]
+    assert [one.result().offset for one in sent] == [6, 7]
+    assert log.read(topic)["id"].to_pylist()[6:] == [0, 1]
+    assert maintain_once(log) is not None and log.read(topic)["id"].to_pylist()[:6] == [4, 1, 0, 3, 2, 5]
+
+
+def test_columns_to_sort_by_are_checked(log: Log) -> None:
+    with pytest.raises(InvalidConfig, match="names 'city'; its columns are id, amount"):
+        typed(log, "sort-unknown", sort_columns="city")
+    with pytest.raises(InvalidConfig, match="no order"):
+        typed(log, "sort-list", sort_columns="tags")
+    with pytest.raises(InvalidConfig, match="stats.columns names 'city'; its columns are id, amount"):
+        typed(log, "stats-unknown", stats_columns="id,city")
+    with pytest.raises(InvalidConfig, match="exclude each other"):
+        typed(log, "sort-latest", sort_columns="id", cleanup_policy="compact")
+    log.create_topic(NewTopic("sort-later", 1, {"sort.columns": "city"}))
+    with pytest.raises(InvalidConfig, match="names 'city'"):
+        log.admin.alter_schema("sort-later", SCHEMA)
+    with pytest.raises(InvalidConfig, match="exclude each other"):
+        log.admin.incremental_alter_configs({"sort-later": {"cleanup.policy": "compact"}})

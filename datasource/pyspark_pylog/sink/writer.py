@@ -170,6 +170,7 @@ def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
             partitioner=options.partitioner,
             compression=options.compression,
             replicas=ReplicaPuts(roots, begun.targets.__getitem__, partial(_newest_targets, begun), SystemClock()),
+            sort=True,
         )
         try:
             bad, reason = _append(begun, batches, uploader)

@@ -98,6 +98,7 @@ def upload_rows(
         partitioner=partitioner,
         compression=compression,
         replicas=replica_puts(journal, acks=acks),
+        sort=True,
     )
     try:
         count = 0

@@ -17,6 +17,7 @@ from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.schemas import schema_of
 from spark_log.metadata.state import State
+from spark_log.schema.column_configs import AUTO, stored_sort_columns
 from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.compression import TopicCompression, topic_compression
 from spark_log.segment.conform import Rows, micros
@@ -55,6 +56,10 @@ class TopicSpec(NamedTuple):
     """The newest version of its schema; None: values are bytes."""
     auto_schema: bool = False
     """`schema.auto`: without a schema, the first typed write sets it."""
+    stats_columns: str = AUTO
+    """`stats.columns`."""
+    sort_columns: tuple[str, ...] = ()
+    """`sort.columns`, as they are stored."""
 
     def group(self, partition: int) -> int:
         """The placement group of a partition."""
@@ -64,6 +69,7 @@ class TopicSpec(NamedTuple):
 def topic_spec(state: State, name: str) -> TopicSpec:
     """The spec of an existing topic.  Raises UnknownTopicOrPartition."""
     topic_id, topic = topic_named(state, name)
+    schema = schema_of(state, topic_id)
     return TopicSpec(
         topic_id,
         name,
@@ -76,8 +82,10 @@ def topic_spec(state: State, name: str) -> TopicSpec:
         has_cleanup_policy(topic.configs, "compact"),
         state.assignments.get(topic_id, ()),
         topic_config(topic.configs, "min.insync.replicas"),
-        schema_of(state, topic_id),
+        schema,
         bool(topic_config(topic.configs, "schema.auto")),
+        str(topic_config(topic.configs, "stats.columns")),
+        stored_sort_columns(topic_config(topic.configs, "sort.columns"), schema),
     )
 
 

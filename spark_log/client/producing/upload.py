@@ -33,6 +33,7 @@ from spark_log.model import DataObject, Placed, Run
 from spark_log.segment.compression import COMPRESSIONS, DEFAULT_COMPRESSION, Compression
 from spark_log.segment.conform import Rows
 from spark_log.segment.row_sorter import RowSorter
+from spark_log.segment.sorted_rows import sorted_rows
 from spark_log.segment.writer import BATCH_BYTES, BATCH_ROWS, SegmentWriter, WrittenSegment
 from spark_log.store.base import Chunks, ObjectStore
 
@@ -52,6 +53,8 @@ class Uploaded(NamedTuple):
     """Where each object is; empty: all are in the log's own root."""
     schemas: tuple[tuple[str, int], ...] = ()
     """(topic id, version of its schema) of the topics with typed rows, sorted."""
+    stats: tuple[bytes, ...] = ()
+    """Statistics of the data columns of each slice; empty: none have any."""
 
     @property
     def rows(self) -> int:
@@ -65,15 +68,22 @@ def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
     keyless: set[str] = set()
     placed: list[Placed] = []
     schemas: dict[str, int] = {}
+    stats: list[bytes] = []
     for upload in uploads:
         slices += [(number + len(objects), run) for number, run in upload.slices]
         objects += upload.objects
         keyless.update(upload.keyless)
         schemas.update(newest_schemas(schemas, upload.schemas))
         placed += upload.placed or [Placed(OWN_GROUP)] * len(upload.objects)
+        stats += upload.stats or [b""] * len(upload.slices)
     somewhere = placed if any(where.group != OWN_GROUP for where in placed) else ()
     return Uploaded(
-        tuple(objects), tuple(slices), tuple(sorted(keyless)), tuple(somewhere), tuple(sorted(schemas.items()))
+        tuple(objects),
+        tuple(slices),
+        tuple(sorted(keyless)),
+        tuple(somewhere),
+        tuple(sorted(schemas.items())),
+        tuple(stats) if any(stats) else (),
     )
 
 
@@ -89,6 +99,7 @@ class Uploader:
     epoch:        upload epoch: a state version that the writer had read before.
     partitioner:  a name for `make_partitioner`; each topic gets a separate instance.
     compression:  a codec, for topics whose `compression.type` is `producer`.
+    sort:         rows of topics with `sort.columns` are sorted; otherwise they keep their order.
     replicas:     puts objects of groups with brokers; None: the log has no such groups.
     """
 
@@ -101,6 +112,7 @@ class Uploader:
         partitioner: str = "default",
         compression: str = DEFAULT_COMPRESSION,
         replicas: ReplicaPuts | None = None,
+        sort: bool = False,
     ) -> None:
         if compression not in COMPRESSIONS:
             raise InvalidRecord(f"compression {compression!r} is not one of {', '.join(COMPRESSIONS)}")
@@ -113,6 +125,7 @@ class Uploader:
         self._destinations = _Destinations()
         self._sorter = RowSorter(BATCH_ROWS, BATCH_BYTES)
         self._replicas = replicas
+        self._sort = sort
         self._writers: dict[tuple[Compression, int], SegmentWriter] = {}
         """By compression and placement group."""
         self._groups: dict[tuple[str, int], int] = {}
@@ -147,7 +160,8 @@ class Uploader:
             self._encode(self._sorter.take_all)
         destinations = self._partitioners.assign(batch) + batch.each(self._destinations.starts(batch.topics))
         self._sorter.add(batch.rows.records, destinations, self._destinations.count)
-        if self._sorter.is_due:
+        sorted_topic = self._sort and any(spec.sort_columns for spec in batch.topics.specs)
+        if self._sorter.is_full if sorted_topic else self._sorter.is_due:
             self._encode(self._sorter.take_batches)
 
     def _encode(self, take: Callable[[], Iterator[tuple[int, pa.RecordBatch]]]) -> None:
@@ -157,7 +171,11 @@ class Uploader:
         for destination, rows in take():
             spec, partition = self._destinations[destination]
             group = self._groups.setdefault((spec.topic_id, partition), spec.group(partition))
-            self._writer(spec, group).append(spec.topic_id, partition, rows, close_batch=True)
+            if self._sort and spec.sort_columns:
+                rows = sorted_rows(rows, spec.sort_columns)
+            self._writer(spec, group).append(
+                spec.topic_id, partition, rows, close_batch=True, stats_columns=spec.stats_columns
+            )
         for writer in self._writers.values():
             writer.reserve(self._sorter.bytes)
 
@@ -211,7 +229,7 @@ class Uploader:
 
 def _uploaded(group: int, name: str, segment: WrittenSegment, placed: Placed) -> Uploaded:
     made = DataObject(name, segment.size, segment.index_position)
-    return Uploaded((made,), tuple((0, run) for run in segment.runs), placed=(placed,))
+    return Uploaded((made,), tuple((0, run) for run in segment.runs), placed=(placed,), stats=segment.stats)
 
 
 class _Destinations:

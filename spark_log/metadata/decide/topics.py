@@ -19,8 +19,10 @@ from spark_log.metadata.decide.replicas import check_min_insync, decide_replicas
 from spark_log.metadata.decide.schemas import check_typed_level
 from spark_log.metadata.projection import Projected
 from spark_log.metadata.replicas import group_at, group_number, group_numbers
+from spark_log.metadata.schemas import schema_of
 from spark_log.metadata.state import State, Topic, TopicKey
 from spark_log.model import PROGRESS_TOPIC
+from spark_log.schema.column_configs import check_column_configs
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import as_schema
 from spark_log.settings import (
@@ -103,7 +105,9 @@ def decide_create_topic(
     check_min_insync(name, int(topic_config(values, "min.insync.replicas")), fewest_synchronous(state, lists))
     if schema:
         check_typed_level(state)
-        schema = to_json(as_schema(schema))
+        columns = as_schema(schema)
+        check_column_configs(name, values, columns)
+        schema = to_json(columns)
     created = r.CreateTopicRecord(
         topic_id=topic_id, name=name, partitions=partitions, configs=values, replicas=lists, schema=schema
     )
@@ -143,6 +147,8 @@ def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str
     if name is not None:
         result = {key: value for key, value in {**current, **new}.items() if value is not None}
         check_together(result)
+        if (known := schema_of(state, topic_id)) is not None:
+            check_column_configs(name, result, known.columns)
         if "min.insync.replicas" in values:  # an earlier pylog may have stored any
             groups = set(group_numbers(state, topic_id))
             replicas = fewest_synchronous(state, [group_at(state, number).replicas for number in groups])
