@@ -19,9 +19,10 @@ def stale_leader(sim: QuorumSimulation) -> Steps[None]:
     perhaps before it knows that.
     """
     world = sim.world
-    leader = world.leader()
-    if leader is None or len(world.nodes) < 3:
+    found = world.leader()
+    if found is None or len(world.nodes) < 3:
         return
+    leader: SimulatedNode = found
     is_stopped = world.rng.random() < 0.5
     if is_stopped:
         leader.stop()
