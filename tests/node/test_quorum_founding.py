@@ -333,7 +333,7 @@ def test_a_quorum_that_is_lost_is_restored(store: ObjectStore, tmp_path: Path) -
 
 
 def test_a_restoration_that_is_killed_is_run_again(store: ObjectStore, tmp_path: Path) -> None:
-    """Before the first write the former quorum has the log, and afterwards nobody, until the directory has the state."""
+    """Before its first write the former quorum has the log; then nobody has it, until the directory has the state."""
     nodes, local = Nodes(tmp_path, cluster_id(store), 1), LocalStore(str(tmp_path / "log"))
     put_snapshot(store, Content(spark_log.connect(tmp_path / "log").journal.state), "u")
     form = parse_format(store.get(FORMAT_KEY), store.url)
