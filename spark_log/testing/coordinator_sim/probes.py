@@ -15,7 +15,7 @@ ANSWERED_MS = 500
 
 
 def stale_leader(sim: QuorumSimulation) -> Steps[None]:
-    """A leader that is stopped or cut off gets a confirmed read when another one leads, perhaps before it knows that."""
+    """A leader that is stopped or cut off gets a confirmed read when another one leads."""
     world = sim.world
     found = world.leader()
     if found is None or len(world.nodes) < 3:
