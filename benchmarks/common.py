@@ -98,8 +98,9 @@ def report(name: str, **figures: object) -> None:
 
 
 @contextmanager
-def folder() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="pylog-bench-") as path:
+def folder(where: Path | None = None) -> Iterator[str]:
+    """A new folder for a while, in that of temporary files if `where` is None."""
+    with tempfile.TemporaryDirectory(prefix="pylog-bench-", dir=where) as path:
         yield path
 
 

@@ -1,9 +1,14 @@
 """What do replicas cost a commit, what does a slow one of them cost, and how fast are copies made?
 
-Appends of one record.  First to one root and to three equal ones in turn, on a local disk with fsync: by hand, three
-puts at the same time take as long as the slowest, and three more reads of small files check a root.  Then 100 appends a
-second, without fsync, to three roots of which one takes 2 s a put, and to two roots, while a replicator works: by hand,
-one append waits for a second, then the slow root is out of the ISR, and no later one waits.
+Appends of one record, first to one root and to three equal ones in turn.  "Equal roots" means three disks: there, three
+puts at the same time take as long as the slowest, so all that three roots cost is CPU.  That is measured on a file
+system in memory, where nothing waits (`memory_…`).  Here, all roots are folders on one disk (`one_root_ms`, …), whose
+syncs they share.  Plain threads write, sync and rename as many files of the same sizes in the same run, and show the
+limit of this disk (`plain_…`); `three_to_plain` is pylog's ratio by theirs.
+
+Then 100 appends a second, without fsync, to three roots of which one takes 2 s a put, and to two roots, in turn, while
+another process has a replicator of each log: by hand, one append waits for a second, then the slow root is out of the
+ISR, and no later one waits.  `isr_changes` counts how often it left.
 
 At last, a broker without copies gets those of some objects, and `cp` copies the same files, with an fsync of each as
 pylog does.  Two of pylog's copies are under way at a time.  By hand: a checksum takes 0.05 ms for a megabyte, and a
@@ -12,14 +17,17 @@ disk some milliseconds, so both are as fast as the disk.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import common
@@ -39,6 +47,11 @@ THREADS = 8
 SLOW_S = 2
 SETTLED_S = 30
 """Appends of the first seconds are not counted, in a run that lasts long enough."""
+TURN_S = 5
+"""The two logs get appends in turn, each for so long."""
+OBJECT_BYTES, RECORD_BYTES = 1200, 600
+"""The object of an append, and its record in the metadata log."""
+MEMORY = Path("/dev/shm")
 ROW = [{"value": b"x" * 100}]
 OBJECTS, OBJECT_ROWS = 8, 32_000
 """Objects that are copied, each of so many records of 1 kB."""
@@ -47,37 +60,121 @@ COPYING_ROUNDS = 7
 
 def main() -> None:
     given = common.arguments(__doc__, rows=6000, of="appends at the rate", rounds=300, warm=20)
-    figures: dict[str, float] = {}
+    figures: dict[str, object] = {}
     with common.folder() as folder:
-        with log_on(f"{folder}/one", 1) as one, log_on(f"{folder}/three", 3) as three:
-            found = common.pairs(
-                lambda: one.append("t", ROW), lambda: three.append("t", ROW), rounds=given.rounds, warm=given.warm
-            )
-            figures |= {"one_root_ms": 1000 * found.ours, "three_roots_ms": 1000 * found.other}
-            figures["three_to_one"] = found.other / found.ours
-        with log_on(f"{folder}/two", 2, "os") as two:
-            usual = paced(two, given.rows)
-        with log_on(f"{folder}/slow", 3, "os") as three:
-            (Path(folder) / "orders").mkdir()
-            roots = ControlledRoots.of(three, Path(folder) / "orders")
-            roots.order(2, f"slow {SLOW_S}")
-            with replicating(three, Path(folder) / "orders"):
-                slow = paced(three, given.rows)
-            roots.order(2, "")
-            while any(thread.name == "pylog-put-2" for thread in threading.enumerate()):
-                time.sleep(0.1)  # a put that its append did not wait for
-            isr = three.journal.refresh().placement_groups[1].isr
+        figures |= beside_plain(Path(folder) / "plain", given.rounds, given.warm)
+        figures |= in_memory(given.rounds, given.warm)
+        figures |= one_slow(Path(folder) / "slow", given.rows)
         figures |= copying(Path(folder) / "copies", given.rounds)
-    figures |= {"two_roots_p99_ms": 1000 * usual, "one_slow_p99_ms": 1000 * slow, "slow_to_two": slow / usual}
     common.report(
         "replicas",
         rate=RATE,
         **figures,
-        in_sync_after=len(isr),
-        three_to_one_target=1.15,
+        three_to_plain_target=1.15,
         slow_to_two_target=1.2,
         copying_to_cp_target=0.8,
     )
+
+
+def beside_plain(folder: Path, rounds: int, warm: int) -> dict[str, object]:
+    """Appends to one root and to three on one disk, and plain writes of as many files."""
+    with (
+        log_on(f"{folder}/one", 1) as one,
+        log_on(f"{folder}/three", 3) as three,
+        plain(folder / "plain1", 1) as plain_one,
+        plain(folder / "plain3", 3) as plain_three,
+    ):
+        runs = {
+            "one_root": lambda: one.append("t", ROW),
+            "plain_one": plain_one,
+            "three_roots": lambda: three.append("t", ROW),
+            "plain_three": plain_three,
+        }
+        times = in_turn(runs, rounds, warm)
+    ratio, possible = ratio_of(times, "three_roots", "one_root"), ratio_of(times, "plain_three", "plain_one")
+    return {
+        **{f"{name}_ms": 1000 * statistics.median(its) for name, its in times.items()},
+        "three_to_one": ratio,
+        "plain_three_to_one": possible,
+        "three_to_plain": ratio / possible,
+    }
+
+
+def in_memory(rounds: int, warm: int) -> dict[str, object]:
+    """The CPU of this process for appends to one root and to three."""
+    if not MEMORY.is_dir():
+        return {}
+    with (
+        common.folder(MEMORY) as folder,
+        log_on(f"{folder}/one", 1) as one,
+        log_on(f"{folder}/three", 3) as three,
+    ):
+        runs = {"one": lambda: one.append("t", ROW), "three": lambda: three.append("t", ROW)}
+        times = in_turn(runs, rounds, warm, time.process_time)
+    return {
+        **{f"memory_{name}_cpu_ms": 1000 * statistics.median(its) for name, its in times.items()},
+        "memory_three_to_one": ratio_of(times, "three", "one"),
+    }
+
+
+def in_turn(
+    runs: Mapping[str, Callable[[], object]],
+    rounds: int,
+    warm: int,
+    now: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """The times of each in all rounds, in seconds."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(warm + rounds):
+        for name, run in runs.items():
+            took = common.clock(run, now)
+            if number >= warm:
+                times[name].append(took)
+    return times
+
+
+def ratio_of(times: Mapping[str, list[float]], name: str, other: str) -> float:
+    """The median of the ratios round by round."""
+    return statistics.median(a / b for a, b in zip(times[name], times[other], strict=True))
+
+
+@contextmanager
+def plain(folder: Path, roots: int) -> Iterator[Callable[[], None]]:
+    """A function that writes a file to each of so many folders together, then one more, and syncs files and folders."""
+    targets = [folder / str(root) for root in range(roots)]
+    for target in (*targets, folder / "log"):
+        target.mkdir(parents=True)
+    number = iter(range(1 << 30))
+    with ThreadPoolExecutor(2 * roots) as threads:
+
+        def put(new: Path) -> None:
+            new.mkdir()
+            synced = threads.submit(sync, new.parent)
+            write(new / "object", OBJECT_BYTES)
+            synced.result()
+
+        def run() -> None:
+            name = str(next(number))
+            list(threads.map(put, [target / name for target in targets]))
+            write(folder / "log" / name, RECORD_BYTES)
+
+        yield run
+
+
+def write(path: Path, size: int) -> None:
+    """Write a file under another name, sync it, and rename it."""
+    temporary = path.with_name(f".{path.name}")
+    with temporary.open("wb", buffering=0) as file:
+        file.write(b"x" * size)
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync(path.parent)
+
+
+def sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
 
 
 @contextmanager
@@ -90,28 +187,66 @@ def log_on(folder: str, brokers: int, durability: str = "disk") -> Iterator[spar
         yield log
 
 
+def one_slow(folder: Path, appends: int) -> dict[str, object]:
+    """Appends at the rate to two roots, and to three of which one is slow, in turn."""
+    names = {"two": 2, "slow": 3}
+    orders = {name: folder / f"orders-{name}" for name in names}
+    for each in orders.values():
+        each.mkdir(parents=True)
+    with log_on(f"{folder}/two", 2, "os") as two, log_on(f"{folder}/slow", 3, "os") as slow:
+        logs = {"two": two, "slow": slow}
+        roots = {name: ControlledRoots.of(log, orders[name]) for name, log in logs.items()}
+        roots["slow"].order(2, f"slow {SLOW_S}")
+        turns = max(1, appends // (TURN_S * RATE))
+        with replicating({log.url: orders[name] for name, log in logs.items()}):
+            paced(slow, min(SETTLED_S * RATE, appends // 2))
+            times = [{name: paced(log, appends // turns) for name, log in logs.items()} for _ in range(turns)]
+        roots["slow"].order(2, "")
+        while any(thread.name == "pylog-put-2" for thread in threading.enumerate()):
+            time.sleep(0.1)  # a put that its append did not wait for
+        member = next(one for one in slow.journal.refresh().placement_groups[1].members if one.broker == 2)
+    return {
+        "two_roots_p99_ms": 1000 * statistics.median(each["two"] for each in times),
+        "one_slow_p99_ms": 1000 * statistics.median(each["slow"] for each in times),
+        "slow_to_two": statistics.median(each["slow"] / each["two"] for each in times),
+        "isr_changes": member.misses,
+        "in_sync_after": member.role == "isr",
+    }
+
+
 @contextmanager
-def replicating(log: spark_log.Log, orders: Path) -> Iterator[None]:
-    """A replicator as in another process, for which the roots are as slow."""
-    ended = threading.Event()
+def replicating(logs: Mapping[str, Path]) -> Iterator[None]:
+    """Another process with replicators, for which the roots are as slow.
 
-    def work() -> None:
-        with spark_log.connect(log.url) as other:
-            ControlledRoots.of(other, orders)
-            replicator = Replicator(other)
-            while not ended.wait(1):
-                replicator.round(1000)
-
-    thread = threading.Thread(target=work)
-    thread.start()
+    logs:  by URL, the folder of orders.
+    """
+    processes = multiprocessing.get_context("spawn")
+    ready = processes.Event()
+    process = processes.Process(target=replicate, args=(dict(logs), ready), daemon=True)
+    process.start()
+    assert ready.wait(60), "the replicators do not begin"
     yield
-    ended.set()
-    thread.join()
+    process.kill()
+    process.join()
+
+
+def replicate(logs: Mapping[str, Path], ready: Event) -> None:
+    """Never returns."""
+    replicators = []
+    for url, orders in logs.items():
+        log = spark_log.connect(url, durability="os")
+        ControlledRoots.of(log, orders)
+        replicators.append(Replicator(log))
+    ready.set()
+    while True:
+        time.sleep(1)
+        for one in replicators:
+            one.round(1000)
 
 
 def paced(log: spark_log.Log, appends: int) -> float:
     """The 99th percentile of the time of an append, from when it is due, in seconds."""
-    times: list[tuple[float, float]] = []
+    times: list[float] = []
     due = iter(range(appends))
     lock, began = threading.Lock(), time.perf_counter()
 
@@ -124,18 +259,17 @@ def paced(log: spark_log.Log, appends: int) -> float:
             at = began + number / RATE
             time.sleep(max(0.0, at - time.perf_counter()))
             log.append("t", ROW)
-            times.append((at - began, time.perf_counter() - at))
+            times.append(time.perf_counter() - at)
 
     threads = [threading.Thread(target=work) for _ in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    settled = [took for at, took in times if at >= min(SETTLED_S, appends / RATE / 2)]
-    return statistics.quantiles(settled, n=100)[-1]
+    return statistics.quantiles(times, n=100)[-1]
 
 
-def copying(folder: Path, rounds: int) -> dict[str, float]:
+def copying(folder: Path, rounds: int) -> dict[str, object]:
     """Copy objects to a broker that has none, and by `cp`, in turn."""
     small = rounds < COPYING_ROUNDS
     with log_on(str(folder), 2) as log:

@@ -22,7 +22,7 @@ from topic_client import filled
 PROCESSES = 4
 
 CHILD = """
-import json, sys
+import json, sys, time
 from concurrent.futures import ThreadPoolExecutor
 from spark_log.client.open_journal import find_claim, open_journal
 url, what, tasks, name = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -31,7 +31,7 @@ def pin(_):
     if find_claim(url, known.roots.own, known.cluster_id, name, served=True) is None:
         journal = open_journal(url, create=False)
         ends = [part.end for part in journal.state.partitions.values()]
-        value = json.dumps({"version": journal.state.version, "ends": ends}).encode()
+        value = json.dumps({"version": journal.state.version, "ends": ends, "made_ms": int(time.time() * 1000)}).encode()
         journal.run(journal.metadata_log.claim(name, value))
         return 1
     return 0

@@ -27,6 +27,9 @@ APPEND_TIME = 1
 APPEND_TIME_IN_ROWS = 2
 """The rows hold the log's times: merged from `APPEND_TIME` slices."""
 
+STATS_BYTES_MAX = 256
+"""The longest statistics of a slice (segment/statistics.py)."""
+
 ACKS_ALL = -1
 """A commit counts when enough in-sync replicas have its objects."""
 ACKS_LEADER = 1
@@ -125,8 +128,23 @@ class Slice(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
     batches: int
     min_us: int
     max_us: int
-    time_kind: int = 0
-    """`CREATE_TIME`, `APPEND_TIME` or `APPEND_TIME_IN_ROWS`."""
+    more: int | tuple[int, bytes] = 0
+    """The time kind: `CREATE_TIME`, `APPEND_TIME` or `APPEND_TIME_IN_ROWS`; or a pair of it and the statistics of data
+    columns (segment/statistics.py).  A slice of bytes has none, and keeps the form that it had before these."""
+
+    @property
+    def time_kind(self) -> int:
+        return self.more if isinstance(self.more, int) else self.more[0]
+
+    @property
+    def stats(self) -> bytes:
+        """Empty if there are none."""
+        return b"" if isinstance(self.more, int) else self.more[1]
+
+
+def kind_and_stats(time_kind: int, stats: bytes) -> int | tuple[int, bytes]:
+    """The last field of a slice."""
+    return (time_kind, stats) if stats else time_kind
 
 
 class DataObject(NamedTuple):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,9 +20,11 @@ from spark_log.positions import Position, format_timestamp_ms
 from spark_log.text import counted
 
 if TYPE_CHECKING:
+    from spark_log.cli.metadata_tree import Shell
     from spark_log.client.log import Log
     from spark_log.client.reading.fetch import Touched
-    from spark_log.client.reading.plan import SliceRead, Window
+    from spark_log.client.reading.plan import SliceRead
+    from spark_log.conditions import Window
     from spark_log.metadata.state import State
 
 
@@ -41,7 +44,7 @@ SUMS = ("records", "segments", "batches", "bytes")
 @click.option(
     "--where",
     metavar="CONDITION",
-    help="A condition as in SQL, over timestamp, offset and partition; times without a zone are UTC.",
+    help="A condition as in SQL, over timestamp, offset, partition and data columns; times without a zone are UTC.",
 )
 @pass_session
 def plan(session: CommandSession, topic: str, start: Position, end: Position, where: str | None) -> None:
@@ -56,10 +59,12 @@ def plan(session: CommandSession, topic: str, start: Position, end: Position, wh
       pylog plan orders --start @2026-01-31T10:00Z --end @2026-01-31T11:00Z
       pylog plan orders --where "timestamp >= '2026-01-31 10:00' and timestamp < '2026-01-31 11:00'"
     """
+    from spark_log.client.reading.typed import bound_to_topic
     from spark_log.conditions import as_condition
 
     log, condition = session.connect(), as_condition(where)
-    found = _touched(log, log.plan(topic, start=start, end=end, where=condition), condition.window)
+    reads = log.plan(topic, start=start, end=end, where=condition)
+    found = _touched(log, reads, bound_to_topic(log.journal.state, topic, condition).window)
     there = _touched(log, log.plan(topic), None)
     count = log.journal.state.topics[log.journal.state.names[topic]].partitions
     rows = [_plan_row(number, _of(found, number), _of(there, number)) for number in range(count)]
@@ -176,6 +181,77 @@ def _dump_log(session: CommandSession, *, of_state: bool) -> None:
     if damaged:
         hint = "`pylog repair --dry-run` shows whether the log needs them"
         raise Failed(f"{counted(len(damaged), 'record')} cannot be read: {'; '.join(damaged)}. {hint}")
+
+
+@verb(metadata, "shell")
+@click.argument("command", nargs=-1)
+@click.option(
+    "--snapshot",
+    "path",
+    metavar="PATH",
+    type=click.Path(exists=True),
+    help="Show this instead of the log: a node's directory of a quorum, or a snapshot (.checkpoint).",
+)
+@click.option("--version", type=int, metavar="N", help="Show the state at this version, if it is still there.")
+@pass_session
+def metadata_shell(session: CommandSession, command: tuple[str, ...], path: str | None, version: int | None) -> None:
+    """Look around in the state of the metadata log, as in a tree of files.
+
+    COMMAND is one of ls, cat, tree and find, with a path. Without it, commands are read from the terminal or from
+    standard input, one on each line; `help` shows them.
+
+    
+    Example:
+      pylog metadata shell ls /topics/byName
+      pylog metadata shell cat /topics/byName/orders/partitions/0
+      pylog metadata shell --snapshot /var/lib/pylog/quorum tree /brokers
+      pylog metadata shell find /groups 'billing*'
+    """
+    from spark_log.cli.metadata_tree import Shell, ShellError
+    from spark_log.node.quorum_files import content_of
+
+    shell = Shell(_state_of(session, version) if path is None else content_of(path, version).state)
+    try:
+        if command:
+            _echo_all(shell.carry_out(*command))
+            return
+        while (line := _next_line()).strip() != "exit":
+            _carry_out(shell, line)
+    except EOFError:
+        return
+    except ShellError as error:
+        raise Failed(str(error)) from error
+
+
+def _state_of(session: CommandSession, version: int | None) -> State:
+    journal = session.connect().journal
+    newest = journal.refresh()
+    found = newest if version is None else journal.state_at(version)
+    if found is None:
+        raise Failed(f"the log has no version {version} any more: it has {newest.version}")
+    return found
+
+
+def _next_line() -> str:
+    """Raises EOFError at the end."""
+    return input(">> " if sys.stdin.isatty() else "")
+
+
+def _carry_out(shell: Shell, line: str) -> None:
+    """Raises ShellError, unless somebody sits there and can correct the command."""
+    from spark_log.cli.metadata_tree import ShellError
+
+    try:
+        _echo_all(shell.run(line))
+    except ShellError as error:
+        if not sys.stdin.isatty():
+            raise
+        click.echo(str(error), err=True)
+
+
+def _echo_all(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
 
 
 # --------------------------------------------------------------------------------------------------------------- config

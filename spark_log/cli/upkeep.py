@@ -200,9 +200,19 @@ def checkpoint(session: CommandSession) -> None:
     help="Replace missing and damaged objects by the good ones of another copy of the log, such as a mirror.",
 )
 @storage_option("--repair-option", "that copy's storage")
+@click.option(
+    "--lose-data", is_flag=True, help="With --repair: give up records of which no broker has a good copy any more."
+)
+@click.option("--yes", is_flag=True, help="Do that without asking.")
 @pass_session
 def verify(
-    session: CommandSession, deep: bool, repair: bool, repair_from: str | None, options: Mapping[str, str]
+    session: CommandSession,
+    deep: bool,
+    repair: bool,
+    repair_from: str | None,
+    options: Mapping[str, str],
+    lose_data: bool,
+    yes: bool,
 ) -> None:
     """Check that the storage holds what the metadata refers to.
 
@@ -214,6 +224,9 @@ def verify(
     With --repair, a copy that is missing or damaged is replaced by a good one of another broker. If that is not
     possible, it is recorded as missing, and pylog replicate copies it later.
 
+    With --repair --lose-data, records that are on no root any more are given up: readers pass over their offsets, which
+    pylog topic describe shows. It is refused while a broker that may have them is fenced, or its root cannot be read.
+
     With --repair-from, what is missing or damaged is replaced by the object of the same name in another copy of the
     log, if that can be read and its checksums are right. Clients can use the log meanwhile. A mirror is repaired from
     its log in the same way: give the mirror's URL as --url.
@@ -223,7 +236,9 @@ def verify(
       pylog verify --deep
       pylog verify --deep --repair
       pylog verify --deep --repair-from s3://other-bucket/log
+      pylog verify --deep --repair --lose-data
     """
+    from spark_log.node.lost_records import GivenUp, give_up_lost
     from spark_log.node.object_repair import repair_objects
     from spark_log.node.verify import verify as run
     from spark_log.node.verify_copies import repair_copies, unchecked_brokers
@@ -232,10 +247,15 @@ def verify(
         raise click.UsageError("--repair-option is for the storage of --repair-from, which is missing")
     if repair and repair_from is not None:
         raise click.UsageError("--repair takes copies from the log's own brokers: leave out --repair-from")
-    log, repaired = session.connect(), tuple[str, ...]()
+    if lose_data and not repair:
+        raise click.UsageError("--lose-data needs --repair: what can be repaired is not given up")
+    if lose_data:
+        confirmed("give up all records of which no broker has a good copy", dry_run=False, yes=yes)
+    log, repaired, given_up = session.connect(), tuple[str, ...](), list[GivenUp]()
     with progress_bars() as progress:
         if repair:
             restored = repair_copies(log, deep, progress=progress)
+            given_up = give_up_lost(log) if lose_data else []
             repaired, problems = restored.repaired, run(log, deep, progress=progress)
         elif repair_from is None:
             problems = run(log, deep, progress=progress)
@@ -245,6 +265,14 @@ def verify(
     rows = [
         {"what": name, "message": "was missing or damaged, and has been replaced", "repaired": True}
         for name in repaired
+    ]
+    rows += [
+        {
+            "what": f"{one.topic}-{one.partition}",
+            "message": f"the records at offsets {one.start} to {one.end - 1} are given up",
+            "repaired": True,
+        }
+        for one in given_up
     ]
     rows += [{**asdict(problem), "repaired": False} for problem in problems]
     if rows or session.output not in ("table", "wide"):

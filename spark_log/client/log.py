@@ -182,7 +182,8 @@ class Log:
                      not included.
         columns:     any of topic, partition, offset, key, value, timestamp, headers; for a topic with a schema, its
                      columns in place of value.  Only these are decoded.
-        where:       a condition as in SQL: "timestamp >= '2026-01-31 10:00' and offset < 99".  Only matching records
+        where:       a condition as in SQL: "timestamp >= '2026-01-31 10:00' and offset < 99", also on the columns of a
+                     topic with a schema: "amount > 100 and country = 'DE'".  Only matching records
                      are returned, and batches that cannot match are not fetched.  Times without a zone are UTC.
         value_format: for a topic with a schema.  "columns" (default): the schema's columns in place of `value`; only
                      those named in the argument `columns` are decoded.  "struct": `value` is a struct of them.

@@ -84,7 +84,7 @@ class Roots(Mapping[int, ObjectStore]):
         self.cluster_id = cluster_id
         self.clock = clock or SystemClock()
         self._threads, self._readers = RootThreads(self.clock), RootThreads(self.clock, "pylog-source")
-        self._brokers, self._holders, self._options = brokers, holders, options
+        self._brokers, self._holders, self.options = brokers, holders, options
         self.rack = options.rack
         self._late: dict[int, int] = {}
         """Until when other roots are tried before that of a broker, on the monotonic clock."""
@@ -132,8 +132,8 @@ class Roots(Mapping[int, ObjectStore]):
 
     def open(self, broker: int, url: str, registered: Mapping[str, str], guard: Guard | None = None) -> ObjectStore:
         """The store at a URL, with the options of the root of a broker, which need not be registered."""
-        given = self._options.of_broker(broker, url, self.own.url, registered)
-        return with_retries(open_store(url, given, self._options.durability, guard), self.clock)
+        given = self.options.of_broker(broker, url, self.own.url, registered)
+        return with_retries(open_store(url, given, self.options.durability, guard), self.clock)
 
     def sources(self, name: str, holders: Sequence[int] | None = None, rack: str = "") -> list[ObjectStore]:
         """Stores from which an object can be read, in the order in which they are tried.
@@ -212,24 +212,21 @@ class Roots(Mapping[int, ObjectStore]):
 
     def start(self, broker: int, job: Callable[[], None]) -> None:
         """As `RootThreads.start`, for the root of a broker."""
-        self._threads.start((broker, self._directory(broker)), job, self._hung_ms(broker))
+        known = self._brokers().get(broker)
+        self._threads.start((broker, _directory(known)), job, self._hung_ms(known))
 
     def start_read(self, broker: int, job: Callable[[], None]) -> None:
         """The same for a read that a copy to another root waits for: no put to this root delays it."""
-        self._readers.start((broker, self._directory(broker)), job, self._hung_ms(broker))
-
-    def _hung_ms(self, broker: int) -> int:
         known = self._brokers().get(broker)
+        self._readers.start((broker, _directory(known)), job, self._hung_ms(known))
+
+    def _hung_ms(self, known: Broker | None) -> int:
         is_disk = is_local(known.url) if known is not None and known.url else self.own.local
         return HUNG_MS if is_disk else BUCKET_HUNG_MS
 
     def moved(self, broker: int) -> None:
         """A job makes progress."""
-        self._threads.moved((broker, self._directory(broker)))
-
-    def _directory(self, broker: int) -> str:
-        known = self._brokers().get(broker)
-        return "" if known is None else known.directory
+        self._threads.moved((broker, _directory(self._brokers().get(broker))))
 
     def check(self, broker: int, *, again: bool = False) -> None:
         """Check that a root is that of its broker; once in a process, unless `again`.
@@ -243,6 +240,10 @@ class Roots(Mapping[int, ObjectStore]):
             self._checked.discard((broker, known.directory))
             check_root(self.root(broker), self.cluster_id, broker, known.directory)
             self._checked.add((broker, known.directory))
+
+
+def _directory(known: Broker | None) -> str:
+    return "" if known is None else known.directory
 
 
 def _is_near(known: Broker | None, rack: str) -> bool:

@@ -47,6 +47,14 @@ def claim(name: str, value: bytes) -> Steps[bytes]:
     raise StorageUnavailable(f"the storage did not take {name} in {TRIES} attempts")
 
 
+def version_of(value: bytes) -> int | None:
+    """The version in a claim; None if it has none."""
+    try:
+        return msgspec.json.decode(value, type=_Claim).version
+    except msgspec.DecodeError:
+        return None
+
+
 def drop_claims(fence: int, before_ms: int) -> Steps[int]:
     """Delete claims of versions at or below the fence, and those made before a time; returns their number.  Ignores
     other files."""

@@ -484,7 +484,8 @@ class _Race:
             done = sum(one in self._among and error is None for one, error in self._ended.items())
             if self._enough_ms is None and done >= self._least:
                 self._enough_ms = self._clock.monotonic_ms()
-            self._change.notify_all()
+            if len(self._ended) == self._count:
+                self._change.notify_all()
 
     def wait(self, moved_ms: Callable[[], int], stuck_ms: int = STUCK_MS) -> dict[Replica, Exception | None]:
         """The jobs that have ended when the rule says so, with their errors.
@@ -498,7 +499,8 @@ class _Race:
                 limit = min(self._limit(moved_ms() + stuck_ms), self._until_ms)
                 if now >= limit:
                     break
-                self._change.wait((limit - now) / 1000)
+                # When enough have ended, nobody is woken: the limit is at least this much later.
+                self._change.wait(min(limit - now, GRACE_MS) / 1000)
             return dict(self._ended)
 
     def _limit(self, stuck_ms: int) -> float:

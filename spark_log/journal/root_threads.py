@@ -8,15 +8,15 @@ threads are daemons: a root that hangs does not delay the end of the process.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 from spark_log.clock import Clock
 from spark_log.errors import StorageUnavailable
 from spark_log.journal.fork_safety import renew_after_fork
+from spark_log.threads import ReusedThreads
 
 THREADS_MAX = 32
 """Requests to a root at the same time."""
@@ -24,8 +24,6 @@ HUNG_MS = 10_000
 """A root whose threads are all busy, and make no progress for this long, hangs."""
 BUCKET_HUNG_MS = 60_000
 """The same for a bucket: it may take longer to answer after the last chunk of a put."""
-IDLE_S = 10.0
-"""A thread without work ends after this time."""
 
 
 Directory: TypeAlias = tuple[int, str]
@@ -34,16 +32,11 @@ Directory: TypeAlias = tuple[int, str]
 
 @dataclass(slots=True)
 class _Root:
-    """The threads of a root.  Used with the lock held."""
+    """One root in this process."""
 
-    work: threading.Condition
-    """Notified when there is a job."""
+    threads: ReusedThreads
     moved_ms: int
     """When a job last began, made progress or ended, on the monotonic clock."""
-    jobs: deque[Callable[[], None]] = field(default_factory=deque)
-    """Jobs that no thread has taken."""
-    threads: int = 0
-    idle: int = 0
 
 
 class RootThreads:
@@ -62,33 +55,22 @@ class RootThreads:
 
     def start(self, where: Directory, job: Callable[[], None], hung_ms: int = HUNG_MS) -> None:
         """Run a job that raises nothing.  Raises StorageUnavailable if the root hangs, or no thread can be started."""
-        with self._lock:
-            now_ms = self._clock.monotonic_ms()
-            root = self._roots.setdefault(where, _Root(threading.Condition(self._lock), now_ms))
-            hangs = now_ms - root.moved_ms > hung_ms
-            if hangs and root.threads == THREADS_MAX and not root.idle:
-                raise StorageUnavailable(
-                    f"the root of broker {where[0]} hangs: {root.threads} requests have made no progress for "
-                    f"{hung_ms // 1000} s"
-                )
-            if len(root.jobs) < root.idle:
-                root.work.notify()
-            elif root.threads < THREADS_MAX:
-                self._add_thread(where, root, is_needed=hangs or not root.threads)
-            root.jobs.append(job)
-
-    def _add_thread(self, where: Directory, root: _Root, *, is_needed: bool) -> None:
-        """is_needed: the threads that there are will not take another job."""
-        name = f"{self._name}-{where[0]}"
+        root = self._roots.get(where) or self._add(where)
+        hangs = self._clock.monotonic_ms() - root.moved_ms > hung_ms
+        if hangs and root.threads.is_full:
+            raise StorageUnavailable(
+                f"the root of broker {where[0]} hangs: {root.threads.threads} requests have made no progress for "
+                f"{hung_ms // 1000} s"
+            )
         try:
-            threading.Thread(target=partial(self._run, where, root, name), name=name, daemon=True).start()
+            root.threads.start(partial(self._run, root, job), waits=not hangs)
         except RuntimeError as error:
-            if is_needed:
-                raise StorageUnavailable(
-                    f"no thread for the root of broker {where[0]} can be started: {error}"
-                ) from error
-        else:
-            root.threads += 1
+            raise StorageUnavailable(f"no thread for the root of broker {where[0]} can be started: {error}") from error
+
+    def _add(self, where: Directory) -> _Root:
+        with self._lock:
+            threads = ReusedThreads(f"{self._name}-{where[0]}", THREADS_MAX)
+            return self._roots.setdefault(where, _Root(threads, self._clock.monotonic_ms()))
 
     def moved(self, where: Directory) -> None:
         """A request to a root makes progress."""
@@ -96,24 +78,7 @@ class RootThreads:
         if root is not None:
             root.moved_ms = self._clock.monotonic_ms()
 
-    def _run(self, where: Directory, root: _Root, name: str) -> None:
-        while (job := self._next(where, root)) is not None:
-            threading.current_thread().name = name
-            job()
-            threading.current_thread().name = "pylog-idle"
-
-    def _next(self, where: Directory, root: _Root) -> Callable[[], None] | None:
-        """The next job; None: the thread ends."""
-        with self._lock:
-            root.moved_ms = self._clock.monotonic_ms()
-            root.idle += 1
-            while not root.jobs:
-                if not root.work.wait(IDLE_S) and not root.jobs:
-                    root.idle -= 1
-                    root.threads -= 1
-                    if not root.threads:
-                        self._roots.pop(where, None)
-                    return None
-            root.idle -= 1
-            root.moved_ms = self._clock.monotonic_ms()
-            return root.jobs.popleft()
+    def _run(self, root: _Root, job: Callable[[], None]) -> None:
+        root.moved_ms = self._clock.monotonic_ms()
+        job()
+        root.moved_ms = self._clock.monotonic_ms()

@@ -15,7 +15,7 @@ from spark_log.journal.store_operations import OWN_ROOT, Decide, Put, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.column_blocks import inline_slices, maybe_trimmed
 from spark_log.metadata.commands import Swap
-from spark_log.metadata.records import Piece
+from spark_log.metadata.records import LostOffsets, Piece
 from spark_log.metadata.state import State, Topic, TopicKey
 from spark_log.metadata.swaps import Rewrite, build_swap, prune_range, resolve, seal_range
 from spark_log.model import DataObject, Placed, Slice
@@ -142,14 +142,15 @@ def swap_in(
     uncounted: Mapping[str, int] = MappingProxyType({}),
     thinned: bool = False,
     placed: Sequence[Placed] = (),
+    lost: Sequence[LostOffsets] = (),
 ) -> Steps[tuple[State, bool]]:
     """Upload the index of `rewrites`, if they need one, and decide on their swap.  False: the swap was void, or a
     replica lacks one of the objects.
 
-    placed:  as for `build_swap`.
+    placed, lost:  as for `build_swap`.
     """
     name = data_key(epoch, f"{context.unique()}.idx")
-    swap, data = build_swap(epoch, rewrites, name, objects, uncounted, thinned, placed)
+    swap, data = build_swap(epoch, rewrites, name, objects, uncounted, thinned, placed, lost)
     if data:
         yield Put(name, (data,), OWN_ROOT)
     command = Proposal(Swap(swap=swap))

@@ -14,7 +14,13 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from spark_log.errors import CoordinatorNotAvailable, InvalidRequest, NotCoordinator, SparkLogError
+from spark_log.errors import (
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    NotCoordinator,
+    SparkLogError,
+    ThrottlingQuotaExceeded,
+)
 from spark_log.journal import clock_check
 from spark_log.journal.commit_protocol import hand_over
 from spark_log.journal.metadata_log import LogStatus
@@ -161,12 +167,17 @@ class ServedLog:
             try:
                 found = yield asked
             except (CoordinatorNotAvailable, NotCoordinator) as error:
-                if clock.monotonic_ms() + AGAIN_MS >= deadline:
+                pause_ms = AGAIN_MS
+                if clock.monotonic_ms() + pause_ms >= deadline:
                     raise CoordinatorNotAvailable(str(error)) from error
+            except ThrottlingQuotaExceeded as error:
+                pause_ms = error.retry_after_ms
+                if clock.monotonic_ms() + pause_ms >= deadline:
+                    raise
             else:
                 self._silent_since_ms = None
                 return found
-            yield Sleep(AGAIN_MS)
+            yield Sleep(pause_ms)
 
     def _is_silent(self) -> bool:
         """Whether no coordinator has answered for too long; called after each look without an answer."""

@@ -9,6 +9,8 @@ objects:     epoch: uint64, id: string       of the name `data/<epoch>/<id>`
 partitions:  topic_id: string, partition, start, end, edition: int64
              entries: list of      start, end: int64; object: string; position, length, crc, count, bytes, min_us,
                                    max_us, time_kind: int64; sealed: int8, 1 for a piece
+             stats: list of binary, one for each entry, empty without statistics; in a checkpoint it is left out if all
+             are empty
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from spark_log.metadata.frames import encode_columns
 from spark_log.metadata.layered_map import LayeredMap, Removal
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import ObjectRow, Partition, TopicKey
-from spark_log.model import Slice
+from spark_log.model import Slice, kind_and_stats
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -60,6 +62,7 @@ _ENTRY = pa.struct(
         ("sealed", pa.int8()),
     ]
 )
+_STATS = pa.list_(pa.binary())
 
 
 class Block(ABC, Generic[Key, Value]):
@@ -209,19 +212,36 @@ class PartitionBlock(Block[TopicKey, Partition]):
             ("topic_id", pa.string()),
             *((name, pa.int64()) for name in ("partition", "start", "end", "edition")),
             ("entries", pa.list_(_ENTRY)),
+            ("stats", _STATS),
         ]
     )
 
     def __init__(self, batch: pa.RecordBatch, frame: memoryview | None = None) -> None:
         super().__init__(batch, frame)
-        topics, *numbers, entries = batch.columns
+        topics, *numbers, entries, stats = batch.columns
         self._topics, self._numbers = _Texts(topics), list(map(_numbers, numbers))
+        self._stats = _Blobs(stats.values) if _offsets(stats.values)[-1] else None
         self._bounds = _offsets(entries)
         self._sealed = _numbers(entries.values.field("sealed"))
         self._entry_ends = _numbers(entries.values.field("end"))
         self._entries = [
             _Texts(column) if column.type == pa.string() else _numbers(column) for column in entries.values.flatten()
         ]
+
+    @classmethod
+    def stored(cls, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Without statistics in a log that has none, so that an older pylog can read it."""
+        return batch if _offsets(batch.column("stats").values)[-1] else batch.select(cls.SCHEMA.names[:-1])
+
+    @classmethod
+    def maybe_read(cls, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        if batch.schema.names == cls.SCHEMA.names[:-1]:
+            entries = batch.column("entries")
+            none = _no_blobs(len(entries.values))
+            bounds = entries.buffers()[:2]
+            lists = pa.ListArray.from_buffers(_STATS, len(entries), bounds, offset=entries.offset, children=[none])
+            batch = batch.append_column(cls.SCHEMA.field("stats"), lists)
+        return batch if batch.schema == cls.SCHEMA else None
 
     @staticmethod
     def columns(rows: Sequence[tuple[TopicKey, Partition]]) -> list[pa.Array]:
@@ -236,6 +256,11 @@ class PartitionBlock(Block[TopicKey, Partition]):
             *(pa.array([getattr(part, name) for part in parts], pa.int64()) for name in ("start", "end", "edition")),
             pa.ListArray.from_arrays(
                 pa.array(bounds, pa.int32()), pa.StructArray.from_arrays(made, fields=list(_ENTRY)), pa.list_(_ENTRY)
+            ),
+            pa.ListArray.from_arrays(
+                pa.array(bounds, pa.int32()),
+                pa.array([_stats(entry) for part in parts for entry in part.entries], pa.binary()),
+                _STATS,
             ),
         ]
 
@@ -279,7 +304,8 @@ class PartitionBlock(Block[TopicKey, Partition]):
         return [self.key(at) for at in rows[below].tolist()]
 
     def _made(self, low: int, high: int) -> Iterator[Slice | Piece]:
-        return map(_entry, *(column[low:high] for column in self._entries))
+        stats = repeat(b"") if self._stats is None else self._stats[low:high]
+        return map(_entry, *(column[low:high] for column in self._entries), stats)
 
     def place(self, key: TopicKey) -> int:
         topic_id, number = key
@@ -298,8 +324,12 @@ def _entry_row(entry: Slice | Piece) -> tuple[Any, ...]:
     if isinstance(entry, Piece):
         *head, slices, size, min_us, max_us, time_kind = astuple(entry)
         return *head, slices, size, min_us, max_us, time_kind, 1
-    *head, batches, min_us, max_us, time_kind = astuple(entry)
-    return *head, batches, 0, min_us, max_us, time_kind, 0
+    *head, batches, min_us, max_us, _ = astuple(entry)
+    return *head, batches, 0, min_us, max_us, entry.time_kind, 0
+
+
+def _stats(entry: Slice | Piece) -> bytes:
+    return entry.stats if isinstance(entry, Slice) else b""
 
 
 def _entry(
@@ -315,30 +345,54 @@ def _entry(
     max_us: int,
     time_kind: int,
     sealed: int,
+    stats: bytes,
 ) -> Slice | Piece:
     if sealed:
         return Piece(start, end, name, position, length, crc, count, size, min_us, max_us, time_kind)
-    return Slice(start, end, name, position, length, crc, count, min_us, max_us, time_kind)
+    more = kind_and_stats(time_kind, stats)
+    return Slice(start, end, name, position, length, crc, count, min_us, max_us, more)
 
 
-class _Texts(Sequence[str]):
-    """A column of text without nulls."""
+class _Strings(Sequence[Value]):
+    """A column of values without nulls that differ in length."""
 
     def __init__(self, column: pa.Array) -> None:
         self._bounds, data = _offsets(column), column.buffers()[2]
         self._data = memoryview(data or b"")
 
+    @staticmethod
+    @abstractmethod
+    def _made(data: memoryview) -> Value: ...
+
     @overload
-    def __getitem__(self, at: int) -> str: ...
+    def __getitem__(self, at: int) -> Value: ...
     @overload
-    def __getitem__(self, at: slice) -> list[str]: ...
-    def __getitem__(self, at: int | slice) -> str | list[str]:
+    def __getitem__(self, at: slice) -> list[Value]: ...
+    def __getitem__(self, at: int | slice) -> Value | list[Value]:
         if isinstance(at, slice):
             return [self[number] for number in range(*at.indices(len(self)))]
-        return str(self._data[self._bounds[at] : self._bounds[at + 1]], "utf-8")
+        return self._made(self._data[self._bounds[at] : self._bounds[at + 1]])
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
+
+
+class _Texts(_Strings[str]):
+    @staticmethod
+    def _made(data: memoryview) -> str:
+        return str(data, "utf-8")
+
+
+class _Blobs(_Strings[bytes]):
+    @staticmethod
+    def _made(data: memoryview) -> bytes:
+        return bytes(data)
+
+
+@lru_cache(maxsize=8)
+def _no_blobs(rows: int) -> pa.Array:
+    """As `_zeros`: empty bytes."""
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(bytes(4 * (rows + 1))), pa.py_buffer(b"")])
 
 
 _FORMATS: dict[pa.DataType, Literal["b", "q", "Q"]] = {pa.int8(): "b", pa.int64(): "q", pa.uint64(): "Q"}

@@ -40,6 +40,7 @@ from spark_log.metadata.replica_commands import (
 )
 from spark_log.metadata.shared_groups import check_deletable, check_not_shared
 from spark_log.metadata.state import GroupState, State, TopicKey
+from spark_log.model import STATS_BYTES_MAX
 
 TRANSACTIONAL = "txn:"
 """Prefix of the producer of a transactional id in the state."""
@@ -269,6 +270,10 @@ def _check_objects(commit: r.CommitRecord) -> None:
             or min(run.position, run.length) < 0
         ):
             raise InvalidRequest(f"invalid slice {run} of object {number}")
+    if commit.stats and len(commit.stats) != len(commit.slices):
+        raise InvalidRequest(f"a commit of {len(commit.slices)} slices has statistics of {len(commit.stats)}")
+    if any(len(stats) > STATS_BYTES_MAX for stats in commit.stats):
+        raise InvalidRequest(f"the statistics of a slice are longer than {STATS_BYTES_MAX} bytes")
     if any(number < 0 or not 0 <= piece.start < piece.end for _, number, piece in commit.pieces):
         raise InvalidRequest("a piece of an index has no records, or no partition")
 

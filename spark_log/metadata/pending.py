@@ -23,7 +23,7 @@ from spark_log.metadata.replay_reassignments import with_late_slices, with_new_o
 from spark_log.metadata.replay_replicas import not_pending, placed_rows, swapped_copies
 from spark_log.metadata.replicas import copies_of, epoch_of, group_at, is_active, is_async, min_insync, targets_of
 from spark_log.metadata.state import LostRange, Partition, PendingCommit, ProducerState, State, TopicKey
-from spark_log.model import ACKS_ALL, APPEND_TIME, CREATE_TIME, Slice
+from spark_log.model import ACKS_ALL, APPEND_TIME, CREATE_TIME, Slice, kind_and_stats
 from spark_log.settings import topic_config
 
 PENDING_MAX = 10_000
@@ -69,18 +69,19 @@ def new_entries(state: State, record: r.CommitRecord) -> Entries | None:
 def _at(entry: Slice | r.Piece, base: int, stamp_us: int | None) -> Slice | r.Piece:
     """An entry behind an offset, with the log's time if it has one."""
     placed: Slice | r.Piece = moved(entry, start=base + entry.start, end=base + entry.end)
-    if stamp_us is not None:
-        placed = moved(placed, min_us=stamp_us, max_us=stamp_us, time_kind=APPEND_TIME)
-    return placed
+    if stamp_us is None:
+        return placed
+    kind = kind_and_stats(APPEND_TIME, placed.stats) if isinstance(placed, Slice) else APPEND_TIME
+    name = "more" if isinstance(placed, Slice) else "time_kind"
+    return moved(placed, min_us=stamp_us, max_us=stamp_us, **{name: kind})
 
 
 def _named_entries(record: r.CommitRecord) -> Iterator[tuple[str, int, Slice | r.Piece]]:
     """The commit's slices or pieces, with offsets relative to their base."""
-    for number, run in record.slices:
-        name = record.objects[number].name
-        piece = Slice(
-            0, run.rows, name, run.position, run.length, run.crc, run.batches, run.min_us, run.max_us, CREATE_TIME
-        )
+    stats = record.stats or (b"",) * len(record.slices)
+    for (number, run), of_run in zip(record.slices, stats, strict=True):
+        name, more = record.objects[number].name, kind_and_stats(CREATE_TIME, of_run)
+        piece = Slice(0, run.rows, name, run.position, run.length, run.crc, run.batches, run.min_us, run.max_us, more)
         yield run.topic_id, run.partition, piece
     yield from record.pieces
 
@@ -298,8 +299,9 @@ def with_holes(state: State, commit: PendingCommit, record: r.LostRecord) -> Sta
     new = commit._replace(objects=objects, slices=(*kept, *holes), pieces=())
     after = swapped_copies(after, gone, record.placed)
     pending = tuple(new if one is commit else one for one in state.pending)
-    after = replace(after, pending=pending, lost=_with_lost(state, commit, old), producers=_taken_back(state, commit))
-    return with_new_objects(after, old)
+    after = replace(after, pending=pending, producers=_taken_back(state, commit))
+    spans = [r.LostOffsets(*key, some[0].start, some[-1].end) for key, some in old.items()]
+    return with_new_objects(with_lost(after, spans, commit.version), old)
 
 
 def _taken_back(state: State, commit: PendingCommit) -> Map[str, ProducerState]:
@@ -314,14 +316,19 @@ def _taken_back(state: State, commit: PendingCommit) -> Map[str, ProducerState]:
     return state.producers.set(commit.producer, known._replace(last_commit=before))
 
 
-def _with_lost(state: State, commit: PendingCommit, entries: Entries) -> Map[TopicKey, tuple[LostRange, ...]]:
-    lost = state.lost
-    for key, some in entries.items():
-        part, known = state.partitions.get(key), lost.get(key, ())
+def with_lost(state: State, lost: Iterable[r.LostOffsets], version: int | None = None) -> State:
+    """The state that names some offsets as lost.
+
+    version:  of their commit; None: of the record that gave them up, after readers saw them.
+    """
+    found = state.lost
+    for topic_id, number, start, end in lost:
+        part, known = state.partitions.get((topic_id, number)), found.get((topic_id, number), ())
         kept = [one for one in known if part is not None and one.end > part.start]
         # The range is known already if the root of its hole is lost, too.
-        lost = lost.set(key, tuple(sorted({*kept, LostRange(some[0].start, some[-1].end, commit.version)})))
-    return lost
+        named = LostRange(start, end, state.version if version is None else version)
+        found = found.set((topic_id, number), tuple(sorted({*kept, named})))
+    return replace(state, lost=found)
 
 
 def lost_ranges(state: State, key: TopicKey) -> tuple[LostRange, ...]:

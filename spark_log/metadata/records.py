@@ -160,6 +160,8 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     """Where each of `objects` is; empty: all are in the log's own root."""
     acks: int = ACKS_ALL
     """`ACKS_LEADER`: one in-sync replica has the objects; readers see the records when all have them.  Level 4."""
+    stats: tuple[bytes, ...] = ()
+    """Statistics of the data columns of each of `slices` (segment/statistics.py); empty: none have any.  Level 4."""
 
 
 class CommitOffsetsRecord(Record, frozen=True, kw_only=True, tag="commit_offsets"):
@@ -209,6 +211,15 @@ class Change(NamedTuple):
     pieces: tuple[Piece, ...] = ()
 
 
+class LostOffsets(NamedTuple):
+    """Offsets whose records are given up."""
+
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+
+
 class SwapRecord(Record, frozen=True, kw_only=True, tag="swap"):
     """Sealing, merging, pruning and compaction: other entries for the same offsets.  All of `changes`, or none.
 
@@ -226,6 +237,9 @@ class SwapRecord(Record, frozen=True, kw_only=True, tag="swap"):
     """The new slices have fewer records than the old ones: compaction.  Written at level 3 of `metadata.version`."""
     placed: tuple[Placed, ...] = ()
     """Where each of `objects` is; empty: all are in the log's own root."""
+    lost: tuple[LostOffsets, ...] = ()
+    """No broker had the objects of the old slices any more, and readers pass over these offsets from here on.  Written
+    at level 4."""
 
 
 class ListDroppedRecord(Record, frozen=True, kw_only=True, tag="list_dropped"):

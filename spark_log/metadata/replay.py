@@ -33,6 +33,7 @@ from spark_log.metadata.pending import (
     with_ends,
     with_entries,
     with_holes,
+    with_lost,
 )
 from spark_log.metadata.replay_reassignments import (
     places_of_slices,
@@ -459,7 +460,8 @@ def _swap(state: State, record: r.SwapRecord) -> State | None:
         if swapped is None:
             return None
         state = swapped
-    return _counted(state, record)
+    counted = _counted(state, record)
+    return with_lost(counted, record.lost) if counted is not None and record.lost else counted
 
 
 def _swapped(state: State, change: r.Change) -> State | None:

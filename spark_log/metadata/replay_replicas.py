@@ -161,10 +161,11 @@ def counted(state: State, where: Placed) -> tuple[int, ...] | None:
     group = state.placement_groups.get(where.group)
     if group is None:
         return None
+    replicas = group.replicas
     found = {
         broker
         for broker, epoch in where.held
-        if broker in group.replicas and _counts(state, broker, epoch) and not keeps_newest(state, broker)
+        if broker in replicas and _counts(state, broker, epoch) and not keeps_newest(state, broker)
     }
     return tuple(sorted(found)) or None
 
@@ -195,9 +196,11 @@ def lacking_isr(state: State, placed: Iterable[Placed]) -> dict[int, tuple[int, 
 
 def is_led(state: State, placed: Sequence[Placed]) -> bool:
     """Whether an in-sync replica of each group has all of some new objects."""
-    return all(
-        held.intersection(state.placement_groups[number].isr) for number, held in held_by_all(state, placed).items()
-    )
+    return _are_led(state, held_by_all(state, placed))
+
+
+def _are_led(state: State, held_by: Mapping[int, frozenset[int]]) -> bool:
+    return all(held.intersection(state.placement_groups[number].isr) for number, held in held_by.items())
 
 
 def with_missed(state: State, placed: Sequence[Placed], upload_epoch: int) -> State | None:
@@ -205,9 +208,10 @@ def with_missed(state: State, placed: Sequence[Placed], upload_epoch: int) -> St
 
     None if no replica of an ISR has them.
     """
-    if not is_led(state, placed):
+    held_by = held_by_all(state, placed)
+    if not _are_led(state, held_by):
         return None
-    for number, held in held_by_all(state, placed).items():
+    for number, held in held_by.items():
         group = state.placement_groups[number]
         members = tuple(
             member if member.role == "out" or member.broker in held else _missed(state, member, upload_epoch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from spark_log.metadata.column_blocks import first_name, rows_with_copies
@@ -202,3 +202,10 @@ def last_copies(state: State, broker: int) -> Deficit:
     """Objects that only this broker has."""
     some = [c for c in state.copies.values() if c.brokers == (broker,)]
     return Deficit(sum(c.objects for c in some), sum(c.bytes for c in some))
+
+
+def are_gone(state: State, names: Iterable[str]) -> bool:
+    """Whether no broker has a copy of any of these objects, as far as the log knows.  Slice indexes do not count."""
+    segments = [name for name in names if not name.endswith(".idx")]
+    rows = [copies_of(state, row) for name in segments if (row := state.objects.get(name)) is not None]
+    return len(rows) == len(segments) and all(known is not None and not known.brokers for known in rows)

@@ -7,6 +7,7 @@ very many slices) names the byte range, its checksum and what it covers.  One ro
     object          dictionary<int32, string>
     position, length, crc, batches, min_us, max_us   int64
     time_kind       int8
+    stats           binary, if a slice has statistics of data columns (segment/statistics.py)
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from crc32c import crc32c
 
 from spark_log.errors import CorruptObject
 from spark_log.metadata.records import Piece
-from spark_log.model import APPEND_TIME, Slice
+from spark_log.model import APPEND_TIME, Slice, kind_and_stats
 
 SCHEMA = pa.schema(
     [
@@ -32,6 +33,7 @@ SCHEMA = pa.schema(
         ("time_kind", pa.int8()),
     ]
 )
+STATS = pa.field("stats", pa.binary())
 _WRITING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _READING = pa.ipc.IpcReadOptions(use_threads=False)
 """A piece is small: passing its columns to other threads takes longer than decoding them."""
@@ -58,17 +60,18 @@ def encode_index(name: str, parts: Sequence[IndexPart]) -> tuple[bytes, list[Pie
 
 def _write_stream(sink: pa.BufferOutputStream, slices: Sequence[Slice]) -> None:
     base = slices[0].start
-    table = {field.name: [getattr(piece, field.name) for piece in slices] for field in SCHEMA}
+    schema = SCHEMA.append(STATS) if any(piece.stats for piece in slices) else SCHEMA
+    table = {field.name: [getattr(piece, field.name) for piece in slices] for field in schema}
     table["start"] = [start - base for start in table["start"]]
     table["end"] = [end - base for end in table["end"]]
     arrays = [
         pa.array(table[field.name], pa.string()).dictionary_encode()
         if field.name == "object"
         else pa.array(table[field.name], field.type)
-        for field in SCHEMA
+        for field in schema
     ]
-    with pa.ipc.new_stream(sink, SCHEMA, options=_WRITING) as writer:
-        writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
+    with pa.ipc.new_stream(sink, schema, options=_WRITING) as writer:
+        writer.write_batch(pa.record_batch(arrays, schema=schema))
 
 
 def _piece(name: str, slices: Sequence[Slice], position: int, data: pa.Buffer) -> Piece:
@@ -117,7 +120,7 @@ def pieces_in(name: str, data: bytes) -> Iterator[tuple[int, int, pa.Table]]:
             table = pa.ipc.open_stream(source, options=_READING).read_all()
         except (pa.ArrowException, OSError) as error:
             raise CorruptObject(f"{name} is not a slice index, or damaged, at byte {start}: {error}") from error
-        if table.schema != SCHEMA:
+        if table.schema not in (SCHEMA, SCHEMA.append(STATS)):
             raise CorruptObject(f"{name} is not a slice index: the table at byte {start} has {table.schema.names}")
         yield start, source.tell() - start, table
 
@@ -147,6 +150,8 @@ def slices_of(table: pa.Table) -> list[Slice]:
         column.combine_chunks().dictionary_decode().to_pylist()
         if pa.types.is_dictionary(column.type)
         else numbers(column).tolist()
-        for column in table.columns
+        for column in table.columns[: len(SCHEMA)]
     ]
+    if STATS.name in table.column_names:
+        columns[-1] = list(map(kind_and_stats, columns[-1], table[STATS.name].to_pylist()))
     return list(map(Slice, *columns))

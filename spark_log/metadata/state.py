@@ -68,12 +68,12 @@ class PendingCommit(NamedTuple):
 
 
 class LostRange(NamedTuple):
-    """Offsets that have no records because a pending commit was lost."""
+    """Offsets that have no records because these were lost, with all roots that had them."""
 
     start: int
     end: int
     version: int
-    """The version of the commit."""
+    """The version of the commit, if readers have not seen it; otherwise, of the record that gave the records up."""
 
 
 class ObjectRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from spark_log.metadata.records import Change, Piece, SwapRecord
+from spark_log.metadata.records import Change, LostOffsets, Piece, SwapRecord
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.slice_index import IndexPart, encode_index
 from spark_log.metadata.state import Partition, TopicKey
@@ -44,6 +44,7 @@ def build_swap(
     uncounted: Mapping[str, int] = MappingProxyType({}),
     thinned: bool = False,
     placed: Sequence[Placed] = (),
+    lost: Sequence[LostOffsets] = (),
 ) -> tuple[SwapRecord, bytes]:
     """The swap for `rewrites`, and the bytes of its index object (empty if it needs none).
 
@@ -51,6 +52,7 @@ def build_swap(
     uncounted:  slices of each object that are removed with the old entries but not in `old_slices`: their index is
                 lost.
     placed:     where each of `objects` is; empty: in the log's own root, as the index.
+    lost:       offsets whose records are given up.
     """
     parts = [IndexPart(*rw.key, rw.new_slices) for rw in rewrites if rw.sealed and rw.new_slices]
     data, made = encode_index(index_name, parts) if parts else (b"", [])
@@ -69,6 +71,7 @@ def build_swap(
         removed=dict(sorted((before - after).items())),
         thinned=thinned,
         placed=(*placed, *(Placed(OWN_GROUP) for _ in index)) if placed else (),
+        lost=tuple(lost),
     )
     return swap, data
 

@@ -274,9 +274,13 @@ class HttpLink:
         return None if reply.value is None else reply.value.encode()
 
     def status(self, holder: Leadership) -> int:
-        data = self._first(holder, "GET", f"/v1/status?cluster_id={self.cluster_id}", changes_nothing=True)
-        reply: StatusReply = decode(data, StatusReply, "the coordinator's reply")
+        reply: StatusReply = self.get(holder, "/v1/status", StatusReply)
         return reply.checkpoint
+
+    def get(self, holder: Leadership, path: str, kind: type[msgspec.Struct]) -> Any:
+        """The leader's reply.  Raises CoordinatorNotAvailable."""
+        data = self._first(holder, "GET", f"{path}?cluster_id={self.cluster_id}", changes_nothing=True)
+        return decode(data, kind, "the coordinator's reply")
 
     def _any(
         self,
@@ -310,9 +314,7 @@ class HttpLink:
 
     def groups(self, holder: Leadership) -> dict[str, GroupView]:
         """The current state of shared groups.  Raises CoordinatorNotAvailable."""
-        path = f"/v1/groups?cluster_id={self.cluster_id}"
-        data = self._first(holder, "GET", path, changes_nothing=True)
-        reply: GroupsReply = decode(data, GroupsReply, "the coordinator's reply")
+        reply: GroupsReply = self.get(holder, "/v1/groups", GroupsReply)
         return {view.group_id: view for view in reply.groups}
 
     # --------------------------------------------------------------------------------------------------------- requests

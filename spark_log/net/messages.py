@@ -249,6 +249,29 @@ class StatusReply(Message, frozen=True, kw_only=True):
     """Version of the newest checkpoint."""
 
 
+class QuorumReplica(Message, frozen=True, kw_only=True):
+    """A replica of the metadata log, under Kafka's names.  Times are ms since 1970; -1: never, in this epoch."""
+
+    replica_id: int
+    replica_directory_id: str
+    log_end_offset: int
+    lag: int
+    last_fetch_timestamp: int
+    last_caught_up_timestamp: int
+
+
+class QuorumReply(Message, frozen=True, kw_only=True):
+    """The quorum, as its leader knows it."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+    nodes: dict[int, str]
+    """Addresses for the other nodes."""
+
+
 MemberRequest: TypeAlias = JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest
 MemberResponse: TypeAlias = JoinGroupResponse | SyncGroupResponse | HeartbeatResponse | LeaveGroupResponse
 GROUP_PATHS: Mapping[str, type[MemberRequest]] = {
@@ -306,6 +329,7 @@ _DECODERS: Mapping[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {
         ClaimRequest,
         ClaimReply,
         StatusReply,
+        QuorumReply,
         Holdings,
         Delta,
         GroupAsked,

@@ -52,6 +52,7 @@ from spark_log.net.messages import (
     MemberRequest,
     ObjectsReply,
     ObjectsRequest,
+    QuorumReply,
     SnapshotRequest,
     StatusReply,
     TopicsRequest,
@@ -108,13 +109,16 @@ class Server:
         hosts: Collection[str] | None = None,
         serves_metadata: bool = False,
         pages: Pages | None = None,
+        describe_quorum: Callable[[], QuorumReply] | None = None,
     ) -> None:
         """
         hosts:  without tokens, requests for other hosts than these and this machine are rejected; None: they are
                 accepted.
         serves_metadata:  clients read the metadata log here, and not on the storage.
         pages:  None: there are none.
+        describe_quorum:  for a leader; None: the metadata is not in a quorum.
         """
+        self._describe_quorum = describe_quorum
         self._service = service
         self._groups = groups
         self._tokens = tokens
@@ -150,6 +154,7 @@ class Server:
             "/v1/snapshot": ("POST", self._snapshot),
             "/v1/claim": ("POST", self._claim),
             "/v1/status": ("GET", self._status),
+            "/v1/quorum": ("GET", self._quorum),
             "/v1/groups": ("GET", self._group_views),
             **dict.fromkeys(GROUP_PATHS, ("POST", self._group)),
         }
@@ -405,9 +410,11 @@ class Server:
         return web.Response(body=data, content_type="application/octet-stream")
 
     async def _claim(self, request: web.BaseRequest) -> web.Response:
-        _, body = await self._admit(request)
+        grant, body = await self._admit(request)
         asked: ClaimRequest = decode(body, ClaimRequest, "the request")
         await self._check(asked.cluster_id)
+        if asked.value is not None:
+            self._quotas.note_change(grant.name, time.monotonic())
         value = await self._claims.ask(asked)
         self._leader.check_leads(changed=asked.value is not None)
         return _answer(ClaimReply(value=None if value is None else value.decode()))
@@ -417,6 +424,13 @@ class Server:
         await self._check(request.query.get("cluster_id", ""))
         found = await self._storage_threads.submit(self._service.ask_log, lambda log: log.status())
         return _answer(StatusReply(checkpoint=found.checkpoint))
+
+    async def _quorum(self, request: web.BaseRequest) -> web.Response:
+        await self._admit(request)
+        await self._check(request.query.get("cluster_id", ""))
+        if self._describe_quorum is None:
+            raise InvalidRequest("the metadata of this log is on its storage, not in a quorum")
+        return _answer(self._describe_quorum())
 
     async def _await_changes(self, request: web.BaseRequest, asked: ChangesRequest | TopicsRequest, since: int) -> bool:
         """Wait for changes that concern the requester, as long as it asks; whether there are any."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from spark_log.clock import SystemClock
 from spark_log.errors import CoordinatorNotAvailable, InvalidRequest
 from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.net.messages import WAIT_MS_MAX, ClaimRequest
@@ -26,6 +27,8 @@ KEPT_BYTES = 16 << 20
 """Values that are kept in memory: a claim never changes."""
 VALUE_BYTES_MAX = 8 << 20
 MAKERS_MAX = 1000
+AHEAD_MS_MAX = 86_400_000
+"""Of a client's clock: its claims expire so much later."""
 _NAME = re.compile(r"meta/pin/[A-Za-z0-9_][A-Za-z0-9._-]{0,300}")
 
 
@@ -33,6 +36,7 @@ class _Claim(msgspec.Struct, frozen=True):
     """The part of a value by which it expires."""
 
     version: int
+    made_ms: int
 
 
 class _Maker:
@@ -69,7 +73,7 @@ class SharedClaims:
         if asked.value is None:
             return await self._look(name, self._now_s() + min(asked.wait_ms, WAIT_MS_MAX) / 1000)
         value = asked.value.encode()
-        _check(value, self._service.state.version)
+        check_claim(value, self._service.state.version, SystemClock().now_ms())
         return self._keep(name, await self._run(lambda log: log.claim(name, value)))
 
     def stop(self) -> None:
@@ -122,13 +126,18 @@ class SharedClaims:
         return await self._threads.submit(self._service.ask_log, steps)
 
 
-def _check(value: bytes, newest: int) -> None:
+def check_claim(value: bytes, newest: int, now_ms: int) -> None:
     """Raises InvalidRequest for a value that is too large, or would never expire."""
     if len(value) > VALUE_BYTES_MAX:
         raise InvalidRequest(f"value: {len(value):,} bytes, and a claim has {VALUE_BYTES_MAX:,} at most")
     try:
-        version = msgspec.json.decode(value, type=_Claim).version
+        claim = msgspec.json.decode(value, type=_Claim)
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"value: a claim is JSON with the field `version`: {error}") from error
-    if version > newest:
-        raise InvalidRequest(f"value: the version {version} is beyond {newest}, the newest one of the log")
+        raise InvalidRequest(f"value: a claim is JSON with the fields `version` and `made_ms`: {error}") from error
+    if claim.version > newest:
+        raise InvalidRequest(f"value: the version {claim.version} is beyond {newest}, the newest one of the log")
+    if not 0 < claim.made_ms <= now_ms + AHEAD_MS_MAX:
+        raise InvalidRequest(
+            f"value: it was made at {claim.made_ms} ms, more than a day after the coordinator's time: check the clock of "
+            "this client"
+        )

@@ -42,6 +42,15 @@ def copies_wanted(state: State, broker: int) -> Iterator[WantedCopy]:
         yield _wanted(state, name, row, [source for source in near if is_active(state, source)])
 
 
+def is_behind(state: State, broker: int) -> bool:
+    """Whether there are such objects.  Looks at none of them, unless the broker keeps only the newest ones."""
+    known = state.brokers.get(broker)
+    if known is not None and known.keep_ms:
+        return next(copies_wanted(state, broker), None) is not None
+    groups = [number for number, group in state.placement_groups.items() if broker in group.replicas]
+    return any(has_active(state, state.copies[one]) for number in groups for one in lacked(state, number, broker))
+
+
 def backlog_bytes(state: State, broker: int) -> int:
     """About the size of these objects: of a broker that keeps only the newest ones, older ones are counted, too."""
     groups = [number for number, group in state.placement_groups.items() if broker in group.replicas]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from spark_log.errors import SparkLogError
@@ -34,26 +35,47 @@ class Copier(Protocol):
         """
 
 
+@dataclass(slots=True)
+class _Copying:
+    """Copying to one broker that is under way."""
+
+    epoch: int
+    """Of the broker."""
+    task: Task[Copied]
+    began_ms: int
+    """On the monotonic clock."""
+    said_ms: int = 0
+    """How long it had taken when it was last said to be late."""
+
+    def is_worth_saying(self, now_ms: int) -> bool:
+        """Whether it takes twice as long as when this was last said: a root may be slow for days."""
+        took_ms = now_ms - self.began_ms
+        if took_ms < 2 * self.said_ms:
+            return False
+        self.said_ms = took_ms
+        return True
+
+
 class CopyThreads:
     """Copies in threads of this process."""
 
     def __init__(self, journal: Journal, pace: Pace) -> None:
         """pace:  limit of all copying."""
         self._journal, self._clock, self._pace = journal, journal.context.clock, pace
-        self._tasks: dict[int, tuple[int, Task[Copied]]] = {}
-        """By broker: its epoch, and the copying that is under way."""
+        self._copying: dict[int, _Copying] = {}
+        """By broker."""
 
     def copy(self, state: State, brokers: Sequence[int], limit_ms: int) -> dict[int, Copied]:
         until_ms = self._clock.monotonic_ms() + limit_ms
         for broker in brokers:
             self._begin(state, broker, until_ms)
-        done = {broker: self._result(broker, until_ms + LATE_MS) for broker in list(self._tasks)}
-        log_problems(self._journal, done)
+        done = {broker: self._result(broker, until_ms + LATE_MS) for broker in list(self._copying)}
+        log_problems(self._journal, {broker: copied for broker, copied in done.items() if self._is_news(broker)})
         return done
 
     def _begin(self, state: State, broker: int, until_ms: int) -> None:
-        epoch, known = epoch_of(state, broker) or 0, self._tasks.get(broker)
-        if known is not None and known[0] == epoch:
+        epoch, known = epoch_of(state, broker) or 0, self._copying.get(broker)
+        if known is not None and known.epoch == epoch:
             return  # still under way; under an older epoch it changes nothing any more
         journal, pace = self._journal, self._pace
         work = Task(
@@ -61,19 +83,24 @@ class CopyThreads:
             f"pylog-copy-{broker}",
             journal.context.threads,
         )
-        self._tasks[broker] = epoch, work
+        self._copying[broker] = _Copying(epoch, work, self._clock.monotonic_ms())
 
     def _result(self, broker: int, until_ms: int) -> Copied:
-        _, task = self._tasks[broker]
+        task = self._copying[broker].task
         task.wait((until_ms - self._clock.monotonic_ms()) / 1000)
         if not task.ended:
             why = f"copying to broker {broker} is late: its root, or that of another copy, does not answer"
             return Copied(problems=[why], left=True)
-        del self._tasks[broker]
+        del self._copying[broker]
         try:
             return task.result()
         except Exception as error:  # noqa: BLE001  of one broker; the others continue
             return Copied(problems=[f"copying to broker {broker} failed: {_text(error)}"], left=True)
+
+    def _is_news(self, broker: int) -> bool:
+        """Whether a result is logged: it is final, or late for long."""
+        known = self._copying.get(broker)
+        return known is None or known.is_worth_saying(self._clock.monotonic_ms())
 
 
 def log_problems(journal: Journal, done: dict[int, Copied]) -> None:

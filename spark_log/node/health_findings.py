@@ -73,7 +73,7 @@ def _partitions(state: State) -> Finding:
 
 
 def _lost(state: State) -> list[Finding]:
-    """Records that were lost before readers saw them, until they would be deleted anyway.
+    """Records that were lost with all roots that had them, until they would be deleted anyway.
 
     A warning: nobody can mend it, so the log counts as healthy.
     """
@@ -83,7 +83,7 @@ def _lost(state: State) -> list[Finding]:
     (topic_id, number), first = ranges[0]
     rows = sum(one.end - one.start for _, one in ranges)
     says = (
-        f"warning: {counted(rows, 'record')} that readers had not seen {'was' if rows == 1 else 'were'} lost with the only root that had them, the "
+        f"warning: {counted(rows, 'record')} {'was' if rows == 1 else 'were'} lost with the only roots that had them, the "
         f"first at offset {first.start} of {state.topics[topic_id].name}-{number}: `pylog topic describe` shows the ranges"
     )
     return [Finding("records", True, says)]
@@ -95,7 +95,8 @@ def _objects(state: State) -> list[Finding]:
         return []
     says = (
         f"{counted(lost, 'object')} without any known good copy: `pylog replicate` looks for one on all replicas, and "
-        "`pylog verify` names the records"
+        "`pylog verify` names the records. If all copies are lost for good, `pylog verify --repair --lose-data` lets readers "
+        "pass over them"
     )
     active = all(is_active(state, broker) for broker in state.brokers)
     return [Finding("objects", False, says if active else f"{says}. A fenced broker may have one")]

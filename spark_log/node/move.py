@@ -188,11 +188,14 @@ def _prepare(log: Log, store: ObjectStore, progress: Progress | None) -> None:
     if _epoch(store) <= former.state.coordinator.epoch:
         Mirror(log, store).round(progress)
     mirror = Journal.open(store, create=False, clock=former.context.clock)
+    epoch = mirror.state.coordinator.epoch
+    if not _form_of(store, former).mirrors:
+        return  # another run has ended the move while this one was stopped, and the log may have moved on
     known = mirror.metadata_log
     assert isinstance(known, StorageLog), "it was opened from a store"
     journal = Journal(StorageLog(known.context, format_of_own(mirror, known), mirror.metadata), mirror.stores)
     last = journal.state.version
-    epoch = journal.take_over(journal.state.coordinator.epoch, ARRIVED, host="")
+    epoch = journal.take_over(epoch, ARRIVED, host="")
     journal.propose(lambda state, now: Decision((FenceRecord(upto=last),), None), upkeep=False)
     journal.release(epoch)
     journal.finish_upkeep()

@@ -56,6 +56,11 @@ def compression_of(state: State, key: TopicKey) -> Compression:
     return topic_compression(state.topics[key[0]].configs).of_writer(DEFAULT_COMPRESSION)
 
 
+def stats_columns_of(state: State, key: TopicKey) -> str:
+    """Which data columns of a topic get statistics."""
+    return str(topic_config(state.topics[key[0]].configs, "stats.columns"))
+
+
 def packs(state: State, stretches: Iterable[Stretch], limits: StepLimits) -> Iterator[list[Stretch]]:
     """Stretches that are written together: small ones of several partitions to one object, each other one alone.
 

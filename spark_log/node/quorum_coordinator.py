@@ -50,7 +50,7 @@ from spark_log.metadata.replay import end_version
 from spark_log.metadata.state import State
 from spark_log.net.address import this_host
 from spark_log.net.connection_limits import Connections
-from spark_log.net.messages import Health
+from spark_log.net.messages import Health, QuorumReply
 from spark_log.net.quotas import Usage
 from spark_log.node.change_feed import ChangeFeed
 from spark_log.node.duties import Duties
@@ -58,6 +58,7 @@ from spark_log.node.local_link import LocalLink
 from spark_log.node.metrics import Metrics
 from spark_log.node.pending_commands import PendingCommands, commands_of
 from spark_log.node.quorum_clock import QuorumClock
+from spark_log.node.quorum_description import quorum_reply
 from spark_log.node.quorum_log import FinalLog, QuorumLog
 from spark_log.node.quorum_pipeline import Offer
 from spark_log.node.quorum_state import AnyOffer, Content, QuorumState
@@ -274,6 +275,13 @@ class QuorumCoordinator:
         if self._leader.key is None and for_s > LEADERLESS_S:
             return f"no node of the quorum has led for {for_s:.0f} s: a majority has to run, and to be connected"
         return ""
+
+    def describe_quorum(self) -> QuorumReply:
+        """For clients, on the leader."""
+        status = self.node.status()
+        if status is None or status.role != "leader":
+            raise self.not_leading()
+        return quorum_reply(status, self.clock.now_ms())
 
     def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
         return self._log.records.after(since, upto, limit)

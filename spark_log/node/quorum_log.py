@@ -30,10 +30,21 @@ class QuorumLog(ServedLog):
         return self._state.state_at(version)
 
     def claim(self, name: str, value: bytes) -> Steps[bytes]:
-        return (yield from claims.claim(name, value))
+        found = yield from claims.claim(name, value)
+        self._hold(found)
+        return found
 
     def claimed(self, name: str) -> Steps[bytes | None]:
-        return (yield from claims.claimed(name))
+        found = yield from claims.claimed(name)
+        if found is not None:
+            self._hold(found)
+        return found
+
+    def _hold(self, value: bytes) -> None:
+        """The version that a query reads: its tasks may begin later."""
+        version = claims.version_of(value)
+        if version is not None:
+            self._state.hold(version, self.context.clock.monotonic_ms() / 1000)
 
     def expire_claims(self, state: State) -> Steps[int]:
         age_ms = cluster_config(state.configs, "gc.fence.age.ms")

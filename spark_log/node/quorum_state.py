@@ -9,6 +9,7 @@ and a checkpoint of the state after that batch.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
@@ -24,6 +25,9 @@ from spark_log.node.recent_records import RECORDS_BYTES, RecentRecords
 
 STATES_MAX = 1_000
 """Versions whose states are kept, for tasks that have to read what others have read.  They share most rows."""
+HELD_MAX = 64
+"""Older versions whose states are kept as well, because queries read them: the last ones that were asked for."""
+HELD_S = 3600.0
 LEFT_FOR_THE_LOOP, TOGETHER = 20, 200
 """Batches that are applied again after a snapshot: on the event loop, which they delay, and in one step."""
 AnyOffer = Offer[PendingCommands]
@@ -71,6 +75,9 @@ class QuorumState:
         """The id of the quorum, as in `Content`."""
         self._states: dict[int, State] = {}
         """The newest ones by version."""
+        self._held: dict[int, tuple[State, float]] = {}
+        """By version, with the time at which it is forgotten; the one that was asked for last is at the end."""
+        self._holding = threading.Lock()
         self._applied, self._restored, self._later = applied, restored, later
 
     @property
@@ -88,8 +95,23 @@ class QuorumState:
 
     def state_at(self, version: int) -> State | None:
         """The state at a recent version; None if it is not kept.  May be called in any thread."""
-        final = self.final
-        return final if final.version == version else self._states.get(version)
+        final, held = self.final, self._held.get(version)
+        if final.version == version:
+            return final
+        return self._states.get(version) or (held[0] if held is not None else None)
+
+    def hold(self, version: int, now_s: float) -> None:
+        """Keep the state at a recent version for an hour, for a query whose tasks have agreed on it.
+
+        May be called in any thread.
+        """
+        with self._holding:
+            state = self.state_at(version)
+            if state is not None:
+                self._held.pop(version, None)
+                self._held[version] = (state, now_s + HELD_S)
+            newest = list(self._held.items())[-HELD_MAX:]
+            self._held = {one: (kept, until_s) for one, (kept, until_s) in newest if until_s > now_s}
 
     def snapshot(self) -> Iterable[bytes]:
         state = self.final

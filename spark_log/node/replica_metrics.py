@@ -88,9 +88,7 @@ class ReplicaMetrics:
         text = "Objects without a good copy on any active broker."
         yield from _gauge("pylog_unrecoverable_objects", text, unrecoverable)
         gone = sum(one.end - one.start for ranges in state.lost.values() for one in ranges)
-        text = (
-            "Records that were lost before readers saw them, as far as they are not below the start of their partition."
-        )
+        text = "Records that were lost or given up, as far as they are not below the start of their partition."
         yield from _gauge("pylog_lost_records", text, gone)
         for (name, text), number in zip(COUNTERS, sums, strict=True):
             yield from (f"# HELP {name} {text}", f"# TYPE {name} counter", f"{name} {number}")

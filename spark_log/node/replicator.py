@@ -30,7 +30,7 @@ from spark_log.metadata.replicas import (
     lacked_objects,
 )
 from spark_log.metadata.state import State
-from spark_log.node.broker_copies import Copied, copies_wanted
+from spark_log.node.broker_copies import Copied, is_behind
 from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
 from spark_log.node.copy_throttle import Pace, pace_of
 from spark_log.node.fenced_copies import FencedCopies
@@ -153,7 +153,7 @@ class Replicator:
             lag=self._lags(state),
             problems=(*(one for copied in done.values() for one in copied.problems), *self._fenced.problems(state)),
             busy=bool(removed or rescued)
-            or any(one.objects and (one.left or self._is_behind(state, b)) for b, one in done.items()),
+            or any(one.objects and (one.left or is_behind(state, b)) for b, one in done.items()),
         )
 
     def is_done(self, report: ReplicationReport) -> bool:
@@ -183,14 +183,8 @@ class Replicator:
         return [
             broker
             for broker in sorted({one for group in state.placement_groups.values() for one in group.replicas})
-            if is_active(state, broker)
-            and (self._only is None or broker in self._only)
-            and self._is_behind(state, broker)
+            if is_active(state, broker) and (self._only is None or broker in self._only) and is_behind(state, broker)
         ]
-
-    @staticmethod
-    def _is_behind(state: State, broker: int) -> bool:
-        return any(True for _ in copies_wanted(state, broker))
 
     # -------------------------------------------------------------------------------------------------- pending commits
 

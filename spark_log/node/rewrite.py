@@ -28,11 +28,20 @@ from spark_log.metadata.decide.replicas import moves_to, swap_targets
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.replicas import Targets, group_number
 from spark_log.metadata.state import State, TopicKey
-from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, DataObject, Placed, Run, Slice
+from spark_log.model import (
+    APPEND_TIME,
+    APPEND_TIME_IN_ROWS,
+    CREATE_TIME,
+    DataObject,
+    Placed,
+    Run,
+    Slice,
+    kind_and_stats,
+)
 from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure
 from spark_log.node.held_runs import HeldRuns
 from spark_log.node.merge_policy import SEGMENT_BYTES
-from spark_log.node.packs import Stretch, apart, compression_of, packs, segment_limit, take_packs
+from spark_log.node.packs import Stretch, apart, compression_of, packs, segment_limit, stats_columns_of, take_packs
 from spark_log.node.segment_swaps import Replacement, SwapBatch, old_objects, swap_segments
 from spark_log.node.slice_reads import chunks, decode_into, read_chunk, verified
 from spark_log.segment.offsets import as_array, shifted
@@ -86,6 +95,8 @@ class Rewriting:
     progress: Progress | None = None
     keep: Keep | None = None
     """Removes records; None: all records stay."""
+    are_lost: bool = False
+    """The records of all slices are lost, so none is read, and none stays."""
     pace: Callable[[int], None] = _freely
     """Called with the number of bytes before they are put; may wait."""
     is_worth: Callable[[Sequence[Slice]], bool] = _always
@@ -114,6 +125,8 @@ class _NewRun:
     writer: SegmentWriter
     key: TopicKey
     keep: Keep | None
+    stats_columns: str
+    """The topic's config."""
     slices: list[Slice] = field(default_factory=list)
     """Those whose records it has."""
     holes: int = 0
@@ -124,7 +137,9 @@ class _NewRun:
         base = self.slices[0].start if self.slices else piece.start
         for batch in batches:
             offsets, records = self._kept(piece, batch)
-            self.writer.append(*self.key, _stamped(records, piece), offsets=shifted(offsets, piece.start - base))
+            offsets = shifted(offsets, piece.start - base)
+            rows = _stamped(records, piece)
+            self.writer.append(*self.key, rows, offsets=offsets, stats_columns=self.stats_columns)
             self.holes -= len(offsets)
 
     def _kept(self, piece: Slice, batch: Decoded) -> Decoded:
@@ -147,12 +162,13 @@ def rewrite(
 
     Stretches that others have changed meanwhile, and those that cannot be read or written, are skipped.
     """
-    swapped, is_thinned = list[Replacement](), how.keep is not None
+    swapped, is_thinned = list[Replacement](), how.keep is not None or how.are_lost
     total, at = sum(stretch.bytes for stretch in stretches), 0
     there = [stretch for stretch in apart(state, stretches) if _is_there(state, stretch)]
     _report_waiting(state, there, how)
     waiting, batch = deque(packs(state, there, context.limits)), SwapBatch(state.version)
-    work = _Work(state, state, context, how, HeldRuns(_slices(pack) for pack in waiting if len(pack) > 1))
+    held = HeldRuns(_slices(pack) for pack in waiting if len(pack) > 1 and not how.are_lost)
+    work = _Work(state, state, context, how, held)
     while waiting:
         if not batch.done:
             batch = SwapBatch(state.version)
@@ -161,7 +177,7 @@ def rewrite(
         yield from work.held.fetch(piece for pack in some for piece in _slices(pack))
         for pack, written in zip(some, (yield from _write_packs(work, batch.epoch, some)), strict=True):
             if batch.done and batch.is_full(context.limits, written):
-                state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned)
+                state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned, lost=how.are_lost)
                 swapped += placed
                 batch = SwapBatch(batch.epoch)
             batch.done += written
@@ -170,7 +186,7 @@ def rewrite(
                 how.progress(how.name, at, total)
             if rest := _still_to_do(state, _remaining(pack, written), how):
                 waiting.appendleft(rest)
-    state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned)
+    state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned, lost=how.are_lost)
     yield from _report_missing(work)
     return state, [*swapped, *placed]
 
@@ -255,7 +271,10 @@ def _write_pack(work: _Work, epoch: int, pack: Sequence[Stretch], buffer_bytes: 
     compression = compression_of(work.state, pack[0].key)
     writer = SegmentWriter(compression=compression, buffer_bytes=buffer_bytes, open_spool=work.how.open_spool)
     try:
-        taken = yield from (_fill_shared if len(pack) > 1 else _fill_alone)(work, writer, pack)
+        if work.how.are_lost:
+            taken = _without_records(writer, pack)
+        else:
+            taken = yield from (_fill_shared if len(pack) > 1 else _fill_alone)(work, writer, pack)
         if not taken:
             return []
         written = writer.finish()
@@ -266,8 +285,10 @@ def _write_pack(work: _Work, epoch: int, pack: Sequence[Stretch], buffer_bytes: 
     finally:
         writer.close()
     made = DataObject(name, written.size, written.index_position)
-    runs = {(run.topic_id, run.partition): run for run in written.runs}
-    return [Replacement(one.key, tuple(one.slices), _slice_of(runs[one.key], one, name), made, placed) for one in taken]
+    runs = {(run.topic_id, run.partition): (run, stats) for run, stats in zip(written.runs, written.stats, strict=True)}
+    return [
+        Replacement(one.key, tuple(one.slices), _slice_of(*runs[one.key], one, name), made, placed) for one in taken
+    ]
 
 
 def _put(targets: Targets | None, name: str, written: WrittenSegment) -> Steps[Placed]:
@@ -288,7 +309,7 @@ def _report_missing(work: _Work) -> Steps[None]:
                 work.how.on_failure(f"{work.how.activity} {partition_name(work.state, key)}", error)
 
 
-def _slice_of(run: Run, new: _NewRun, name: str) -> Slice:
+def _slice_of(run: Run, stats: bytes, new: _NewRun, name: str) -> Slice:
     """The slice that replaces those of a run."""
     old = new.slices
     kind = CREATE_TIME if old[0].time_kind == CREATE_TIME else APPEND_TIME_IN_ROWS
@@ -296,7 +317,8 @@ def _slice_of(run: Run, new: _NewRun, name: str) -> Slice:
     assert run.rows + new.holes == end - start, f"offsets {start} to {end}: {run.rows} records, {new.holes} holes"
     newest_us = max(piece.max_us for piece in old)
     min_us, max_us = (run.min_us, run.max_us) if run.rows else (newest_us, newest_us)
-    return Slice(start, end, name, run.position, run.length, run.crc, run.batches, min_us, max_us, kind)
+    more = kind_and_stats(kind, stats)
+    return Slice(start, end, name, run.position, run.length, run.crc, run.batches, min_us, max_us, more)
 
 
 def _object_name(taken: Sequence[_NewRun], unique: str) -> str:
@@ -307,10 +329,19 @@ def _object_name(taken: Sequence[_NewRun], unique: str) -> str:
     return f"{topic_id}-{number}-{taken[0].slices[0].start:020}-{unique}.seg"
 
 
+def _without_records(writer: SegmentWriter, pack: Sequence[Stretch]) -> list[_NewRun]:
+    """Runs that have holes only."""
+    taken = [_NewRun(writer, stretch.key, None, "") for stretch in pack]
+    for new, stretch in zip(taken, pack, strict=True):
+        for piece in stretch.slices:
+            new.end_slice(piece)
+    return taken
+
+
 def _fill_alone(work: _Work, writer: SegmentWriter, pack: Sequence[Stretch]) -> Steps[list[_NewRun]]:
     """The run of the slices of a single stretch that fill a segment; none if one of them is missing."""
     (stretch,) = pack
-    new = _NewRun(writer, stretch.key, work.how.keep)
+    new = _NewRun(writer, stretch.key, work.how.keep, stats_columns_of(work.state, stretch.key))
     try:
         yield from _fill(work.state, new, stretch)
     except ObjectNotFound as error:
@@ -356,7 +387,7 @@ def _fill_shared(work: _Work, writer: SegmentWriter, pack: Sequence[Stretch]) ->
         except CorruptObject as error:
             work.how.on_failure(f"{work.how.activity} {partition_name(state, stretch.key)}", error)
             continue
-        new = _NewRun(writer, stretch.key, work.how.keep)
+        new = _NewRun(writer, stretch.key, work.how.keep, stats_columns_of(work.state, stretch.key))
         for piece, batches in zip(stretch.slices, runs, strict=True):
             new.append(piece, batches)
             new.end_slice(piece)

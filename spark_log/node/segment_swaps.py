@@ -20,7 +20,7 @@ from spark_log.journal.sealing import SWAP_TRIES, swap_in
 from spark_log.journal.store_operations import CopyReplicas, Refresh, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.decide.replicas import lacking_for_swap, moves_to
-from spark_log.metadata.records import Piece
+from spark_log.metadata.records import LostOffsets, Piece
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.replicas import epoch_of
 from spark_log.metadata.state import ObjectRow, State, TopicKey
@@ -63,7 +63,7 @@ def objects_of(done: Iterable[Replacement]) -> list[DataObject]:
 
 
 def swap_segments(
-    state: State, context: Context, batch: SwapBatch, *, thinned: bool = False
+    state: State, context: Context, batch: SwapBatch, *, thinned: bool = False, lost: bool = False
 ) -> Steps[tuple[State, Sequence[Replacement]]]:
     """Swap segments in.  Returns the state afterwards, and the segments that are in: not those of an object with one
     whose slices have changed, and none if the fence has passed their upload.
@@ -72,6 +72,7 @@ def swap_segments(
     not swapped in: the next round rewrites their slices again.
 
     thinned: they have fewer records than the slices that they replace.
+    lost:    they have none, because those of the slices are lost.
     """
     done: Sequence[Replacement] = batch.done
     for _ in range(SWAP_TRIES):
@@ -85,7 +86,10 @@ def swap_segments(
         if not done:
             break
         objects, placed = objects_of(done), places_of(done)
-        state, fits = yield from swap_in(context, batch.epoch, rewrites, objects, thinned=thinned, placed=placed)
+        given_up = [LostOffsets(*one.key, one.new.start, one.new.end) for one in done] if lost else ()
+        state, fits = yield from swap_in(
+            context, batch.epoch, rewrites, objects, thinned=thinned, placed=placed, lost=given_up
+        )
         if fits:
             return state, done
         if placed:

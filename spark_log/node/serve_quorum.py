@@ -83,6 +83,7 @@ async def start_quorum(
         hosts=own_hosts(config),
         serves_metadata=True,
         pages=None if pages is None else pages(coordinator, groups),
+        describe_quorum=coordinator.describe_quorum,
     )
     port, address = await listen(server, config, tls)
     coordinator.address = address

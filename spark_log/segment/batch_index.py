@@ -47,6 +47,8 @@ INDEX_SCHEMA = pa.schema(
         ("schema", pa.int32()),
     ]
 )
+STATS = pa.field("stats", pa.binary())
+"""Statistics of data columns (statistics.py); the column is there if a batch has any."""
 _NUMBERS = INDEX_SCHEMA.names[1:]
 _SCHEMA_KEY = "pylog.schema."
 
@@ -70,6 +72,7 @@ class BatchEntry(NamedTuple):
     """Checksum of the batch's message."""
     schema: int
     """Number of the run's schema message."""
+    stats: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -83,7 +86,7 @@ class Index:
     index_position: int
     """Position where the runs end and the index starts."""
     table: pa.Table
-    """`INDEX_SCHEMA`, one row per record batch, positions ascending."""
+    """`INDEX_SCHEMA`, one row per record batch, positions ascending; and `STATS` if there are any."""
     numbers: Mapping[str, npt.NDArray[np.int64]]
     """The integer columns of `table`, for searching."""
     schemas: Mapping[int, bytes]
@@ -93,9 +96,10 @@ class Index:
 def encode_index(entries: Sequence[BatchEntry], schemas: Sequence[bytes], options: pa.ipc.IpcWriteOptions) -> bytes:
     """The bytes of index and tail."""
     metadata = {f"{_SCHEMA_KEY}{number}": base64.b64encode(message) for number, message in enumerate(schemas)}
-    columns = list(zip(*entries, strict=True)) or [()] * len(INDEX_SCHEMA)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX_SCHEMA, strict=True)]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=INDEX_SCHEMA.with_metadata(metadata))
+    schema = INDEX_SCHEMA.append(STATS) if any(entry.stats for entry in entries) else INDEX_SCHEMA
+    columns = list(zip(*entries, strict=True))[: len(schema)] or [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema.with_metadata(metadata))
     message = ipc.encode_batch(batch, options)
     index = ipc.schema_message(batch.schema) + message + ipc.END
     return index + TAIL.pack(len(index), crc32c(index), VERSION, MAGIC)
@@ -126,7 +130,7 @@ def parse_index(data: ipc.Bytes, *, name: str, object_size: int | None = None) -
         name=name,
         size=size,
         index_position=position,
-        table=table.select(INDEX_SCHEMA.names),
+        table=table.select([*INDEX_SCHEMA.names, *([STATS.name] if _has_stats(table) else [])]),
         numbers=numbers,
         schemas=_schemas(table.schema.metadata or {}),
     )
@@ -174,6 +178,11 @@ def _read_table(index: memoryview, name: str, position: int) -> pa.Table:
                 f"object {name}: the index at byte {position} has no column {field.name!r} of type {field.type}"
             )
     return table
+
+
+def _has_stats(table: pa.Table) -> bool:
+    number = table.schema.get_field_index(STATS.name)
+    return number >= 0 and bool(table.schema.field(number).type == STATS.type)
 
 
 def _check_positions(numbers: Mapping[str, npt.NDArray[np.int64]], name: str, index_position: int) -> None:

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
+from spark_log.conditions import Window
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.model import Run, Slice
 from spark_log.segment import ipc
-from spark_log.segment.batch_index import TAIL_BYTES, Index, parse_index
+from spark_log.segment.batch_index import STATS, TAIL_BYTES, Index, parse_index
 from spark_log.segment.dictionaries import plain
 from spark_log.segment.offsets import Offsets, from_column
 from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, SCHEMA_ID, run_schema, schema_version
@@ -88,14 +89,14 @@ def find_batches(
     index: Index,
     run: Run | Slice,
     wanted: tuple[int, int] | None = None,
-    window: tuple[int, int] | None = None,
+    window: Window | None = None,
     *,
     place: Place,
 ) -> list[BatchRef]:
-    """Batches of `run` that overlap both `wanted` and `window`, in the order of their records.
+    """Batches of `run` that overlap `wanted` and that `window` does not skip, in the order of their records.
 
     wanted: [start, end) in offsets relative to the run's base; None for all of them.
-    window: [start, end) in microseconds; None for all times.  A batch may also contain records outside of it.
+    window: None skips nothing.  A batch may also contain records outside of it.
     Raises CorruptObject if the index does not list the run, UnsupportedVersion if the run has a reserved format.
     """
     numbers = index.numbers
@@ -109,7 +110,11 @@ def find_batches(
         high = begin + int(np.searchsorted(numbers["first"][begin:high], end))
     rows = np.arange(low, high)
     if window is not None:
-        rows = rows[(numbers["max_us"][low:high] >= window[0]) & (numbers["min_us"][low:high] <= window[1] - 1)]
+        rows = rows[(numbers["max_us"][low:high] >= window.start) & (numbers["min_us"][low:high] <= window.end - 1)]
+    if window is not None and window.rows is not None and STATS.name in index.table.column_names:
+        stats = index.table[STATS.name]
+        keep = [window.rows.may_match(stats[int(row)].as_py()) for row in rows]
+        rows = rows[np.array(keep, np.bool_)]
     return [_ref(index, int(row)) for row in rows]
 
 

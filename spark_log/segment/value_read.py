@@ -95,6 +95,8 @@ def with_values(
     where:    the place of the batch, for messages.
     Raises InvalidRequest for bytes where data columns are asked for, InvalidRecord for JSON that does not fit.
     """
+    if not columns:  # from_arrays would forget the number of rows
+        return batch.select([])
     parsed = None
     if not version and wants_data(columns, value):
         parsed = _parsed(batch, value, where)

@@ -33,6 +33,7 @@ from spark_log.segment.row_batches import (
     with_offsets,
 )
 from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, base_of, run_schema, schema_version
+from spark_log.segment.statistics import AUTO, Stats, columns_with_stats, encode_stats, joined, stats_of
 from spark_log.segment.typed_rows import with_base
 
 _MIB = 1 << 20
@@ -56,12 +57,17 @@ class _Encoded:
     length: int
     crc: int
     data: bytes | None
+    stats: Stats
+    """Of its data columns."""
     spool_position: int = 0
 
 
 @dataclass(slots=True)
 class _Partition:
     """The rows of one partition: encoded batches, then rows that wait for their batch to fill."""
+
+    stats_columns: str = AUTO
+    """The topic's config `stats.columns`."""
 
     base: pa.Schema = RECORD_SCHEMA
     """Its columns without headers and offsets."""
@@ -119,6 +125,8 @@ class WrittenSegment:
 
     runs: tuple[Run, ...]
     """Sorted by topic id and partition, one for each partition with rows or holes."""
+    stats: tuple[bytes, ...]
+    """Statistics of the data columns of each run."""
     size: int
     """Bytes of the object."""
     index_position: int
@@ -191,6 +199,7 @@ class SegmentWriter:
         *,
         offsets: Offsets | None = None,
         close_batch: bool = False,
+        stats_columns: str = AUTO,
     ) -> None:
         """Adds rows to the end of a partition.
 
@@ -199,8 +208,9 @@ class SegmentWriter:
               bytes or data columns.
         offsets: of the rows, relative to the run's base, after those of earlier rows; None: they follow without holes.
         close_batch: encode all of them now; otherwise the last ones wait until their batch is full.
+        stats_columns: the topic's config, by which data columns get statistics.
         """
-        into = self._partitions.setdefault((topic_id, partition), _Partition())
+        into = self._partitions.setdefault((topic_id, partition), _Partition(stats_columns))
         at = 0
         for batch in rows.to_batches() if isinstance(rows, pa.Table) else (rows,):
             if batch.num_rows:
@@ -250,6 +260,7 @@ class SegmentWriter:
         parts.append(_part(index))
         return WrittenSegment(
             runs=tuple(runs),
+            stats=tuple(_run_stats(self._partitions[key].encoded) for key in keys),
             size=position + len(index),
             index_position=position,
             _parts=tuple(parts),
@@ -379,6 +390,7 @@ class SegmentWriter:
             length=len(data),
             crc=crc32c(data),
             data=data,
+            stats=stats_of(batch, columns_with_stats(batch.schema, partition.stats_columns)),
         )
         partition.encoded.append(encoded)
         partition.crc = crc32c(data, partition.crc)
@@ -504,5 +516,10 @@ def _entries(run: Run, offset: int, schema: int, encoded: Sequence[_Encoded]) ->
             max_us=batch.max_us,
             crc32c=batch.crc,
             schema=schema,
+            stats=encode_stats(batch.stats),
         )
         position += batch.length
+
+
+def _run_stats(encoded: Sequence[_Encoded]) -> bytes:
+    return encode_stats(joined([batch.stats for batch in encoded]))

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from spark_log.errors import AccessDenied, InvalidRequest, NoSpace, ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.store.base import Bytes, check_key, check_prefix, split_prefix
+from spark_log.threads import ReusedThreads
 
 TEMPORARY = ".tmp-"
 """Prefix of files that are being written, or were when their writer died."""
@@ -35,6 +36,7 @@ CURES = {
     errno.ENOTDIR: "a file is in the way of a directory",
     errno.EEXIST: "a file is in the way of a directory",
 }
+GUARD_BYTES_MAX = 1 << 16
 FULL = (errno.ENOSPC, errno.EDQUOT)
 DENIED = (errno.EACCES, errno.EPERM)
 TRANSIENT = frozenset(
@@ -75,6 +77,10 @@ class LocalStore:
     """
 
     local = True
+    syncs: ClassVar[ReusedThreads] = ReusedThreads("pylog-sync")
+    """Sync the names of new directories.  Not a pool of `concurrent.futures`: Python waits for its threads at exit, and
+    the disk may hang.
+    """
 
     def __init__(self, root: str, durability: str = "disk", guard: Guard | None = None) -> None:
         if durability not in ("disk", "os"):
@@ -186,7 +192,7 @@ class LocalStore:
             except FileNotFoundError:
                 return None
             try:
-                return _read(fd, 0, os.fstat(fd).st_size)
+                return os.pread(fd, GUARD_BYTES_MAX, 0)
             finally:
                 os.close(fd)
 
@@ -218,7 +224,7 @@ class LocalStore:
         temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}"
         with self._storage_errors(key):
             fd, parents = _create(base, temporary, folder)
-            are_synced = _sync_meanwhile(base, parents if self._sync else ())
+            are_synced = _sync_meanwhile(self.syncs, base, parents if self._sync else ())
             try:
                 self._fill(fd, chunks)
                 placed = place(base, temporary, target)
@@ -262,6 +268,9 @@ class LocalStore:
             raise kind(f"{self.root}/{key}: {error.strerror or error}{hint}") from error
 
 
+os.register_at_fork(after_in_child=LocalStore.syncs.after_fork)
+
+
 def _create(base: _Base, path: str, folder: str) -> tuple[int, Sequence[str]]:
     """A new file, and the directories in which names of new directories must become durable."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -276,24 +285,23 @@ def _create(base: _Base, path: str, folder: str) -> tuple[int, Sequence[str]]:
 
 def _make_folders(base: _Base, folder: str) -> Sequence[str]:
     """Make a directory and its parents; returns the directories that got a new name."""
-    if not folder or _is_folder(base, folder):
-        return ()
     parent = os.path.dirname(folder)
-    parents = _make_folders(base, parent)
+    try:
+        _make_folder(base, folder)
+    except FileNotFoundError:
+        parents = _make_folders(base, parent) if parent else ()
+        _make_folder(base, folder)
+        return (*parents, parent)
+    return (parent,)
+
+
+def _make_folder(base: _Base, folder: str) -> None:
     try:
         os.mkdir(folder, dir_fd=base.handle)
     except FileExistsError:
         # Checked once: if another process removes it again, the caller retries.
         if not stat.S_ISDIR(os.stat(folder, dir_fd=base.handle).st_mode):
             raise
-    return (*parents, parent)
-
-
-def _is_folder(base: _Base, path: str) -> bool:
-    try:
-        return stat.S_ISDIR(os.stat(path, dir_fd=base.handle).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
 
 
 def _prune(base: _Base, folder: str) -> None:
@@ -354,29 +362,30 @@ def _sync_folders(base: _Base, folders: Sequence[str]) -> None:
             os.close(fd)
 
 
-def _sync_meanwhile(base: _Base, folders: Sequence[str]) -> Callable[[], object]:
+def _sync_meanwhile(syncs: ReusedThreads, base: _Base, folders: Sequence[str]) -> Callable[[], object]:
     """Make names durable in a thread, while the file is written; the result waits for it.
 
     Most file systems then write their journal once for both: a put into a new directory takes two thirds of the time.
     """
     if not folders:
         return lambda: None
-    ended, errors = threading.Event(), list[BaseException]()
+    running, errors = threading.Lock(), list[BaseException]()
+    running.acquire()
 
     def sync() -> None:
         try:
             _sync_folders(base, folders)
         except BaseException as error:  # noqa: BLE001  raised by `wait`
             errors.append(error)
-        ended.set()
+        running.release()
 
     def wait() -> None:
-        ended.wait()
-        if errors:
-            raise errors[0]
+        with running:
+            if errors:
+                raise errors[0]
 
-    try:  # not in a pool: Python waits for pool threads at exit, and the disk may hang
-        threading.Thread(target=sync, name="pylog-sync", daemon=True).start()
+    try:
+        syncs.start(sync)
     except RuntimeError:  # too many threads
         return partial(_sync_folders, base, folders)
     return wait

@@ -83,7 +83,8 @@ class ControlledRoots(Roots):
             return (OWN_BROKER,) if row is None else holders(journal.newest, row)
 
         clock = journal.context.clock
-        roots = cls(journal.roots.own, journal.cluster_id, lambda: journal.newest.brokers, held_by, clock=clock)
+        options = journal.roots.options
+        roots = cls(journal.roots.own, journal.cluster_id, lambda: journal.newest.brokers, held_by, options, clock)
         roots.folder = folder
         journal.stores = journal.stores._replace(objects=roots)
         return roots

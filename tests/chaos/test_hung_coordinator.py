@@ -19,8 +19,9 @@ from spark_log.node.verify import verify
 from tests.net.asking import request
 from tests.processes import ControlledProcess, Process, free_port
 
+TAKEOVER = ("--takeover-after", "5s")
 BOUND_S = 45.0
-"""Takeover takes 10 s.  Without failover from a hung coordinator the first change failed after 150 s."""
+"""Without failover from a hung coordinator the first change failed after 150 s."""
 
 
 @dataclass
@@ -40,7 +41,7 @@ class Pair:
 def pair(tmp_path: Path) -> Iterator[Pair]:
     first = Process(tmp_path / "log", free_port())
     eventually(lambda: first.leads)
-    standby = Process(tmp_path / "log", free_port())
+    standby = Process(tmp_path / "log", free_port(), *TAKEOVER)
     yield Pair(tmp_path / "log", first, standby)
     first.kill()
     standby.kill()
@@ -141,7 +142,7 @@ def test_a_coordinator_that_goes_on_serves_no_stale_answers(tmp_path: Path) -> N
     """
     first = ControlledProcess(tmp_path / "log", free_port(), tmp_path / "control", storage_timeout="1h")
     eventually(lambda: first.leads)
-    standby = Process(tmp_path / "log", free_port())
+    standby = Process(tmp_path / "log", free_port(), *TAKEOVER)
     try:
         with spark_log.connect(f"pylog://{first.address},{standby.address}") as log:
             log.append("t", [{"value": b"1"}])

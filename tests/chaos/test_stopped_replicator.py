@@ -20,9 +20,14 @@ from spark_log.node.replicator import Replicator
 from tests.chaos.test_killed_replicator import ROOT, eventually
 from tests.node.replicated_logs import add_broker, folder_of, group_of, move_away, put, replicated_log
 
-# It copies in each log that it reads of, and stops there once: in a copy, before its record is put, or after that.
+# It copies in each log that it reads of, and stops there once: in a copy, before its record is put, or after that.  It
+# does so as `pylog replicate`, or as the driver of `jobs/replicate.py`, whose tasks are calls here.
 STOPS = """
 import os, signal, sys
+from types import SimpleNamespace
+from jobs.replicate import TaskCopier, copy_in_task
+from pyspark_pylog.open_log import planned_log
+from pyspark_pylog.options.parse import Location
 from spark_log.client.log import Log
 from spark_log.journal.journal import Journal
 from spark_log.node.replicator import Replicator
@@ -52,12 +57,20 @@ class Stops(Wrapper):
         stop("after its record")
         return created
 
+class OwnTasks(TaskCopier):
+    def _run(self, shares, slots, rate):
+        planned = planned_log(self._location, self._log.journal)
+        return [copy_in_task(planned, None, share) for share in shares]
+
+spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+
 for line in sys.stdin:
-    url, where = line.strip().split(" ", 1)
+    url, who, where = line.strip().split(" ", 2)
     log = Log(Journal.open(Stops(open_store(url, None, "os")), create=False))
     for store in (log.journal.roots[1], log.journal.roots[2]):
         store.inner = Stops(store.inner)
-    Replicator(log).round()
+    copier = OwnTasks(spark, Location(url=url, storage={}, durability="os"), log) if who == "job" else None
+    Replicator(log, copier=copier).round()
     print("done", flush=True)
 """
 
@@ -71,10 +84,10 @@ def copier() -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def stopped(copier: subprocess.Popen[str], folder: Path, where: str) -> Iterator[None]:
+def stopped(copier: subprocess.Popen[str], folder: Path, who: str, where: str) -> Iterator[None]:
     """The process copies, and is stopped there; at the end of the block it continues, and has to end well."""
     assert copier.stdin is not None and copier.stdout is not None
-    copier.stdin.write(f"{folder / 'log'} {where}\n")
+    copier.stdin.write(f"{folder / 'log'} {who} {where}\n")
     copier.stdin.flush()
     eventually(lambda: os.WIFSTOPPED(os.waitpid(copier.pid, os.WUNTRACED | os.WNOHANG)[1]))
     try:
@@ -110,23 +123,26 @@ def merged(log: Log, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "change"),
+    ("who", "where", "change"),
     [
-        ("in a copy", returned),
-        ("in a copy", merged),
-        ("before its record", replaced),
-        ("before its record", returned),
-        ("before its record", copied),
-        ("after its record", replaced),
+        ("command", "in a copy", returned),
+        ("command", "in a copy", merged),
+        ("command", "before its record", replaced),
+        ("command", "before its record", returned),
+        ("command", "before its record", copied),
+        ("command", "after its record", replaced),
+        ("job", "before its record", merged),
+        ("job", "before its record", returned),
+        ("job", "after its record", replaced),
     ],
 )
 def test_a_stopped_copier_claims_no_copy_that_is_not_there(
-    copier: subprocess.Popen[str], tmp_path: Path, where: str, change: Callable[[Log, Path], None]
+    copier: subprocess.Popen[str], tmp_path: Path, who: str, where: str, change: Callable[[Log, Path], None]
 ) -> None:
     log = replicated_log(tmp_path, replica_lag_time_max_ms="1", gc_fence_age_ms="3600000")
     for _ in range(2):
         put(log, [0, 1], rows=20)
-    with stopped(copier, tmp_path, where):
+    with stopped(copier, tmp_path, who, where):
         change(log, tmp_path)
     assert lies(log, tmp_path) == []
     Replicator(log).round()

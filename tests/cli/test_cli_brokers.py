@@ -131,6 +131,12 @@ def test_a_lost_disk_is_replaced(pylog: Pylog, tmp_path: Path) -> None:
     assert "last copies of 1 object" in pylog.refused("broker", "replace", "1", "--root", new, "--yes")
     assert "has an empty root" in pylog.ok("broker", "replace", "1", "--root", new, "--yes", "--lose-data")
     assert pylog.json("broker", "describe", "1")["root"].endswith("/new")
+    assert pylog.run("verify").exit_code == 1
+    assert "--lose-data needs --repair" in pylog.wrong("verify", "--lose-data", "--yes")
+    assert "give --yes" in pylog.refused("verify", "--repair", "--lose-data")
+    given_up = pylog.ok("verify", "--repair", "--lose-data", "--yes")
+    assert "alone-0" in given_up and "offsets 0 to 0 are given up" in given_up
+    assert "0-0" in pylog.ok("topic", "describe", "alone") and "no problems found" in pylog.ok("verify")
 
 
 def test_a_broker_with_replicas_is_not_removed(pylog: Pylog) -> None:

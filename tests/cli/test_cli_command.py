@@ -85,6 +85,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "maintain",
         "merge",
         "metadata dump",
+        "metadata shell",
         "mirror run",
         "mirror set",
         "mirror status",

@@ -25,6 +25,7 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
 )
 from spark_log.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from spark_log.store.retry import RetryingStore
 from spark_log.testing.stores import Faults
 from tests.client.logs import Flaky, log_on, new_log, quick_store
 
@@ -524,7 +525,7 @@ def test_keys_are_deserialized_as_values_are(tmp_path: Path) -> None:
 def test_records_read_before_a_poll_failed_are_given_by_the_next(tmp_path: Path) -> None:
     """Those of one partition are not lost because another one could not be read."""
     store = Flaky(quick_store(tmp_path), random.Random(7), Faults())
-    log = log_on(store)
+    log = log_on(RetryingStore(store, total_ms=0))
     log.admin.create_topics([spark_log.NewTopic("orders", 2)])
     fill(log, 3)
     before = {*store.list("data/")}

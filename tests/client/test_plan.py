@@ -10,7 +10,8 @@ import pytest
 import spark_log
 from spark_log.client.producing.commit import PlainProducer
 from spark_log.client.producing.upload import Uploaded
-from spark_log.client.reading.plan import OffsetRange, SliceRead, Window, plan_reads
+from spark_log.client.reading.plan import OffsetRange, SliceRead, plan_reads
+from spark_log.conditions import Window
 from spark_log.journal.index_reads import neighbours, read_pieces
 from spark_log.journal.journal import Journal
 from spark_log.journal.sealing import seal
@@ -93,7 +94,7 @@ def one_by_one(log: spark_log.Log, rng: OffsetRange, window: Window | None) -> l
         )
         for piece in resolve(entries, sealed)
         if max(piece.start, rng.start) < min(piece.end, rng.end)
-        and (window is None or (piece.min_us < window[1] and piece.max_us >= window[0]))
+        and (window is None or (piece.min_us < window.end and piece.max_us >= window.start))
     ]
 
 
@@ -114,7 +115,7 @@ def test_a_plan_is_what_looking_at_each_slice_gives(store: SlowStore, seed: int,
             ranges.append(OffsetRange("t", topic_id, number, low, high))
         base = now_us - 500 if stamps == "LogAppendTime" else 0
         first = base + rng.randrange(1100)
-        window = rng.choice([None, (first, first + rng.randrange(300))])
+        window = rng.choice([None, Window(first, first + rng.randrange(300))])
         expected = [read for one in ranges if one.start < one.end for read in one_by_one(log, one, window)]
         assert plan_reads(log.journal, ranges, window) == expected
 

@@ -49,6 +49,7 @@ def test_frames_are_read_as_their_columns(log: Log, form: object) -> None:
         {"key": b"b", "id": 2, "amount": None, "tags": None},
     ]
     assert log.read(topic, columns=["amount", "offset"]).to_pydict() == {"amount": [2.5, None], "offset": [0, 1]}
+    assert log.read(topic, columns=["offset", "topic"]).to_pydict() == {"offset": [0, 1], "topic": [topic] * 2}
 
 
 def test_a_value_is_a_struct_or_json(log: Log) -> None:

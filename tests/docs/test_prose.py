@@ -10,9 +10,8 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from tests.unit.test_pages import ROOT
 
@@ -56,6 +55,13 @@ def plain(text: str) -> str:
     return " ".join(re.sub(r"`[^`]*`", "`…`", text).split())
 
 
+def worn(text: str) -> Iterator[str]:
+    """Each worn phrase, with what stands around it and what to write instead."""
+    for phrase, instead in PHRASES.items():
+        for match in re.finditer(phrase, text):
+            yield f"{match[0]!r} in “…{text[max(0, match.start() - 40) : match.end() + 40]}…”: write {instead!r}"
+
+
 def lines_of_prose(page: Path) -> Iterator[tuple[int, str]]:
     """Without blocks of code; rows of tables, which cannot be broken, count for phrases alone."""
     inside = False
@@ -66,45 +72,62 @@ def lines_of_prose(page: Path) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_lines_of_a_page_have_120_columns(page: Path) -> None:
+def test_lines_of_a_page_have_120_columns() -> None:
     """But for rows of tables and pictures."""
-    lines = [number for number, line in lines_of_prose(page) if len(line) > COLUMNS and line.lstrip()[0] not in "|!"]
-    assert lines == [], f"{name(page)}: break the lines {lines}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_a_page_has_no_worn_phrase(page: Path) -> None:
-    text = "\n".join(line for _, line in lines_of_prose(page))
-    paragraphs = [plain(part) for part in re.split(r"\n\n|\n(?=\s*[*|-])", text)]
     found = [
-        f"{match[0]!r} in “…{paragraph[max(0, match.start() - 40) : match.end() + 40]}…”: write {instead!r}"
-        for paragraph in paragraphs
-        for phrase, instead in PHRASES.items()
-        for match in re.finditer(phrase, paragraph.lstrip("*|- "))
+        f"{name(page)}, line {number}: break it"
+        for page in PAGES
+        for number, line in lines_of_prose(page)
+        if len(line) > COLUMNS and line.lstrip()[0] not in "|!"
     ]
-    assert found == [], "\n".join([name(page), *found])
+    assert not found, "\n".join(found)
 
 
-def prose_of(source: str) -> Iterator[tuple[int, str]]:
+def test_a_page_has_no_worn_phrase() -> None:
+    """Nor does a row of a table, or a point of a list."""
+    found = [
+        f"{name(page)}: {said}"
+        for page in PAGES
+        for paragraph in re.split(r"\n\n|\n(?=\s*[*|-])", "\n".join(line for _, line in lines_of_prose(page)))
+        for said in worn(plain(paragraph).lstrip("*|- "))
+    ]
+    assert not found, "\n".join(found)
+
+
+@cache
+def docstrings_of(file: Path) -> list[ast.Constant]:
+    """Texts that are statements, wherever they stand."""
+    return [
+        node.value
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+
+
+@cache
+def comments_in(file: Path) -> list[tuple[int, str]]:
+    """Comments with their lines."""
+    tokens = tokenize.generate_tokens(io.StringIO(file.read_text(encoding="utf-8")).readline)
+    return [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
+
+
+def prose_of(file: Path) -> Iterator[tuple[int, str]]:
     """Docstrings and comments, by their first line; code in backquotes is left out."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.lineno, plain(node.value.value)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], plain(token.string.lstrip("# "))
+    for docstring in docstrings_of(file):
+        yield docstring.lineno, plain(str(docstring.value))
+    for number, comment in comments_in(file):
+        yield number, plain(comment.lstrip("# "))
 
 
-@pytest.mark.parametrize("file", CODE, ids=name)
-def test_docstrings_and_comments_have_no_worn_phrase(file: Path) -> None:
+def test_docstrings_and_comments_have_no_worn_phrase() -> None:
+    """In all Python files."""
     found = [
-        f"line {number}: {match[0]!r} in “…{text[max(0, match.start() - 40) : match.end() + 40]}…”: write {instead!r}"
-        for number, text in prose_of(file.read_text(encoding="utf-8"))
-        for phrase, instead in PHRASES.items()
-        for match in re.finditer(phrase, text)
+        f"{name(file)}, line {number}: {said}"
+        for file in CODE
+        for number, text in prose_of(file)
+        for said in worn(text)
     ]
-    assert found == [], "\n".join([name(file), *found])
+    assert not found, "\n".join(found)
 
 
 def comments_of(script: Path) -> str:
@@ -113,34 +136,29 @@ def comments_of(script: Path) -> str:
     return "\n".join(line.lstrip("#; ") if line.startswith("#") and line.lstrip("# ") else "" for line in lines)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=name)
-def test_comments_of_a_script_have_no_worn_phrase(script: Path) -> None:
-    paragraphs = [plain(part) for part in comments_of(script).split("\n\n")]
+def test_comments_of_a_script_have_no_worn_phrase() -> None:
+    """Nor do those of files of settings."""
     found = [
-        f"{match[0]!r} in “{paragraph}”: write {instead!r}"
-        for paragraph in paragraphs
-        for phrase, instead in PHRASES.items()
-        for match in re.finditer(phrase, paragraph)
+        f"{name(script)}: {said}"
+        for script in SCRIPTS
+        for paragraph in comments_of(script).split("\n\n")
+        for said in worn(plain(paragraph))
     ]
-    assert found == [], "\n".join([name(script), *found])
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("file", CODE, ids=name)
-def test_docstrings_and_comments_have_120_columns(file: Path) -> None:
-    """ruff's formatter breaks code, and leaves prose as it is; directives to the tools are not prose."""
-    source = file.read_text(encoding="utf-8")
-    comments = {
-        token.start[0]
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT and not token.string.startswith(("# type: ", "# noqa"))
-    }
-    texts = {
-        number
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-    long = {
-        number for number, line in enumerate(source.splitlines(), 1) if len(line) > COLUMNS and "# ----" not in line
-    }
-    assert sorted(long & (comments | texts)) == [], f"{name(file)}: break these lines"
+def lines_with_prose(file: Path) -> set[int]:
+    """The lines of docstrings and comments; directives to the tools are not prose."""
+    comments = {number for number, text in comments_in(file) if not text.startswith(("# type: ", "# noqa"))}
+    return comments.union(*(range(text.lineno, (text.end_lineno or text.lineno) + 1) for text in docstrings_of(file)))
+
+
+def test_docstrings_and_comments_have_120_columns() -> None:
+    """ruff's formatter breaks code, and leaves prose as it is."""
+    found = [
+        f"{name(file)}, line {number}: break it"
+        for file in CODE
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > COLUMNS and "# ----" not in line and number in lines_with_prose(file)
+    ]
+    assert not found, "\n".join(found)

@@ -16,16 +16,23 @@ import spark_log
 from spark_log.client.consuming.consumer import Consumer
 from spark_log.client.log import Log
 from spark_log.client.open_journal import find_claim, journal_through
-from spark_log.errors import AuthenticationFailed, InconsistentClusterId, InvalidRequest, UnknownTopicOrPartition
+from spark_log.errors import (
+    AuthenticationFailed,
+    InconsistentClusterId,
+    InvalidRequest,
+    ThrottlingQuotaExceeded,
+    UnknownTopicOrPartition,
+)
 from spark_log.journal.root_options import RootOptions
 from spark_log.metadata.state import Leadership
 from spark_log.net.address import parse_target
 from spark_log.net.client import HttpLink
+from spark_log.net.quotas import Quota
 from spark_log.net.shared_claims import VALUE_BYTES_MAX
 from spark_log.node.serve import Running
 from spark_log.store.open import open_store
 from spark_log.testing.stores import NoMetadataStore
-from tests.net.asking import BILLING, eventually
+from tests.net.asking import BILLING, TOKENS, eventually
 from tests.processes import Process, free_port
 from tests.services import Services
 
@@ -177,7 +184,7 @@ CLAIM = "meta/pin/query-1"
 
 
 def claim_of(number: int, version: int = 0) -> bytes:
-    return json.dumps({"version": version, "by": number}).encode()
+    return json.dumps({"version": version, "by": number, "made_ms": 1}).encode()
 
 
 def test_one_of_many_tasks_makes_a_claim(running: Running) -> None:
@@ -211,6 +218,8 @@ def test_one_of_many_tasks_makes_a_claim(running: Running) -> None:
                 b"{}",
                 claim_of(1, version=10**9),
                 json.dumps({"version": 0, "by": "x" * VALUE_BYTES_MAX}).encode(),
+                b'{"version":0}',
+                b'{"version":0,"made_ms":9999999999999}',
             )
         ),
     ],
@@ -220,6 +229,24 @@ def test_other_files_are_not_claimed(running: Running, name: str, value: bytes) 
     link = HttpLink(parse_target(f"pylog://{running.coordinator.address}"), cluster_id=running.coordinator.cluster_id)
     with pytest.raises(InvalidRequest, match="name: |value: "):
         link.claim(Leadership(), name, value)
+
+
+def test_claims_have_a_quota(services: Services, tmp_path: Path) -> None:
+    """A client that makes one after another waits, like one that commits too often."""
+    quotas = {"billing": Quota(commits=1)}
+    limited = services.start(tmp_path / "limited", metadata="served", tokens=TOKENS, quotas=quotas).coordinator
+    eventually(lambda: limited.leading)
+    link = HttpLink(parse_target(f"pylog://{limited.address}"), BILLING, cluster_id=limited.cluster_id)
+
+    def refused(number: int) -> bool:
+        try:
+            link.claim(Leadership(), f"{CLAIM}-{number}", claim_of(number))
+        except ThrottlingQuotaExceeded as error:
+            return 0 < error.retry_after_ms <= 1000
+        return False
+
+    with ThreadPoolExecutor(30) as pool:
+        assert any(pool.map(refused, range(60)))
 
 
 def test_a_snapshot_needs_a_token(guarded: str) -> None:

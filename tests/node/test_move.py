@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from spark_log.errors import (
     LogMoved,
     NoLog,
     NoSpace,
+    SparkLogError,
     StorageError,
     UploadFenced,
 )
@@ -466,3 +467,55 @@ def test_a_move_that_dies_at_any_write_is_run_again(tmp_path: Path, *, after: bo
         assert moved.url.endswith(f"new{writes}") and values(moved) in (["0", "2"], ["0", "1", "2"])
     else:
         raise AssertionError("it never ended")
+
+
+class Sleeping(Dying):
+    """Something happens before a write, as while its process is stopped."""
+
+    def __init__(self, inner: ObjectStore, writes: int, happens: Callable[[], None]) -> None:
+        super().__init__(inner, writes, after=False)
+        self.probed, self._happens = inner.fingerprint(), happens
+
+    @contextmanager
+    def _dies(self) -> Iterator[None]:
+        self._left -= 1
+        if self._left == 0:
+            self._happens()
+        yield
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_move_that_sleeps_while_another_one_ends_changes_nothing(tmp_path: Path, *, goes_on: bool) -> None:
+    """Wherever it sleeps; the log may even have moved on when it wakes up."""
+    for writes in (2, 6, 9, 11, 13):
+        old, new, third = (tmp_path / f"{name}{writes}" for name in ("old", "new", "third"))
+        spark_log.connect(old, create=True, durability="os").append("t", [{"value": "0"}])
+
+        def ends(old: Path = old, new: Path = new, third: Path = third) -> None:
+            move_log(opened(old), LocalStore(str(new), "os"))
+            if goes_on:
+                move_log(opened(new), LocalStore(str(third), "os"))
+            spark_log.connect(old).append("t", [{"value": "1"}])
+
+        with suppress(SparkLogError):
+            move_log(opened(old), Sleeping(LocalStore(str(new), "os"), writes, ends))
+        moved = spark_log.connect(old)
+        moved.append("t", [{"value": "2"}])
+        assert moved.url.endswith(f"{'third' if goes_on else 'new'}{writes}") and values(moved) == ["0", "1", "2"]
+
+
+def test_a_move_that_sleeps_while_it_is_cancelled_does_not_end(tmp_path: Path) -> None:
+    for writes in (9, 11):
+        old, new = tmp_path / f"old{writes}", tmp_path / f"new{writes}"
+        spark_log.connect(old, create=True, durability="os").append("t", [{"value": "0"}])
+
+        def cancelled(old: Path = old) -> None:
+            cancel_move(opened(old))
+            spark_log.connect(old).append("t", [{"value": "1"}])
+
+        with suppress(SparkLogError):
+            move_log(opened(old), Sleeping(LocalStore(str(new), "os"), writes, cancelled))
+        log = spark_log.connect(old)
+        assert log.url.endswith(f"old{writes}") and values(log) == ["0", "1"]
+        with pytest.raises(InvalidRequest, match="is a mirror of"):
+            opened(new).append("t", [{"value": "x"}])

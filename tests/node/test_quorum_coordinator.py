@@ -169,7 +169,11 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
             assert found == [b"order 0", b"order 1", b"order 2", b"last"]
             assert log.journal.state.groups["billing"].offsets
             maintain_once(log)
-            assert log.journal.run(log.journal.metadata_log.claim("meta/pin/a", b'{"version":1}')) == b'{"version":1}'
+            quorum = log.admin.describe_metadata_quorum()
+            assert (quorum.leader_id, quorum.leader_epoch, quorum.observers) == (1, 1, ())
+            assert [(one.replica_directory_id, one.lag) for one in quorum.voters] == [("directory-1", 0)]
+            value = b'{"version":1,"made_ms":1}'
+            assert log.journal.run(log.journal.metadata_log.claim("meta/pin/a", value)) == value
 
     def use_commands(url: str) -> None:
         """Those that need the files of the metadata say that this is not possible."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import pytest
+
+from spark_log.errors import UnsupportedVersion
 from spark_log.metadata.column_blocks import ColumnMap
 from spark_log.metadata.layered_map import LayeredMap
-from spark_log.metadata.records import Batch, CreateTopicRecord, decode_batch, encode_batch
+from spark_log.metadata.records import Batch, CreateTopicRecord, FeatureLevelRecord, decode_batch, encode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.quorum_pipeline import Offer
-from spark_log.node.quorum_state import LEFT_FOR_THE_LOOP, QuorumState
+from spark_log.node.quorum_state import HELD_MAX, HELD_S, LEFT_FOR_THE_LOOP, STATES_MAX, QuorumState
 
 MANY = {f"data/{1:016x}/{number:016x}.seg": ObjectRow(5000, 1000, 1) for number in range(11_000)}
 """Objects that a snapshot puts into columns."""
@@ -70,4 +73,37 @@ def test_a_state_that_is_too_far_ahead_keeps_its_rows() -> None:
     node.apply(500)
     before = node.state.final
     node.run_waiting()
+    assert node.state.final is before
+
+
+def test_a_version_that_a_query_reads_is_kept() -> None:
+    """For an hour after it was last asked for, and only so many of them; others are forgotten when they are old."""
+    node = Node()
+    node.apply(1)
+    first = node.state.final
+    node.state.hold(first.version, 0.0)
+    node.apply(1)
+    node.apply(STATES_MAX)
+    assert node.state.state_at(first.version) is first and node.state.state_at(first.version + 1) is None
+    newest = node.state.final.version
+    for version in range(newest - HELD_MAX + 2, newest + 1):
+        node.state.hold(version, 1.0)
+    assert node.state.state_at(first.version) is first
+    node.state.hold(newest - HELD_MAX + 1, HELD_S - 1)
+    assert node.state.state_at(first.version) is None
+    node.apply(STATES_MAX)
+    assert node.state.state_at(newest) is not None
+    node.state.hold(newest + 1, HELD_S + 2)
+    assert node.state.state_at(newest) is None
+
+
+def test_a_level_of_a_newer_pylog_ends_a_node() -> None:
+    """With what to do, and the state as it was."""
+    node = Node()
+    record = FeatureLevelRecord(name="metadata.version", level=99)
+    before = node.state.final
+    with pytest.raises(
+        UnsupportedVersion, match="level 99 of metadata.version, this pylog supports up to 4 .*: update pylog"
+    ):
+        node.state.apply(7, encode_batch(Batch(id="b", time=1, epoch=0, records=(record,))))
     assert node.state.final is before

@@ -10,16 +10,20 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log
+from spark_log.journal.journal import Journal
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
 from spark_log.model import ACKS_LEADER
 from spark_log.node import object_copying
 from spark_log.node.broker_copies import copies_wanted
 from spark_log.node.checked_copies import BadCopy, check_copy
+from spark_log.node.copy_threads import LATE_MS, CopyThreads
 from spark_log.node.copy_throttle import pace_of
 from spark_log.node.hung_threads import HUNG_MAX
 from spark_log.node.replicator import Replicator
+from spark_log.store.local import LocalStore
 from spark_log.testing.broker_roots import ControlledRoots
+from spark_log.testing.clocks import ManualClock
 from tests.node.replicated_logs import add_broker, brokers_of, create_topic, folder_of, group_of, put, replicated_log
 
 
@@ -238,6 +242,28 @@ def test_no_replica_leaves_the_isr_because_the_root_with_the_object_is_away(log:
     (tmp_path / "away").rename(tmp_path / "broker-1")
     replicator.round()
     assert group_of(log.journal.refresh()).isr == (0, 1, 2) and not log.journal.state.pending
+
+
+def test_a_root_that_is_slow_for_days_is_named_ever_less_often(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A round takes a second here, and each report has the problem.  The log has it after 0, 1, 2, 4, … 32 seconds."""
+    clock = ManualClock(round(time.time() * 1000))  # the storage compares it with its own
+    log = Log(Journal.open(LocalStore(f"{tmp_path}/log", "os"), create=True, clock=clock))
+    add_broker(log, 1, str(tmp_path / "broker-1"))
+    create_topic(log, "t", (0, 1))
+    put(log, [0])
+    (tmp_path / "orders").mkdir()
+    roots = ControlledRoots.of(log, tmp_path / "orders")
+    roots.order(1, "hang")
+    copying = CopyThreads(log.journal, pace_of(log))
+    for _ in range(40):
+        done = copying.copy(log.journal.state, [1], -LATE_MS)
+        assert "copying to broker 1 is late" in done[1].problems[0]
+        clock.sleep_ms(1000)
+    assert caplog.text.count("copying to broker 1 is late") == 7
+    roots.order(1, "")
+    assert copying.copy(log.journal.state, [1], 60_000)[1].objects == 1
 
 
 def test_a_root_that_hangs_with_each_object_keeps_few_threads(

@@ -8,12 +8,20 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log, connect
-from spark_log.errors import InvalidRequest
-from spark_log.metadata.replica_commands import FenceBroker
+from spark_log.client.administering.brokers import return_broker
+from spark_log.errors import InvalidRequest, ObjectNotFound
+from spark_log.journal.broker_roots import WrongRoot
+from spark_log.metadata.records import Copy
+from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
+from spark_log.metadata.replicas import epoch_of
+from spark_log.node.health_findings import broker_findings
+from spark_log.node.lost_records import GivenUp, give_up_lost
 from spark_log.node.verify import verify
 from spark_log.node.verify_copies import CopyRepair, repair_copies
+from spark_log.testing.broker_roots import register_broker
 from tests.node.replicated_logs import brokers_of, folder_of, move_away, put, replicated_log
 from tests.node.test_replicator import cut, flip
+from tests.thinning import seal_all
 
 DAMAGES = [(Path.unlink, False), (cut, False), (flip(0.3), True)]
 """With whether --deep is needed to find it."""
@@ -63,6 +71,53 @@ def test_a_copy_that_cannot_be_restored_is_recorded_as_missing(log: Log, tmp_pat
     assert brokers_of(log.journal.refresh(), name) == ()
     (problem,) = verify(log)
     assert "no active broker has a good copy" in problem.message
+
+
+def lose(log: Log, tmp_path: Path, broker: int) -> None:
+    """The disk of a broker is lost for good."""
+    register_broker(log, broker, str(tmp_path / f"new-{broker}"), replaces=True, lose_data=True)
+
+
+def test_records_on_no_root_any_more_are_given_up(log: Log, tmp_path: Path) -> None:
+    """Readers pass over their offsets, which the log names; other records of the partition stay."""
+    put(log, [0, 1, 2], 3)
+    put(log, [1], 4)
+    put(log, [1], 2)
+    put(log, [0, 1, 2], 5)
+    assert give_up_lost(log) == [], "broker 1 has them"
+    lose(log, tmp_path, 1)
+    with pytest.raises(ObjectNotFound):
+        log.read("t")
+    assert give_up_lost(log) == [GivenUp("t", 0, 3, 9)]
+    assert log.read("t")["offset"].to_pylist() == [0, 1, 2, *range(9, 14)]
+    assert log.admin.describe_topics(["t"])["t"].partitions[0].lost == ((3, 9),)
+    assert any("6 records were lost" in finding.says for finding in broker_findings(log.journal.refresh()))
+    assert verify(log, deep=True) == [] and give_up_lost(log) == []
+
+
+def test_nothing_is_given_up_that_a_root_may_have(log: Log, tmp_path: Path) -> None:
+    name = put(log, [1], 4)
+    log.journal.propose(RemoveCopies(copies=(Copy(name, 1, epoch_of(log.journal.refresh(), 1) or 0),)))
+    log.journal.propose(FenceBroker(broker=2, reason="by hand"))
+    with pytest.raises(InvalidRequest, match="broker 2 is fenced, and may have records"):
+        give_up_lost(log)
+    return_broker(log.journal, 2)
+    away = move_away(tmp_path, 2)
+    with pytest.raises(WrongRoot, match="is its disk mounted?"):
+        give_up_lost(log)
+    away.rename(tmp_path / "broker-2")
+    assert give_up_lost(log) == [] and brokers_of(log.journal.refresh(), name) == (1,), "it was there after all"
+    assert log.read("t").num_rows == 4
+
+
+def test_records_in_a_slice_index_are_given_up(log: Log, tmp_path: Path) -> None:
+    """Beside others of the same index."""
+    for held in ([0, 1, 2], [1], [0, 1, 2]):
+        put(log, held, 2)
+    seal_all(log)
+    lose(log, tmp_path, 1)
+    assert give_up_lost(log) == [GivenUp("t", 0, 2, 4)]
+    assert log.read("t")["offset"].to_pylist() == [0, 1, 4, 5] and verify(log, deep=True) == []
 
 
 def test_a_root_that_is_gone_is_one_problem(log: Log, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from spark_log.testing.sim.run import simulate
 from spark_log.testing.sim.setting import TOGETHER_FROM
 from spark_log.testing.simulation import main, replay_command
 
-SEEDS = 50
+SEEDS = 20
 NOTICED_IN = {
     "active_segment_cleaned": 259,
     "any_clock": 22,
@@ -27,7 +27,7 @@ NOTICED_IN = {
     "erased_once": 9,
     "erased_too_few": 9,
     "expire_any": 509,
-    "follow_few_beyond": 49,
+    "follow_few_beyond": 70,
     "full_map_ignored": 19,
     "generation_repeats": 9,
     "hold_from_plan": 11,
@@ -80,10 +80,9 @@ def test_no_promise_is_broken(first: int) -> None:
         assert result.counts["acked"] and result.counts["checkpoints"]
 
 
-@pytest.mark.parametrize("first", range(TOGETHER_FROM + 1, TOGETHER_FROM + 31, 10))
-def test_no_promise_is_broken_where_rounds_are_shared(first: int) -> None:
+def test_no_promise_is_broken_where_rounds_are_shared() -> None:
     """As on an object store: the checkpoint with what follows it, a listing beside a read that finds nothing."""
-    for seed in range(first, first + 10, 2):
+    for seed in range(TOGETHER_FROM + 1, TOGETHER_FROM + 13, 2):
         result = simulate(seed)
         assert not result.violation, f"{result.violation}\nagain: {replay_command(seed)}"
 

@@ -1,8 +1,10 @@
 """One Spark for all of these tests, which finds the source as it does for users: by its package's name.
 
-Every test that takes `spark` runs twice: with the session of this process, and with a client of the Spark Connect
-server in the same JVM.  `@pytest.mark.classic("Spark Connect has no …")` marks tests that Connect cannot run, and those
-of `TASKS` run once.
+A test that takes `spark` runs twice: with the session of this process, and with a client of the Spark Connect server
+in the same JVM; of a test with parameters, the client runs the first case.  A mark
+`@pytest.mark.classic("Spark Connect has no …")` is for tests that Connect cannot run.  Tests of what tasks and sinks do
+run once: the server does that for its clients as for itself.  They are marked with `@pytest.mark.tasks`, or in one of
+the files of `TASKS`.
 """
 
 from __future__ import annotations
@@ -40,22 +42,53 @@ SERVER = {
 
 TASKS = frozenset(
     f"test_spark_{name}.py"
-    for name in ("checkpoint_damage", "holes", "latest", "replicated_writes", "served", "sql", "tune")
-)
-"""Files about what tasks and sinks do.  The server does that for its clients as for itself; how clients get there is
-tested by the other files."""
-
-
-def _is_repeat(item: pytest.Item) -> bool:
-    spark = (
-        item.callspec.params.get("spark") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    for name in (
+        "bad_records",
+        "checkpoint_damage",
+        "conf_files",
+        "erasure",
+        "failures",
+        "holes",
+        "latest",
+        "options_bounds",
+        "options_limits",
+        "options_topics",
+        "progress_topic",
+        "replicas",
+        "replicated_writes",
+        "s3_replicas",
+        "served",
+        "sql",
+        "stream_limits",
+        "tune",
     )
-    return spark == "connect" and item.path.name in TASKS
+)
+"""Files about what tasks and sinks do.  How clients get there is tested by the other files."""
+
+
+def _of_client(item: pytest.Item) -> bool:
+    return (
+        isinstance(item, pytest.Function)
+        and hasattr(item, "callspec")
+        and item.callspec.params.get("spark") == "connect"
+    )
+
+
+def _without_repeats(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """All tests, but of those with a client of Spark Connect the ones that show something else than without."""
+    seen: set[str] = set()
+    for item in items:
+        if _of_client(item):
+            name = item.nodeid.partition("[")[0]
+            if name in seen or item.path.name in TASKS or item.get_closest_marker("tasks"):
+                continue
+            seen.add(name)
+        yield item
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = [item for item in items if not _is_repeat(item)]
+    items[:] = _without_repeats(items)
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)

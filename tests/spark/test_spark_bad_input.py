@@ -69,6 +69,7 @@ def test_a_read_needs_a_url(spark: SparkSession) -> None:
     sentence(error)
 
 
+@pytest.mark.tasks
 def test_an_address_without_a_coordinator(spark: SparkSession) -> None:
     """kafka.bootstrap.servers names a coordinator; where none answers, the address is in the error."""
     reader = spark.read.format("pylog").option("subscribe", "t")
@@ -128,6 +129,7 @@ def test_a_frame_that_cannot_be_written_is_refused(
     assert log.read("t").num_rows == 1
 
 
+@pytest.mark.tasks
 def test_a_frame_without_keys_is_refused_for_a_compacted_topic(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:
@@ -150,6 +152,7 @@ def split_columns(text: str) -> list[str]:
     return re.split(r", (?![^(]*\))", text)
 
 
+@pytest.mark.tasks
 def test_a_topic_column_cannot_name_what_is_no_topic(spark: SparkSession, url: str, tmp_path: Path) -> None:
     """Neither a path out of the log nor a character that Kafka refuses."""
     for name in ("../../out", "a/b", ""):
@@ -168,6 +171,7 @@ def test_overwriting_is_refused(spark: SparkSession, url: str, log: spark_log.Lo
     assert log.read("t").num_rows == 1
 
 
+@pytest.mark.tasks
 def test_complete_mode_is_refused(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
     """Spark hands it over as an overwrite, batch by batch."""
     log.append("t", texts(1))
@@ -196,6 +200,7 @@ def test_spark_refuses_what_is_no_micro_batch(
         writer.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination(DEADLINE_S)
 
 
+@pytest.mark.tasks
 def test_a_topic_is_not_created_where_that_is_switched_off(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """auto.create.topics.enable=false: the command that creates it is named."""
     log.admin.incremental_alter_configs({None: {"auto.create.topics.enable": "false"}})

@@ -76,12 +76,14 @@ def test_strings_are_written_as_utf8(spark: SparkSession, url: str) -> None:
     assert (row.key, row.value) == ("ключ".encode(), "値".encode())
 
 
+@pytest.mark.tasks
 def test_a_null_value_is_a_tombstone(spark: SparkSession, url: str) -> None:
     """Null is not empty."""
     append(spark.createDataFrame([("a", None), ("b", "")], "key string, value string").coalesce(1), url)
     assert [row.value for row in load(spark, url).orderBy("offset").collect()] == [None, b""]
 
 
+@pytest.mark.tasks
 def test_a_null_timestamp_becomes_the_present(spark: SparkSession, url: str) -> None:
     """As does a missing one."""
     before = time.time()
@@ -91,6 +93,7 @@ def test_a_null_timestamp_becomes_the_present(spark: SparkSession, url: str) -> 
     assert all(before - 1 < stamp < time.time() + 1 for stamp in stamps)
 
 
+@pytest.mark.tasks
 def test_other_columns_are_ignored(spark: SparkSession, url: str) -> None:
     """A copy of what was read needs no select: offset and timestampType are not written."""
     append(spark.createDataFrame([("v", 1.5, NOON)], "value string, price double, timestamp timestamp"), url)
@@ -100,6 +103,7 @@ def test_other_columns_are_ignored(spark: SparkSession, url: str) -> None:
     assert (row.value, row.topic, row.offset, row.timestamp) == (b"v", "copy", 0, NOON)
 
 
+@pytest.mark.tasks
 def test_a_timestamp_that_is_a_number_is_milliseconds(spark: SparkSession, url: str) -> None:
     """As for log.append; of text or dates nothing is guessed."""
     append(spark.createDataFrame([("v", 1_700_000_000_123)], "value string, timestamp long"), url)
@@ -119,6 +123,7 @@ def test_times_are_right_in_any_session_time_zone(spark: SparkSession, url: str)
     assert table.column("timestamp")[0].as_py() == datetime(2026, 1, 31, tzinfo=timezone.utc)
 
 
+@pytest.mark.tasks
 def test_the_topic_column_says_where_rows_go(spark: SparkSession, url: str) -> None:
     """Topics that are not there are created; the option wins over the column."""
     frame = spark.createDataFrame([("a", "1"), ("b", "2"), ("a", "3")], "topic string, value string")
@@ -129,6 +134,7 @@ def test_the_topic_column_says_where_rows_go(spark: SparkSession, url: str) -> N
     assert values(load(spark, url, "c")) == as_bytes([1, 2, 3])
 
 
+@pytest.mark.tasks
 def test_the_partition_column_is_obeyed(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """Null leaves it to the partitioner: by the key."""
     log.admin.create_topics([NewTopic("t", 3)])
@@ -140,6 +146,7 @@ def test_the_partition_column_is_obeyed(spark: SparkSession, url: str, log: spar
     assert found[b"3"] == next(row.partition for row in load(spark, url).collect() if row.value == b"4")
 
 
+@pytest.mark.tasks
 def test_records_of_a_key_keep_their_order(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """Rows of one task that go to one partition stay in the order of the frame."""
     log.admin.create_topics([NewTopic("t", 3)])
@@ -151,6 +158,7 @@ def test_records_of_a_key_keep_their_order(spark: SparkSession, url: str, log: s
     assert len(rows) == 3000 and len({row.partition for row in rows}) == 3
 
 
+@pytest.mark.tasks
 def test_log_append_time_is_the_logs(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """timestampType is 1, and the timestamp is that of the commit, whatever the rows say."""
     log.admin.create_topics([NewTopic("t", 1, {"message.timestamp.type": "LogAppendTime"})])
@@ -195,6 +203,7 @@ def test_a_schema_that_excludes_nulls_inside_of_headers_is_refused(
     assert loose.collect()[0].headers[0].key == "h"
 
 
+@pytest.mark.tasks
 def test_headers_that_cannot_be_null_are_written(spark: SparkSession, url: str) -> None:
     """Constants make arrays whose elements and keys exclude nulls: what is stricter fits."""
     header = F.struct(F.lit("h").alias("key"), F.lit(b"1").alias("value"))
@@ -255,6 +264,7 @@ def test_a_query_sees_one_version(spark: SparkSession, url: str, log: spark_log.
     assert all(row.a == row.offset for row in rows)
 
 
+@pytest.mark.tasks
 def test_relative_starts_agree_while_others_append(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """A frame in a join and a union with itself, while a writer appends: each side has the same rows."""
     log.append("t", texts(30))
@@ -283,6 +293,7 @@ def test_relative_starts_agree_while_others_append(spark: SparkSession, url: str
         writer.join()
 
 
+@pytest.mark.tasks
 @pytest.mark.parametrize("end", ["4", "latest"])
 def test_trimmed_records_are_not_returned_by_a_frame_that_is_used_again(
     spark: SparkSession, url: str, log: spark_log.Log, end: str
@@ -295,6 +306,7 @@ def test_trimmed_records_are_not_returned_by_a_frame_that_is_used_again(
     assert values(frame) == as_bytes(range(3, 4 if end == "4" else 6))
 
 
+@pytest.mark.tasks
 def test_a_topic_that_was_created_again_does_not_give_its_old_records(
     spark: SparkSession, url: str, log: spark_log.Log
 ) -> None:
@@ -324,6 +336,7 @@ def test_a_start_is_settled_once(spark: SparkSession, url: str, log: spark_log.L
     assert [values(frame) for frame in frames] == [as_bytes(range(4, 8))] * 2
 
 
+@pytest.mark.tasks
 def test_a_frame_of_an_empty_topic_uses_several_cores_later(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """The number of tasks is settled at load(), by what may run at the same time."""
     log.admin.create_topics([NewTopic("t", 1)])
@@ -377,6 +390,7 @@ def test_an_empty_frame_creates_the_topic_and_nothing_else(spark: SparkSession, 
     assert load(spark, url).count() == 0
 
 
+@pytest.mark.tasks
 def test_a_rerun_with_the_same_version_adds_nothing(spark: SparkSession, url: str) -> None:
     """txnAppId and txnVersion: once per version; a higher one adds, a lower one does not."""
     for version, expected in ((3, 2), (3, 2), (4, 4), (2, 4)):
@@ -387,6 +401,7 @@ def test_a_rerun_with_the_same_version_adds_nothing(spark: SparkSession, url: st
     assert load(spark, url).count() == 6 and load(spark, url, "u").count() == 2
 
 
+@pytest.mark.tasks
 @pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
 def test_every_compression_reads_back(spark: SparkSession, url: str, compression: str) -> None:
     """And so does the partitioner that is asked for."""

@@ -114,6 +114,7 @@ def storage(bucket: Bucket) -> dict[str, Any]:
     return {f"storage.{name}": value for name, value in bucket.options.items()}
 
 
+@pytest.mark.tasks
 def test_a_bucket_is_written_and_read(spark: SparkSession, s3: Callable[[], Bucket], tmp_path: Path) -> None:
     """Batch and stream, with credentials and endpoint as storage.* options."""
     bucket = s3()

@@ -104,6 +104,7 @@ def open_address(tmp_path: Path) -> Iterator[str]:
     services.close()
 
 
+@pytest.mark.tasks
 def test_a_stream_of_a_pattern_reads_3000_topics_through_a_coordinator(
     spark: SparkSession, open_address: str, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_stream_of_a_pattern_reads_3000_topics_through_a_coordinator(
             query.stop()
 
 
+@pytest.mark.tasks
 def test_a_stream_goes_on_when_its_coordinator_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
     """With SIGSTOP, while it reads and writes through both addresses; a standby leads; each record is copied once."""
     first = Process(tmp_path / "log", free_port())

@@ -51,6 +51,7 @@ def test_an_available_now_run_reads_what_there_is(
     assert sorted(batches.rows) == list(range(15))
 
 
+@pytest.mark.tasks
 def test_max_bytes_per_trigger_limits_batches(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_copy_restarted_from_its_checkpoint_has_every_record_once(
     assert copied(log) == as_bytes(range(15))
 
 
+@pytest.mark.tasks
 def test_a_replayed_batch_of_many_topics_adds_nothing(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
@@ -140,6 +142,7 @@ def where(spark: SparkSession, checkpoint: Path) -> dict[str, str]:
     return {"checkpoint": str(checkpoint)} if is_connect(spark) else {}
 
 
+@pytest.mark.tasks
 def test_two_sinks_of_one_query_are_told_apart_by_name(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
@@ -157,6 +160,7 @@ def test_two_sinks_of_one_query_are_told_apart_by_name(
         last_commit(checkpoint).unlink()
 
 
+@pytest.mark.tasks
 def test_a_reset_checkpoint_under_one_producer_id_loses_nothing(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:
@@ -173,6 +177,7 @@ def test_a_reset_checkpoint_under_one_producer_id_loses_nothing(
     assert copied(log) == as_bytes(range(7))
 
 
+@pytest.mark.tasks
 def test_the_old_query_of_a_producer_id_is_fenced(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:
@@ -186,6 +191,7 @@ def test_the_old_query_of_a_producer_id_is_fenced(
     assert copied(log) == as_bytes([0, 0, 1, 1])
 
 
+@pytest.mark.tasks
 @pytest.mark.parametrize("fail", [True, False])
 def test_trimmed_records_stop_a_stream_or_are_passed_over(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path, fail: bool
@@ -205,6 +211,7 @@ def test_trimmed_records_stop_a_stream_or_are_passed_over(
     assert batches.rows == [0, 1, 2, 3, 7, 8, 9]
 
 
+@pytest.mark.tasks
 def test_a_running_query_sees_an_append_soon(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
@@ -265,6 +272,7 @@ def test_progress_tells_how_many_rows_were_written(
     assert [count for count in told if count > 0] == [5, 5, 3]
 
 
+@pytest.mark.tasks
 def test_two_queries_write_one_topic_at_once(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
     """Every record of both, once."""
     log.append("t", texts(40))
@@ -278,6 +286,7 @@ def test_two_queries_write_one_topic_at_once(spark: SparkSession, url: str, log:
     assert copied(log) == as_bytes([*range(40), *range(40)])
 
 
+@pytest.mark.tasks
 def test_headers_keys_and_times_pass_through_a_stream(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
@@ -288,6 +297,7 @@ def test_headers_keys_and_times_pass_through_a_stream(
     assert one == two
 
 
+@pytest.mark.tasks
 def test_a_stream_of_rows_that_all_filter_away_writes_nothing(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:

@@ -199,7 +199,100 @@ def test_a_stream_of_bytes_reads_json_once_its_topic_has_a_schema(
     assert "topic 'late' has version 1 of its schema now, and this query reads bytes" in caplog.text
 
 
+# ------------------------------------------------------------------------------------------------------------- conditions
+
+
+def test_a_condition_on_data_columns_leaves_out_rows_and_slices(url: str, log: spark_log.Log) -> None:
+    """Also where the frame does not have the column, for JSON, in the latest view, and by older types."""
+    older = Load(url, where="amount > 5 or amount is null", columns="offset,amount")
+    evolve(log)
+    log.append("t", [{"id": 3, "amount": 6}])
+    assert chosen(older.rows("earlier"), "offset", "amount") == [(0, 10), (1, None), (2, 6)]
+    log.append("t", [{"key": "k", "id": 3, "amount": 2**40, "note": "n"}])
+    log.append("t", [{"key": "k", "id": 4, "amount": 1}])
+    big = Load(url, where="amount > 100", columns="offset", startingOffsets="earliest")
+    assert sum(len(task.reads) for task in big.tasks) == 1
+    assert chosen(big.rows(), "offset") == [(3,)]
+    assert chosen(Load(url, where="note = 'n'", value_format="json", columns="value").rows(), "value") == [
+        (b'{"id":3,"amount":1099511627776,"note":"n"}',)
+    ]
+    assert Load(url, where="id = 3", view="latest").rows() == []
+    assert chosen(Load(url, where="id = 4", view="latest", columns="id").rows(), "id") == [(4,)]
+    assert chosen(Load(url, where="offset = 0 or offset = 3", columns="offset").rows(), "offset") == [(0,), (3,)]
+    struct = Load(url, where="id = 2", value_format="struct").rows()
+    assert chosen(struct, "value") == [({**ROWS[1], "note": None},)]
+
+
+def test_a_condition_that_does_not_fit_the_topics_is_refused(url: str, log: spark_log.Log) -> None:
+    """With the option, and the place."""
+    log.create_topic(NewTopic("other", 1, schema="id INT, country STRING"))
+    for topics, where, words in (
+        ("t", "offset > 1 and ids = 1", "option where: topic 't' has no column 'ids'.*at character 16"),
+        ("t", "id = 'x'", "option where: column 'id' is BIGINT: it is compared with a number, and 'x' is not one"),
+        ("t,other", "id = 1", "option where: its columns differ in the topics 'other' and 't'"),
+        ("t,other", "amount = 1", "topic 'other' has no column 'amount'"),
+    ):
+        with pytest.raises(InvalidRequest, match=words):
+            Load(url, topics, where=where, columns="country")
+    assert Load(url, "t,other", where="country = 'FR'", columns="country").rows() == [{"country": "FR"}]
+
+
+def test_a_stream_leaves_out_what_does_not_match(url: str, log: spark_log.Log) -> None:
+    """In each batch, by the newest schema."""
+    stream = Streaming(url, where="country = 'FR' and id > 1", columns="id")
+    assert chosen(stream.batch(), "id") == [(2,)]
+    evolve(log)
+    log.append("t", [{"id": 5, "country": "FR"}, {"id": 6, "country": "IT"}])
+    log.append("t", [{"id": 7, "country": "IT"}])
+    assert chosen(stream.batch(), "id") == [(5,)]
+
+
 # ------------------------------------------------------------------------------------------------------------------ Spark
+
+TYPES = (
+    "n INT, big BIGINT, price DECIMAL(6,2), half FLOAT, ratio DOUBLE, name STRING, ok BOOLEAN, day DATE, at TIMESTAMP, "
+    "local TIMESTAMP_NTZ, raw BINARY"
+)
+TYPED_ROWS = (
+    "(1, 9007199254740993, 1.10, float(0.1), double('NaN'), 'é', true, date'2026-01-31', timestamp'2026-01-31 10:00', "
+    "timestamp_ntz'2026-01-31 10:00', X'0A', 0), (2, -1, -1.25, float('NaN'), -0.0D, 'e', false, date'1969-12-31', "
+    "timestamp'1969-12-31 23:59:59.5', timestamp_ntz'1969-12-31 23:59:59.5', X'', 1), (3, 0, 9999.99, float(16777216), "
+    "double('inf'), '\U0010ffff', null, null, null, null, X'FF', 2), "
+    "(null, null, null, null, null, null, null, null, null, null, null, 3)"
+)
+SAME_AS_SPARK = (
+    "n > 1.5", "n <= 1.5", "n <> 2.0", "n = 1.5", "n not in (1.5)", "n < 99999999999", "n in (1, 99999999999)",
+    "big = 9007199254740993", "big > 9007199254740992.5", "price >= 1.1", "price > 1.095", "price <> 1.10000", "price = 1",
+    "half = 0.1", "half > 0.1", "half >= 16777216", "half < 1e30", "half <> 1.5", "not half > 5", "half not in (0.5)",
+    "ratio = 0", "ratio >= 0.0", "ratio > 1e308", "ratio in (0, 1)", "not (ratio < 5)", "name > 'f'", "name >= 'é'",
+    "name in ('é', 'x')", "name between 'a' and 'z'", "name not between 'a' and 'z'", "ok", "not ok", "ok <> true",
+    "day = date '2026-01-31'", "day < '2026-01-01'", "day in (date '1969-12-31')", "at = '2026-01-31 10:00'",
+    "at > timestamp '2026-01-31T09:59:59Z'", "at < date '1970-01-02'", "at not in (timestamp '2026-01-31 10:00')",
+    "local = '2026-01-31 10:00'", "local > timestamp_ntz '1970-01-01 00:00'", "local <= date '2026-02-01'", "raw = X'0A'",
+    "raw > X''", "raw <> X'ff'", "name is null", "not (name is null or ok)", "n > 1 or name = 'é' and not ok",
+    "n = 1 and (offset = 0 or partition = 7)", "not (offset > 0 or n = 1)",
+)  # fmt: skip
+
+
+@pytest.mark.classic("Spark evaluates no frame of pylog here")
+def test_conditions_mean_the_same_as_in_spark(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """Of each type: nulls, NaN, zeros, constants between two values or beyond the type."""
+    log.create_topic(NewTopic("types", 1, schema=TYPES))
+    names = [column.split()[0] for column in TYPES.replace("(6,2)", "").split(", ")]
+    frame = spark.sql(f"SELECT *, 0 AS partition FROM VALUES {TYPED_ROWS} AS t({', '.join(names)}, offset)")
+    tests = [f"coalesce({where}, false) AS c{number}" for number, where in enumerate(SAME_AS_SPARK)]
+    truths = frame.selectExpr(*names, *tests).toArrow()  # of a local relation: no job
+    log.append("types", truths.select(names))
+    zone = spark_log.where("ok", spark)["timeZone"]
+    for number, where in enumerate(SAME_AS_SPARK):
+        found = log_rows(url, where, zone)
+        expected = [offset for offset, truth in enumerate(truths[f"c{number}"].to_pylist()) if truth]
+        assert (where, found) == (where, expected)
+
+
+def log_rows(url: str, where: str, zone: str) -> list[int]:
+    return [row["offset"] for row in Load(url, "types", where=where, timeZone=zone, columns="offset").rows()]
+
 
 NESTED = "id BIGINT NOT NULL, price DECIMAL(12,2), at TIMESTAMP, day DATE, tags ARRAY<STRING>, place STRUCT<lat: DOUBLE, zone: MAP<STRING, INT>>"
 

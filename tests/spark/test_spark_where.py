@@ -297,6 +297,7 @@ TIMES = [
 REFUSED_TIMES = ["2026-01-31 10:00Z", "2026-01-31 24:00", "2026-02-30", "1400-02-29"]
 
 
+@pytest.mark.tasks
 def test_times_are_what_spark_makes_of_them(berlin: SparkSession) -> None:
     """Where clocks are put forward and back, and before there were zones; what Spark takes for no time is refused."""
     texts = ", ".join(f"('{text}')" for text in (*TIMES, *REFUSED_TIMES))
@@ -322,6 +323,7 @@ def test_the_helper_takes_the_sessions_zone(berlin: SparkSession) -> None:
         spark_log.where("partition <> 1")
 
 
+@pytest.mark.tasks
 def test_a_frame_that_is_used_again_sees_new_records_that_match(
     spark: SparkSession, url: str, log: spark_log.Log
 ) -> None:
@@ -338,6 +340,7 @@ def test_a_frame_that_is_used_again_sees_new_records_that_match(
     assert frame.where("offset % 2 = 0").count() == 5
 
 
+@pytest.mark.tasks
 def test_a_stream_leaves_out_what_does_not_match(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:

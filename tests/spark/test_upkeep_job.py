@@ -73,6 +73,7 @@ def plan(url: str) -> tuple[PlannedLog, list[TopicKey]]:
     return planned_log(Location(url=url, storage={}), journal), sorted(journal.refresh().partitions)
 
 
+@pytest.mark.tasks
 def test_tasks_merge_each_slice_once(spark: SparkSession, url: str, log: Log) -> None:
     """Each partition is merged by two tasks at a time, as with speculation; the sum counts each slice once."""
     log.admin.create_topics([NewTopic("t", PARTITIONS)])
@@ -101,6 +102,7 @@ def test_the_job_merges_what_is_small(
     assert "0 slices merged into 0 segments" in capsys.readouterr().out
 
 
+@pytest.mark.tasks
 def test_tasks_compact_each_partition_once(spark: SparkSession, url: str, compacted: Log) -> None:
     """Each partition is cleaned by two tasks at a time, as with speculation; the sum counts each record once."""
     planned, keys = plan(url)
@@ -112,6 +114,7 @@ def test_tasks_compact_each_partition_once(spark: SparkSession, url: str, compac
     assert (tally.partitions, tally.records) == (0, 0)  # the plan was old: nothing is due
 
 
+@pytest.mark.tasks
 def test_the_job_compacts_what_is_due(
     spark: SparkSession, url: str, compacted: Log, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,6 +183,7 @@ def fill_for_erasure(log: Log) -> None:
     append_old(log, "t", ROUNDS)
 
 
+@pytest.mark.tasks
 def test_tasks_erase_from_objects(spark: SparkSession, url: str, log: Log) -> None:
     """Each object is a share, and is given to two tasks; the report counts each record once."""
     fill_for_erasure(log)

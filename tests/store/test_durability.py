@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from spark_log.store.local import LocalStore
+from spark_log.threads import ReusedThreads
+from tests.client.logs import in_child
 
 NAMED = {os.fsync: "fsync", os.fdatasync: "fsync", os.link: "name", os.rename: "name", os.replace: "name"}
 
@@ -38,6 +40,15 @@ def calls_of(write: Callable[[], object]) -> list[str]:
     return calls
 
 
+def watched(root: Path) -> LocalStore:
+    """Its threads begin in the test, so that they are watched."""
+
+    class Watched(LocalStore):
+        syncs = ReusedThreads("pylog-sync")
+
+    return Watched(str(root))
+
+
 def opened(descriptor: int) -> str:
     return os.readlink(f"/proc/self/fd/{descriptor}")
 
@@ -59,7 +70,7 @@ def test_durability_disk_syncs_a_file_before_its_name_and_the_folder_after(tmp_p
 @pytest.mark.parametrize("kind", WRITES)
 def test_durability_disk_syncs_new_folders(tmp_path: Path, kind: str) -> None:
     """Each in its parent, before the write is reported, and the file as in a folder that exists."""
-    calls = calls_of(lambda: WRITES[kind](LocalStore(str(tmp_path / "log"))))
+    calls = calls_of(lambda: WRITES[kind](watched(tmp_path / "log")))
     assert sorted(calls) == ["fsync file", "fsync folder", "fsync folder", "fsync folder", "name"]
     assert calls.index("fsync file") < calls.index("name") < len(calls) - 1
     assert calls[calls.index("name") + 1 :].count("fsync folder") >= 1
@@ -75,10 +86,17 @@ def test_a_disk_that_hangs_does_not_delay_the_end_of_the_process(tmp_path: Path)
 
     threading.setprofile(watch)
     try:
-        LocalStore(str(tmp_path / "log")).put("data/a", [b"bytes"])
+        watched(tmp_path / "log").put("data/a", [b"bytes"])
     finally:
         threading.setprofile(None)
     assert seen == [True, True]
+
+
+def test_a_forked_child_syncs_new_folders(tmp_path: Path) -> None:
+    """The threads that did so before belong to the parent."""
+    store = LocalStore(str(tmp_path))
+    store.put("data/1/a", [b"bytes"])
+    assert in_child(lambda: store.put("data/2/a", [b"bytes"])) == 0
 
 
 @pytest.mark.parametrize("kind", WRITES)

@@ -15,8 +15,14 @@ from spark_log.conditions import (
     FORMS,
     HIGHEST,
     LOWEST,
+    Both,
+    ColumnTest,
     Condition,
+    Constant,
+    Either,
+    Tree,
     Values,
+    Window,
     listed_values,
     parse_condition,
 )
@@ -107,7 +113,7 @@ def test_a_date_is_its_first_moment() -> None:
     """As text and as a typed constant."""
     expected = Condition(time_us=Values(us(2026, 1, 31), us(2026, 2, 1) - 1))
     assert parse("timestamp >= date '2026-01-31' and timestamp < '2026-02-01'") == expected
-    assert expected.window == (us(2026, 1, 31), us(2026, 2, 1))
+    assert expected.window == Window(us(2026, 1, 31), us(2026, 2, 1))
     assert EVERYTHING.window is None
 
 
@@ -120,19 +126,14 @@ def test_columns_are_narrowed_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("partition = 0 or partition = 1", "partition = 0 or partition = 1"),
-        ("offset > 1 and (offset > 5 or partition = 1) and offset > 3", "offset > 5 or partition = 1"),
-        ("(offset > 5) or partition = 1 and offset > 3", "(offset > 5) or partition = 1"),
         ("value like 'a and (b' and offset > 3", "value like 'a and (b'"),
         ("offset > 3 and topic = 'a'", "topic = 'a'"),
-        ("offset > 5.5", "offset > 5.5"),
         ("offset > 5L and partition = 1", "offset > 5L"),
-        ("offset <> 3", "offset <> 3"),
-        ("offset != 3", "offset != 3"),
         ("offset <=> 3", "offset <=> 3"),
-        ("not offset > 5", "not offset > 5"),
-        ("offset not in (5)", "offset not in (5)"),
         ("offset is null", "offset is null"),
+        ("offset > 3 or key = 'a' and offset > 4", "key = 'a'"),
+        ("amount + 1 > 5", "amount + 1 > 5"),
+        ("amount not like 'a'", "amount not like 'a'"),
         ("offset > partition", "offset > partition"),
         ("offset + 1 > 5", "offset + 1 > 5"),
         ("offset in (select max(x) from y)", "offset in (select max(x) from y)"),
@@ -151,7 +152,8 @@ def test_what_a_read_cannot_use_is_refused_by_name(text: str, part: str) -> None
     with pytest.raises(InvalidRequest) as refused:
         parse(text)
     assert str(refused.value) == (
-        f"option where: {part!r} cannot be used by a read: expected {FORMS}; leave other conditions to the query"
+        f"option where: {part!r} cannot be used by a read: expected {FORMS}; leave other conditions to the query "
+        f"(at character {text.index(part) + 1})"
     )
 
 
@@ -162,7 +164,9 @@ def test_what_a_read_cannot_use_is_refused_by_name(text: str, part: str) -> None
         ("offset > 3 and", "a comparison is missing"),
         ("(offset > 3", "a parenthesis is not closed"),
         ("offset > 3)", "a parenthesis is closed that was not opened"),
-        ("offset > '5'", "offset is compared with whole numbers, and '5' is not one"),
+        ("offset > '5'", "offset is compared with whole numbers, and '5' is not one (at character 10)"),
+        ("offset > 5.5", "offset is compared with whole numbers, and 5.5 is not one (at character 10)"),
+        ("country = null", "nothing is equal to NULL: write IS NULL or IS NOT NULL (at character 11)"),
         (
             "timestamp > 1769853600000",
             "timestamp is compared with times, as '2026-01-31T10:00:00Z', and 1769853600000 is",
@@ -185,6 +189,45 @@ def test_a_time_without_a_zone_needs_one_from_elsewhere() -> None:
     """The sentence has both ways round."""
     with pytest.raises(InvalidRequest, match="'2026-01-31' has no zone.*option timeZone; spark_log.where"):
         parse("timestamp > '2026-01-31'", None)
+
+
+def without_places(tree: Tree) -> Tree:
+    if isinstance(tree, ColumnTest):
+        return tree._replace(at=0)
+    return type(tree)(tuple(map(without_places, tree[0])))
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("amount > 1 and offset > 5", ColumnTest("amount", ">", (Constant("number", "1", "1"),))),
+        (
+            "offset > 5 and -1.5e3 >= `Amount`",
+            ColumnTest("Amount", "<=", (Constant("number", "-1.5e3", "-1.5e3"),)),
+        ),
+        ("offset > 5 and not x'0A' = b", ColumnTest("b", "<>", (Constant("binary", "0A", "x'0A'"),))),
+        ("offset > 5 and not ok", ColumnTest("ok", "<>", (Constant("boolean", "true", "true"),))),
+        ("offset > 5 and `value.offset` is not null", ColumnTest("value.offset", "not null", ())),
+        (
+            "(not (a is null or offset in (1, 2))) and offset > 5",
+            Both((ColumnTest("a", "not null", ()), ColumnTest("offset", "not in", (1, 2)))),
+        ),
+        (
+            "offset > 5 and (partition = 1 or partition between 3 and 4)",
+            Either(
+                (
+                    ColumnTest("partition", "=", (1,)),
+                    Both((ColumnTest("partition", ">=", (3,)), ColumnTest("partition", "<=", (4,)))),
+                )
+            ),
+        ),
+    ],
+)
+def test_what_is_no_range_stays_a_tree(text: str, rest: object) -> None:
+    """Comparisons of offsets that are joined to it by AND are still ranges."""
+    found = parse(text)
+    assert found.rest is not None and found.offset == Values(6, HIGHEST)
+    assert without_places(found.rest.tree) == rest
 
 
 NUMBERS = st.integers(-20, 20)

@@ -128,7 +128,7 @@ READING = (
         "where",
         "BS",
         "",
-        "a condition on `timestamp`, `offset` and `partition`, as in SQL. Only matching records are returned, and data "
+        "a condition on `timestamp`, `offset`, `partition` and data columns, as in SQL. Only matching records are returned, and data "
         "that cannot match is not read. `spark_log.where(…)` sets this option, and `timeZone` to the session's time "
         "zone",
     ),

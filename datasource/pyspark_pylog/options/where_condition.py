@@ -25,10 +25,10 @@ def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
     """Options with which `spark.read.options(**where(…))` returns the rows of `df.where(condition)`, and fetches fewer
     bytes.
 
-    condition:  comparisons of timestamp, offset and partition with constants, joined by AND.
+    condition:  comparisons of timestamp, offset, partition and data columns with constants, joined by AND, OR and NOT.
     spark:      its time zone applies to times without one.  The default is the active session; without one, such times
                 are in UTC.
-    Raises an InvalidRequest that names the unsupported part.
+    Raises an InvalidRequest that names the unsupported part.  Data columns are looked up when the frame is read.
     """
     options = {"where": condition}
     zone = _session_zone(spark)

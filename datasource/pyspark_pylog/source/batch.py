@@ -17,7 +17,7 @@ from pyspark_pylog.driver_log import tell
 from pyspark_pylog.open_log import journal_to_read, patiently, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
-from pyspark_pylog.source.data_columns import planned_data
+from pyspark_pylog.source.data_columns import DataColumns, planned_data, value_of, where_of
 from pyspark_pylog.source.growth import basis_of, ends_with_groups
 from pyspark_pylog.source.query_pins import query_of_task
 from pyspark_pylog.source.ranges import batch_ranges, is_fixed, is_open
@@ -33,6 +33,7 @@ from pyspark_pylog.source.splits import (
 from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.reading.plan import OffsetRange, SliceRead
 from spark_log.client.reading.prune import cut, plan_matching, spans
+from spark_log.client.reading.typed import check_typed
 from spark_log.clock import SystemClock
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
@@ -73,8 +74,8 @@ class LogReader(DataSourceReader):
 
     def _planned(self) -> Sequence[InputPartition]:
         journal = journal_to_read(self.options.location)
-        ranges, reads = self._plan(journal)
-        data = planned_data(journal.state, reads, self.schema, self.options)
+        ranges, reads, data = self._plan(journal)
+        check_typed(journal.state, reads, value_of(data))
         dealt, log = deal_out(reads, self.options), planned_log(self.options.location, journal)
         if self._ends_early(ranges):
             return [ReadTask(number, log, reads, data=data) for number, reads in enumerate(dealt) if reads]
@@ -99,12 +100,13 @@ class LogReader(DataSourceReader):
         tasks = len(dealt) if ends_with_groups(self.options) else growth_tasks(len(dealt), len(basis), at_once)
         return (basis if tasks == len(dealt) else basis_of(ranges, dealt, self.options, tasks).encode()), tasks
 
-    def _plan(self, journal: Journal) -> tuple[list[OffsetRange], list[SliceRead]]:
+    def _plan(self, journal: Journal) -> tuple[list[OffsetRange], list[SliceRead], DataColumns | None]:
         """The range of each partition, and the reads for them; planned again if a trim came in between."""
         while True:
             state, ranges = batch_ranges(journal, self.options)
+            data = planned_data(state, self.schema, self.options)
             try:
-                return ranges, plan_matching(journal, ranges, self.options.where)
+                return ranges, plan_matching(journal, ranges, where_of(self.options, data)), data
             except (DataLoss, UnknownTopicOrPartition):
                 if journal.state is state:
                     raise

@@ -103,7 +103,7 @@ class ProgressReader(DataSourceReader):
                     f"option {options.start.option}: the start of {tp.topic}-{tp.partition}, {start}, is beyond its end by "
                     f"{options.end.option}, {ends[tp.partition]}; give a start at or before the end"
                 )
-        return progress.between(_numbers(starts), ends, options.where)
+        return progress.between(_numbers(starts), ends, options.where.only_ranges())
 
 
 class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
@@ -206,7 +206,7 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             starts = _numbers({tp: at.ends.get(tp, 0) for tp in until.ends} | until.starts)
             ends = _numbers(until.ends)
             self._check_there(until)
-            records = progress_of(self.journal.state).between(starts, ends, self.options.where)
+            records = progress_of(self.journal.state).between(starts, ends, self.options.where.only_ranges())
             log = planned_log(self.options.location, self.journal)
             return [RecordsTask(log, records, fixed=True)] if records else []
 

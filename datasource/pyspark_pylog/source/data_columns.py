@@ -7,6 +7,7 @@ load: a topic whose schema evolves later is read by them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyspark_pylog.source.ranges import topics_asked_for
 from pyspark_pylog.source.read_columns import NO_DATA, TYPES
 from spark_log.client.reading.plan import SliceRead
 from spark_log.client.reading.typed import check_typed
+from spark_log.conditions import Condition, Rest
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.schemas import schemas_of
 from spark_log.metadata.state import State
@@ -24,6 +26,7 @@ from spark_log.schema.ddl import sql_type
 from spark_log.schema.names import column_named, shown_name, stored_name
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import TopicSchema, shown_columns
+from spark_log.segment.row_tests import RowTests, row_tests
 from spark_log.segment.value_read import ValueRead
 
 SHOWN_MAX = 20
@@ -34,11 +37,13 @@ Versions = Mapping[str, Sequence[TopicSchema]]
 
 
 class DataColumns(NamedTuple):
-    """The data columns of a frame."""
+    """The data columns of a frame, and of its condition."""
 
     stored: Mapping[str, str]
     """The name in objects of each data column, by its name in the frame."""
-    value: ValueRead
+    value: ValueRead | None
+    rows: RowTests | None = None
+    """The part of the option `where` that is not in ranges."""
 
 
 def names_of(data: DataColumns | None) -> Mapping[str, str]:
@@ -49,6 +54,11 @@ def names_of(data: DataColumns | None) -> Mapping[str, str]:
 def value_of(data: DataColumns | None) -> ValueRead | None:
     """How values are read; None: as bytes."""
     return None if data is None else data.value
+
+
+def where_of(options: ReadOptions, data: DataColumns | None) -> Condition:
+    """The condition of a read, with its columns looked up."""
+    return replace(options.where, rest=None, rows=None if data is None else data.rows)
 
 
 def versions_of(state: State, topics: Iterable[str]) -> Versions:
@@ -139,14 +149,14 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def data_columns(versions: Versions, schema: pa.Schema, options: ReadOptions) -> DataColumns | None:
-    """The data columns among the columns of a frame, each found in all topics; None if there are none.
+    """The data columns of a frame and of its condition, each found in all topics; None if there are none.
 
     schema:  as `arrow_schema` gives it.
     Raises InvalidRequest for a column that a topic does not have, or has with another type.
     """
     struct, named = _wanted(schema, options)
     if not struct and not named:
-        return None
+        return _of_condition(_row_tests(versions, {}, options))
     if struct and named:
         raise InvalidRequest(
             f"schema: the column 'value' has all data columns, so {named[0].name!r} cannot be beside it: name it in the "
@@ -155,9 +165,54 @@ def data_columns(versions: Versions, schema: pa.Schema, options: ReadOptions) ->
     wanted = struct or named
     _check_columns(options, schema)
     found = {field.name: _found(versions, field, in_struct=bool(struct)) for field in wanted}
-    target = TopicSchema(0, to_json(pa.schema([pa.field(found[field.name], field.type) for field in wanted])))
+    fields = {found[field.name]: field.type for field in wanted}
+    rows = _row_tests(versions, fields, options)
+    more = {} if rows is None else {name: kind for name, kind in rows.data_types.items() if name not in fields}
+    if struct and more:
+        raise InvalidRequest(
+            f"option where: column {shown_name(min(more))!r} is not a field of the frame's struct 'value': name it there, too"
+        )
     stored = {} if struct else {name: stored_name(column) for name, column in found.items()}
-    return DataColumns(stored, ValueRead(target, bool(struct), options.parse_json))
+    return DataColumns(stored, ValueRead(_target(fields | more), bool(struct), options.parse_json), rows)
+
+
+def _target(types: Mapping[str, pa.DataType]) -> TopicSchema:
+    """A schema with only some columns, by which runs are read."""
+    return TopicSchema(0, to_json(pa.schema(list(types.items()))))
+
+
+def _of_condition(rows: RowTests | None) -> DataColumns | None:
+    """For a frame without data columns."""
+    if rows is None:
+        return None
+    return DataColumns({}, ValueRead(_target(rows.data_types)) if rows.data_types else None, rows)
+
+
+def _row_tests(versions: Versions, framed: Mapping[str, pa.DataType], options: ReadOptions) -> RowTests | None:
+    """The condition's columns, which must have the same types in all topics.
+
+    framed:  the types of the columns that the frame has: the condition is on what the query sees.
+    """
+    rest = options.where.rest
+    if rest is None:
+        return None
+    found = {topic: _looked_up(rest, topic, schemas, framed) for topic, schemas in versions.items()}
+    if not found:
+        return row_tests(rest, None, ", ".join(options.subscribe) or options.pattern)
+    (first, tests), *others = found.items()
+    for topic, other in others:
+        if other != tests:
+            raise InvalidRequest(
+                f"option where: its columns differ in the topics {first!r} and {topic!r}: read each of them in a separate load"
+            )
+    return tests
+
+
+def _looked_up(rest: Rest, topic: str, schemas: Sequence[TopicSchema], framed: Mapping[str, pa.DataType]) -> RowTests:
+    if not schemas:
+        return row_tests(rest, None, topic)
+    types = {field.name: all_nullable(field.type) for field in schemas[0].columns}
+    return row_tests(rest, {**types, **framed}, topic)
 
 
 def _wanted(schema: pa.Schema, options: ReadOptions) -> tuple[list[pa.Field], list[pa.Field]]:
@@ -218,15 +273,11 @@ def _column(topic: str, schemas: Sequence[TopicSchema], field: pa.Field, *, in_s
     return name
 
 
-def planned_data(
-    state: State, reads: Sequence[SliceRead], schema: pa.Schema, options: ReadOptions
-) -> DataColumns | None:
-    """The data columns of a frame, for the tasks of a plan.  Raises as `data_columns` and `check_reads`."""
-    if not any(_wanted(schema, options)):
+def planned_data(state: State, schema: pa.Schema, options: ReadOptions) -> DataColumns | None:
+    """The data columns of a frame, for the tasks of a plan.  Raises as `data_columns`."""
+    if options.where.rest is None and not any(_wanted(schema, options)):
         return None
-    data = data_columns(versions_of(state, topics_asked_for(options, state.names)), schema, options)
-    check_typed(state, reads, value_of(data))
-    return data
+    return data_columns(versions_of(state, topics_asked_for(options, state.names)), schema, options)
 
 
 def check_reads(state: State, reads: Sequence[SliceRead], data: DataColumns | None) -> None:
@@ -235,7 +286,7 @@ def check_reads(state: State, reads: Sequence[SliceRead], data: DataColumns | No
     Raises InvalidRequest for topics that do not have them, and for records from before the schema, unless they are
     parsed.
     """
-    if data is None:
+    if data is None or data.value is None:
         return
     versions = versions_of(state, sorted({read.topic for read in reads}))
     for field in data.value.schema.columns:

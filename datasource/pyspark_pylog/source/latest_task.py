@@ -16,7 +16,7 @@ from msgspec import structs
 
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.planned_log import PlannedLog
-from pyspark_pylog.source.data_columns import DataColumns, names_of, value_of
+from pyspark_pylog.source.data_columns import DataColumns, names_of, value_of, where_of
 from pyspark_pylog.source.read_columns import stored_columns, to_batch
 from pyspark_pylog.source.read_task import ReadTask, fetched
 from pyspark_pylog.source.splits import TASK_BYTES_MIN, decode_reads, encode_reads, split_by_bytes
@@ -94,6 +94,7 @@ def from_first(view: Sequence[SliceRead], reads: Sequence[SliceRead]) -> list[Sl
 
 def read_latest(task: LatestTask, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The matching records of a task, as Spark's batches."""
+    options = replace(options, where=where_of(options, task.data))
     store, stored, value = task.log.objects(), names_of(task.data), value_of(task.data)
 
     def fetch(reads: Sequence[SliceRead], columns: Sequence[str], where: Condition) -> Iterator[Fetched]:

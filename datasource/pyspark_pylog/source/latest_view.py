@@ -19,7 +19,7 @@ from pyspark_pylog.driver_log import notice, tell
 from pyspark_pylog.open_log import journal_to_read, patiently, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
-from pyspark_pylog.source.data_columns import check_reads, planned_data
+from pyspark_pylog.source.data_columns import check_reads, planned_data, value_of, where_of
 from pyspark_pylog.source.growth import ends_with_groups, partitions_there, ranges_at
 from pyspark_pylog.source.latest_task import LatestTask, divide, from_first, read_latest
 from pyspark_pylog.source.loss import report
@@ -32,6 +32,7 @@ from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.reading.latest import condition_of_view
 from spark_log.client.reading.plan import OffsetRange, SliceRead
 from spark_log.client.reading.prune import plan_matching
+from spark_log.client.reading.typed import check_typed
 from spark_log.clock import SystemClock
 from spark_log.errors import DataLoss, ObjectNotFound, StorageError, StorageUnavailable, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
@@ -72,16 +73,17 @@ class LatestReader(DataSourceReader):
         view = self._view(task, query)
         if view is None:
             return task
-        shares = divide(view, self.options.where, task.count)
+        shares = divide(view, where_of(self.options, task.data), task.count)
         reads = shares[task.number] if task.number < len(shares) else []
         return LatestTask(task.number, task.log, reads, from_first(view, reads), data=task.data)
 
     def _planned(self) -> Sequence[InputPartition]:
         journal = journal_to_read(self.options.location)
         state, ranges, view = self._plan(journal)
-        data = planned_data(state, view, self.schema, self.options)
+        data = planned_data(state, self.schema, self.options)
+        check_typed(state, view, value_of(data))
         at_once = self.options.parallelism or cores()
-        shares = divide(view, self.options.where, at_once)
+        shares = divide(view, where_of(self.options, data), at_once)
         if not self._ends_early(ranges):
             shares += [[] for _ in range(min_tasks(at_once) - len(shares))]
         log = planned_log(self.options.location, journal, state.version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -14,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.planned_log import PlannedLog
-from pyspark_pylog.source.data_columns import DataColumns, check_reads, names_of, value_of
+from pyspark_pylog.source.data_columns import DataColumns, check_reads, names_of, value_of, where_of
 from pyspark_pylog.source.growth import (
     NONE,
     Basis,
@@ -152,7 +153,7 @@ class PinnedQuery:
             ends = group_offsets(state, self._options, partitions_there(pin.topics, self._options))
         ranges, losses = additions(pin.topics, self._options, self._basis, ends)
         report(losses, self._options.fail_on_data_loss)
-        reads = plan_matching(journal, ranges, self._options.where, state=state)
+        reads = plan_matching(journal, ranges, where_of(self._options, self._task.data), state=state)
         check_reads(state, reads, self._task.data)
         return Growth(tasks=split_growth(reads, self._basis), ends=ends)
 
@@ -191,6 +192,7 @@ def read_batches(
     begun:  requests that were sent before.
     data:   the data columns of `schema`.
     """
+    options = dataclasses.replace(options, where=where_of(options, data))
     store, stored, value = log.objects(), names_of(data), value_of(data)
     columns = columns_to_read(stored_columns(schema, stored), options.where)
     for read, coming in asked_ahead(store, reads, begun or {}):

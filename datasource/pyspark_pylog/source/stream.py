@@ -23,6 +23,7 @@ from pyspark_pylog.plain_errors import plain, plain_errors
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.progress.group_publisher import GroupProgress
 from pyspark_pylog.source.batch import deal_out
+from pyspark_pylog.source.data_columns import where_of
 from pyspark_pylog.source.latest_task import LatestTask, divide, from_first, read_latest, upto
 from pyspark_pylog.source.loss import Loss, report
 from pyspark_pylog.source.offset_format import Ends, Offset, offset_at, parse_offset
@@ -386,7 +387,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         """Tasks for the parts of the ranges before and after the ends of the view that the query begins with."""
         before, after = split_at(ranges, latest)
         log = planned_log(self.options.location, self.journal)
-        planned = plan_matching(self.journal, after, self.options.where, state=state)
+        where = where_of(self.options, self._columns.found(state))
+        planned = plan_matching(self.journal, after, where, state=state)
         data = self._columns.of(state, planned)
         dealt = deal_out(planned, self.options)
         tasks: list[InputPartition] = [
@@ -403,7 +405,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         whole = [rng._replace(end=latest[TopicPartition(rng.topic, rng.partition)]) for rng in ranges]
         view = plan_matching(self.journal, whole, where, state=state)
         data = self._columns.of(state, view)
-        shares = divide(upto(view, ranges), self.options.where, self.options.parallelism or cores())
+        shares = divide(upto(view, ranges), where_of(self.options, data), self.options.parallelism or cores())
         return [
             LatestTask(number, log, reads, from_first(view, reads), data=data)
             for number, reads in enumerate(shares, first)

@@ -37,9 +37,14 @@ class StreamColumns:
         self._data = data_columns(versions_of(state, topics), self._schema, self._options)
         self._seen = found
 
+    def found(self, state: State) -> DataColumns | None:
+        """The data columns.  Raises as `start`."""
+        self.start(state)
+        return self._data
+
     def of(self, state: State, reads: Sequence[SliceRead]) -> DataColumns | None:
         """The data columns, for the tasks of a micro-batch.  Raises as `start` and `check_typed`."""
-        self.start(state)
+        self.found(state)
         check_typed(state, reads, value_of(self._data))
         return self._data
 

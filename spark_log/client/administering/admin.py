@@ -22,10 +22,12 @@ from spark_log.client.administering.descriptions import (
     PartitionDescription,
     ProducerDescription,
     TopicDescription,
+    producers_of,
 )
 from spark_log.client.administering.erasure import ErasureReport, Progress, erase_records
 from spark_log.client.administering.group_listing import GroupDescription, describe_groups
 from spark_log.client.administering.keyless import keyless_warnings
+from spark_log.client.administering.quorum_view import QuorumInfo, describe_quorum
 from spark_log.client.administering.transactional_ids import (
     TransactionDescription,
     TransactionListing,
@@ -65,7 +67,7 @@ from spark_log.metadata.reassignments import PartitionReassignment
 from spark_log.metadata.records import GroupCommit, OffsetEntry, Piece
 from spark_log.metadata.schemas import schemas_of
 from spark_log.metadata.shared_groups import members_in_force
-from spark_log.metadata.state import LostRange, Partition, State, TopicKey
+from spark_log.metadata.state import LostRange, Partition, State
 from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, Slice, TopicPartition
 from spark_log.net.client import HttpLink
 from spark_log.positions import At, Latest, parse_position
@@ -361,6 +363,13 @@ class Admin:
         described = tuple(describe_brokers(state, url))
         return ClusterDescription(self._journal.cluster_id, url, state.version, mode, address, brokers=described)
 
+    def describe_metadata_quorum(self) -> QuorumInfo:
+        """The nodes that keep the metadata of this log, as their leader knows them.
+
+        Raises InvalidRequest for a log whose metadata is not in a quorum, CoordinatorNotAvailable if no node leads.
+        """
+        return describe_quorum(self._journal)
+
     # --------------------------------------------------------------------------------------------------------- brokers
 
     def add_broker(
@@ -524,7 +533,7 @@ class Admin:
         A producer without a name (no transactional id, query or application) is listed for 15 minutes at least.
         """
         state = self._journal.refresh()
-        return {tp: list(_producers_of(state, partition_of(state, tp)[0])) for tp in partitions}
+        return {tp: list(producers_of(state, partition_of(state, tp)[0])) for tp in partitions}
 
     def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, int]:
         """Take over transactional ids and return the new epochs.  The current owners can no longer commit."""
@@ -585,10 +594,3 @@ def group_entries(state: State, offsets: Mapping[TopicPartition, OffsetAndMetada
             raise InvalidRequest(f"offset {at.offset} of {tp.topic}-{tp.partition} is negative")
         entries.append(OffsetEntry(*partition_of(state, tp)[0], at.offset, at.metadata))
     return tuple(entries)
-
-
-def _producers_of(state: State, key: TopicKey) -> Iterable[ProducerDescription]:
-    for name, known in sorted(state.producers.items()):
-        span = known.last_commit.ranges.get(key) if known.last_commit else None
-        if span is not None:
-            yield ProducerDescription(name, known.epoch, known.last, known.time, span.stop - 1)

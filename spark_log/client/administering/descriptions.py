@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from spark_log.client.administering.broker_views import BrokerDescription
+from spark_log.metadata.state import State, TopicKey
 
 
 class PartitionDescription(NamedTuple):
@@ -127,3 +129,10 @@ class ClusterDescription(NamedTuple):
     nodes: tuple[int, ...] = ()
     brokers: tuple[BrokerDescription, ...] = ()
     """The roots that have copies of objects; broker 0 is the log's own root."""
+
+
+def producers_of(state: State, key: TopicKey) -> Iterable[ProducerDescription]:
+    for name, known in sorted(state.producers.items()):
+        span = known.last_commit.ranges.get(key) if known.last_commit else None
+        if span is not None:
+            yield ProducerDescription(name, known.epoch, known.last, known.time, span.stop - 1)

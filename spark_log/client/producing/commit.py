@@ -35,7 +35,16 @@ from spark_log.metadata.records import CommitRecord, GroupCommit
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.slice_index import IndexPart, encode_index
 from spark_log.metadata.state import State, TopicKey
-from spark_log.model import ACKS_ALL, DataObject, Placed, Run, Slice, TopicPartition
+from spark_log.model import (
+    ACKS_ALL,
+    CREATE_TIME,
+    DataObject,
+    Placed,
+    Run,
+    Slice,
+    TopicPartition,
+    kind_and_stats,
+)
 from spark_log.positions import format_timestamp_ms
 from spark_log.settings import has_cleanup_policy, topic_config
 
@@ -119,6 +128,7 @@ def commit_uploads(
         source=identity.source,
         placed=upload.placed,
         acks=acks,
+        stats=upload.stats,
     )
     if len(upload.slices) > SLICES_INLINE_MAX:
         commit = _with_pieces(journal, commit)
@@ -251,7 +261,7 @@ def _persist(journal: Journal, append: Append, retry: RetryPolicy, upkeep: bool)
 def _with_pieces(journal: Journal, commit: CommitRecord) -> CommitRecord:
     """The same commit, with its slices in an index object, which is in the log's own root."""
     name = data_key(commit.upload_epoch, f"{journal.context.unique()}.idx")
-    data, pieces = encode_index(name, parts := index_parts(commit.objects, commit.slices))
+    data, pieces = encode_index(name, parts := index_parts(commit.objects, commit.slices, commit.stats))
     journal.run(_put(name, data))
     counts = [0] * len(commit.objects)
     for number, _ in commit.slices:
@@ -265,17 +275,19 @@ def _with_pieces(journal: Journal, commit: CommitRecord) -> CommitRecord:
     )
 
 
-_REPLACED = ("objects", "slices", "counts", "pieces", "placed")
+_REPLACED = ("objects", "slices", "counts", "pieces", "placed", "stats")
 
 
 def _put(name: str, data: bytes) -> Steps[None]:
     yield Put(name, (data,), OWN_ROOT)
 
 
-def index_parts(objects: Sequence[DataObject], slices: Sequence[tuple[int, Run]]) -> list[IndexPart]:
-    """Slices by partition, with offsets from 0 in each."""
+def index_parts(
+    objects: Sequence[DataObject], slices: Sequence[tuple[int, Run]], stats: Sequence[bytes] = ()
+) -> list[IndexPart]:
+    """Slices by partition, with offsets from 0 in each.  stats: of each slice; none: empty."""
     parts: dict[TopicKey, list[Slice]] = {}
-    for number, run in slices:
+    for (number, run), of_run in zip(slices, stats or (b"",) * len(slices), strict=True):
         part = parts.setdefault((run.topic_id, run.partition), [])
         start = part[-1].end if part else 0
         part.append(
@@ -289,6 +301,7 @@ def index_parts(objects: Sequence[DataObject], slices: Sequence[tuple[int, Run]]
                 run.batches,
                 run.min_us,
                 run.max_us,
+                kind_and_stats(CREATE_TIME, of_run),
             )
         )
     return [IndexPart(*key, part) for key, part in sorted(parts.items())]

@@ -27,6 +27,7 @@ from spark_log.segment.partitioners import (
 )
 from spark_log.segment.row_batches import row_bytes
 from spark_log.segment.schema import schema_version
+from spark_log.segment.statistics import AUTO
 from spark_log.settings import has_cleanup_policy, topic_config
 
 _NO_LIMIT_MS = 2**63 - 1
@@ -56,6 +57,8 @@ class TopicSpec(NamedTuple):
     """The newest version of its schema; None: values are bytes."""
     auto_schema: bool = False
     """`schema.auto`: without a schema, the first typed write sets it."""
+    stats_columns: str = AUTO
+    """`stats.columns`."""
     sort_columns: tuple[str, ...] = ()
     """`sort.columns`, as they are stored."""
 
@@ -82,6 +85,7 @@ def topic_spec(state: State, name: str) -> TopicSpec:
         topic_config(topic.configs, "min.insync.replicas"),
         schema,
         bool(topic_config(topic.configs, "schema.auto")),
+        str(topic_config(topic.configs, "stats.columns")),
         stored_sort_columns(topic_config(topic.configs, "sort.columns"), schema),
     )
 

@@ -53,6 +53,8 @@ class Uploaded(NamedTuple):
     """Where each object is; empty: all are in the log's own root."""
     schemas: tuple[tuple[str, int], ...] = ()
     """(topic id, version of its schema) of the topics with typed rows, sorted."""
+    stats: tuple[bytes, ...] = ()
+    """Statistics of the data columns of each slice; empty: none have any."""
 
     @property
     def rows(self) -> int:
@@ -66,15 +68,22 @@ def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
     keyless: set[str] = set()
     placed: list[Placed] = []
     schemas: dict[str, int] = {}
+    stats: list[bytes] = []
     for upload in uploads:
         slices += [(number + len(objects), run) for number, run in upload.slices]
         objects += upload.objects
         keyless.update(upload.keyless)
         schemas.update(newest_schemas(schemas, upload.schemas))
         placed += upload.placed or [Placed(OWN_GROUP)] * len(upload.objects)
+        stats += upload.stats or [b""] * len(upload.slices)
     somewhere = placed if any(where.group != OWN_GROUP for where in placed) else ()
     return Uploaded(
-        tuple(objects), tuple(slices), tuple(sorted(keyless)), tuple(somewhere), tuple(sorted(schemas.items()))
+        tuple(objects),
+        tuple(slices),
+        tuple(sorted(keyless)),
+        tuple(somewhere),
+        tuple(sorted(schemas.items())),
+        tuple(stats) if any(stats) else (),
     )
 
 
@@ -164,7 +173,9 @@ class Uploader:
             group = self._groups.setdefault((spec.topic_id, partition), spec.group(partition))
             if self._sort and spec.sort_columns:
                 rows = sorted_rows(rows, spec.sort_columns)
-            self._writer(spec, group).append(spec.topic_id, partition, rows, close_batch=True)
+            self._writer(spec, group).append(
+                spec.topic_id, partition, rows, close_batch=True, stats_columns=spec.stats_columns
+            )
         for writer in self._writers.values():
             writer.reserve(self._sorter.bytes)
 
@@ -218,7 +229,7 @@ class Uploader:
 
 def _uploaded(group: int, name: str, segment: WrittenSegment, placed: Placed) -> Uploaded:
     made = DataObject(name, segment.size, segment.index_position)
-    return Uploaded((made,), tuple((0, run) for run in segment.runs), placed=(placed,))
+    return Uploaded((made,), tuple((0, run) for run in segment.runs), placed=(placed,), stats=segment.stats)
 
 
 class _Destinations:

@@ -23,7 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import structs
 
-from spark_log.client.reading.plan import SliceRead, Window
+from spark_log.client.reading.plan import SliceRead
+from spark_log.conditions import Window
 from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.journal.broker_roots import ReplicatedStore, sources_of
 from spark_log.journal.missing_indexes import damaged_object, missing_object
@@ -101,7 +102,7 @@ def fetch(
     """The records of one planned read, in offset order.  The last result ends where the read ends.
 
     columns:  of key, value, timestamp, headers, and names of data columns; None for all that exist.
-    window:   batches that cannot have such timestamps are skipped, so there may be gaps between results.
+    window:   batches of larger slices that it skips are not read, so there may be gaps between results.
     value:    how values of a typed topic are read; None: as bytes.
     coming:   the bytes of the slice or of its object's index, whichever is read first, if they were requested before.
     Raises ObjectNotFound if the object is gone, and CopiesAway if it is not there but a root that may have it is away
@@ -375,16 +376,17 @@ def _in_one_go(piece: Slice) -> bool:
 
 
 def _wants_all(read: SliceRead, window: Window | None) -> bool:
-    """Whether every batch of the slice overlaps the requested range and window."""
+    """Whether every batch of the slice is read."""
     piece = read.slice
-    within = window is None or (window[0] <= piece.min_us and piece.max_us < window[1])
+    within = window is None or (window.rows is None and window.start <= piece.min_us and piece.max_us < window.end)
     return within and (read.start, read.end) == (piece.start, piece.end)
 
 
 def _wanted(index: Index, read: SliceRead, window: Window | None, place: Place) -> list[BatchRef]:
-    """Batches of the slice that overlap the read and the window."""
+    """Batches of the slice that overlap the read and that the window does not skip."""
     piece = read.slice
-    window = None if piece.time_kind == APPEND_TIME else window
+    if window is not None and piece.time_kind == APPEND_TIME:
+        window = window.any_time
     return find_batches(index, piece, (read.start - piece.start, read.end - piece.start), window, place=place)
 
 

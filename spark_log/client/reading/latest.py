@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace as replace_fields
 from functools import partial
 from itertools import groupby
 
@@ -30,7 +31,7 @@ from spark_log.client.reading.scan_batches import (
     scan_schema,
     to_batch,
 )
-from spark_log.client.reading.typed import check_typed, value_read
+from spark_log.client.reading.typed import bound_to_topic, check_typed, fetched_as, value_read
 from spark_log.conditions import EVERYTHING, Condition, Values, as_condition
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
@@ -65,10 +66,12 @@ def scan_latest(
         raise InvalidRequest(f"{topic} has no view of the latest records: it is made from the log's state; use read")
     condition = as_condition(where)
     view = plan_scan(journal, topic, partitions, "earliest", end, condition_of_view(condition))
+    condition = bound_to_topic(journal.state, topic, condition)
     value = value_read(journal.state, topic, value_format, value_parse)
     schema = scan_schema(columns, value)
+    value = fetched_as(journal.state, topic, value, condition)
     wanted = record_columns(schema, value)
-    if is_data_wanted(schema, value):
+    if is_data_wanted(schema, value, condition):
         check_typed(journal.state, view, value)
 
     def fetch(reads: Sequence[SliceRead], columns: Sequence[str], where: Condition) -> Iterator[Fetched]:
@@ -89,7 +92,9 @@ def condition_of_view(where: Condition) -> Condition:
     A newer record of a key is after the record itself, in the same partition.  So only partitions and a first offset
     can be left out.
     """
-    return where if where.empty else Condition(partition=where.partition, offset=Values(first=where.offset.first))
+    if where.empty:
+        return replace_fields(where, rest=None, rows=None)
+    return Condition(partition=where.partition, offset=Values(first=where.offset.first))
 
 
 def fetch_latest(

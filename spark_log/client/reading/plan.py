@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
+from spark_log.conditions import Window
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
 from spark_log.journal.index_reads import read_tables
 from spark_log.journal.journal import Journal
@@ -20,9 +21,6 @@ from spark_log.metadata.slice_index import numbers, slices_of
 from spark_log.metadata.state import ObjectRow, Partition, State
 from spark_log.model import Slice
 from spark_log.positions import At, Latest, Position
-
-Window = tuple[int, int]
-"""Microseconds, half-open: only batches that may have such timestamps are read."""
 
 REPLAN_TRIES = 3
 
@@ -67,7 +65,7 @@ def plan_reads(
     known: Known | None = None,
     state: State | None = None,
 ) -> list[SliceRead]:
-    """The reads for `ranges`, in order; with a window, only slices whose timestamps overlap it.
+    """The reads for `ranges`, in order; with a window, only slices that it does not skip.
 
     state:  the state to plan by; None: the journal's.
 
@@ -145,8 +143,12 @@ def _overlapping(part: Partition, rng: OffsetRange, window: Window | None) -> li
 
 
 def within(entry: Slice | Piece, window: Window | None) -> bool:
-    """Whether an entry may have timestamps in the window."""
-    return window is None or (entry.min_us < window[1] and entry.max_us >= window[0])
+    """Whether an entry may have records that the window does not skip."""
+    if window is None:
+        return True
+    if entry.min_us >= window.end or entry.max_us < window.start:
+        return False
+    return window.rows is None or isinstance(entry, Piece) or window.rows.may_match(entry.stats)
 
 
 def _slices(entries: Sequence[Slice | Piece], tables: Known, rng: OffsetRange, window: Window | None) -> list[Slice]:
@@ -167,7 +169,7 @@ def _sealed(table: pa.Table, rng: OffsetRange, window: Window | None) -> list[Sl
     rows = table.slice(low, high - low)
     if window is None:
         return slices_of(rows)
-    found = np.flatnonzero((numbers(rows["min_us"]) < window[1]) & (numbers(rows["max_us"]) >= window[0]))
+    found = np.flatnonzero((numbers(rows["min_us"]) < window.end) & (numbers(rows["max_us"]) >= window.start))
     rows = rows.slice(found[0], found[-1] - found[0] + 1) if len(found) else rows.slice(0, 0)
     return [piece for piece in slices_of(rows) if within(piece, window)]
 

@@ -28,9 +28,10 @@ def plan_matching(
     """The reads for those records of `ranges` that may match, in order.
 
     Listed partitions and offsets are exact, except that offsets between the listed ones are included.  Other
-    timestamps may be included as well; `only_matching` removes them.  For `known`, `state` and the errors see
-    `plan_reads`.
+    timestamps and values may be included as well; `only_matching` removes them.  For `known`, `state` and the errors
+    see `plan_reads`.
     """
+    assert where.rest is None, "the columns of a condition are looked up before it is used"
     clipped = [
         rng._replace(start=max(rng.start, where.offset.first), end=min(rng.end, where.offset.last + 1))
         for rng in ranges
@@ -105,15 +106,15 @@ def _overlap(read: SliceRead, piece: OffsetRange) -> bool:
 
 def columns_to_read(columns: Sequence[str], where: Condition) -> list[str]:
     """The stored columns that a projection and the condition need."""
-    by_time = where.time_us != ALL and "timestamp" not in columns
-    return [*columns, "timestamp"] if by_time else list(columns)
+    needed = (["timestamp"] if where.time_us != ALL else []) + list(where.rows.columns if where.rows else ())
+    return list(dict.fromkeys([*columns, *needed]))
 
 
 def only_matching(batch: pa.RecordBatch, part: Fetched, where: Condition) -> pa.RecordBatch:
     """The rows of `batch`, which comes from `part`, that match; conditions that the plan guarantees are not checked
     again."""
     times, among = where.time_us, where.offset.among
-    if times == ALL and among is None:
+    if (times == ALL and among is None and where.rows is None) or not batch.num_rows:
         return batch
     keep = np.ones(batch.num_rows, dtype=bool)
     if times != ALL:
@@ -121,6 +122,8 @@ def only_matching(batch: pa.RecordBatch, part: Fetched, where: Condition) -> pa.
         keep &= (found >= times.first) & (found <= times.last)
     if among is not None:
         keep &= np.isin(part.offset_array(), _listed(among))
+    if where.rows is not None:
+        keep &= where.rows.mask(part.records, part.offset_array(), part.read.partition)
     rows = np.flatnonzero(keep)
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):  # without a copy
         return batch.slice(int(rows[0]), len(rows))

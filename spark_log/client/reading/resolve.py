@@ -11,6 +11,7 @@ from typing_extensions import assert_never
 from spark_log.client.reading.fetch import first_offset_at
 from spark_log.client.reading.plan import OffsetRange, SliceRead, plan_reads
 from spark_log.client.reading.scan_batches import fetch_ranges
+from spark_log.conditions import HIGHEST, Window
 from spark_log.errors import GroupIdNotFound, InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.journal.read_failover import NOT_READ
@@ -179,7 +180,7 @@ def _first_in(
         return {}
     earliest_us = 1000 * min(times[tp] for tp in spans)
     by_partition: dict[TopicPartition, list[SliceRead]] = {tp: [] for tp in spans}
-    for read in plan_reads(journal, list(spans.values()), window=(earliest_us, 2**63 - 1), state=state):
+    for read in plan_reads(journal, list(spans.values()), window=Window(earliest_us, HIGHEST), state=state):
         by_partition[TopicPartition(read.topic, read.partition)].append(read)
 
     def first(tp: TopicPartition) -> int | None:

@@ -10,7 +10,7 @@ from spark_log.client.reading.plan import SliceRead, likely_pieces
 from spark_log.client.reading.prune import plan_matching
 from spark_log.client.reading.resolve import partitions_of, ranges_between, resolve, resolve_starts
 from spark_log.client.reading.scan_batches import is_data_wanted, scan_batches, scan_schema
-from spark_log.client.reading.typed import check_formats, check_typed, value_read
+from spark_log.client.reading.typed import bound_to_topic, check_formats, check_typed, fetched_as, value_read
 from spark_log.client.validate import several
 from spark_log.conditions import Condition, as_condition
 from spark_log.journal.index_reads import read_tables
@@ -48,9 +48,11 @@ def scan(
     if columns is not None:
         columns = several("columns", columns)
     reads = plan_scan(journal, topic, partitions, start, end, condition)
+    condition = bound_to_topic(journal.state, topic, condition)
     value = value_read(journal.state, topic, value_format, value_parse)
     schema = scan_schema(columns, value)
-    if is_data_wanted(schema, value):
+    value = fetched_as(journal.state, topic, value, condition)
+    if is_data_wanted(schema, value, condition):
         check_typed(journal.state, reads, value)
     return pa.RecordBatchReader.from_batches(schema, scan_batches(journal, reads, schema, condition, value))
 
@@ -70,7 +72,7 @@ def _scan_progress(
         last = At(min(last.offset, progress.end))
     numbers = progress_partitions(partitions)
     starts, ends = (progress.offsets_of(dict.fromkeys(numbers, position), now_ms) for position in (first, last))
-    return to_batch(progress.between(starts, ends, where), schema)
+    return to_batch(progress.between(starts, ends, where.only_ranges()), schema)
 
 
 def plan_scan(
@@ -87,6 +89,7 @@ def plan_scan(
     journal.require([topic], [position.name for position in (first, last) if isinstance(position, OfGroup)])
     likely = likely_pieces(journal.state, topic, numbers, first, last, condition.window)[:PIECES_AHEAD]
     state, known = journal.refresh_beside(read_tables(likely))
+    condition = bound_to_topic(state, topic, condition)
     tps = partitions_of(state, topic) if numbers is None else [TopicPartition(topic, n) for n in numbers]
     starts = resolve_starts(journal, dict.fromkeys(tps, first))
     ends = _ends(resolve(journal, {tp: last for tp in tps if not isinstance(last, At)}), tps, last, state)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from spark_log.client.reading.fetch import Coming, Fetched, asked_ahead, fetch
-from spark_log.client.reading.plan import REPLAN_TRIES, OffsetRange, SliceRead, Window, plan_reads
+from spark_log.client.reading.plan import REPLAN_TRIES, OffsetRange, SliceRead, plan_reads
 from spark_log.client.reading.prune import columns_to_read, only_matching
 from spark_log.client.validate import several
-from spark_log.conditions import EVERYTHING, Condition
+from spark_log.conditions import EVERYTHING, Condition, Window
 from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.journal.read_failover import NOT_READ, CopiesAway
@@ -52,9 +52,9 @@ def _typed_schema(value: ValueRead) -> pa.Schema:
     return pa.schema([*list(SCAN_SCHEMA)[:at], *data, *list(SCAN_SCHEMA)[at + 1 :]])
 
 
-def is_data_wanted(schema: pa.Schema, value: ValueRead | None) -> bool:
-    """Whether a scan has data columns, or the struct of them."""
-    return wants_data(record_columns(schema, value), value)
+def is_data_wanted(schema: pa.Schema, value: ValueRead | None, where: Condition) -> bool:
+    """Whether a scan has data columns, or the struct of them, or a condition on them."""
+    return wants_data(columns_to_read(record_columns(schema, value), where), value)
 
 
 def record_columns(schema: pa.Schema, value: ValueRead | None = None) -> list[str]:

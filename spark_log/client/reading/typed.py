@@ -8,10 +8,13 @@ import pyarrow as pa
 
 from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.plan import SliceRead
+from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.schemas import schema_of, typed_from
 from spark_log.metadata.state import State
-from spark_log.segment.schema import schema_version
+from spark_log.schema.arrow_types import all_nullable
+from spark_log.segment.row_tests import bound
+from spark_log.segment.schema import data_names, schema_version
 from spark_log.segment.value_read import ValueRead, no_records, with_values
 
 COLUMNS, STRUCT, JSON = FORMATS = ("columns", "struct", "json")
@@ -37,6 +40,23 @@ def value_read(state: State, topic: str, value_format: str | None, value_parse: 
             f"value_format out, or give it a schema with `pylog topic alter {topic} --schema …`"
         )
     return None
+
+
+def bound_to_topic(state: State, topic: str, where: Condition) -> Condition:
+    """A condition with its columns looked up in the newest schema of a topic.  Raises InvalidRequest."""
+    topic_id = state.names.get(topic)
+    schema = None if topic_id is None else schema_of(state, topic_id)
+    columns = None if schema is None else {field.name: all_nullable(field.type) for field in schema.columns}
+    return bound(where, columns, topic)
+
+
+def fetched_as(state: State, topic: str, value: ValueRead | None, where: Condition) -> ValueRead | None:
+    """How values are fetched: also by columns, if a condition needs them and the topic is read as JSON."""
+    if value is not None or where.rows is None or not data_names(where.rows.columns):
+        return value
+    schema = schema_of(state, state.names[topic])
+    assert schema is not None, "a condition has columns of a schema"
+    return ValueRead(schema)
 
 
 def common_read(

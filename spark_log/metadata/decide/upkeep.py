@@ -16,6 +16,7 @@ from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.replicas import has_copies, without_places
 from spark_log.metadata.features import DROPPED_LISTS, HOLES, METADATA_VERSION, SUPPORTED
 from spark_log.metadata.replay import known_objects, replay_records
+from spark_log.metadata.replicas import are_gone
 from spark_log.metadata.shared_groups import expired_positions, members_in_force
 from spark_log.metadata.state import GroupState, State, TopicKey
 from spark_log.positions import format_timestamp_ms
@@ -132,7 +133,7 @@ def may_have_holes(state: State) -> bool:
 
 def decide_swap(state: State, swap: r.SwapRecord) -> Decision[bool]:
     """Write a prepared swap.  The reply is False, and nothing is written, if it would be void, removes records from a
-    log that older pylogs read, or leaves fewer copies than there were.
+    log that older pylogs read, leaves fewer copies than there were, or gives up records of which a broker has a copy.
 
     Raises InvalidRequest if a new object is not where the replicas of its partitions are.
     """
@@ -143,7 +144,7 @@ def decide_swap(state: State, swap: r.SwapRecord) -> Decision[bool]:
         for c in swap.changes
     )
     swap = without_places(swap)
-    fits = fits and has_copies(state, swap)
+    fits = fits and has_copies(state, swap) and (not swap.lost or are_gone(state, swap.removed))
     return Decision((swap,), True) if fits else Decision((), False)
 
 

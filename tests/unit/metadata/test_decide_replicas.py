@@ -372,6 +372,18 @@ def test_a_swap_with_an_object_elsewhere_is_an_error() -> None:
     assert log.swap_record(right)
 
 
+def test_records_are_given_up_only_if_no_broker_has_them() -> None:
+    """A copy may have been found since the swap was prepared."""
+    log = ReplicaHistory(1, 2)
+    log.topic((0, 1, 2))
+    log.put(THREE)
+    swap = log.replaced(("t", 0), THREE, lost=(r.LostOffsets("t", 0, 0, 1),))
+    assert not log.swap_record(swap)
+    for broker in THREE:
+        log.lost(broker, *swap.removed)
+    assert log.swap_record(swap) and [one.start for one in log.state.lost["t", 0]] == [0]
+
+
 def test_a_swap_without_any_copy_that_counts_is_not_written() -> None:
     """Replay would take it for void."""
     log = ReplicaHistory(1, 2)

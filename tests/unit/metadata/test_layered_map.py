@@ -24,7 +24,7 @@ from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import ObjectRow, Partition
 from spark_log.metadata.swaps import prune_range
-from spark_log.model import Slice
+from spark_log.model import Slice, kind_and_stats
 
 SMALL_BYTES = 200
 """Blocks of a few rows, so that a few changes meet several blocks."""
@@ -37,7 +37,9 @@ odd_name = st.sampled_from(
 )
 entry = st.builds(Slice, number, number, name, *[number] * 7) | st.builds(Piece, number, number, name, *[number] * 8)
 time_kinds = st.integers(0, 2)
-slices = st.builds(Slice, number, number, name, *[number] * 6, time_kinds)
+slices = st.builds(
+    Slice, number, number, name, *[number] * 6, st.builds(kind_and_stats, time_kinds, st.binary(max_size=3))
+)
 pieces = st.builds(Piece, number, number, name, *[number] * 7, time_kinds)
 partitions = st.builds(Partition, number, number, number, st.lists(slices | pieces, max_size=3).map(tuple))
 topic_key = st.tuples(st.sampled_from(["", "a", "b", "ü"]), st.integers(0, 3))

@@ -9,16 +9,15 @@ from msgspec.structs import replace
 
 from spark_log.errors import CorruptObject
 from spark_log.metadata.slice_index import IndexPart, decode_piece, encode_index, slices_of
-from spark_log.model import APPEND_TIME, Slice
+from spark_log.model import APPEND_TIME, Slice, kind_and_stats
 
 
 def slices(first: int, rows: list[int]) -> list[Slice]:
-    """Neighbouring slices, one of three objects each."""
+    """Neighbouring slices, one of three objects each; those with an odd number of rows have statistics."""
     made, start = [], first
     for number, count in enumerate(rows):
-        made.append(
-            Slice(start, start + count, f"o{number % 3}", number, 7, number * 3, 1, number, 2 * number, number % 3)
-        )
+        more = kind_and_stats(number % 3, b"x" * count if count % 2 else b"")
+        made.append(Slice(start, start + count, f"o{number % 3}", number, 7, number * 3, 1, number, 2 * number, more))
         start += count
     return made
 

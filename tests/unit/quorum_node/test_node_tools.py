@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from spark_log.errors import (
@@ -13,6 +14,7 @@ from spark_log.errors import (
     RequestTimedOut,
     SparkLogError,
 )
+from spark_log.node.quorum_description import quorum_reply
 from spark_log.node.voter_levels import check_nodes_understand
 from spark_log.quorum.leading import Change
 from spark_log.quorum.messages import EMPTY, ReplicaKey
@@ -141,3 +143,11 @@ def test_a_level_that_a_node_does_not_understand_is_refused() -> None:
         InvalidRequest, match=f"level 4 of metadata.version: node {last} is not connected; update pylog"
     ):
         check_nodes_understand(4, replace(LEADS, levels=levels))
+
+
+def test_clients_get_the_replicas_as_kafka_names_them() -> None:
+    """The leader is a voter that has everything; -1 for a time that is not known."""
+    found = quorum_reply(replace(LEADS, addresses={1: "one:9551"}), now_ms=10_000)
+    assert (found.leader_id, found.leader_epoch, found.high_watermark, found.nodes) == (1, 7, 80, {1: "one:9551"})
+    rows = [msgspec.structs.astuple(one) for one in (*found.voters, *found.observers)]
+    assert rows == [(1, "d1", 90, 0, 10_000, 10_000), (2, "d2", 90, 0, 9750, -1), (3, "d3", 30, 60, 9750, -1)]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
+from spark_log.conditions import Window
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.model import Run, Slice
 from spark_log.segment import ipc
@@ -77,7 +78,7 @@ def test_search_finds_what_a_scan_finds(data: st.DataObject, seed: int, rows: in
     low = START_US + data.draw(st.integers(-1, rows * 10 + 1))
     high = low + data.draw(st.integers(0, rows * 5))
 
-    found = find_batches(index, run, (start, end), (low, high), place=place())
+    found = find_batches(index, run, (start, end), Window(low, high), place=place())
 
     batches = [range(first, min(first + batch_rows, rows)) for first in range(0, rows, batch_rows)]
     expected = [
@@ -116,7 +117,7 @@ def test_only_the_batches_that_overlap_are_found() -> None:
     index, run = indexed(data, written), written.runs[0]
 
     by_row = find_batches(index, run, (5_000, 5_010), place=place())
-    by_time = find_batches(index, run, None, (START_US + 5_000_000, START_US + 5_010_000), place=place())
+    by_time = find_batches(index, run, None, Window(START_US + 5_000_000, START_US + 5_010_000), place=place())
 
     assert [ref.first for ref in by_row] == [5_000]
     assert by_time == by_row

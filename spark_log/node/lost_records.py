@@ -1,0 +1,153 @@
+"""Gives up records that no root has any more: readers pass over their offsets, and the log names and counts them.
+
+Nothing does this automatically: a root that is away may come back.  Somebody has said that the last one is lost, by
+`pylog broker replace --lose-data`, or all copies are damaged or missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+from spark_log.client.administering.brokers import check_answers
+from spark_log.client.log import Log
+from spark_log.errors import InvalidRequest, StorageUnavailable
+from spark_log.journal.journal import Journal
+from spark_log.journal.metadata_log import View, decided
+from spark_log.journal.proposal import Context
+from spark_log.journal.store_operations import Steps
+from spark_log.metadata.column_blocks import rows_with_copies
+from spark_log.metadata.pending import pending_copies
+from spark_log.metadata.records import Copy
+from spark_log.metadata.replica_commands import AddCopies
+from spark_log.metadata.replicas import copies_of, epoch_of, group_number, is_active, keeps
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import CREATE_TIME, Slice
+from spark_log.node.checked_copies import SourceFailed, is_good
+from spark_log.node.daemon_tasks import Task
+from spark_log.node.failure_isolation import raise_failure, resolve_each
+from spark_log.node.packs import Stretch
+from spark_log.node.rewrite import Rewriting, open_spool, rewrite
+
+LOOK_S = 60.0
+"""How long a root may take to answer for one object."""
+
+
+class GivenUp(NamedTuple):
+    """Offsets that have no records from now on."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def lost_objects(state: State) -> list[str]:
+    """The objects that readers need and no broker is known to have.  Pending ones are the replicator's."""
+    keys = {number for number, copies in state.copies.items() if not copies.brokers}
+    pending = pending_copies(state)
+    return [name for name, _ in rows_with_copies(state.objects, keys) if name not in pending] if keys else []
+
+
+def give_up_lost(log: Log) -> list[GivenUp]:
+    """Give up the records of these objects, after a look on each root that may have one.
+
+    A copy that is found there is recorded instead.
+    Raises InvalidRequest if such a broker is fenced; StorageUnavailable, WrongRoot if its root cannot be read;
+    NotEnoughReplicas if a broker that must get the objects without records is fenced.
+    """
+    journal = log.journal
+    journal.require(None)
+    _look_on_roots(journal, journal.refresh())
+    known, metadata_log, context = journal.view, journal.metadata_log, journal.context
+
+    def run() -> Steps[tuple[View, list[GivenUp]]]:
+        view = yield from metadata_log.refresh(known)
+        view, found = yield from decided(metadata_log, view, _give_up(view.state, context))
+        return view, found
+
+    view, found = journal.run(run())
+    journal.adopt(view, known)
+    return found
+
+
+def _look_on_roots(journal: Journal, state: State) -> None:
+    wanted: dict[int, list[str]] = {}
+    for name in lost_objects(state):
+        copies = copies_of(state, state.objects[name])
+        assert copies is not None, "it is on the roots of brokers"
+        for broker in state.placement_groups[copies.group].replicas:
+            if keeps(state, broker, name):
+                wanted.setdefault(broker, []).append(name)
+    for broker in sorted(wanted):
+        if not is_active(state, broker):
+            raise InvalidRequest(
+                f"broker {broker} is fenced, and may have records that no other broker has: bring it back, or say that its "
+                f"disk is lost by `pylog broker replace {broker} --lose-data`"
+            )
+    found = [
+        Copy(name, broker, epoch_of(state, broker) or 0)
+        for broker, names in sorted(wanted.items())
+        for name in _found_on(journal, state, broker, names)
+    ]
+    if found:
+        journal.propose(AddCopies(copies=tuple(found)))
+
+
+def _found_on(journal: Journal, state: State, broker: int, names: Iterable[str]) -> Iterator[str]:
+    """Those of some objects of which a root has a good copy after all."""
+    check_answers(journal, broker)
+    store = journal.roots[broker]
+    for name in names:
+        row = state.objects[name]
+        task = Task(lambda name=name, row=row: is_good(store, name, row), "pylog-look", journal.context.threads)  # type: ignore[misc]
+        if not task.wait(LOOK_S):
+            raise StorageUnavailable(f"broker {broker}: its root does not answer, and may have {name}")
+        try:
+            good = task.result()
+        except SourceFailed as error:
+            raise StorageUnavailable(f"broker {broker} may have {name}, and cannot be read: {error}") from error
+        if good:
+            yield name
+
+
+def _give_up(state: State, context: Context) -> Steps[list[GivenUp]]:
+    how = Rewriting(
+        name="give up", activity="giving up records of", open_spool=open_spool, on_waiting=raise_failure, are_lost=True
+    )
+    names = frozenset(lost_objects(state))
+    stretches = yield from _stretches(state, names)
+    after, done = yield from rewrite(state, context, stretches, how)
+    return [
+        GivenUp(after.topics[one.key[0]].name, one.key[1], one.new.start, one.new.end)
+        for one in sorted(done, key=lambda one: (one.key, one.new.start))
+        if one.key[0] in after.topics
+    ]
+
+
+def _stretches(state: State, names: frozenset[str]) -> Steps[list[Stretch]]:
+    """The adjacent slices of these objects that readers need."""
+    groups = {copies.group for name in names if (copies := copies_of(state, state.objects[name])) is not None}
+    entries = {key: state.partitions[key].entries for key in _partitions_in(state, groups)}
+    slices = yield from resolve_each(state, entries, raise_failure)
+    found = list[Stretch]()
+    for key, pieces in slices.items():
+        live = [piece for piece in pieces if piece.end > state.partitions[key].start]
+        for (is_lost, _), some in groupby(live, lambda piece: _kind(piece, names)):
+            if is_lost:
+                found.append(Stretch(key, list(some)))
+    return found
+
+
+def _partitions_in(state: State, groups: set[int]) -> Iterator[TopicKey]:
+    """Partitions that may have slices in objects of these groups."""
+    for key in sorted(state.partitions) if groups else ():
+        row = state.reassignments.get(key)
+        places = {group_number(state, key), *(() if row is None else (row.origin, *row.left, *row.former))}
+        if not state.topics[key[0]].deleted and not places.isdisjoint(groups):
+            yield key
+
+
+def _kind(piece: Slice, names: frozenset[str]) -> tuple[bool, bool]:
+    return piece.object in names, piece.time_kind == CREATE_TIME

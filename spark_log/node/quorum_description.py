@@ -1,0 +1,39 @@
+"""The quorum as its leader describes it to clients.  Pure."""
+
+from __future__ import annotations
+
+from spark_log.net.messages import QuorumReplica, QuorumReply
+from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum_node.node_status import NodeStatus, ReplicaStatus
+
+
+def quorum_reply(status: NodeStatus, now_ms: int) -> QuorumReply:
+    """
+    status:  of the leader.
+    """
+    own = _replica(status, status.key, status.log_end, now_ms, now_ms)
+    voters = [own, *(_other(status, one, now_ms) for one in status.replication if one.is_voter)]
+    return QuorumReply(
+        leader_id=status.key.id,
+        leader_epoch=status.epoch,
+        high_watermark=status.high_watermark,
+        voters=tuple(sorted(voters, key=lambda one: one.replica_id)),
+        observers=tuple(_other(status, one, now_ms) for one in status.replication if not one.is_voter),
+        nodes=status.addresses,
+    )
+
+
+def _other(status: NodeStatus, one: ReplicaStatus, now_ms: int) -> QuorumReplica:
+    caught_up_ms = -1 if one.caught_up_ms_ago is None else now_ms - one.caught_up_ms_ago
+    return _replica(status, one.key, one.log_end, now_ms - one.fetched_ms_ago, caught_up_ms)
+
+
+def _replica(status: NodeStatus, key: ReplicaKey, end: int, fetched_ms: int, caught_up_ms: int) -> QuorumReplica:
+    return QuorumReplica(
+        replica_id=key.id,
+        replica_directory_id=key.directory,
+        log_end_offset=end,
+        lag=status.log_end - end,
+        last_fetch_timestamp=fetched_ms,
+        last_caught_up_timestamp=caught_up_ms,
+    )
