@@ -224,7 +224,7 @@ def replicating(logs: Mapping[str, Path]) -> Iterator[None]:
     ready = processes.Event()
     process = processes.Process(target=replicate, args=(dict(logs), ready), daemon=True)
     process.start()
-    assert ready.wait(60), "the replicators do not begin"
+    assert ready.wait(600), "the replicators do not begin"
     yield
     process.kill()
     process.join()

@@ -41,7 +41,7 @@ from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Steps, Stores, run
-from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration, UpdateFeature
+from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
 from spark_log.metadata.decide.upkeep import bootstrap_records
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.projection import Delta, Holdings, delta
@@ -63,7 +63,7 @@ from spark_log.node.quorum_log import FinalLog, QuorumLog
 from spark_log.node.quorum_pipeline import Offer
 from spark_log.node.quorum_state import AnyOffer, Content, QuorumState
 from spark_log.node.root_snapshots import RootSnapshots
-from spark_log.node.voter_levels import check_nodes_understand
+from spark_log.node.voter_levels import level_problem
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
 from spark_log.quorum_node.node_config import NodeConfig
@@ -374,7 +374,7 @@ class QuorumCoordinator:
             asked.give_up(self.not_leading())
         elif not asked.commands:
             self._spawn(self._confirm([asked]))
-        elif (error := self._level_problem(asked)) is not None:
+        elif (error := level_problem(asked.commands, self.node.status())) is not None:
             asked.give_up(error)
         elif len(self._waiting) >= QUEUE_MAX:
             asked.give_up(CoordinatorNotAvailable(f"the queue is full: {QUEUE_MAX} requests"))
@@ -382,16 +382,6 @@ class QuorumCoordinator:
             if not self._waiting:
                 self._loop.call_soon(self._decide_waiting)
             self._waiting.append(asked)
-
-    def _level_problem(self, asked: PendingCommands) -> InvalidRequest | None:
-        status = self.node.status()
-        try:
-            for command in asked.commands:
-                if isinstance(command.decide, UpdateFeature) and status is not None:
-                    check_nodes_understand(command.decide.level, status)
-        except InvalidRequest as error:
-            return error
-        return None
 
     async def _confirm(self, asked: list[PendingCommands]) -> None:
         """Complete requests that wrote nothing: the state on which they were decided has everything that was
@@ -534,14 +524,19 @@ class QuorumCoordinator:
             except NotLeaderOrFollower as error:
                 logger.info("this node does not lead: %s", error)
                 return
-            except Exception as error:
-                logger.error("this node cannot lead: %s", error, exc_info=not isinstance(error, SparkLogError))
-                self._obstacle = str(error) or type(error).__name__
+            except Exception as error:  # noqa: BLE001  it is logged, and tried again
+                self._note_obstacle(error)
                 await self.node.hand_over()
                 await asyncio.sleep(RETRY_S)
             else:
                 self._begin(leader)
                 return
+
+    def _note_obstacle(self, error: Exception) -> None:
+        """It is tried again and again, and logged once."""
+        before, self._obstacle = self._obstacle, str(error) or type(error).__name__
+        if self._obstacle != before:
+            logger.error("this node cannot lead: %s", error, exc_info=not isinstance(error, SparkLogError))
 
     async def _until_caught_up(self, leader: Leader) -> None:
         """Wait for the entries of earlier leaders, before this node leads for the first time: before they are applied,

@@ -43,7 +43,9 @@ class QuorumRoot:
     def is_ours(self, founding: str) -> bool:
         """Whether no other quorum has replaced the one with this id."""
         form = self._format()
-        return form is None or (bool(form.quorum) and form.founding == founding)
+        is_ours = form is None or (bool(form.quorum) and form.founding == founding)
+        self._is_claimed &= is_ours
+        return is_ours
 
     def _format(self) -> Format | None:
         data = run(_read_format(self.store.url), self._stores, SystemClock())

@@ -24,6 +24,8 @@ from spark_log.store.base import ObjectStore
 
 KEPT = 2
 LOOK_S = 1.0
+SETTLE_MS = 30_000
+"""A node that begins to lead has other work first."""
 REST = 50
 """A snapshot that takes a second is followed by so many seconds without one."""
 logger = logging.getLogger("spark_log")
@@ -90,10 +92,11 @@ class RootSnapshots:
         """Of the last one."""
         self.is_current_ms = clock.monotonic_ms()
         """When a snapshot last had the newest version."""
-        self._next_ms = -1.0
+        self._next_ms: float = clock.monotonic_ms()
 
     def begin(self, stop: threading.Event) -> None:
         """Write them until the event is set."""
+        self._next_ms = self._clock.monotonic_ms() + SETTLE_MS
         threading.Thread(target=self._keep, args=(stop,), name="pylog-root-snapshots", daemon=True).start()
 
     def _keep(self, stop: threading.Event) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from spark_log.errors import InvalidRequest
+from spark_log.journal.proposal import Proposal
+from spark_log.metadata.commands import UpdateFeature
 from spark_log.metadata.features import METADATA_VERSION
 from spark_log.quorum_node.node_status import NodeStatus
 
@@ -20,3 +24,14 @@ def check_nodes_understand(level: int, status: NodeStatus) -> None:
             f"the log cannot be raised to level {level} of {METADATA_VERSION}: {', '.join([*older, *away])}; update pylog "
             "on all nodes, start them, and try again, or remove voters that are gone"
         )
+
+
+def level_problem(commands: Iterable[Proposal], status: NodeStatus | None) -> InvalidRequest | None:
+    """The error of commands that raise the level too far for the nodes of a quorum; None if there are none."""
+    try:
+        for command in commands:
+            if isinstance(command.decide, UpdateFeature) and status is not None:
+                check_nodes_understand(command.decide.level, status)
+    except InvalidRequest as error:
+        return error
+    return None

@@ -22,7 +22,7 @@ from spark_log.journal.object_names import FORMAT_KEY, SNAPSHOTS
 from spark_log.node.move import cancel_move
 from spark_log.node.quorum_founding import Founded, adopt_log, end_adoption, restore_log, stored_content
 from spark_log.node.quorum_state import Content
-from spark_log.node.root_snapshots import newest_snapshot, put_snapshot
+from spark_log.node.root_snapshots import RootSnapshots, newest_snapshot, put_snapshot
 from spark_log.node.serve_config import Config
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum.messages import ReplicaKey
@@ -34,6 +34,7 @@ from spark_log.quorum_node.state_file import Meta
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store
+from spark_log.testing.clocks import ManualClock
 from tests.node.quorum_nodes import SECRET, TIMES, until
 from tests.node.test_mirror import Died, Dying
 from tests.node.test_move import opened, values
@@ -338,7 +339,7 @@ def test_a_quorum_is_restored_from_the_disk_of_a_node(store: ObjectStore, tmp_pa
             restore(store, Nodes(tmp_path, cluster_id(store), 1, "c"), None)
             await asyncio.to_thread(node.coordinator.root_snapshots.write)
             await until(lambda: not node.coordinator.leading, "it ends to lead")
-            assert "another quorum has replaced this one" in node.coordinator.health().reason
+            await until(lambda: "replaced this one" in node.coordinator.health().reason, "it says why")
 
     asyncio.run(scenario())
 
@@ -381,3 +382,24 @@ def test_what_cannot_be_adopted_or_restored(store: ObjectStore, tmp_path: Path) 
     store.put(FORMAT_KEY, (form.of_quorum(URL, "").encode(),))
     with pytest.raises(NoLog, match="has no copy of the metadata"):
         restore(store, Nodes(tmp_path, cluster_id(store), name="b"))
+
+
+def test_copies_are_made_now_and_then(store: ObjectStore, tmp_path: Path) -> None:
+    """At an interval, if something has changed, and only as long as the folder belongs to the quorum."""
+    clock, state = ManualClock(), spark_log.connect(tmp_path / "log").journal.state
+    content, ours = [Content(dataclasses.replace(state, version=5))], [True]
+    copies = RootSnapshots(store, clock, lambda: "u", lambda: content[0], lambda: ours[0])
+
+    def copied() -> list[str]:
+        copies.look()
+        return [name.split("-")[1].lstrip("0") for name in store.list(SNAPSHOTS)]
+
+    assert copied() == ["5"]
+    content[0] = Content(dataclasses.replace(state, version=6))
+    assert copied() == ["5"] and "pylog_quorum_copy_age_seconds 0.0" in copies.metric()
+    clock.sleep_ms(300_000)
+    assert "pylog_quorum_copy_age_seconds 300.0" in copies.metric() and copied() == ["5", "6"]
+    clock.sleep_ms(300_000)
+    assert copied() == ["5", "6"] and "pylog_quorum_copy_age_seconds 0.0" in copies.metric()
+    content[0], ours[0] = Content(dataclasses.replace(state, version=7)), False
+    assert copied() == ["5", "6"]
