@@ -1,7 +1,7 @@
 """A filter and an aggregate over orders of eight columns, as a batch and as a stream.
 
-Kafka and a topic of bytes have them as JSON, which `from_json` parses in the query.  A topic with a schema and a table of
-Parquet files have columns, and the query reads three of them.
+Kafka and a topic of bytes have them as JSON, which `from_json` parses in the query.  A topic with a schema and a table
+of Parquet files have columns, and the query reads three of them.
 """
 
 from __future__ import annotations
