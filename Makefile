@@ -65,6 +65,7 @@ sim: setup
 	$(BIN)/python -m spark_log.testing.simulation --seeds 20000 --jobs 2
 	$(BIN)/python -m spark_log.testing.replica_simulation --seeds 2000 --jobs 2
 	$(BIN)/python -m spark_log.testing.quorum_sim --seeds 5000 --jobs 2
+	$(BIN)/python -m spark_log.testing.coordinator_sim --seeds 2000 --jobs 2
 	$(BIN)/python -m spark_log.testing.month
 
 # Random runs of a stream over a log, compared with a model: first Spark's calls without a JVM, then real Spark.

@@ -8,31 +8,57 @@ By hand: an append waits for two fsyncs that run at the same time on one disk, t
 three messages.  The followers learn of the dead leader by a connection that is refused, and one of them asks for a
 pre-vote and for a vote, with an fsync at each voter: some tens of milliseconds.  Where nothing refuses the connection,
 it takes the fetch timeout instead: 1 to 1.5 s, and the election.
+
+Then the same with coordinators, `pylog serve --quorum`, and clients that append a record to a topic (`served_…`).  An
+append puts an object, and its commit waits for the quorum.  A client waits 2 s for a leader that hangs.
+`--nodes 5` has five of them, and `--part` leaves the replicas or the coordinators out.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import socket
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 import common
 
+import spark_log
 from spark_log.testing.quorum_process import QuorumProcesses
+from spark_log.testing.serving_nodes import ServingNodes
 
 CLIENTS = 50
 
 
 def main() -> None:
-    given = common.arguments(
-        __doc__, rows=1000, of="appends one by one; five times as many by 50", rounds=20, warm=None
-    )
+    given = arguments()
+    if given.part != "coordinators":
+        replicas(given)
+    if given.part != "replicas":
+        coordinators(given)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1000, help="appends one by one; five times as many by 50 (1,000)")
+    parser.add_argument("--rounds", type=int, default=20, help="in which the leader is killed (20)")
+    parser.add_argument("--stops", type=int, help="in which it is stopped (a quarter of the rounds)")
+    parser.add_argument("--nodes", type=int, default=3, help="(3)")
+    parser.add_argument("--part", choices=("all", "replicas", "coordinators"), default="all")
+    given = parser.parse_args()
+    given.stops = (given.rounds + 3) // 4 if given.stops is None else given.stops
+    return given
+
+
+def replicas(given: argparse.Namespace) -> None:
     with common.folder() as folder:
         sync_ms = fdatasync_ms(Path(folder) / "file", min(given.rows, 300))
-        quorum = QuorumProcesses(Path(folder), free_ports(3))
+        quorum = QuorumProcesses(Path(folder), free_ports(given.nodes))
         try:
             quorum.start()
             quorum.append("first")
@@ -41,7 +67,7 @@ def main() -> None:
             many = quorum.leader().ask("load", 600, count=max(5 * given.rows, CLIENTS), clients=CLIENTS)
             elections = quorum.leader().ask("status")["epoch"] - epoch
             killed = [failover_ms(quorum, signal.SIGKILL, number) for number in range(given.rounds)]
-            stopped = [failover_ms(quorum, signal.SIGSTOP, number) for number in range((given.rounds + 3) // 4)]
+            stopped = [failover_ms(quorum, signal.SIGSTOP, number) for number in range(given.stops)]
         finally:
             quorum.kill_all()
     common.report(
@@ -89,6 +115,68 @@ def failover_ms(quorum: QuorumProcesses, number: signal.Signals, round_: int) ->
     else:
         quorum.start(leader.node_id)
     quorum.append(f"{number.name}-{round_}-again")
+    return found
+
+
+def coordinators(given: argparse.Namespace) -> None:
+    with common.folder() as folder:
+        nodes = ServingNodes(Path(folder), free_ports(2 * given.nodes))
+        try:
+            nodes.start()
+            epoch = nodes.epoch()
+            with spark_log.connect(nodes.url) as log:
+                alone = appends(log, given.rows)
+                begun = time.perf_counter()
+                with ThreadPoolExecutor(CLIENTS) as threads:
+                    many = [
+                        *chain(*threads.map(appends, [log] * CLIENTS, [max(5 * given.rows // CLIENTS, 1)] * CLIENTS))
+                    ]
+                took_s = time.perf_counter() - begun
+                elections = nodes.epoch() - epoch
+                killed = [served_failover_ms(nodes, log, signal.SIGKILL) for _ in range(given.rounds)]
+                stopped = [served_failover_ms(nodes, log, signal.SIGSTOP) for _ in range(given.stops)]
+        finally:
+            nodes.kill_all()
+    common.report(
+        "quorum_coordinators",
+        nodes=given.nodes,
+        served_append_p50_ms=statistics.median(alone),
+        served_append_p99_ms=percentile(alone, 99),
+        served_appends_per_second=len(many) / took_s,
+        served_appends_target=1500,
+        served_elections_without_a_fault=elections,
+        rounds=given.rounds,
+        served_killed_p50_ms=statistics.median(killed),
+        served_killed_p99_ms=percentile(killed, 99),
+        stops=given.stops,
+        served_stopped_p50_ms=statistics.median(stopped),
+        served_stopped_p99_ms=percentile(stopped, 99),
+        failover_target_ms=3000,
+    )
+
+
+def appends(log: spark_log.Log, count: int) -> list[float]:
+    times = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        log.append("orders", [{"value": "x" * 200}])
+        times.append((time.perf_counter() - begun) * 1000)
+    return times
+
+
+def served_failover_ms(nodes: ServingNodes, log: spark_log.Log, number: signal.Signals) -> float:
+    """From the end, or the stop, of the leader to the next append that is acknowledged."""
+    leader = nodes.leader()
+    begun = time.perf_counter()
+    nodes.signal(leader, number)
+    log.append("orders", [{"value": "next"}])
+    found = (time.perf_counter() - begun) * 1000
+    if number is signal.SIGSTOP:
+        nodes.signal(leader, signal.SIGCONT)
+        nodes.leader(but=leader)
+    else:
+        nodes.wait(leader)
+        nodes.start(leader)
     return found
 
 

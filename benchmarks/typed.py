@@ -1,17 +1,22 @@
 """How much faster is a topic with a schema than the same rows as JSON in bytes?
 
 Orders of 20 columns (`_orders`).  A typed write is compared with a write of the JSON of the same rows, whose making
-is not counted; and a read of two of the columns with a read of all twenty, and with a read of the JSON.
+is not counted, and with a typed write without statistics, by CPU time; a read of two of the columns with a read of all
+twenty, and with a read of the JSON; and a read of one row in a hundred with `where`, by a column that grows, with the
+same filter after a read of that column.
 
 Targets: a write takes no longer, the data takes at most half the space, and two columns are read at least 5 times as
-fast as all.
+fast as all; statistics take at most a twentieth of a write.
 """
 
 from __future__ import annotations
 
+import time
+
 import common
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from _orders import SCHEMA, orders
 
 import spark_log
@@ -41,6 +46,25 @@ def main() -> None:
         parsing = common.pairs(
             lambda: read(log, "typed", TWO), lambda: read(log, "bytes", ["value"]), rounds=given.rounds, warm=1
         )
+        log.create_topic(spark_log.NewTopic("without", 1, {"stats.columns": ""}, schema=SCHEMA))
+        statistics = common.pairs(
+            lambda: count(log, "typed", typed),
+            lambda: count(log, "without", typed),
+            rounds=given.rounds,
+            warm=given.warm,
+            now=time.process_time,
+        )
+        log.create_topic(spark_log.NewTopic("growing", 1, schema="number BIGINT, country STRING"))
+        rows, countries = typed.num_rows, typed["country"]
+        count(log, "growing", pa.table({"number": pa.array(range(rows), pa.int64()), "country": countries}))
+        low, high = rows // 2, rows // 2 + rows // 100
+        where = common.pairs(
+            lambda: read(log, "growing", ["country"], f"number >= {low} and number < {high}"),
+            lambda: filtered(log, low, high),
+            rounds=given.rounds,
+            warm=1,
+        )
+        stats_bytes = len(log.plan("typed")[-1].slice.stats)
         sizes = {name: sum(one.slice.length for one in log.plan(name)) for name in ("typed", "bytes")}
     common.report(
         "typed",
@@ -57,6 +81,14 @@ def main() -> None:
         columns_target=5,
         json_unparsed_seconds=parsing.other,
         json_unparsed_speed_up=parsing.ratio,
+        write_cpu_seconds=statistics.ours,
+        write_without_statistics_cpu_seconds=statistics.other,
+        statistics_share_of_write=1 - statistics.ratio,
+        statistics_share_target=0.05,
+        statistics_bytes_of_a_slice=stats_bytes,
+        where_seconds=where.ours,
+        filtered_seconds=where.other,
+        where_speed_up=where.ratio,
     )
 
 
@@ -65,8 +97,15 @@ def count(log: spark_log.Log, topic: str, table: pa.Table) -> int:
     return table.num_rows
 
 
-def read(log: spark_log.Log, topic: str, columns: list[str] | None) -> int:
-    return sum(batch.num_rows for batch in log.scan(topic, columns=columns))
+def read(log: spark_log.Log, topic: str, columns: list[str] | None, where: str | None = None) -> int:
+    return sum(batch.num_rows for batch in log.scan(topic, columns=columns, where=where))
+
+
+def filtered(log: spark_log.Log, low: int, high: int) -> int:
+    """The filter after the read."""
+    condition = (pc.field("number") >= low) & (pc.field("number") < high)
+    batches = log.scan("growing", columns=["number", "country"])
+    return sum(pa.Table.from_batches([batch]).filter(condition).num_rows for batch in batches)
 
 
 if __name__ == "__main__":

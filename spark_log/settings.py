@@ -339,7 +339,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
         Names(8),
         "Data columns whose least and greatest values are kept for each commit and batch, so that a read with a condition "
         "skips those that cannot match: up to 8 names, joined by commas; empty: none. `auto`: the first 8 columns of "
-        "numbers, times and text. Applies to new segments.",
+        "numbers and times, then those of text. Applies to new segments.",
     ),
     ConfigSpec(
         "segment.ms",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import os
 import signal
 import subprocess
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +25,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+ONE_SPARK = "tests/spark"
+"""The scope of all tests on the one Spark.  It begins first."""
 LONG_FIRST = (
-    "tests/spark",
+    "tests/spark/",
     "tests/test_",
     "tests/docs/test_examples",
     "tests/benchmarks",
@@ -32,7 +36,7 @@ LONG_FIRST = (
     "tests/chaos",
     "tests/sim",
 )
-"""Where a file takes longest, in the order in which they begin.  Short files at the end let all processes end at about
+"""Where files take longest, in the order in which they begin.  Short files at the end let all processes end at about
 the same time.
 """
 
@@ -41,19 +45,41 @@ def _rank(scope: str) -> int:
     return next((rank for rank, start in enumerate(LONG_FIRST) if scope.startswith(start)), len(LONG_FIRST))
 
 
+SESSIONS = frozenset({"spark", "classic", "connect", "server"})
+"""Fixtures of tests/spark: the one Spark, and ways to it."""
+
+
+@cache
+def _on_spark(file: Path) -> frozenset[str]:
+    """Tests and fixtures of a file that use the one Spark."""
+    found = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    functions = {one.name: {each.arg for each in one.args.args} for one in found if isinstance(one, ast.FunctionDef)}
+    names = SESSIONS
+    while more := {name for name, arguments in functions.items() if arguments & names} - names:
+        names |= more
+    return names
+
+
+def _scope(root: Path, nodeid: str) -> str:
+    """Tests of one scope run in one process."""
+    file, _, test = nodeid.partition("::")
+    name = test.partition("[")[0].rpartition("::")[2]
+    return ONE_SPARK if file.startswith("tests/spark/") and name in _on_spark(root / file) else file
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With several processes, one runs the tests of the data source, on the one Spark, and the others the rest, file by
-    file.
-    """
+    """With several processes, one runs the tests on the one Spark, and the others the rest, file by file."""
     from xdist.scheduler import LoadScopeScheduling
 
     class OneSpark(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "tests/spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
+            return _scope(config.rootpath, nodeid)
 
         def _assign_work_unit(self, node: Any) -> None:
-            self.workqueue = OrderedDict(sorted(self.workqueue.items(), key=lambda unit: _rank(unit[0])))
+            self.workqueue = OrderedDict(
+                sorted(self.workqueue.items(), key=lambda unit: (unit[0] != ONE_SPARK, _rank(unit[0])))
+            )
             super()._assign_work_unit(node)
 
     return OneSpark(config, log)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from spark_log.errors import CoordinatorNotAvailable, InconsistentClusterId, NotCoordinator
 from spark_log.net.service import Service
@@ -16,9 +17,10 @@ STALE_S = 10.0
 class LeaderCheck:
     """Checks before and after requests.  Runs on the event loop."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._service = service
-        self._awake_s = time.monotonic()
+        self._monotonic_s = monotonic_s
+        self._awake_s = monotonic_s()
         """When the event loop last ran."""
         self._paused_s = 0.0
         """The end of the last suspension of at least PAUSE_S."""
@@ -36,14 +38,14 @@ class LeaderCheck:
 
     def note_pause(self) -> None:
         """To be called at least once in PAUSE_S: notice that the process was suspended."""
-        now = time.monotonic()
+        now = self._monotonic_s()
         if now - self._awake_s > PAUSE_S:
             self._paused_s = now
         self._awake_s = now
 
     def may_answer(self, standby: bool) -> bool:
         """Whether this coordinator leads, or follows the log and the request accepts a standby's answer."""
-        return self.leads() or (standby and time.monotonic() - self._service.followed_s < STALE_S)
+        return self.leads() or (standby and self._monotonic_s() - self._service.followed_s < STALE_S)
 
     def check(self, cluster_id: str, *, standby: bool = False) -> None:
         """Like `check_leads`, and raises InconsistentClusterId for a request about another log."""

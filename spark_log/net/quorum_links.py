@@ -12,7 +12,7 @@ import socket as sockets
 import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import aiohttp
 
@@ -45,6 +45,7 @@ FLUSH_S, FLUSH_TRIES = 0.02, 25
 QUEUE_BYTES, QUEUE_MESSAGES = 2 * MESSAGE_BYTES_MAX, 256
 logger = logging.getLogger("spark_log")
 Result = TypeVar("Result")
+Tls: TypeAlias = "ssl.SSLContext | None"
 
 
 class Link:
@@ -166,7 +167,7 @@ class Connect:
         self,
         me: Identity,
         secret: str,
-        tls: ssl.SSLContext | None,
+        tls: Tls,
         *,
         refused: Callable[[int], None],
         voters: Callable[[Voters], None],

@@ -36,6 +36,8 @@ LIMITS = ConnectionLimits(body_bytes=1 << 10, connections=64, silent_connections
 logger = logging.getLogger("spark_log")
 Tool: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 """Answers a request of an operator's command.  Raises SparkLogError."""
+Tools: TypeAlias = Mapping[tuple[str, str], Tool]
+"""By method and path."""
 
 
 class QuorumPort:
@@ -49,12 +51,11 @@ class QuorumPort:
         *,
         connected: Callable[[Identity], None],
         voters: Callable[[], Voters],
-        tools: Mapping[tuple[str, str], Tool],
+        tools: Tools,
     ) -> None:
         """
         connected:  called with each node that has opened a connection.
         voters:     the present ones, for a node that joins.
-        tools:      by method and path.
         """
         self.me = me
         self._secret = secret

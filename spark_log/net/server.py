@@ -110,6 +110,8 @@ class Server:
         serves_metadata: bool = False,
         pages: Pages | None = None,
         describe_quorum: Callable[[], QuorumReply] | None = None,
+        daemon_threads: Callable[[int, str], DaemonThreads] = DaemonThreads,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         hosts:  without tokens, requests for other hosts than these and this machine are rejected; None: they are
@@ -117,9 +119,11 @@ class Server:
         serves_metadata:  clients read the metadata log here, and not on the storage.
         pages:  None: there are none.
         describe_quorum:  for a leader; None: the metadata is not in a quorum.
+        daemon_threads, monotonic_s:  as a `NodeHost` has them.
         """
         self._describe_quorum = describe_quorum
         self._service = service
+        self._monotonic_s = monotonic_s
         self._groups = groups
         self._tokens = tokens
         self._limits = limits
@@ -130,17 +134,17 @@ class Server:
         """Tasks of group requests that may wait, each with a check of its token."""
         self._revoked: dict[asyncio.Task[Any], SparkLogError] = {}
         """The errors of those that were cancelled, because their tokens lost access."""
-        self._leader = LeaderCheck(service)
+        self._leader = LeaderCheck(service, monotonic_s)
         self._replies = ChangeReplies(service)
         self._serves_metadata = serves_metadata
-        self._storage_threads = DaemonThreads(STORAGE_THREADS, "pylog-serve-storage")
-        self._encoding_threads = DaemonThreads(1, "pylog-serve-encoding")
-        self._snapshots = Snapshots(service, self._encoding_threads, self._storage_threads, time.monotonic)
-        self._claims = SharedClaims(service, self._storage_threads, time.monotonic)
+        self._storage_threads = daemon_threads(STORAGE_THREADS, "pylog-serve-storage")
+        self._encoding_threads = daemon_threads(1, "pylog-serve-encoding")
+        self._snapshots = Snapshots(service, self._encoding_threads, self._storage_threads, monotonic_s)
+        self._claims = SharedClaims(service, self._storage_threads, monotonic_s)
         self._waiters = LongPolls()
         self._led = False
         """Whether it led when waiting requests were last woken."""
-        self._port = HttpPort(self._guard, limits)
+        self._port = HttpPort(self.answer, limits)
         self._connections = self._port.connections
         self._routes: dict[str, tuple[str, Handler]] = {
             "/health": ("GET", self._health),
@@ -163,6 +167,11 @@ class Server:
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Listen, and return the port.  Raises OSError."""
+        self.begin()
+        return await self._port.start(host, port, tls)
+
+    def begin(self) -> None:
+        """Be able to answer."""
         loop = asyncio.get_running_loop()
         self._stopping = False
 
@@ -172,9 +181,7 @@ class Server:
         self._service.on_change = changed
         self._thread_results = ThreadResults(loop)
         self._parking = PausedConnections(loop)
-        found = await self._port.start(host, port, tls)
         self._watching = loop.create_task(self._watch_pauses())
-        return found
 
     async def stop(self) -> None:
         """Answer waiting requests, and close."""
@@ -218,7 +225,7 @@ class Server:
 
     # --------------------------------------------------------------------------------------------------------- requests
 
-    async def _guard(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Apply limits, and convert errors to messages with a matching status."""
         peer = self._port.peer(request)
         self._connections.begin(peer)
@@ -246,7 +253,7 @@ class Server:
             failed.maybe_applied = request.method != "GET"  # the outcome is unknown
             return failure_response(failed, 500)
         finally:
-            self._connections.end(peer, time.monotonic() + KEEPALIVE_S)
+            self._connections.end(peer, self._monotonic_s() + KEEPALIVE_S)
 
     def _wrong_host(self, request: web.BaseRequest) -> InvalidRequest | None:
         """The error for a request that a web page may have made a browser on this machine send."""
@@ -353,7 +360,7 @@ class Server:
         """The error of a single command: other commands of the request may come from other threads, and continue."""
         try:
             check_allowed(grant, command, self._service.state)
-            claim.add(command, self._service.state, time.monotonic())
+            claim.add(command, self._service.state, self._monotonic_s())
         except (AuthorizationFailed, QuotaExceeded) as error:
             return error
         return self._groups.refusal(command)
@@ -386,7 +393,7 @@ class Server:
 
     async def _confirm(self, *, standby: bool) -> None:
         """Read the log up to its end.  Afterwards the state has every change that was acknowledged before."""
-        asked_s = time.monotonic()
+        asked_s = self._monotonic_s()
         while not self._leader.leads():
             if self._service.has_followed_since(asked_s):
                 return
@@ -414,7 +421,7 @@ class Server:
         asked: ClaimRequest = decode(body, ClaimRequest, "the request")
         await self._check(asked.cluster_id)
         if asked.value is not None:
-            self._quotas.note_change(grant.name, time.monotonic())
+            self._quotas.note_change(grant.name, self._monotonic_s())
         value = await self._claims.ask(asked)
         self._leader.check_leads(changed=asked.value is not None)
         return _answer(ClaimReply(value=None if value is None else value.decode()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from spark_log.client.log import Log
 from spark_log.clock import Clock
@@ -16,6 +17,7 @@ from spark_log.net.service import Service
 from spark_log.node.broker_duties import keep_brokers
 from spark_log.node.maintain import Maintainer, MaintainReport
 from spark_log.node.metrics import Metrics
+from spark_log.threads import SYSTEM_THREADS, Threads
 
 LOOK_S = 1.0
 """How often upkeep looks whether it is due."""
@@ -32,6 +34,7 @@ class Duties:
         metrics: Metrics,
         clock: Clock,
         maintain_ms: int | None,
+        threads: Threads = SYSTEM_THREADS,
     ) -> None:
         """
         open_log:     opens the log through the coordinator.
@@ -42,14 +45,15 @@ class Duties:
         self._metrics = metrics
         self._clock = clock
         self._maintain_ms = maintain_ms
+        self._threads = threads
         self.last: tuple[int, MaintainReport] | None = None
         """When this process last ran `pylog maintain`, in milliseconds since 1970, and the result."""
 
     def begin(self) -> threading.Event:
         """Run them in threads, until the event is set: they end at their next command, which is rejected."""
         stop = threading.Event()
-        threading.Thread(target=self._keep, args=(stop,), name="pylog-upkeep", daemon=True).start()
-        threading.Thread(target=self._keep_brokers, args=(stop,), name="pylog-brokers", daemon=True).start()
+        self._threads.start(partial(self._keep, stop), "pylog-upkeep")
+        self._threads.start(partial(self._keep_brokers, stop), "pylog-brokers")
         return stop
 
     def _keep_brokers(self, stop: threading.Event) -> None:

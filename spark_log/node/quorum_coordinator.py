@@ -20,7 +20,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from random import SystemRandom
 from typing import Any, TypeVar
 
 from msgspec.structs import replace as with_values
@@ -63,10 +62,11 @@ from spark_log.node.quorum_log import FinalLog, QuorumLog
 from spark_log.node.quorum_pipeline import Offer
 from spark_log.node.quorum_state import AnyOffer, Content, QuorumState
 from spark_log.node.root_snapshots import RootSnapshots
-from spark_log.node.voter_levels import level_problem
+from spark_log.node.voter_levels import refuse_levels
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
 from spark_log.quorum_node.node_config import NodeConfig
+from spark_log.quorum_node.node_host import NodeHost
 from spark_log.quorum_node.node_metrics import metrics_text
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import with_retries
@@ -112,6 +112,7 @@ class QuorumCoordinator:
         is_ours: Callable[[str], bool] = lambda founding: True,
         maintain_ms: int | None = None,
         root_options: RootOptions = DEFAULT_OPTIONS,
+        host: NodeHost | None = None,
     ) -> None:
         """
         store:         of the objects.
@@ -119,16 +120,18 @@ class QuorumCoordinator:
         is_ours:       whether the folder of the records still belongs to the quorum with an id; called in a thread.
         maintain_ms:   interval of `pylog maintain`; None: never.
         root_options:  how the roots of brokers are opened.
+        host:          None: this machine.
         """
         self.address = ""
         """Address for clients; set before it starts."""
+        self._host = host or NodeHost()
         self.cluster_id = config.cluster_id
         self.storage = store.url
         self.epoch = 0
         """The epoch under which it leads; 0: it does not lead."""
         self.confirmed_s = 0.0
         """When, on the monotonic clock, it last began a check that found it leading."""
-        self.clock: Clock = QuorumClock(lambda: self.node.time_ms())
+        self.clock: Clock = QuorumClock(lambda: self.node.time_ms(), self._host.clock)
         self.metrics = Metrics()
         self.change_feed = ChangeFeed()
         self.on_change: Callable[[], None] = lambda: None
@@ -138,20 +141,25 @@ class QuorumCoordinator:
         self._prepare = prepare
         self._loop = asyncio.get_running_loop()
         self._log = QuorumState(self._applied, self._restored, self._later)
-        self.node = Node(replace(config, level=SUPPORTED[METADATA_VERSION]), self._log, self._led)
-        self._rng = SystemRandom()
+        self.node = Node(replace(config, level=SUPPORTED[METADATA_VERSION]), self._log, self._led, self._host)
+        self._rng = self._host.ids()
         self._root_options = root_options
         self._stores = Stores.of(with_retries(store, self.clock, self._rng))
         self.log = QuorumLog(self._context(), self.cluster_id, self._log)
         """For requests of clients."""
-        self.duties = Duties(self, self.open_log, self.metrics, self.clock, maintain_ms)
+        self.duties = Duties(self, self.open_log, self.metrics, self.clock, maintain_ms, self._host.threads)
         self._duties_end = threading.Event()
         self.root_snapshots = RootSnapshots(
-            self._stores.metadata, self.clock, self.unique, self._final_content, self._is_still_ours
+            self._stores.metadata,
+            self.clock,
+            self.unique,
+            self._final_content,
+            self._is_still_ours,
+            self._host.threads,
         )
         self._is_ours = is_ours
         self._leader = Leader(0, None)
-        self._leaderless_s = time.monotonic()
+        self._leaderless_s = self._host.monotonic_s()
         """Since when no leader is known."""
         self._followed_s = -math.inf
         self._waiting: deque[PendingCommands] = deque()
@@ -227,7 +235,7 @@ class QuorumCoordinator:
     def followed_s(self) -> float:
         """A node that follows hears from the leader at least once in a fetch timeout, or stops to follow."""
         if self._leader.key not in (None, self.node.key):
-            self._followed_s = time.monotonic()
+            self._followed_s = self._host.monotonic_s()
         return self._followed_s
 
     def has_followed_since(self, asked_s: float) -> bool:
@@ -271,7 +279,7 @@ class QuorumCoordinator:
             return f"the disk of {self.node.config.directory} is full"
         if self._obstacle:
             return f"this node cannot lead: {self._obstacle}"
-        for_s = time.monotonic() - self._leaderless_s
+        for_s = self._host.monotonic_s() - self._leaderless_s
         if self._leader.key is None and for_s > LEADERLESS_S:
             return f"no node of the quorum has led for {for_s:.0f} s: a majority has to run, and to be connected"
         return ""
@@ -326,7 +334,7 @@ class QuorumCoordinator:
         return Log(Journal(log, self._stores, LocalLink(self), root_options=self._root_options))
 
     def _context(self) -> Context:
-        return Context(self.clock, SystemRandom(), served=True)
+        return Context(self.clock, self._rng, served=True)
 
     def delta(self, held: Holdings) -> Delta:
         state = self.state
@@ -374,11 +382,10 @@ class QuorumCoordinator:
             asked.give_up(self.not_leading())
         elif not asked.commands:
             self._spawn(self._confirm([asked]))
-        elif (error := level_problem(asked.commands, self.node.status())) is not None:
-            asked.give_up(error)
         elif len(self._waiting) >= QUEUE_MAX:
             asked.give_up(CoordinatorNotAvailable(f"the queue is full: {QUEUE_MAX} requests"))
         else:
+            refuse_levels(asked.commands, self.node.status())
             if not self._waiting:
                 self._loop.call_soon(self._decide_waiting)
             self._waiting.append(asked)
@@ -445,6 +452,7 @@ class QuorumCoordinator:
         """A batch is too large: decide its requests one by one."""
         for one in asked:
             one.reset()
+            refuse_levels(one.commands, self.node.status())
             if len(asked) > 1:
                 self._decide([one])
             else:
@@ -507,7 +515,7 @@ class QuorumCoordinator:
         """There is a new epoch, or its leader is known."""
         before, self._leader = self._leader, Leader(epoch, key)
         if before.key is not None and key is None:
-            self._leaderless_s = time.monotonic()
+            self._leaderless_s = self._host.monotonic_s()
         self._step_down()
         self._note_settled()
         if key == self.node.key:
@@ -553,7 +561,7 @@ class QuorumCoordinator:
         if self._leader != leader or self._is_stopping:
             return
         self._has_led = True
-        self.epoch, self.confirmed_s = leader.epoch, time.monotonic()
+        self.epoch, self.confirmed_s = leader.epoch, self._host.monotonic_s()
         self.change_feed.note(self.state.version, None)
         logger.info("leading %s with epoch %d, at %s", self.storage, self.epoch, self.address)
         self._duties_end = self.duties.begin()
@@ -582,7 +590,7 @@ class QuorumCoordinator:
     async def _confirm_often(self) -> None:
         while True:
             if self.leading:
-                began_s = time.monotonic()
+                began_s = self._host.monotonic_s()
                 try:
                     await self.node.confirm()
                 except NotLeaderOrFollower:

@@ -21,6 +21,7 @@ from spark_log.quorum.messages import Position
 from spark_log.quorum.snapshot_format import encode_snapshot, read_state
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
+from spark_log.threads import SYSTEM_THREADS, Threads
 
 KEPT = 2
 LOOK_S = 1.0
@@ -81,6 +82,7 @@ class RootSnapshots:
         unique: Callable[[], str],
         final: Callable[[], Content],
         may_write: Callable[[], bool],
+        threads: Threads = SYSTEM_THREADS,
     ) -> None:
         """
         final:      the newest final state; called in the thread.
@@ -88,6 +90,7 @@ class RootSnapshots:
         """
         self._store, self._clock, self._unique = store, clock, unique
         self._final, self._may_write = final, may_write
+        self._threads = threads
         self._version = -1
         """Of the last one."""
         self.is_current_ms = clock.monotonic_ms()
@@ -97,7 +100,7 @@ class RootSnapshots:
     def begin(self, stop: threading.Event) -> None:
         """Write them until the event is set."""
         self._next_ms = self._clock.monotonic_ms() + SETTLE_MS
-        threading.Thread(target=self._keep, args=(stop,), name="pylog-root-snapshots", daemon=True).start()
+        self._threads.start(partial(self._keep, stop), "pylog-root-snapshots")
 
     def _keep(self, stop: threading.Event) -> None:
         while not stop.wait(LOOK_S):

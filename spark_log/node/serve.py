@@ -31,6 +31,7 @@ from spark_log.node.quorum_coordinator import QuorumCoordinator
 from spark_log.node.reloading import Reloadable, listen
 from spark_log.node.serve_config import Config, check_config, own_hosts
 from spark_log.node.serve_quorum import RunningNode, start_quorum
+from spark_log.quorum_node.node_host import NodeHost
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 
@@ -135,6 +136,7 @@ async def serve(
     store: ObjectStore | None = None,
     reread: Callable[[], Config] | None = None,
     pages: MakePages | None = None,
+    host: NodeHost | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then release the log.  Raises the errors of `start`.
 
@@ -142,6 +144,7 @@ async def serve(
     store:   as for `start`.
     reread:  reads the configuration again, on SIGHUP; None: SIGHUP changes nothing.
     pages:   as for `start`.
+    host:    of a node of a quorum; None: this machine.
     """
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(*GARBAGE)
@@ -154,7 +157,10 @@ async def serve(
         raise InvalidRequest(f"[audit]: file {config.audit} cannot be opened: {error}") from error
     config = replace(config, limits=_within_descriptors(config.limits))
     running: Running | RunningNode
-    running = await (start(config, store, pages) if config.quorum is None else start_quorum(config, store, pages))
+    if config.quorum is None:
+        running = await start(config, store, pages)
+    else:
+        running = await start_quorum(config, store, pages, host)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, running, reread or (lambda: config))
     say(f"listening on {running.coordinator.address} for {running.coordinator.storage}")
     await _first([stopping.wait(), running.ended()])

@@ -14,6 +14,7 @@ from spark_log.node.quorum_coordinator import QuorumCoordinator
 from spark_log.node.quorum_root import QuorumRoot
 from spark_log.node.reloading import Reloadable, listen
 from spark_log.node.serve_config import Config, check_config, own_hosts
+from spark_log.quorum_node.node_host import NodeHost
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 
@@ -43,11 +44,13 @@ async def start_quorum(
     config: Config,
     store: ObjectStore | None = None,
     pages: Callable[[QuorumCoordinator, Groups], Pages] | None = None,
+    host: NodeHost | None = None,
 ) -> RunningNode:
     """Listen, and take part in the quorum.
 
     store:  of the objects, instead of the one in the configuration.
     pages:  makes the web pages on its port; None: there are none.
+    host:   None: this machine.
     Raises InvalidRequest for an invalid configuration or if it cannot listen, and the errors of the directory and of
     the storage.
     """
@@ -71,6 +74,7 @@ async def start_quorum(
         is_ours=root.is_ours,
         maintain_ms=config.maintain_ms,
         root_options=roots,
+        host=host,
     )
     groups = Groups(coordinator, coordinator.clock, coordinator.unique, config.groups)
     coordinator.held = groups.held_positions

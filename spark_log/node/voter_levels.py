@@ -26,12 +26,14 @@ def check_nodes_understand(level: int, status: NodeStatus) -> None:
         )
 
 
-def level_problem(commands: Iterable[Proposal], status: NodeStatus | None) -> InvalidRequest | None:
-    """The error of commands that raise the level too far for the nodes of a quorum; None if there are none."""
-    try:
-        for command in commands:
-            if isinstance(command.decide, UpdateFeature) and status is not None:
+def refuse_levels(commands: Iterable[Proposal], status: NodeStatus | None) -> None:
+    """Reject commands that raise the level too far for the nodes of a quorum.
+
+    The others of a request may come from other threads of the client, and continue.
+    """
+    for command in commands:
+        if isinstance(command.decide, UpdateFeature) and status is not None:
+            try:
                 check_nodes_understand(command.decide.level, status)
-    except InvalidRequest as error:
-        return error
-    return None
+            except InvalidRequest as error:
+                command.error, command.done = error, True

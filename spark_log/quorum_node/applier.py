@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
@@ -42,7 +41,12 @@ class Applier:
     """Runs in a task.  A snapshot that is being restored delays entries, and not the replica."""
 
     def __init__(
-        self, state: StateMachine, disk: Disk, threads: DaemonThreads, applied: Callable[[Entry], None]
+        self,
+        state: StateMachine,
+        disk: Disk,
+        threads: DaemonThreads,
+        applied: Callable[[Entry], None],
+        monotonic_s: Callable[[], float],
     ) -> None:
         """
         threads:  restore snapshots.
@@ -58,6 +62,7 @@ class Applier:
         self._disk = disk
         self._threads = threads
         self._applied = applied
+        self._monotonic_s = monotonic_s
         self._work: deque[Work] = deque()
         self._filled = asyncio.Event()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -83,13 +88,13 @@ class Applier:
 
     async def _apply_all(self, committed: tuple[Entry, ...]) -> None:
         """After a restart there may be many: messages and timers are handled in between."""
-        begun_s = time.monotonic()
+        begun_s = self._monotonic_s()
         for entry in committed:
             self._apply(entry)
-            if time.monotonic() - begun_s > TURN_S:
+            if self._monotonic_s() - begun_s > TURN_S:
                 self._notify()
                 await asyncio.sleep(0)
-                begun_s = time.monotonic()
+                begun_s = self._monotonic_s()
         self._notify()
 
     def _apply(self, entry: Entry) -> None:

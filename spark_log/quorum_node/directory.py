@@ -14,7 +14,7 @@ from spark_log.quorum.messages import EMPTY, ReplicaKey
 from spark_log.quorum.snapshot_format import encode_snapshot
 from spark_log.quorum.voters import Voters, check_node_id, maybe_node_id
 from spark_log.quorum_node.disk import NEW, PART, Disk, replace_file
-from spark_log.quorum_node.files import LocalFiles
+from spark_log.quorum_node.files import Files, LocalFiles
 from spark_log.quorum_node.log_files import snapshot_name
 from spark_log.quorum_node.state_file import META, QUORUM_STATE, Meta, decode_meta, encode_meta, encode_state
 from spark_log.settings import INT_MAX
@@ -62,12 +62,17 @@ def format_directory(path: str, meta: Meta, voters: Voters) -> None:
     files = LocalFiles(path)
     try:
         _check_empty(path)
-        replace_file(files, QUORUM_STATE, encode_state(0, None))
-        replace_file(files, snapshot_name(EMPTY), b"".join(encode_snapshot(EMPTY, voters, ())))
-        replace_file(files, META, encode_meta(meta))
+        write_format(files, meta, voters)
     finally:
         files.close()
         os.close(lock)
+
+
+def write_format(files: Files, meta: Meta, voters: Voters) -> None:
+    """The first files of an empty directory."""
+    replace_file(files, QUORUM_STATE, encode_state(0, None))
+    replace_file(files, snapshot_name(EMPTY), b"".join(encode_snapshot(EMPTY, voters, ())))
+    replace_file(files, META, encode_meta(meta))
 
 
 def _make(path: str) -> None:

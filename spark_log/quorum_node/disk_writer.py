@@ -25,6 +25,7 @@ class DiskWriter:
     def __init__(
         self,
         disk: Disk,
+        thread: DaemonThreads,
         clock: Clock,
         *,
         persisted: Callable[[int], None],
@@ -32,11 +33,12 @@ class DiskWriter:
         failed: Callable[[BaseException], None],
     ) -> None:
         """
+        thread:     one, for all that the disk does but snapshots.
         persisted:  called with the number of a write that is durable, with all before it.
         full:       called when the disk has no space.
         failed:     called with an error that is final.
         """
-        self.thread = DaemonThreads(1, "pylog-quorum-disk")
+        self.thread = thread
         self.is_full = False
         self.writes = self.ms_sum = self.ms_max = 0
         self._disk, self._clock = disk, clock

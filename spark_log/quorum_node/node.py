@@ -15,21 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from random import Random
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from spark_log.clock import SystemClock
 from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, SparkLogError, StorageError
 from spark_log.net.address import split_address
-from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.net.quorum_handshake import Identity
-from spark_log.net.quorum_links import Connect, QuorumLinks
-from spark_log.net.quorum_port import QuorumPort
 from spark_log.net.tls import node_contexts
 from spark_log.quorum.leading import Change
 from spark_log.quorum.machine import Machine
@@ -39,10 +33,9 @@ from spark_log.quorum.snapshot_format import is_frame
 from spark_log.quorum.voters import Voters, check_quorum
 from spark_log.quorum.wire import Received
 from spark_log.quorum_node.applier import Applier, StateMachine
-from spark_log.quorum_node.directory import open_directory
 from spark_log.quorum_node.disk_writer import DiskWriter
-from spark_log.quorum_node.files import LocalFiles
 from spark_log.quorum_node.node_config import NodeConfig, check_node_config
+from spark_log.quorum_node.node_host import NodeHost
 from spark_log.quorum_node.node_status import NodeStatus, replication_of, voter_problems
 from spark_log.quorum_node.node_tools import NodeTools
 from spark_log.quorum_node.pending import PendingAppends, not_leader
@@ -68,11 +61,11 @@ class Node:
         config: NodeConfig,
         state: StateMachine,
         on_leader: Callable[[int, ReplicaKey | None], None] = lambda epoch, leader: None,
-        open_files: Callable[[str], LocalFiles] = LocalFiles,
+        host: NodeHost | None = None,
     ) -> None:
         """
-        on_leader:   called with each new epoch or leader; None: it is not known.
-        open_files:  makes the operations on the files of a directory.
+        on_leader:  called with each new epoch or leader; None: it is not known.
+        host:       None: this machine.
         """
         check_node_config(config)
         self.config = config
@@ -80,8 +73,8 @@ class Node:
         """That it listens on."""
         self._state = state
         self._on_leader = on_leader
-        self._open_files = open_files
-        self._clock = SystemClock()
+        self._host = host or NodeHost()
+        self._clock = self._host.clock
         self._clocks = VoterClocks()
         self._machine: Machine | None = None
         self._pending = PendingAppends()
@@ -105,15 +98,18 @@ class Node:
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = loop.create_future()
         config = self.config
-        self._directory = open_directory(
-            config.directory, cluster_id=config.cluster_id, node_id=config.node_id, open_files=self._open_files
-        )
+        self._directory = self._host.open_directory(config)
         disk = self._directory.disk
-        self._snapshots = DaemonThreads(2, "pylog-quorum-snapshot")
+        self._snapshots = self._host.daemon_threads(2, "pylog-quorum-snapshot")
         self._writer = DiskWriter(
-            disk, self._clock, persisted=self._persisted, full=self._give_up_lead, failed=self._fail
+            disk,
+            self._host.daemon_threads(1, "pylog-quorum-disk"),
+            self._clock,
+            persisted=self._persisted,
+            full=self._give_up_lead,
+            failed=self._fail,
         )
-        self._applier = Applier(self._state, disk, self._snapshots, self._applied)
+        self._applier = Applier(self._state, disk, self._snapshots, self._applied, self._host.monotonic_s)
         self._applier.restored = self._pending.skipped
         try:
             restored = await self._writer.thread.submit(disk.load)
@@ -128,7 +124,7 @@ class Node:
 
     async def _connect(self) -> None:
         config = self.config
-        host, port = split_address(config.listen, "listen")
+        address, port = split_address(config.listen, "listen")
         server_tls, client_tls = node_contexts(config.certificate, config.key, config.ca)
         identity = Identity(
             cluster_id=config.cluster_id,
@@ -137,7 +133,7 @@ class Node:
             process=uuid4().hex,
             level=config.level,
         )
-        self._server = QuorumPort(
+        self._server = self._host.port(
             identity,
             config.secret,
             self._receive,
@@ -146,14 +142,15 @@ class Node:
             tools=NodeTools(self).by_path,
         )
         try:
-            self.port = await self._server.start(host, port, server_tls)
+            self.port = await self._server.start(address, port, server_tls)
         except OSError as error:
             raise InvalidRequest(f"cannot listen on {config.listen}: {error.strerror or error}") from error
         self._found_voters: asyncio.Future[Voters] = asyncio.get_running_loop().create_future()
-        identity = replace(identity, address=config.advertise or f"{host}:{self.port}")
+        identity = replace(identity, address=config.advertise or f"{address}:{self.port}")
         try:
-            connect = Connect(identity, config.secret, client_tls, refused=self._refused, voters=self._heard_of)
-            self._links = QuorumLinks(connect, config.peers)
+            self._links = self._host.links(
+                identity, config.secret, client_tls, config.peers, refused=self._refused, voters=self._heard_of
+            )
         except BaseException:
             await self._server.stop()
             raise
@@ -174,7 +171,7 @@ class Node:
         """Make the machine.  A replica that joins, and has no entry yet, asks the others for the voters first."""
         if not restored.voters and not any(entry.kind is Kind.VOTERS for entry in restored.entries):
             restored = replace(restored, voters=await self._found_voters)
-        self._machine = Machine(self.key, restored, self.config.times, Random(), self._clock.monotonic_ms())
+        self._machine = Machine(self.key, restored, self.config.times, self._host.random(), self._clock.monotonic_ms())
         self._spawn(self._applier.run())
         self._input(Machine.tick)
 
@@ -231,9 +228,9 @@ class Node:
         """End the threads, and unlock the directory, unless one of them may still change it."""
         self._writer.close()
         self._snapshots.close()
-        ends_s = time.monotonic() + close_s
+        ends_s = self._host.monotonic_s() + close_s
         while self._writer.thread.is_alive or self._snapshots.is_alive:
-            if time.monotonic() > ends_s:
+            if self._host.monotonic_s() > ends_s:
                 logger.error(
                     "the disk has not answered: %s stays locked until this process ends", self.config.directory
                 )

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_log.model import STATS_BYTES_MAX
+from spark_log.schema.column_configs import AUTO
 from spark_log.schema.names import PREFIX, column_named
 from spark_log.segment.schema import data_names
 
@@ -29,8 +30,6 @@ COLUMNS_MAX = 8
 """Columns with statistics."""
 TEXT_BYTES_MAX = 16
 """A longer text is cut."""
-AUTO = "auto"
-"""In place of names: the first columns of numbers, times and text."""
 
 Value: TypeAlias = bool | int | float | Decimal | str | bytes
 _LIST = 0x90
@@ -57,10 +56,15 @@ Stats: TypeAlias = dict[str, Bounds]
 
 @lru_cache(maxsize=256)
 def _chosen(names: tuple[str, ...], types: tuple[pa.DataType, ...], wanted: str) -> tuple[int, ...]:
-    """Numbers of the columns, among the stored ones, that have statistics."""
+    """Numbers of the columns, among the stored ones, that have statistics.
+
+    By default, the first ones of numbers and times, then those of text, whose bounds say less.
+    """
     kinds = {name: kind for name, kind in zip(names, types, strict=True) if name.startswith(PREFIX)}
     if wanted == AUTO:
-        found = [name for name, kind in kinds.items() if _is_default(kind)]
+        found = sorted(
+            filter(lambda name: _is_default(kinds[name]), kinds), key=lambda name: pa.types.is_string(kinds[name])
+        )
     else:
         columns = [name[len(PREFIX) :] for name in kinds]
         named = [column_named(name.strip(), columns) for name in wanted.split(",") if name.strip()]

@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from spark_log.errors import StorageError
 from spark_log.model import Run
+from spark_log.schema.column_configs import AUTO
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import BatchEntry, encode_index
 from spark_log.segment.compression import UNSET, Compression
@@ -33,7 +34,7 @@ from spark_log.segment.row_batches import (
     with_offsets,
 )
 from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, base_of, run_schema, schema_version
-from spark_log.segment.statistics import AUTO, Stats, columns_with_stats, encode_stats, joined, stats_of
+from spark_log.segment.statistics import Stats, columns_with_stats, encode_stats, joined, stats_of
 from spark_log.segment.typed_rows import with_base
 
 _MIB = 1 << 20

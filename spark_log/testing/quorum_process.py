@@ -28,6 +28,7 @@ from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.files import LocalFiles
 from spark_log.quorum_node.node import Node
 from spark_log.quorum_node.node_config import NodeConfig
+from spark_log.quorum_node.node_host import NodeHost
 from spark_log.quorum_node.state_file import Meta
 
 SECRET = "a-secret-of-the-nodes"
@@ -69,7 +70,7 @@ class HungFiles(LocalFiles):
 class Program:
     def __init__(self, config: NodeConfig) -> None:
         self.state = Dictionary()
-        self.node = Node(config, self.state, open_files=HungFiles)
+        self.node = Node(config, self.state, host=NodeHost(HungFiles))
 
     async def run(self) -> None:
         await self.node.start()

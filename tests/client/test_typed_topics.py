@@ -146,6 +146,8 @@ def test_bytes_that_are_not_json_of_the_schema_are_an_error(log: Log) -> None:
 
 def test_the_first_typed_write_sets_the_schema(log: Log) -> None:
     log.create_topic(NewTopic("auto", 1, {"schema.auto": "true"}))
+    with log.producer() as producer, pytest.raises(InvalidRecord, match=r"begin with log.append\('auto', rows\)"):
+        producer.send("auto", {"id": 1})
     log.append("auto", pl.DataFrame({"key": ["a"], "id": [1], "value.timestamp": ["noon"]}))
     assert log.read("auto").select(["id", "value.timestamp"]).to_pylist() == [{"id": 1, "value.timestamp": "noon"}]
     (schema,) = log.admin.describe_schema("auto")
@@ -231,6 +233,7 @@ def test_the_page_of_the_task_runs(tmp_path: Path) -> None:
     exec(compile(program(PAGE), str(PAGE), "exec"), found)
     rows = sorted(found["table"].to_pylist(), key=lambda row: row["key"])
     assert [(row["key"], row["country"]) for row in rows] == [(b"alice", "DE"), (b"bob", "FR")]
+    assert found["german"].to_pydict() == {"id": [1]}
 
 
 def test_the_rows_of_a_frame_are_sorted_and_those_of_a_producer_keep_their_order(log: Log) -> None:
@@ -250,6 +253,8 @@ def test_columns_to_sort_by_are_checked(log: Log) -> None:
         typed(log, "sort-unknown", sort_columns="city")
     with pytest.raises(InvalidConfig, match="no order"):
         typed(log, "sort-list", sort_columns="tags")
+    with pytest.raises(InvalidConfig, match="stats.columns names 'city'; its columns are id, amount"):
+        typed(log, "stats-unknown", stats_columns="id,city")
     with pytest.raises(InvalidConfig, match="exclude each other"):
         typed(log, "sort-latest", sort_columns="id", cleanup_policy="compact")
     log.create_topic(NewTopic("sort-later", 1, {"sort.columns": "city"}))

@@ -34,7 +34,7 @@ V2 = (
     "extra INT, i BIGINT, d DECIMAL(10,3), f DOUBLE, s STRING, day DATE, t TIMESTAMP, n TIMESTAMP_NTZ, x BINARY, b BOOLEAN, "
     "offset BIGINT"
 )
-STATS = "i,d,f,s,day,t,x,extra"
+STATS = "i,d,f,s,day,t,x"
 NOON = datetime(2026, 1, 31, 12)
 COMMITS, ROWS = 14, 4
 DAY_MS = 86_400_000
@@ -95,6 +95,7 @@ def fill(log: Log, topic: str, seed: int) -> None:
     for number in range(COMMITS):
         if number == COMMITS // 2:
             set_schema(log.journal, topic, as_schema(V2))
+            log.admin.incremental_alter_configs({topic: {"stats.columns": f"{STATS},extra"}})
         near = {name: rng.randrange(len(column.values)) for name, column in COLUMNS.items()}
 
         def value(name: str, near: dict[str, int] = near, number: int = number) -> Any:

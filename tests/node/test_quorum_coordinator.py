@@ -149,6 +149,8 @@ def test_clients_see_what_commands_changed(tmp_path: Path) -> None:
             assert len(node.coordinator.after(since, state.version, 1 << 20)) == state.version - since
             await carry_out(node)  # a confirmation
             assert await carry_out(node, UpdateFeature(name="metadata.version", level=4)) == [4]
+            found = await carry_out(node, UpdateFeature(name="metadata.version", level=99), create("beside"))
+            assert isinstance(found[0], InvalidRequest) and found[1] == "id-of-beside"
 
     asyncio.run(scenario())
 

@@ -20,7 +20,10 @@ NAMED = {os.fsync: "fsync", os.fdatasync: "fsync", os.link: "name", os.rename: "
 
 
 def calls_of(write: Callable[[], object]) -> list[str]:
-    """The system calls of a write, in order.  A sync has the kind of its target: `fsync file`."""
+    """The system calls of a write, in order.  A sync has the kind of its target: `fsync file`.
+
+    Threads that sync folders begin meanwhile, so that they are watched.
+    """
     calls: list[str] = []
 
     def watch(frame: FrameType, event: str, called: Any) -> None:
@@ -29,7 +32,8 @@ def calls_of(write: Callable[[], object]) -> list[str]:
             kind = "" if name == "name" else f" {'folder' if os.path.isdir(opened(frame.f_locals['fd'])) else 'file'}"
             calls.append(name + kind)
 
-    before = sys.getprofile()
+    before, threads = sys.getprofile(), LocalStore.syncs
+    LocalStore.syncs = ReusedThreads("pylog-sync")
     sys.setprofile(watch)
     threading.setprofile(watch)
     try:
@@ -37,6 +41,7 @@ def calls_of(write: Callable[[], object]) -> list[str]:
     finally:
         sys.setprofile(before)
         threading.setprofile(before)
+        LocalStore.syncs = threads
     return calls
 
 

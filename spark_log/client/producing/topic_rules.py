@@ -17,7 +17,7 @@ from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.schemas import schema_of
 from spark_log.metadata.state import State
-from spark_log.schema.sort_columns import stored_sort_columns
+from spark_log.schema.column_configs import AUTO, stored_sort_columns
 from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.compression import TopicCompression, topic_compression
 from spark_log.segment.conform import Rows, micros
@@ -27,7 +27,6 @@ from spark_log.segment.partitioners import (
 )
 from spark_log.segment.row_batches import row_bytes
 from spark_log.segment.schema import schema_version
-from spark_log.segment.statistics import AUTO
 from spark_log.settings import has_cleanup_policy, topic_config
 
 _NO_LIMIT_MS = 2**63 - 1

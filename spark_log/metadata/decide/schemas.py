@@ -10,11 +10,10 @@ from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS
 from spark_log.metadata.schemas import BYTES, schema_of
 from spark_log.metadata.state import State
+from spark_log.schema.column_configs import check_column_configs
 from spark_log.schema.evolution import check_evolution
-from spark_log.schema.sort_columns import check_sort_columns
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import as_schema
-from spark_log.settings import topic_config
 
 
 def decide_set_schema(state: State, name: str, topic_id: str, text: str) -> Decision[int]:
@@ -29,7 +28,7 @@ def decide_set_schema(state: State, name: str, topic_id: str, text: str) -> Deci
             return Decision((), known.version)
         check_evolution(name, known.columns, wanted)
     elif topic_id in state.topics:
-        check_sort_columns(name, topic_config(state.topics[topic_id].configs, "sort.columns"), wanted)
+        check_column_configs(name, state.topics[topic_id].configs, wanted)
     check_typed_level(state)
     version = 1 if known is None else known.version + 1
     return Decision((r.SetSchemaRecord(topic_id=topic_id, version=version, schema=to_json(wanted)),), version)

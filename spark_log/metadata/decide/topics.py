@@ -22,7 +22,7 @@ from spark_log.metadata.replicas import group_at, group_number, group_numbers
 from spark_log.metadata.schemas import schema_of
 from spark_log.metadata.state import State, Topic, TopicKey
 from spark_log.model import PROGRESS_TOPIC
-from spark_log.schema.sort_columns import check_sort_columns
+from spark_log.schema.column_configs import check_column_configs
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import as_schema
 from spark_log.settings import (
@@ -106,7 +106,7 @@ def decide_create_topic(
     if schema:
         check_typed_level(state)
         columns = as_schema(schema)
-        check_sort_columns(name, topic_config(values, "sort.columns"), columns)
+        check_column_configs(name, values, columns)
         schema = to_json(columns)
     created = r.CreateTopicRecord(
         topic_id=topic_id, name=name, partitions=partitions, configs=values, replicas=lists, schema=schema
@@ -148,7 +148,7 @@ def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str
         result = {key: value for key, value in {**current, **new}.items() if value is not None}
         check_together(result)
         if (known := schema_of(state, topic_id)) is not None:
-            check_sort_columns(name, topic_config(result, "sort.columns"), known.columns)
+            check_column_configs(name, result, known.columns)
         if "min.insync.replicas" in values:  # an earlier pylog may have stored any
             groups = set(group_numbers(state, topic_id))
             replicas = fewest_synchronous(state, [group_at(state, number).replicas for number in groups])

@@ -109,7 +109,7 @@ class Oracle:
     def written(self, key: str, content: Any, decided: State | None, now: int) -> None:
         if key.startswith(CHECKPOINTS):
             self.seen["checkpoints"] += 1
-            self._check_state(decode_checkpoint(unlinked(content), key), key)
+            self.check_state(decode_checkpoint(unlinked(content), key), key)
         elif key.startswith(LOG):
             if int(key.removeprefix(LOG)[:20]) == self.state.version + 1:
                 self._place(self.once.decode_batch(content, key), decided, now)
@@ -316,7 +316,7 @@ class Oracle:
 
     def check_view(self, view: View, since: int = 0) -> None:
         """An actor has read a view.  since: version of the log when the read began."""
-        self._check_state(view.state, "a load")
+        self.check_state(view.state, "a load")
         if view.state.version < since:
             raise Violation(
                 f"fresh: a load ended at version {view.state.version}, the log was at {since} when it began"
@@ -390,7 +390,7 @@ class Oracle:
 
     # ----------------------------------------------------------------------------------------------------------- checks
 
-    def _check_state(self, state: State, where: str) -> None:
+    def check_state(self, state: State, where: str) -> None:
         if id(state) in self._compared:
             return
         if state.version >= len(self.states) or self.states[state.version] != state:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from spark_log.errors import (
     ClockSkewed,
@@ -224,11 +225,16 @@ def _trim(sim: Simulation, state: State) -> DecisionRule:
 # ---------------------------------------------------------------------------------------------------------- maintainers
 
 
+Duty = Callable[[Simulation, Any], Steps[Any]]
+
+
 def maintainer(sim: Simulation) -> Steps[None]:
     """All duties in any order, each on its own view."""
-    collect = Collecting().collect
-    duties = [_run_upkeep, expire, _merge, _merge, _seal, _prune, _fence, _list, _checkpoint, collect]
-    duties += [_truncate] * sim.truncations
+    duties = [_run_upkeep, *DUTIES, _checkpoint, Collecting().collect]
+    yield from maintain(sim, duties + [_truncate] * sim.truncations)
+
+
+def maintain(sim: Simulation, duties: Sequence[Duty]) -> Steps[None]:
     while True:
         for duty in sim.rng.sample(duties, len(duties)):
             view = yield from sim.load()
@@ -331,6 +337,10 @@ def _merge(sim: Simulation, view: View) -> Steps[View]:
     else:
         view, _ = yield from sim.decided(view, _merge_neighbours(sim, view.state))
     return view
+
+
+DUTIES = (expire, _merge, _merge, _seal, _prune, _fence, _list)
+"""Those of clients, whatever the log is."""
 
 
 def _merge_neighbours(sim: Simulation, state: State) -> Steps[None]:

@@ -55,31 +55,50 @@ COORDINATOR_WAIT_MS = 4000
 class Simulation:
     """The state that actors share.  The seed decides every draw."""
 
+    ages: Sequence[int] = (300, 900, 2500)
+    """Of the fence."""
+    clock_error_ms = 0
+    """How much more the clock of a batch may be wrong than that of a process."""
+
     def __init__(self, seed: int, *, transcript: bool = False) -> None:
         self.rng = rng = random.Random(seed)
-        self.codec: Codec = SegmentCodec() if seed % SEGMENTS_EVERY == SEGMENTS_EVERY - 1 else PlainCodec()
-        self.together = seed >= TOGETHER_FROM and seed % 2 == 1
-        self.peeks = self.together or seed % 10 in PEEKS_IN
-        self.compacts = seed % 20 in COMPACTED_IN
+        self._choose(seed)
         self.erases = isinstance(self.codec, SegmentCodec)
-        self.age = rng.choice((300, 900, 2500))
+        self.age = rng.choice(self.ages)
         self.pauses = rng.choice(((20, 300), (20, 3000)))
         self.p_pause = rng.choice((0.3, 0.9))
         self.truncations = rng.choice((1, 5))
         self.constants = Constants.draw(rng)
         rates = FaultRates.draw(rng, self.age)
-        self.grace = self.age - 2 * rates.skew_ms
+        self.grace = self.age - 2 * (rates.skew_ms + self.clock_error_ms)
         """A clock may be behind when an object is dropped, and another one ahead when the fence moves."""
         self.once = Once()
-        self.oracle = Oracle(self.codec, self.grace, self.constants, rates.ahead_ms, self.once)
-        self.world = World(rng, rates, self.oracle, transcript=transcript)
+        self.oracle = self._make_oracle(rates)
+        self.world = self._make_world(rates, transcript)
         self.oracle.files = self.world.store.files
         self.world.store.files[META][FORMAT_KEY] = format_file()
         self.context = Context(self.world, rng, coordinator_wait_ms=COORDINATOR_WAIT_MS, limits=self.constants.limits)
         self.progress: dict[str, int] = {}
         """Last batch of each streaming query, as in Spark's checkpoint."""
         self._names = 0
-        self.world.alone(self._begin(rng.choice((1, 4, 12)), rng.choice((1, 2, 3))))
+        self._start(rng.choice((1, 4, 12)), rng.choice((1, 2, 3)))
+
+    def _choose(self, seed: int) -> None:
+        """The choices that the last digits of a seed make."""
+        self.codec: Codec = SegmentCodec() if seed % SEGMENTS_EVERY == SEGMENTS_EVERY - 1 else PlainCodec()
+        self.together = seed >= TOGETHER_FROM and seed % 2 == 1
+        self.peeks = self.together or seed % 10 in PEEKS_IN
+        self.compacts = seed % 20 in COMPACTED_IN
+
+    def _make_oracle(self, rates: FaultRates) -> Oracle:
+        return Oracle(self.codec, self.grace, self.constants, rates.ahead_ms, self.once)
+
+    def _make_world(self, rates: FaultRates, transcript: bool) -> World:
+        return World(self.rng, rates, self.oracle, transcript=transcript)
+
+    def _start(self, interval: int, partitions: int) -> None:
+        """Write the first records of the log."""
+        self.world.alone(self._begin(interval, partitions))
 
     def _begin(self, interval: int, partitions: int) -> Steps[None]:
         configs: dict[str, str | None] = {

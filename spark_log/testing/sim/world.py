@@ -52,6 +52,8 @@ STALLS = (60, 400, 2000, 6000)
 OVERDUE_MS = 1500
 """How long a client waits for a coordinator's answer."""
 LATE = (20, 200, 700, 2000, 5000)
+CALL = "call"
+"""The kind of an event that is a function.  It takes no time."""
 GIVE_UP = 0.05
 """How often a lost operation is not retried."""
 
@@ -199,6 +201,13 @@ class Actor:
         self.task = self.make()
 
 
+def _nothing() -> Steps[None]:
+    yield from ()
+
+
+_NOBODY = Actor("nobody", _nothing, counts=False)
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A request to a coordinator."""
@@ -332,9 +341,10 @@ class World:
                 continue
             at = int(self.rng.random() * len(self._ready))
             self._ready[at], self._ready[-1] = self._ready[-1], self._ready[at]
-            self.now += 1
+            event = self._ready.pop()
+            self.now += event[0] != CALL
             self.events += 1
-            self._happen(*self._ready.pop())
+            self._happen(*event)
         return not self.unfinished
 
     def alone(self, steps: Steps[Any]) -> Any:
@@ -358,6 +368,10 @@ class World:
     def _stall(self, more: int = 1) -> int:
         return self.rng.choice(STALLS) if self._chance(self.rates.stall * more) else 0
 
+    def call(self, delay: int, function: Callable[[], None]) -> None:
+        """Call a function after so many milliseconds."""
+        self._at(delay, (CALL, _NOBODY, function))
+
     def _at(self, delay: int, event: tuple[str, Actor, Any]) -> None:
         if delay <= 0:
             self._ready.append(event)
@@ -366,7 +380,9 @@ class World:
             heapq.heappush(self._later, (self.now + delay, self._order, event))
 
     def _happen(self, kind: str, actor: Actor, detail: Any) -> None:
-        if kind == "effect":
+        if kind == CALL:
+            detail()
+        elif kind == "effect":
             self._effect(actor, *detail)
         elif kind == "send":
             self._send(actor, *detail)

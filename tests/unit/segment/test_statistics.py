@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_log.model import STATS_BYTES_MAX
+from spark_log.schema.column_configs import AUTO
 from spark_log.schema.topic_schema import as_schema
 from spark_log.segment.statistics import (
-    AUTO,
     Bounds,
     columns_with_stats,
     decode_stats,
@@ -98,8 +98,8 @@ def test_columns_without_room_have_no_statistics() -> None:
 
 
 def test_columns_are_those_of_the_config() -> None:
-    """By default the first eight numbers, times and texts; unknown names and structs have none."""
-    ddl = "b BOOLEAN, s STRUCT<x: INT>, " + ", ".join(f"c{n} INT" for n in range(9))
+    """By default the first eight numbers and times, then texts; unknown names and structs have none."""
+    ddl = "t STRING, b BOOLEAN, s STRUCT<x: INT>, " + ", ".join(f"c{n} INT" for n in range(9))
     schema = pa.schema([(f"value.{field.name}", field.type) for field in as_schema(ddl)])
 
     def chosen(config: str) -> list[str]:
@@ -107,6 +107,8 @@ def test_columns_are_those_of_the_config() -> None:
 
     assert chosen(AUTO) == [f"value.c{n}" for n in range(8)]
     assert chosen("C8, b,s,nope") == ["value.c8", "value.b"]
+    few = pa.schema([("value.a", pa.string()), ("value.b", pa.date32()), ("value.c", pa.list_(pa.int8()))])
+    assert columns_with_stats(few, AUTO) == (1, 0)
     assert chosen("") == []
 
 

@@ -1,0 +1,134 @@
+"""The rules of the coordinator on a quorum, each removed in turn: the simulation has to notice.
+
+The product has no switches for this.  A mutation replaces functions of its modules for the length of a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from spark_log.errors import NotLeaderOrFollower
+from spark_log.metadata.records import decode_batch
+from spark_log.metadata.replay import replay
+from spark_log.node.pending_commands import PendingCommands
+from spark_log.node.quorum_coordinator import Leader, QuorumCoordinator
+from spark_log.node.quorum_pipeline import Offer, Pipeline
+from spark_log.node.quorum_state import QuorumState
+from spark_log.quorum_node.pending import PendingAppends
+from spark_log.quorum_node.voter_clocks import VoterClocks
+from spark_log.testing.sim.constants import Mutation, Patch
+
+# ------------------------------------------------------------------------------------------------------------- replies
+
+
+def _answered_when_offered(self: Pipeline[PendingCommands], offer: Offer[PendingCommands]) -> None:
+    _offer(self, offer)
+    replies, offer.replies = offer.replies, []
+    for one in replies:
+        one.complete()
+
+
+_offer = Pipeline.offer
+
+
+def _not_attached(self: Pipeline[Any], replies: Iterable[Any]) -> bool:
+    return False
+
+
+def _certain(self: QuorumCoordinator, index: int, begun_s: float, future: asyncio.Future[int]) -> None:
+    error = None if future.cancelled() else future.exception()
+    if error is None or not getattr(error, "maybe_applied", False):
+        _ended(self, index, begun_s, future)
+        return
+    for one in self._log.pipeline.unknown(index):
+        one.give_up(self.not_leading())
+
+
+_ended = QuorumCoordinator._ended
+
+
+# ------------------------------------------------------------------------------------------------------------ pipeline
+
+
+def _first_of_index(self: Pipeline[Any], index: int, data: bytes) -> Offer[Any] | None:
+    first = self._offers[0] if self._offers else None
+    if first is None or first.index != index:
+        return None
+    self._offers.popleft()
+    self.state = first.state
+    return first
+
+
+def _kept(self: Pipeline[Any], index: int) -> list[Any]:
+    return []
+
+
+async def _leads_immediately(self: QuorumCoordinator, leader: Leader) -> None:
+    await self._until_caught_up(leader)
+    try:
+        self.node.begin_append(self._take_over_batch(leader.epoch))
+    except NotLeaderOrFollower:
+        return
+    self._begin(leader)
+
+
+async def _immediately(self: QuorumCoordinator, leader: Leader) -> None:
+    pass
+
+
+# --------------------------------------------------------------------------------------------------------------- reads
+
+
+async def _unconfirmed(self: QuorumCoordinator, asked: list[PendingCommands]) -> None:
+    self._done.extend(asked)
+    self._publish_soon()
+
+
+def _forgets_nothing(self: PendingAppends, end: int) -> None:
+    pass
+
+
+def _own_clock(self: VoterClocks, own_ms: int, monotonic_ms: int, others: Iterable[Any]) -> int:
+    return own_ms
+
+
+def _applied_twice(self: QuorumState, index: int, data: bytes) -> None:
+    _apply(self, index, data)
+    if len(data) % 16 == 0:
+        self.pipeline.state = replay(self.final, decode_batch(data, "the last batch"))
+
+
+_apply = QuorumState.apply
+
+
+MUTATIONS = {
+    "answered_when_offered": Mutation(
+        "a reply waits for its batch", (Patch(Pipeline, "offer", _answered_when_offered),)
+    ),
+    "refusal_not_final": Mutation(
+        "a reply without records waits for the batch before it", (Patch(Pipeline, "attach", _not_attached),)
+    ),
+    "unknown_is_certain": Mutation(
+        "a change whose fate is unknown may be applied", (Patch(QuorumCoordinator, "_ended", _certain),)
+    ),
+    "offer_of_index": Mutation(
+        "an offer is final if the entry has its bytes", (Patch(Pipeline, "final", _first_of_index),)
+    ),
+    "truncated_kept": Mutation(
+        "what was decided on removed batches is removed", (Patch(Pipeline, "truncated", _kept),)
+    ),
+    "leads_immediately": Mutation(
+        "a leader decides when its take-over is final", (Patch(QuorumCoordinator, "_take_over", _leads_immediately),)
+    ),
+    "begins_behind": Mutation(
+        "a leader begins a log only if there is none",
+        (Patch(QuorumCoordinator, "_until_caught_up", _immediately),),
+    ),
+    "reads_unconfirmed": Mutation(
+        "a confirmed read, and a refusal, wait for a majority", (Patch(QuorumCoordinator, "_confirm", _unconfirmed),)
+    ),
+    "own_clock": Mutation("a leader's clock is near that of the others", (Patch(VoterClocks, "bounded", _own_clock),)),
+    "replay_diverges": Mutation("all nodes replay alike", (Patch(QuorumState, "apply", _applied_twice),)),
+}

@@ -1,0 +1,345 @@
+"""A node of the simulated quorum: the product's coordinator, server and replica, on a simulated machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from random import Random
+from typing import Any, NamedTuple
+
+from spark_log.errors import StorageUnavailable
+from spark_log.groups.group import GroupConfig
+from spark_log.journal.served_log import ServedMetadata
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
+from spark_log.metadata.state import State
+from spark_log.net.connection_limits import ConnectionLimits
+from spark_log.net.server import Server
+from spark_log.net.tokens import Tokens
+from spark_log.node.group_coordinator import Groups
+from spark_log.node.quorum_coordinator import QuorumCoordinator
+from spark_log.quorum.messages import Message, ReplicaKey
+from spark_log.quorum.voters import Voters
+from spark_log.quorum.wire import Received
+from spark_log.quorum_node.directory import write_format
+from spark_log.quorum_node.disk import Disk
+from spark_log.quorum_node.node_config import NodeConfig
+from spark_log.quorum_node.node_host import NodeHost
+from spark_log.quorum_node.state_file import Meta
+from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
+from spark_log.testing.simulated_process import ProcessLoop, SimulatedFiles, SimulatedThreads
+
+STORE_ERRORS = 0.1
+"""How often the storage does not answer a node that prepares to lead."""
+
+
+class NoThreads:
+    """Duties do not run in the nodes: maintainers do them, as clients."""
+
+    def start(self, work: Callable[[], None], name: str) -> None:
+        pass
+
+
+class NodeClock:
+    def __init__(self, node: SimulatedNode) -> None:
+        self._node = node
+
+    def now_ms(self) -> int:
+        return self._node.world.now + self._node.skew_ms
+
+    def monotonic_ms(self) -> int:
+        return self._node.world.now + self._node.ahead_ms
+
+    def sleep_ms(self, milliseconds: float) -> None:
+        raise NotImplementedError("a node does not sleep")
+
+
+class Directory(NamedTuple):
+    meta: Meta
+    disk: Disk
+
+    def close(self) -> None:
+        """Nothing is locked."""
+
+
+class Port:
+    """Nobody connects: the network delivers."""
+
+    async def start(self, host: str, port: int, tls: object) -> int:
+        return port
+
+    async def stop(self) -> None:
+        pass
+
+
+class Links:
+    """The connections of one process to the other nodes."""
+
+    def __init__(self, node: SimulatedNode, me: Any, refused: Callable[[int], None], voters: Callable[[Voters], None]):
+        self.me = me
+        self._node, self._loop, self._refused, self._voters = node, node.loop, refused, voters
+        self._loop.create_task(self._introduce())
+
+    async def _introduce(self) -> None:
+        """Ask the others for the voters, until one answers."""
+        while True:
+            for other in self._node.world.others(self._node):
+                if other.runs and (voters := other.voters):
+                    self._voters(voters)
+                    return
+            await asyncio.sleep(0.2)
+
+    def send(self, message: Message, clock_ms: int) -> None:
+        if not self._loop.is_dead:
+            self._node.world.network.send(self._node, Received(message=message, clock_ms=clock_ms), self._refused)
+
+    def addresses(self) -> dict[int, str]:
+        return {}
+
+    def directories(self) -> dict[int, str]:
+        return {}
+
+    def problems(self) -> dict[int, str | None]:
+        return {}
+
+    def levels(self) -> dict[int, int]:
+        level = SUPPORTED[METADATA_VERSION]
+        return {node.key.id: level for node in self._node.world.others(self._node) if node.runs}
+
+    async def flush(self) -> None:
+        await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        pass
+
+
+class SimulatedHost(NodeHost):
+    """One process on the machine of a node."""
+
+    threads: Any = NoThreads()
+
+    def __init__(self, node: SimulatedNode) -> None:
+        self._node, self._loop, self._world = node, node.loop, node.world
+        self.clock = NodeClock(node)
+        self._rng = Random(node.world.rng.random())
+        self.receive: Callable[[Received], None] = lambda received: None
+        self.disk_threads: SimulatedThreads | None = None
+
+    def monotonic_s(self) -> float:
+        return self._loop.time()
+
+    def random(self) -> Random:
+        return self._rng
+
+    ids = random
+
+    def daemon_threads(self, count: int, name: str) -> Any:
+        found = SimulatedThreads(self._loop, self._world, count, self._node.work_ms)
+        if name == "pylog-quorum-disk":
+            self.disk_threads = found
+        return found
+
+    def open_directory(self, config: NodeConfig) -> Any:
+        return Directory(self._node.meta, Disk(self._node.files, segment_bytes=self._world.segment_bytes))
+
+    def port(self, me: Any, secret: str, receive: Callable[[Received], None], **values: Any) -> Any:
+        self.receive = receive
+        return Port()
+
+    def links(self, me: Any, secret: str, tls: object, peers: object, **values: Any) -> Any:
+        return Links(self._node, me, **values)
+
+
+class _Content:
+    def is_eof(self) -> bool:
+        return True
+
+
+class HttpRequest:
+    """As much of a request of aiohttp as the server reads."""
+
+    protocol = transport = None
+    remote = "client"
+    content = _Content()
+    headers: Mapping[str, str] = {}
+
+    def __init__(self, method: str, path: str, body: bytes) -> None:
+        self.method, self.path, self._body = method, path, body
+        self.content_length = len(body)
+
+    async def read(self) -> bytes:
+        return self._body
+
+
+class SimulatedNode:
+    """A machine with a disk, on which a process runs or does not."""
+
+    def __init__(self, world: QuorumWorld, key: ReplicaKey, voters: Voters) -> None:
+        """
+        voters:  that the directory is formatted with; empty: it joins.
+        """
+        self.world, self.key = world, key
+        self.address = f"node{key.id}:1"
+        self.meta = Meta(cluster_id=CLUSTER, node_id=key.id, directory_id=key.directory)
+        self.files = SimulatedFiles()
+        write_format(self.files, self.meta, voters)
+        self.skew_ms = 0
+        self.ahead_ms = world.rng.randrange(100_000)
+        self.is_slow = False
+        """Its disk takes long for everything."""
+        self.runs = self.is_stopped = False
+        self.starts = 0
+        self.has_begun = False
+        """The present process takes part."""
+        self.seen = State()
+        """The state that the process had last."""
+        self.coordinator: Any = None
+        """A `QuorumCoordinator`, as soon as the process has begun."""
+
+    def __str__(self) -> str:
+        return f"node {self.key.id}{self.key.directory}"
+
+    @property
+    def leads(self) -> bool:
+        return self.runs and self.coordinator is not None and bool(self.coordinator.leading)
+
+    @property
+    def decides(self) -> bool:
+        """It leads, and has batches that are not final."""
+        return self.leads and len(self.coordinator._log.pipeline) > 0
+
+    @property
+    def voters(self) -> Voters:
+        return () if self.coordinator is None else self.coordinator.node._voters()
+
+    def work_ms(self) -> int:
+        rng = self.world.rng
+        if self.is_slow or self.world.happens(self.world.slowness):
+            return rng.randrange(50, 1500)
+        return rng.randrange(1, 5)
+
+    # -------------------------------------------------------------------------------------------------- start and stop
+
+    def start(self) -> None:
+        self.runs, self.is_stopped, self.starts = True, False, self.starts + 1
+        self.coordinator, self.seen, self.has_begun = None, State(), False
+        self.loop = ProcessLoop(self.world, self._failed, self.ahead_ms)
+        self.loop.after_run, self.loop.shuffle = self._after_run, self.world.rng.shuffle
+        self.host = SimulatedHost(self)
+        self.world.note(f"{self} starts")
+        self.loop.call_soon(self._boot)
+
+    def _boot(self) -> None:
+        world, host = self.world, self.host
+        config = NodeConfig(
+            directory=f"/{self}",
+            cluster_id=CLUSTER,
+            node_id=self.key.id,
+            listen="127.0.0.1:1",
+            peers={},
+            secret="a-secret-of-the-nodes",
+            snapshot_bytes=world.snapshot_bytes,
+            slow_disk_ms=world.slow_disk_ms,
+            times=world.times,
+        )
+        store: Any = ServedMetadata("simulated://log", local=True)
+        self.coordinator = QuorumCoordinator(config, store, prepare=self._prepare, host=host)
+        self.coordinator.address = self.address
+        groups = Groups(self.coordinator, self.coordinator.clock, self.coordinator.unique, GroupConfig())
+        self.server = Server(
+            self.coordinator,
+            groups,
+            tokens=Tokens({}),
+            limits=ConnectionLimits(),
+            serves_metadata=True,
+            daemon_threads=host.daemon_threads,
+            monotonic_s=host.monotonic_s,
+        )
+        self.server.begin()
+        self.loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        loop = self.loop
+        try:
+            await self.coordinator.start()
+            self.has_begun = True
+            await self.coordinator.node.run()
+        except Exception as error:  # noqa: BLE001
+            if not loop.is_dead:
+                self._failed(error)
+
+    async def _prepare(self) -> None:
+        await asyncio.sleep(0.005)
+        if self.world.happens(STORE_ERRORS):
+            raise StorageUnavailable("the simulated storage does not answer")
+
+    def _failed(self, error: BaseException) -> None:
+        self.world.violate(f"{self} failed: {type(error).__name__}: {error}")
+
+    def _after_run(self) -> None:
+        if self.coordinator is not None and (state := self.coordinator.state) is not self.seen:
+            self.seen = self.world.observed(self, self.seen, state)
+
+    def crash(self) -> None:
+        """SIGKILL, or a power cut: of what was not synced, anything may be left."""
+        if not self.runs:
+            return
+        self.world.note(f"{self} crashes")
+        threads = self.host.disk_threads
+        self.loop.kill()
+        self.runs = self.is_stopped = False
+        work = threads.waiting[0][0] if threads is not None and threads.waiting else None
+        self.files.crash(self.world.rng, work)
+        self.world.network.ended(self)
+
+    def terminate(self) -> None:
+        """SIGTERM: it hands over, and ends."""
+        if self.has_begun:
+            self.input(lambda: self.loop.create_task(self._stop(self.starts)))
+
+    async def _stop(self, starts: int) -> None:
+        await self.coordinator.stop()
+        if self.starts == starts:
+            self.world.call(1, lambda: self.crash() if self.starts == starts else None)
+
+    def stop(self) -> None:
+        """SIGSTOP: what arrives waits."""
+        self.is_stopped = True
+        self.loop.stop_process()
+
+    def resume(self) -> None:
+        if self.runs and self.is_stopped:
+            self.is_stopped = False
+            self.loop.continue_process()
+
+    # ---------------------------------------------------------------------------------------------------------- inputs
+
+    def input(self, function: Callable[[], object]) -> None:
+        """On its event loop, when the process runs; nothing, if it does not."""
+        if self.runs:
+            self.loop.call_soon(function)
+
+    def receive(self, received: Received) -> None:
+        if received.message.target == self.key:
+            self.input(partial(self.host.receive, received))
+
+    def answer(self, method: str, path: str, body: bytes, answered: Callable[[int, bytes], None]) -> None:
+        """Answer a client."""
+
+        async def answer() -> None:
+            request: Any = HttpRequest(method, path, body)
+            response: Any = await self.server.answer(request)
+            answered(response.status, bytes(response.body))
+
+        self.input(lambda: self.loop.create_task(answer()))
+
+    def ask(self, steps: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """An operator's command; its errors are the operator's."""
+
+        async def run() -> None:
+            try:
+                await steps()
+            except Exception as error:  # noqa: BLE001
+                self.world.note(f"{self}: {error!r}")
+
+        self.input(lambda: self.loop.create_task(run()))

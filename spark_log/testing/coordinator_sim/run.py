@@ -1,0 +1,138 @@
+"""Run one seed from its first step to the verdict."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from spark_log.errors import SparkLogError
+from spark_log.journal import served_log
+from spark_log.journal.store_operations import Sleep, Steps
+from spark_log.node import quorum_coordinator, quorum_state
+from spark_log.testing.coordinator_sim.faults import Faults
+from spark_log.testing.coordinator_sim.mutations import MUTATIONS
+from spark_log.testing.coordinator_sim.setting import QuorumSimulation
+from spark_log.testing.sim.constants import Patch, patched
+from spark_log.testing.sim.readers_and_upkeep import (
+    DUTIES,
+    Collecting,
+    consumer,
+    maintain,
+    persistent,
+    read_partition,
+    reader,
+    topics,
+)
+from spark_log.testing.sim.run import Result
+from spark_log.testing.sim.world import Violation
+from spark_log.testing.sim.writers import plain_writer, streaming_writer, transactional_writer
+
+FAULTS_MS = 15_000
+CALM_MS = 60_000
+"""For elections, downloads and the rest of the writers' work after the faults."""
+logger = logging.getLogger("spark_log")
+
+
+def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
+    """Run a seed, without one of the rules if a mutation is named."""
+    with _quiet() as errors:
+        sim = QuorumSimulation(seed, transcript=transcript)
+        once = (
+            *(Patch(module, "decode_batch", sim.once.decode_batch) for module in (served_log, quorum_state)),
+            *(Patch(module, "replay", sim.once.replay) for module in (served_log, quorum_state)),
+            Patch(quorum_coordinator, "end_version", sim.once.end_version),
+        )
+        mutated = MUTATIONS[mutation].patches if mutation else ()
+        with patched((*sim.constants.patches(), *once, *mutated)):
+            result = _simulate(sim, seed)
+    return result._replace(violation=f"error: {errors[0]}") if errors else result
+
+
+def _simulate(sim: QuorumSimulation, seed: int) -> Result:
+    faults = Faults(sim.world)
+    try:
+        _add_actors(sim)
+        finished = sim.world.run(FAULTS_MS)
+        sim.world.end_faults()
+        faults.heal()
+        if not finished and not sim.world.run(CALM_MS):
+            raise Violation("progress: writers are stuck")
+        sim.world.start("last", persistent(partial(_last, sim)), counts=True)
+        if not sim.world.run(CALM_MS):
+            raise Violation("progress: the log cannot be read, or nodes do not catch up")
+        violation = ""
+    except Violation as broken:
+        violation = str(broken)
+    except (SparkLogError, KeyError, IndexError, AssertionError) as error:
+        violation = f"error: {type(error).__name__}: {error}"
+    finally:
+        sim.world.close()
+    counts = sim.oracle.seen + faults.counts + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
+    return Result(seed, violation, counts, sim.world.transcript())
+
+
+def _add_actors(sim: QuorumSimulation) -> None:
+    rng, start = sim.rng, sim.world.start
+    kind = rng.randrange(3)
+    for n in range(2 if kind == 0 else rng.choice((0, 1))):
+        start(f"plain{n}", persistent(partial(plain_writer, sim, f"w{n}")), counts=True)
+    if kind == 1:
+        start("query0", persistent(partial(streaming_writer, sim, "q0")), counts=True, leaves_zombies=True)
+    for n in range(2 if kind == 2 else 0):
+        start(f"txn{n}", persistent(partial(transactional_writer, sim, "txn:job")), counts=True, leaves_zombies=True)
+    for n in range(rng.choice((0, 0, 1, 2))):
+        start(f"consumer{n}", persistent(partial(consumer, sim, "group")), counts=False, leaves_zombies=True)
+    start("reader0", persistent(partial(rng.choice((reader, follower)), sim)), counts=False)
+    for n in range(rng.choice((0, 0, 1, 2))):
+        start(f"maintainer{n}", persistent(partial(maintain, sim, (*DUTIES, Collecting().collect))), counts=False)
+    start("topics", persistent(partial(topics, sim)), counts=False)
+
+
+def follower(sim: QuorumSimulation) -> Steps[None]:
+    """Looks, as a reader that waits does; any node may answer."""
+    view = yield from sim.load()
+    while True:
+        yield Sleep(sim.rng.choice((20, 200)))
+        view = yield from sim.look(view)
+
+
+def _last(sim: QuorumSimulation) -> Steps[None]:
+    """Everything is there once, and all nodes have the same."""
+    view = yield from sim.load()
+    seen: Counter[object] = Counter()
+    for key in sorted(view.state.partitions):
+        rows = yield from read_partition(sim, view, key, sim.now)
+        seen.update(row for _, row in rows)
+    doubled = [row for row, count in seen.items() if count > 1]
+    if doubled:
+        raise Violation(f"twice: {doubled[:3]} are in the log twice")
+    while any(node.seen.version < view.state.version for node in sim.world.nodes.values()):
+        yield Sleep(100)
+
+
+class _Errors(logging.Handler):
+    """Errors of which the product only says that they happened."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.found.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
+@contextmanager
+def _quiet() -> Iterator[list[str]]:
+    """Log nothing; give the errors with tracebacks."""
+    handler, propagates = _Errors(), logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield handler.found
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates

@@ -1,0 +1,206 @@
+"""The setting of a run: the actors of the simulation of the log, as clients of coordinators on a quorum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from spark_log.errors import CoordinatorNotAvailable, CorruptObject, SparkLogError, StorageUnavailable
+from spark_log.journal import metadata_log, upkeep
+from spark_log.journal.object_names import log_key
+from spark_log.journal.proposal import Context, DecisionRule, Proposal
+from spark_log.journal.served_log import ServedLog
+from spark_log.journal.store_operations import Sleep, Steps
+from spark_log.metadata import records as r
+from spark_log.metadata.commands import CreateTopic, SetConfigs
+from spark_log.metadata.replay import next_version
+from spark_log.metadata.state import State
+from spark_log.quorum.messages import ReplicaKey
+from spark_log.testing.coordinator_sim.links import SimulatedLinks
+from spark_log.testing.coordinator_sim.network import Network
+from spark_log.testing.coordinator_sim.nodes import SimulatedNode
+from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
+from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS
+from spark_log.testing.sim.content import PlainCodec
+from spark_log.testing.sim.oracle import Oracle
+from spark_log.testing.sim.setting import UPGRADE, Simulation
+from spark_log.testing.sim.world import FaultRates, Violation, World
+
+Result = TypeVar("Result")
+
+WAIT_MS = 8_000
+"""How long a client waits for a coordinator."""
+CLOCK_MS = 2_000
+"""The clock of a leader may be so far from the right time."""
+SIZES = (1, 2, 3, 3, 3, 3, 4, 5)
+
+
+class QuorumOracle(Oracle):
+    """With what a quorum promises in addition.
+
+    same        all nodes have the same batch at a version, and the state that all batches up to it make
+    refused     a refusal is true of the log, at a version that was the newest one while the client waited, or later
+    monotonic   no view of a process is older than its last one
+    """
+
+    def _check_led(self, record: r.AnyRecord, epoch: int) -> None:
+        """Epochs of the quorum in which nobody took the log over leave gaps."""
+        if isinstance(record, r.TakeOverRecord):
+            if record.epoch <= self._last_leader:
+                raise Violation(f"led: {record.address} took over with epoch {record.epoch} after {self._last_leader}")
+            self._leads = self._last_leader = record.epoch
+        elif self.state.version and epoch != self._leads:
+            raise Violation(f"led: a {type(record).__name__} was written with epoch {epoch}, {self._leads} leads")
+
+    def check_refusal(self, decide: DecisionRule, error: SparkLogError, seen: int, asked: int, now: int) -> None:
+        """
+        seen:   the version of the client's view.
+        asked:  the newest version when the client asked for the first time.
+        """
+        start = max(seen, asked)
+        for state in self.states[start:]:
+            for time in (state.time, now, now - CLOCK_MS, now + CLOCK_MS):
+                if _refusal(decide, state, time) is type(error):
+                    self.seen["refusals"] += 1
+                    return
+        raise Violation(f"refused: {error!r} is true at no version from {start} on: {decide}")
+
+
+def _refusal(decide: DecisionRule, state: State, now: int) -> type[SparkLogError] | None:
+    try:
+        decide(next_version(state, now), now)
+    except SparkLogError as error:
+        return type(error)
+    return None
+
+
+class QuorumSimulation(Simulation):
+    ages = (5_000, 12_000)
+    clock_error_ms = 1_000
+    """The leader's clock may be so far from the median."""
+    world: QuorumWorld
+    oracle: QuorumOracle
+
+    def _choose(self, seed: int) -> None:
+        self.codec = PlainCodec()
+        self.together = self.peeks = self.compacts = False
+
+    def _make_oracle(self, rates: FaultRates) -> Oracle:
+        return QuorumOracle(self.codec, self.grace, self.constants, rates.ahead_ms, self.once)
+
+    def _make_world(self, rates: FaultRates, transcript: bool) -> World:
+        return QuorumWorld(self.rng, rates, self.oracle, transcript=transcript)
+
+    # ------------------------------------------------------------------------------------------------------- beginning
+
+    def _start(self, interval: int, partitions: int) -> None:
+        world = self.world
+        self.context = Context(world, self.rng, coordinator_wait_ms=WAIT_MS, limits=self.constants.limits, served=True)
+        self._logs: dict[str, ServedLog] = {}
+        self._batches: list[bytes] = []
+        world.observed = self._observed
+        world.network, world.links = Network(world), SimulatedLinks(world)
+        voters = tuple(ReplicaKey(number, "a") for number in range(1, self.rng.choice(SIZES) + 1))
+        for key in voters:
+            world.nodes[key.id] = SimulatedNode(world, key, voters)
+        for node in world.nodes.values():
+            node.start()
+        world.start("first", lambda: self._first(interval, partitions), counts=True)
+
+    def _first(self, interval: int, partitions: int) -> Steps[None]:
+        configs: dict[str, str | None] = {
+            "gc.fence.age.ms": str(self.age),
+            "metadata.checkpoint.interval": str(interval),
+            "producer.id.expiration.ms": str(self.rng.choice((1, self.age))),
+            "log.clock.skew.max.ms": str(CLOCK_SKEW_MAX_MS),
+            "offsets.retention.minutes": str(self.rng.choice((1, 10_080))),
+        }
+        commands = [
+            Proposal(SetConfigs(name=None, changes=configs)),
+            Proposal(CreateTopic(name="t0", partitions=partitions, configs={}, topic_id="id0")),
+        ]
+        while not all(command.done for command in commands):
+            try:
+                view = yield from self.log.open()
+                yield from self.log.propose(view, [command for command in commands if not command.done])
+            except CoordinatorNotAvailable:
+                yield Sleep(100)
+
+    # ----------------------------------------------------------------------------------------------------------- checks
+
+    def _observed(self, node: SimulatedNode, before: State, state: State) -> State:
+        """A node has another final state."""
+        try:
+            for version in range(before.version + 1, state.version + 1):
+                for data in node.coordinator.after(version - 1, version, 1 << 30):
+                    self._check_batch(node, version, data)
+            self.oracle.check_state(state, f"that of {node}")
+        except Violation as broken:
+            self.world.violate(str(broken))
+        return state
+
+    def _check_batch(self, node: SimulatedNode, version: int, data: bytes) -> None:
+        if version == len(self._batches) + 1:
+            self._batches.append(data)
+            self.oracle.written(log_key(version), data, None, self.now)
+        if version > len(self._batches) or self._batches[version - 1] != data:
+            raise Violation(f"same: {node} has another batch at version {version}")
+
+    @property
+    def log(self) -> ServedLog:
+        """Of the process that runs now."""
+        assert self.world.current is not None
+        return self._logs.setdefault(self.world.current.name, ServedLog(self.context, CLUSTER))
+
+    def _checked(self, view: Any, before: Any, since: int = 0) -> Any:
+        if before is not None and view.state.version < before.state.version:
+            raise Violation(f"monotonic: a view of {view.state.version} after {before.state.version}")
+        self.oracle.check_view(view, since)
+        return view
+
+    # ------------------------------------------------------------------------------------------------ what actors do
+
+    def load(self) -> Steps[Any]:
+        since = self.oracle.state.version
+        while True:
+            view = yield from self.log.open()
+            if "t0" in view.state.names:
+                return self._checked(view, None, since)
+            yield Sleep(100)
+
+    def refresh(self, view: Any) -> Steps[Any]:
+        since = self.oracle.state.version
+        return self._checked((yield from self.log.refresh(view)), view, since)
+
+    def look(self, view: Any) -> Steps[Any]:
+        return self._checked((yield from self.log.look(view)), view)
+
+    def peek(self, view: Any) -> Steps[Any]:
+        yield from ()
+        return view
+
+    def propose(self, view: Any, commands: Sequence[Proposal], context: Context | None = None) -> Steps[Any]:
+        waiting, asked = [command for command in commands if not command.done], self.oracle.state.version
+        after = self._checked((yield from self.log.propose(view, commands)), view)
+        for command in waiting:
+            error = command.error
+            if error is None or error.maybe_applied or isinstance(error, CoordinatorNotAvailable):
+                continue
+            if command.decide is not UPGRADE:  # which may be refused for a node
+                self.oracle.check_refusal(command.decide, error, view.state.version, asked, self.now)
+        return after
+
+    def decided(self, view: Any, steps: Steps[Result]) -> Steps[tuple[Any, Result]]:
+        return (yield from metadata_log.decided(self.log, view, steps))
+
+    def run_upkeep(self, view: Any, context: Context | None = None) -> Steps[Any]:
+        if self.rng.random() < 0.7:
+            return view
+        try:
+            return (yield from self.upkeep_if_due(view, self.context))
+        except (StorageUnavailable, CoordinatorNotAvailable, CorruptObject):
+            return view
+
+    def upkeep_if_due(self, view: Any, context: Context) -> Steps[Any]:
+        view, _ = yield from self.decided(view, upkeep.seal_and_expire(view.state, context))
+        return self._checked(view, None)

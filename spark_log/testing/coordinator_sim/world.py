@@ -1,0 +1,75 @@
+"""The world of coordinators on a quorum: that of the simulation of the log, with nodes and a network between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from spark_log.journal.store_operations import LinkOp, Op
+from spark_log.metadata.state import State
+from spark_log.quorum.ready import Config
+from spark_log.testing.sim.world import Actor, FaultRates, Violation, Watcher, World
+
+CLUSTER = "simulated"
+
+
+class QuorumWorld(World):
+    """Actors that are clients, and nodes."""
+
+    network: Any
+    links: Any
+    """`Network` and `SimulatedLinks`: both use the world."""
+
+    def __init__(self, rng: Random, rates: FaultRates, watcher: Watcher, *, transcript: bool = False) -> None:
+        super().__init__(rng, rates, watcher, transcript=transcript)
+        self.times = Config(fetch_bytes=rng.choice([1000, 1 << 20]))
+        self.snapshot_bytes = rng.choice([2_000, 10_000, 100_000])
+        self.segment_bytes = rng.choice([1_500, 100_000])
+        self.slow_disk_ms = 3_000
+        self.slowness = rng.choice([0.0, 0.002, 0.02])
+        """How often a disk or a message takes long."""
+        self.loss, self.doubling = rng.choice([0.0, 0.01, 0.05]), rng.choice([0.0, 0.05])
+        """Of messages between nodes."""
+        self.nodes: dict[int, Any] = {}
+        """`SimulatedNode`s."""
+        self.observed: Callable[[Any, State, State], State] = lambda node, before, state: state
+        """Called with a node, and the states that it had and has."""
+        self._violation = ""
+
+    def happens(self, probability: float) -> bool:
+        return self._chance(probability)
+
+    def others(self, node: Any) -> list[Any]:
+        return [other for other in self.nodes.values() if other is not node]
+
+    def leader(self) -> Any | None:
+        """Of the newest epoch."""
+        leaders = [node for node in self.nodes.values() if node.leads]
+        return max(leaders, key=lambda node: node.coordinator.epoch, default=None)
+
+    def note(self, what: str) -> None:
+        if self._transcript:
+            self._transcript.update(f"{self.now} {what}\n".encode())
+
+    def violate(self, what: str) -> None:
+        """In a process, whose event loop must not be left by an error."""
+        self._violation = self._violation or what
+
+    def _happen(self, kind: str, actor: Actor, detail: Any) -> None:
+        super()._happen(kind, actor, detail)
+        if self._violation:
+            raise Violation(self._violation)
+
+    def _send(self, actor: Actor, place: int, op: Op) -> None:
+        if isinstance(op, LinkOp):
+            self.links.ask(actor, op, lambda found: self._at(self._stall(), ("answer", actor, (place, found))))
+        else:
+            super()._send(actor, place, op)
+
+    def close(self) -> None:
+        super().close()
+        for node in self.nodes.values():
+            if node.runs:
+                node.loop.kill()
+        self.links.loop.kill()

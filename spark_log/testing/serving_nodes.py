@@ -1,0 +1,149 @@
+"""Coordinators on a quorum as processes, as `pylog serve --quorum`, for tests and benchmarks.  Clocks may be wrong.
+
+python -m spark_log.testing.serving_nodes FILE SKEW_MS      the configuration of `pylog serve`, and its clock
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from spark_log.clock import SystemClock
+from spark_log.net.health_check import health_of
+from spark_log.net.messages import Health
+from spark_log.node.serve import serve
+from spark_log.node.serve_config import read_config
+from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum_node.directory import format_directory
+from spark_log.quorum_node.node_host import NodeHost
+from spark_log.quorum_node.state_file import Meta
+from spark_log.testing.clocks import SkewedClock
+from spark_log.testing.quorum_process import CLUSTER, LIMIT_S, SECRET, wait_until
+
+
+def main() -> None:
+    path, skew_ms = sys.argv[1], int(sys.argv[2])
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    host = NodeHost(clock=SkewedClock(SystemClock(), skew_ms))
+    asyncio.run(serve(read_config(path, {}, {}), lambda line: print(line, flush=True), host=host))
+
+
+class ServingNodes:
+    """Nodes 1 to N on ports of this machine.  Their records are in one folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        ports: Sequence[int],
+        between: Callable[[int, int, str], str] = lambda source, target, address: address,
+        skew_ms: Callable[[int], int] = lambda node: 0,
+    ) -> None:
+        """
+        ports:    two for each node.
+        between:  the address under which the first node reaches the second.
+        skew_ms:  how far the clock of a node is ahead.
+        """
+        self.folder, self._skew_ms = folder, skew_ms
+        count = len(ports) // 2
+        self.addresses = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports[:count], 1)}
+        """For clients."""
+        listens = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports[count:], 1)}
+        voters = tuple(ReplicaKey(node, f"dir-{node}") for node in self.addresses)
+        self.processes: dict[int, subprocess.Popen[str]] = {}
+        for key in voters:
+            meta = Meta(cluster_id=CLUSTER, node_id=key.id, directory_id=key.directory)
+            format_directory(str(self.directory(key.id)), meta, voters)
+            peers = {node: between(key.id, node, address) for node, address in listens.items() if node != key.id}
+            self._write_config(key.id, listens[key.id], peers)
+
+    def _write_config(self, node: int, listen: str, peers: dict[int, str]) -> None:
+        text = ",".join(f"{other}@{address}" for other, address in peers.items())
+        self._config(node).write_text(
+            f"[coordinator]\nurl = {self.folder / 'records'}\nlisten = {self.addresses[node]}\ndurability = os\n"
+            f"[quorum]\ndirectory = {self.directory(node)}\nlisten = {listen}\npeers = {text}\nsecret = {SECRET}\n"
+        )
+
+    def directory(self, node: int) -> Path:
+        return self.folder / f"node-{node}"
+
+    def log(self, node: int) -> str:
+        """The messages of a node."""
+        return self._log(node).read_text()
+
+    def _log(self, node: int) -> Path:
+        return self.folder / f"node-{node}.err"
+
+    def _config(self, node: int) -> Path:
+        return self.folder / f"node-{node}.ini"
+
+    @property
+    def url(self) -> str:
+        return "pylog://" + ",".join(self.addresses.values())
+
+    # -------------------------------------------------------------------------------------------------- start and stop
+
+    def start(self, *nodes: int) -> None:
+        """These, or all; returns when they listen."""
+        started = nodes or tuple(self.addresses)
+        for node in started:
+            command = [sys.executable, "-m", "spark_log.testing.serving_nodes", str(self._config(node))]
+            with self._log(node).open("ab") as err:
+                self.processes[node] = subprocess.Popen(
+                    [*command, str(self._skew_ms(node))], stdout=subprocess.PIPE, stderr=err, text=True
+                )
+        for node in started:
+            out = self.processes[node].stdout
+            assert out is not None
+            if "listening on" not in out.readline():
+                raise EOFError(f"node {node} did not start: {self.log(node)[-2000:]}")
+
+    def signal(self, node: int, number: signal.Signals) -> None:
+        os.kill(self.processes[node].pid, number)
+
+    def wait(self, node: int) -> int:
+        """The exit status of a node that ends."""
+        process = self.processes[node]
+        status = process.wait(LIMIT_S)
+        if process.stdout is not None:
+            process.stdout.close()
+        return status
+
+    def kill(self, node: int) -> None:
+        self.processes[node].kill()
+        self.wait(node)
+
+    def kill_all(self) -> None:
+        for node in self.processes:
+            self.kill(node)
+
+    # ---------------------------------------------------------------------------------------------------------- status
+
+    def health(self, node: int) -> Health | None:
+        """None if it does not answer."""
+        return None if self.processes[node].poll() is not None else health_of(self.addresses[node], tls=False)
+
+    def leader(self, but: int = 0) -> int:
+        """The node that leads, if it is another one than `but`."""
+        found: list[int] = []
+
+        def leads() -> bool:
+            found[:] = [node for node in self.processes if node != but and (h := self.health(node)) and h.leading]
+            return len(found) == 1
+
+        wait_until(leads, "one of the nodes leads")
+        return found[0]
+
+    def epoch(self) -> int:
+        """Of the leader."""
+        found = self.health(self.leader())
+        return found.epoch if found is not None else 0
+
+
+if __name__ == "__main__":
+    main()
