@@ -135,7 +135,7 @@ def typed_copy(log: spark_log.Log, **more: Any) -> TypedCopy:
 
 
 def test_json_becomes_the_columns_of_a_schema(classic: SparkSession, log: spark_log.Log) -> None:
-    """What does not fit is a dead letter with its place in Kafka, and a gap in the map; all in one commit."""
+    """A record that does not fit is a dead letter with its place in Kafka, and a gap in the map; all in one commit."""
     spark_log.register(classic)
     typed = typed_copy(log, dead_letters="bad")
     MirrorMap(log, "map").create()
