@@ -3,6 +3,8 @@
     spark-submit jobs/backfill.py --url s3://bucket/log --topic orders-history --from s3://lake/orders \\
         --format parquet --key customer --value json --timestamp ordered_at
 
+With --value columns, the columns of the table are those of a topic with a schema; --create 3 creates it.
+
 The rows are written in chunks, in the order of their times.  Each chunk is one commit, and the log remembers the time
 up to which it has the rows: a job that is killed and run again continues there, and writes no row twice.
 
@@ -23,18 +25,27 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, IntegralType, MapType, StringType, StructType
 from pyspark_pylog.job_support import job_parser, key_value, location_of, progress, run_job
 from pyspark_pylog.open_log import journal_of
+from pyspark_pylog.options.parse import write_options
+from pyspark_pylog.sink.typed_frame import checked_frame
 
 import spark_log  # before Spark starts: it tells Spark which Python has pylog
-from spark_log import Log
+from spark_log import Log, NewTopic
 from spark_log.client.producing.append import txn_identity
 from spark_log.errors import InvalidRequest, UnknownTopicOrPartition
 from spark_log.positions import format_timestamp_ms
+from spark_log.schema.arrow_types import nullable
+from spark_log.schema.names import shown_name
+from spark_log.schema.struct_json import from_json
+from spark_log.schema.topic_schema import as_schema
+from spark_log.segment.frame_columns import data_columns
 from spark_log.settings import has_cleanup_policy, topic_config
 from spark_log.text import counted
 
 TABLE = "table"
 """The format of a table of the catalog."""
 JSON = "json"
+COLUMNS = "columns"
+FOREVER = {"retention.ms": "-1"}
 HOUR_MS = 3_600_000
 YEAR_1_MS = 62_135_596_800_000
 """From the year 1 to 1970: versions of a commit are 0 or more, also for times before 1970."""
@@ -55,7 +66,9 @@ class Chunk(NamedTuple):
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = job_parser(__doc__)
-    parser.add_argument("--topic", required=True, help="it must exist; create it with retention.ms=-1")
+    parser.add_argument(
+        "--topic", required=True, help="it must exist, but for --create; create it with retention.ms=-1"
+    )
     parser.add_argument("--from", dest="source", required=True, metavar="PATH_OR_TABLE")
     parser.add_argument("--format", default="parquet", help="any format of spark.read, or `table` (%(default)s)")
     parser.add_argument(
@@ -63,7 +76,18 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--where", metavar="CONDITION", help="SQL: write only these rows")
     parser.add_argument("--key", metavar="COLUMN", help="default: no key")
-    parser.add_argument("--value", required=True, metavar="COLUMN|json", help="a column, or json: the row as an object")
+    parser.add_argument(
+        "--value",
+        required=True,
+        metavar="COLUMN|json|columns",
+        help="a column; json: the row as an object; columns: the columns of a topic with a schema",
+    )
+    parser.add_argument(
+        "--create",
+        type=int,
+        metavar="PARTITIONS",
+        help="with --value columns: create a missing topic, with the table's schema and retention.ms=-1",
+    )
     parser.add_argument("--timestamp", required=True, metavar="COLUMN", help="a time, or milliseconds since 1970")
     parser.add_argument("--partition", metavar="COLUMN", help="numbers of partitions (default: by the key)")
     parser.add_argument(
@@ -84,6 +108,8 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     found = parser.parse_args(args)
     if found.chunk_rows < 1:
         parser.error("--chunk-rows: give 1 or more")
+    if found.create is not None and found.value != COLUMNS:
+        parser.error("--create is for --value columns: create the topic with `pylog topic create`")
     return found
 
 
@@ -98,12 +124,19 @@ def read_table(spark: SparkSession, args: argparse.Namespace) -> DataFrame:
         found = spark.read.format(args.format).options(**dict(args.option)).load(args.source)
     if args.where:
         found = found.where(args.where)
-    columns = {"value": row_as_json(found) if args.value == JSON else as_bytes(found, "--value", args.value)}
+    columns = values_of(found, args.value)
     if args.key:
         columns["key"] = as_bytes(found, "--key", args.key)
     if args.partition:
         columns["partition"] = column_of(found, "--partition", args.partition).cast("int")
     return found.select(as_time(found, args.timestamp).alias("timestamp"), *(c.alias(n) for n, c in columns.items()))
+
+
+def values_of(frame: DataFrame, value: str) -> dict[str, Column]:
+    """The columns of a write that have the values."""
+    if value == COLUMNS:
+        return {shown_name(name): F.col(f"`{name}`") for name in frame.columns}
+    return {"value": row_as_json(frame) if value == JSON else as_bytes(frame, "--value", value)}
 
 
 def column_of(frame: DataFrame, option: str, name: str) -> Column:
@@ -167,7 +200,8 @@ class Target:
     def __init__(self, log: Log, topic: str, name: str) -> None:
         if topic not in log.admin.list_topics():
             raise UnknownTopicOrPartition(
-                f"topic {topic!r} does not exist: create it with `pylog topic create {topic} -p 3 -c retention.ms=-1`"
+                f"topic {topic!r} does not exist: create it with `pylog topic create {topic} -p 3 -c retention.ms=-1`, "
+                "or, for --value columns, give --create 3"
             )
         self.configs = log.admin.describe_topics([topic])[topic].configs
         known = log.journal.state.producers.get(txn_identity(name, 0, topic).producer)
@@ -190,8 +224,10 @@ def backfill(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, A
     spark_log.register(spark)
     name = args.name or f"backfill-{args.source}"
     with Log(journal_of(location_of(args))) as log:
+        records = read_table(spark, args)
+        if args.value == COLUMNS:
+            prepare_columns(log, args, records)
         target = Target(log, args.topic, name)
-    records = read_table(spark, args)
     hours = rows_by_hour(records)
     left = [(hour, rows) for hour, rows in hours if target.done_hour is None or hour >= target.done_hour]
     chunks = list(chunks_of(left, args.chunk_rows))
@@ -213,6 +249,19 @@ def backfill(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, A
         "up_to": time_of(chunks[-1].end) if chunks else None,
     }
     return summary, 0
+
+
+def prepare_columns(log: Log, args: argparse.Namespace, records: DataFrame) -> None:
+    """Create a missing topic if asked to, and check that the columns fit its schema.  Raises as a write does."""
+    if args.create is not None and args.topic not in log.admin.list_topics():
+        if args.dry_run:
+            raise InvalidRequest(f"--dry-run: topic {args.topic!r} does not exist, and a dry run does not create it")
+        schema = nullable(as_schema(data_columns(from_json(records.schema.json()))))
+        log.admin.create_topics([NewTopic(args.topic, args.create, FOREVER, schema=schema)])
+    if args.topic in log.admin.list_topics():
+        checked_frame(
+            log.journal, records.schema, write_options({"path": args.url, "topic": args.topic}, streaming=False)
+        )
 
 
 def warn(topic: str, target: Target, expired: int) -> None:

@@ -4,7 +4,8 @@
 
 Each run continues where the last one ended, and each record is exported once, also if the job is killed and run again,
 or if two run at the same time.  --continuous repeats this for ever.  The table has the columns key, value, topic,
-partition, offset, timestamp and headers, and its folders are named for Spark, DuckDB and others: date=2026-01-31.
+partition, offset, timestamp and headers, and its folders are named for Spark, DuckDB and others: date=2026-01-31.  If
+the topic has a schema, its data columns take the place of value.
 
 The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, 2 wrong usage.
 See docs/tasks/export.md.
@@ -69,7 +70,17 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         default="day",
         help="folders by the records' timestamps in UTC (%(default)s)",
     )
-    parser.add_argument("--value-as", choices=("binary", "text"), default="binary", help="default: %(default)s")
+    parser.add_argument(
+        "--value-as",
+        choices=("binary", "text", "columns"),
+        help="columns: the data columns of a topic with a schema (its default; otherwise binary)",
+    )
+    parser.add_argument(
+        "--value-parse",
+        choices=("json",),
+        default="",
+        help="with columns, parse the values from before the topic had a schema (default: refuse them)",
+    )
     parser.add_argument("--key-as", choices=("binary", "text"), default="binary", help="default: %(default)s")
     parser.add_argument(
         "--keep-offsets",
@@ -130,6 +141,7 @@ class Export:
     def __init__(self, spark: SparkSession, args: argparse.Namespace, log: Log, manifest: Manifest) -> None:
         self._spark, self._args, self._log, self._manifest = spark, args, log, manifest
         topic = log.admin.describe_topics([args.topic])[args.topic]
+        self._known = manifest.settings()
         self.settings = Settings(
             name=args.name or f"export-{args.topic}",
             log=log.cluster_id,
@@ -138,20 +150,27 @@ class Export:
             format=args.format,
             partition_by=args.partition_by,
             key_as=args.key_as,
-            value_as=args.value_as,
+            value_as=self._value_as(),
+            value_parse=args.value_parse,
             keep_offsets=args.keep_offsets,
             start=args.start,
         )
         self._planner = Planner(log.journal, manifest, self.settings, parse_position(args.end, "--end"))
 
+    def _value_as(self) -> str:
+        """By default that of the first run, for which the topic decides."""
+        if self._args.value_as is not None:
+            return str(self._args.value_as)
+        if self._known is not None:
+            return self._known.value_as
+        return "columns" if self._log.admin.describe_schema(self._args.topic) else "binary"
+
     def check(self) -> None:
         """Refuse everything that is wrong before anything is written."""
-        known = self._manifest.settings()
-        if known is not None:
-            check_same(known, self.settings, self._manifest.store.url)
+        if self._known is not None:
+            check_same(self._known, self.settings, self._manifest.store.url)
         self._check_group()
-        self._planner.ends()
-        self._planner.next_starts(self._manifest.last())
+        self._planner.check_values(self._manifest.last())
 
     def _check_group(self) -> None:
         """Raises InvalidRequest if anybody else uses the group that shows the progress."""
@@ -174,6 +193,7 @@ class Export:
         ends, parallel = self._planner.ends(), self._spark.sparkContext.defaultParallelism
         while run := self._planner.plan(last, ends, self._args.task_bytes, parallel, skip_lost=self._args.skip_lost):
             last += 1
+            self._tell_newer(last, run.schema)
             self._manifest.plan(last, run)
             if not self._manifest.is_done(last):  # unless another job has done it
                 results.append(self._carry_out(last))
@@ -187,12 +207,22 @@ class Export:
             "ends": by_partition(self._planner.next_starts(last)),
         }
 
+    def _tell_newer(self, number: int, schema: int) -> None:
+        """Say that the files of a run have other columns than earlier ones."""
+        before = self._manifest.run(number - 1) if number > 1 else None
+        if before is not None and before.schema != schema:
+            progress(
+                f"run {number}: the schema of topic {self._args.topic!r} has version {schema} now, and earlier files have "
+                f"the columns of version {before.schema}: see docs/tasks/export.md for reading both"
+            )
+
     def _carry_out(self, number: int) -> Result:
         """Write the files of a run, which any job may have planned, and record that it is done."""
         began, run = time.monotonic(), self._manifest.run(number)
         assert run is not None, f"run {number} was planned"
         planned = planned_log(location_of(self._args), self._log.journal)
-        work = partial(write_files, planned, self._manifest.store, self.settings, number, self._args.skip_lost)
+        store = self._manifest.store
+        work = partial(write_files, planned, store, self.settings, number, run.schema, self._args.skip_lost)
         results = in_tasks(self._spark, list(enumerate(run.tasks)), work)
         result = combined([Result(lost=run.lost), *results])
         self._manifest.finish(number, result)

@@ -22,6 +22,9 @@ from spark_log.text import counted
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_log.client.log import Log
+    from spark_log.schema.topic_schema import TopicSchema
+
 
 APPEND_BYTES = 8 << 20
 """Lines that have arrived are appended together up to this size."""
@@ -56,6 +59,8 @@ def produce(
 ) -> None:
     """Append each line of standard input to a topic as a record.  A topic that does not exist is created.
 
+    If the topic has a schema, a value is a JSON object with its columns.
+
     A record with a key and a null value is a tombstone: it deletes the key from a compacted topic.
 
     \b
@@ -74,7 +79,7 @@ def produce(
         for lines in _line_groups(sys.stdin.buffer):
             keys, values = _split(lines, key, key_delimiter, count)
             records = _table(_nulled(keys, null_marker), _nulled(values, null_marker), partition, pairs)
-            log.append(topic, records, acks=acks)
+            log.append(topic, _parsed(log, topic, records, count), acks=acks)
             count += len(lines)
     except SparkLogError as error:
         error.args = (f"{error}; {counted(count, 'line')} {'was' if count == 1 else 'were'} appended",)
@@ -160,3 +165,34 @@ def _table(keys: pa.Array, values: pa.Array, partition: int | None, headers: lis
     if headers:
         columns["headers"] = pa.array([headers] * len(values), HEADERS)
     return pa.table(columns)
+
+
+def _parsed(log: Log, topic: str, records: pa.Table, before: int) -> pa.Table:
+    """The records; for a topic with a schema, with values that are parsed by it.
+
+    before:  lines before these.
+    Raises InvalidRecord with the line.
+    """
+    from spark_log.client.producing.topic_rules import topic_spec
+    from spark_log.client.topics import ensure_topic
+
+    ensure_topic(log.journal, topic)
+    schema = topic_spec(log.journal.state, topic).schema
+    if schema is None:
+        return records
+    values = _typed(records.column("value").to_pylist(), schema, topic, before)
+    return records.set_column(records.schema.get_field_index("value"), "value", values)
+
+
+def _typed(texts: Sequence[bytes | None], schema: TopicSchema, topic: str, before: int) -> pa.Array:
+    """JSON as structs of a schema."""
+    import pyarrow as pa
+
+    from spark_log.segment.json_values import from_json
+    from spark_log.segment.typed_rows import sifted
+
+    kind = pa.struct(list(schema.columns))
+    values = from_json(texts, kind, lambda row: f"line {before + row + 1}", strict=True)
+    for fault in sifted(pa.record_batch({"value": values}), schema, now_us=0, topic=topic)[1]:
+        raise InvalidRecord(f"line {before + int(fault.rows.argmax()) + 1}: {fault.reason}")
+    return values

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_log.cli.base import Noun, pass_session, verb
-from spark_log.cli.output import Table, emit_parts
+from spark_log.cli.output import Table, emit_parts, emit_rows
 from spark_log.cli.session import CommandSession
 from spark_log.positions import format_timestamp_ms
 
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from spark_log.metadata.records import Piece
     from spark_log.metadata.state import State
     from spark_log.segment.batch_index import Index
+    from spark_log.segment.reader import Place
 
 INDEX_GUESS = 1 << 16
 """Bytes that are read from an object's end, because its index is probably in them."""
+RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value")
 SLICE_INDEX = ".idx"
 """Suffix of slice indexes."""
 
@@ -33,19 +35,26 @@ def segment() -> None:
 
 @verb(segment)
 @click.argument("name", metavar="OBJECT")
+@click.option("--records", is_flag=True, help="Show the records of a segment; typed values are JSON.")
 @pass_session
-def dump(session: CommandSession, name: str) -> None:
+def dump(session: CommandSession, name: str, records: bool) -> None:
     """Show the record batches of a segment, or the slices of a slice index.
 
     OBJECT is a name relative to the log's root.  Slices that the log does not refer to have no topic, and their
-    offsets count from 0.
+    offsets count from 0.  Those of batches and records count from the first record of their run.
 
     \b
     Example:
       pylog segment dump data/0000000000000007/5f2c9a1b3d4e6f70.seg
+      pylog segment dump data/0000000000000007/5f2c9a1b3d4e6f70.seg --records
       pylog segment dump data/0000000000000007/91d0c5a2e77b4f13.idx
     """
     log = session.connect()
+    if records:
+        if name.endswith(SLICE_INDEX):
+            raise click.UsageError("--records is for segments: a slice index has none")
+        emit_rows(session, RECORD_COLUMNS, list(_records(log, name)))
+        return
     fields, rows = _slices(log, name) if name.endswith(SLICE_INDEX) else _batches(log, name)
     emit_parts(session, fields, {"index": Table(list(rows[0]) if rows else [], rows)})
 
@@ -89,6 +98,35 @@ def _load_index(log: Log, name: str) -> Index:
     if len(data) >= TAIL_BYTES and TAIL.unpack(data[-TAIL_BYTES:])[0] + TAIL_BYTES > len(data):
         data = store.get(name, 0, size)
     return parse_index(data, name=name, object_size=size)
+
+
+def _records(log: Log, name: str) -> Iterator[dict[str, Any]]:
+    """The records of a segment."""
+    from spark_log.segment.reader import Place, batches_of_topic, decode_batch
+
+    index, state = _load_index(log, name), log.journal.state
+    for topic_id in index.table.column("topic_id").unique().to_pylist():
+        for partition, ref in batches_of_topic(index, topic_id):
+            place = Place(name, _topic(state, topic_id), topic_id, partition)
+            data = log.journal.objects.get(name, ref.position, ref.position + ref.length)
+            offsets, records = decode_batch(data, ref, index, ["timestamp", "key", "value"], place=place)
+            for offset, record in zip(offsets, records.to_pylist(), strict=True):
+                yield _record_row(place, int(offset), record)
+
+
+def _record_row(place: Place, offset: int, record: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "topic": place.topic,
+        "partition": place.partition,
+        "offset": offset,
+        "timestamp": format_timestamp_ms(int(record["timestamp"].timestamp() * 1000)),
+        "key": _text(record["key"]),
+        "value": _text(record["value"]),
+    }
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
 def version_in(message: bytes) -> int:

@@ -10,7 +10,7 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import isfinite, isnan
 from typing import Any
 
@@ -73,38 +73,67 @@ def _written_time(value: datetime) -> str:
     return f"{value.astimezone(timezone.utc).replace(tzinfo=None).isoformat()}Z"
 
 
-def from_json(texts: Sequence[bytes | None], kind: pa.DataType, where: Callable[[int], str]) -> pa.Array:
+def from_json(
+    texts: Sequence[bytes | None], kind: pa.DataType, where: Callable[[int], str], *, strict: bool = False
+) -> pa.Array:
     """JSON objects as structs of a canonical type; null for null.
 
-    Fields that the type lacks are left out, as by Spark's `from_json`.  where: names a row, for messages.
+    where:   names a row, for messages.
+    strict:  as for `json_or_errors`.
     Raises InvalidRecord for a text that is not JSON, and for a value that is not of its type.
     """
-    form, check = _read(kind), checker(kind)
+    found, errors = json_or_errors(texts, kind, strict=strict)
+    for row in sorted(errors):
+        raise InvalidRecord(f"{where(row)} {errors[row]}")
+    return found
+
+
+def json_or_errors(
+    texts: Sequence[bytes | None], kind: pa.DataType, *, strict: bool
+) -> tuple[pa.Array, dict[int, str]]:
+    """JSON objects as structs, with null instead of those that do not fit; and what is wrong with these, by row.
+
+    strict:  refuse fields that the type lacks; otherwise they are left out, as by Spark's `from_json`.
+    """
+    form, check = _read(kind, strict), checker(kind)
     rows: list[Any] = []
+    errors: dict[int, str] = {}
     for row, text in enumerate(texts):
+        value = None
         try:
             value = None if text is None else form(_decoder.decode(text))
         except (msgspec.DecodeError, ValueError, TypeError, ArithmeticError, AttributeError) as error:
-            raise InvalidRecord(f"{where(row)} is not JSON that fits {sql_type(kind)}: {error}") from error
+            errors[row] = f"is not JSON that fits {sql_type(kind)}: {error}"
         if value is not None and (reason := check(value)):
-            raise InvalidRecord(f"{where(row)} does not fit {sql_type(kind)}: {reason}")
+            value, errors[row] = None, f"does not fit {sql_type(kind)}: {reason}"
         rows.append(value)
     try:
-        return pa.array(rows, kind)
+        return pa.array(rows, kind), errors
+    except (pa.ArrowException, OverflowError):
+        errors |= {row: reason for row, value in enumerate(rows) if (reason := _unfit(value, kind))}
+        return pa.array([None if row in errors else value for row, value in enumerate(rows)], kind), errors
+
+
+def _unfit(value: Any, kind: pa.DataType) -> str:
+    """Why a value whose parts have the right Python types is not of the type; empty if it is."""
+    try:
+        pa.array([value], kind)
     except (pa.ArrowException, OverflowError) as error:
-        raise InvalidRecord(f"{where(0)} or a record after it does not fit {sql_type(kind)}: {error}") from error
+        return f"does not fit {sql_type(kind)}: {error}"
+    return ""
 
 
 @lru_cache(maxsize=256)
-def _read(kind: pa.DataType) -> _Form:
+def _read(kind: pa.DataType, strict: bool) -> _Form:
     if _t.is_struct(kind):
-        forms = {field.name: _read(field.type) for field in kind}
-        return lambda row: {name: _maybe(forms[name], value) for name, value in _dict(row).items() if name in forms}
+        forms = {field.name: _read(field.type, strict) for field in kind}
+        known = partial(_known, forms) if strict else _dict
+        return lambda row: {name: _maybe(forms[name], value) for name, value in known(row).items() if name in forms}
     if _t.is_list(kind):
-        inner = _read(kind.value_type)
+        inner = _read(kind.value_type, strict)
         return lambda items: [_maybe(inner, item) for item in items] if isinstance(items, list) else items
     if _t.is_map(kind):
-        of_key, of_item = _read_key(kind.key_type), _read(kind.item_type)
+        of_key, of_item = _read_key(kind.key_type), _read(kind.item_type, strict)
         return lambda items: {of_key(key): _maybe(of_item, item) for key, item in _dict(items).items()}
     if _t.is_floating(kind):
         return lambda value: float(value) if isinstance(value, Decimal | int | str) else value
@@ -129,10 +158,18 @@ def _dict(value: object) -> Mapping[str, Any]:
     return value
 
 
+def _known(forms: Mapping[str, _Form], value: object) -> Mapping[str, Any]:
+    found = _dict(value)
+    for name in found:
+        if name not in forms:
+            raise ValueError(f"the schema has no field {name!r} there")
+    return found
+
+
 def _read_key(kind: pa.DataType) -> _Form:
     if _t.is_integer(kind):
         return int
-    return _read(kind)
+    return _read(kind, False)
 
 
 def _read_time(text: str) -> datetime:

@@ -34,3 +34,42 @@ def test_records_are_consumed_as_lines_of_json(pylog: Pylog) -> None:
     with spark_log.connect(pylog.url) as log:
         log.append("clicks", [{"id": 1}, {"id": 2}])
     assert pylog.ok("consume", "clicks") == '{"id":1}\n{"id":2}\n'
+
+
+def test_lines_of_json_are_produced_and_dumped_as_rows(pylog: Pylog, tmp_path: Path) -> None:
+    """A line that does not fit is named, and nothing of its part of the input is appended; tombstones are kept."""
+    pylog.ok("topic", "create", "clicks", "-p", "1", "--schema", "id INT NOT NULL, at TIMESTAMP, sum DECIMAL(10,2)")
+    lines = 'a={"id":1,"at":"2026-01-31T10:00:00Z","sum":1.50}\nb=NULL\n'
+    pylog.ok("produce", "clicks", "--key-delimiter", "=", "--null-marker", "NULL", stdin=lines)
+    for wrong, said in (
+        ("{", "line 2 is not JSON that fits"),
+        ('{"id":"x"}', "line 2 does not fit"),
+        ('{"id":3000000000}', "line 2 does not fit"),
+        ('{"sum":1}', "line 2: column 'id' (INT) is null"),
+        ('{"id":2,"summ":1}', "the schema has no field 'summ' there"),
+    ):
+        assert said in pylog.refused("produce", "clicks", stdin=f'{{"id":2}}\n{wrong}\n'), wrong
+    assert pylog.ok("consume", "clicks", "-f", "%k=%v") == 'a={"id":1,"at":"2026-01-31T10:00:00Z","sum":1.50}\nb=\n'
+    with spark_log.connect(pylog.url) as log:
+        (name,) = [
+            piece.object
+            for part in log.journal.state.topic_partitions(log.journal.state.names["clicks"])
+            for piece in part[1].entries
+        ]
+    rows = pylog.json("segment", "dump", name, "--records")
+    assert [(row["topic"], row["offset"], row["key"], row["value"]) for row in rows] == [
+        ("clicks", 0, "a", '{"id":1,"at":"2026-01-31T10:00:00Z","sum":1.50}'),
+        ("clicks", 1, "b", None),
+    ]
+    assert pylog.json("segment", "dump", name)["index"][0]["schema"] == 1
+    pylog.ok("verify")
+
+
+def test_a_plan_shows_what_a_condition_skips(pylog: Pylog) -> None:
+    pylog.ok("topic", "create", "clicks", "--schema", "id BIGINT NOT NULL, url STRING")
+    with spark_log.connect(pylog.url) as log:
+        for number in range(3):
+            log.append("clicks", [{"id": number, "url": "a"}])
+    total = pylog.json("plan", "clicks", "--where", "id > 1 and url = 'a'")["total"]
+    assert (total["records"], total["total_records"]) == (1, 3) and 0 < total["bytes"] < total["total_bytes"]
+    assert "no column 'ids'" in pylog.refused("plan", "clicks", "--where", "ids > 1")

@@ -146,6 +146,8 @@ def test_bytes_that_are_not_json_of_the_schema_are_an_error(log: Log) -> None:
 
 def test_the_first_typed_write_sets_the_schema(log: Log) -> None:
     log.create_topic(NewTopic("auto", 1, {"schema.auto": "true"}))
+    with log.producer() as producer, pytest.raises(InvalidRecord, match=r"begin with log.append\('auto', rows\)"):
+        producer.send("auto", {"id": 1})
     log.append("auto", pl.DataFrame({"key": ["a"], "id": [1], "value.timestamp": ["noon"]}))
     assert log.read("auto").select(["id", "value.timestamp"]).to_pylist() == [{"id": 1, "value.timestamp": "noon"}]
     (schema,) = log.admin.describe_schema("auto")

@@ -28,6 +28,7 @@ from spark_log.node.quorum_founding import (
     restore_log,
     stored_content,
 )
+from spark_log.node.quorum_root import QuorumRoot
 from spark_log.node.quorum_state import Content
 from spark_log.node.root_snapshots import RootSnapshots, newest_snapshot, put_snapshot
 from spark_log.node.serve_config import Config
@@ -46,6 +47,7 @@ from tests.node.quorum_nodes import SECRET, TIMES, until
 from tests.node.test_mirror import Died, Dying
 from tests.node.test_move import opened, values
 from tests.processes import free_port
+from tests.spark.driver import Stream
 
 URL = "pylog://127.0.0.1:9550,127.0.0.1:9551"
 
@@ -145,10 +147,16 @@ def append_and_read(url: str, *new: str) -> list[str]:
         return values(log)
 
 
+def batch_at(stream: Stream, url: str) -> object:
+    """The next batch of a streaming query, which is started again from its checkpoint with another URL."""
+    return stream.restart(path=url).batch()
+
+
 def test_a_quorum_continues_a_log(store: ObjectStore, tmp_path: Path) -> None:
     """Adopted on one node: the others fetch the state.  Processes of the former place neither write nor read there."""
     old, standby = spark_log.connect(tmp_path / "log"), Journal.open(store, create=False)
-    nodes = Nodes(tmp_path, cluster_id(store))
+    nodes, stream = Nodes(tmp_path, cluster_id(store)), Stream(str(tmp_path / "log"))
+    assert stream.batch() == [("t-0", 0), ("t-0", 1), ("t-0", 2)]
     adopt(store, nodes)
     with pytest.raises(LogMoved, match="start the nodes, or run `pylog quorum adopt` again"):
         old.append("t", [{"value": "x"}])
@@ -158,6 +166,7 @@ def test_a_quorum_continues_a_log(store: ObjectStore, tmp_path: Path) -> None:
         async with nodes.running() as running:
             expected = ["0", "1", "2", "3"]
             assert await asyncio.to_thread(append_and_read, address(running), "3") == expected
+            assert await asyncio.to_thread(batch_at, stream, address(running)) == [("t-0", 3)]
             version = max(one.coordinator.state.version for one in running)
             await until(lambda: {one.coordinator.state.version for one in running} == {version}, "all have it")
             await until(lambda: levels(running[0]) == dict.fromkeys((1, 2, 3), 4), "each says what it understands")
@@ -328,6 +337,31 @@ def test_a_quorum_that_is_lost_is_restored(store: ObjectStore, tmp_path: Path) -
         await cannot_lead(lost, "belongs to a quorum that has replaced this one")
 
     asyncio.run(scenario())
+
+
+def test_a_restoration_that_is_killed_is_run_again(store: ObjectStore, tmp_path: Path) -> None:
+    """Before its first write the former quorum has the log; then nobody has it, until the directory has the state."""
+    nodes, local = Nodes(tmp_path, cluster_id(store), 1), LocalStore(str(tmp_path / "log"))
+    put_snapshot(store, Content(spark_log.connect(tmp_path / "log").journal.state), "u")
+    form = parse_format(store.get(FORMAT_KEY), store.url)
+    store.put(FORMAT_KEY, (form.of_quorum(URL, "former").encode(),))
+    former = QuorumRoot(store, cluster_id(store))
+    for after in (False, True):
+        with nodes.open() as directory, pytest.raises(Died):
+            restore_log(Dying(local, 1, after=after), directory, nodes.voters, "id", None)
+        assert former.is_ours("former") != after
+    deaths = 0
+    for DyingFiles.left in range(20):
+        try:
+            with nodes.open(open_files=DyingFiles) as directory:
+                done = restore_log(store, directory, nodes.voters, f"id-{deaths}", None)
+            break
+        except Died:
+            deaths += 1
+    assert deaths >= 4 and restore(store, nodes) == done
+    with nodes.open() as directory:
+        content = stored_content(directory, directory.disk.load())
+    assert former.is_ours(content.founding) and content.state.version == done.version
 
 
 def test_a_quorum_is_restored_from_the_disk_of_a_node(store: ObjectStore, tmp_path: Path) -> None:

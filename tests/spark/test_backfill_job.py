@@ -16,9 +16,11 @@ from pyspark.sql import SparkSession
 
 from jobs import backfill as job
 from spark_log import Log, NewTopic
-from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.errors import InvalidRecord, InvalidRequest, SparkLogError
+from spark_log.schema.ddl import to_ddl
 from tests.spark.submitted import killed_when, submitted
 
+FOREVER = {"retention.ms": "-1"}
 START = datetime.datetime(2024, 5, 1, tzinfo=datetime.timezone.utc)
 MINUTE = datetime.timedelta(minutes=1)
 
@@ -115,6 +117,32 @@ def test_the_row_as_json_to_a_partition(classic: SparkSession, topic: Log, table
     ]
 
 
+def test_the_columns_of_a_table_in_a_topic_with_a_schema(classic: SparkSession, log: Log, table: Path) -> None:
+    """The job creates it; the second run continues; a table that does not fit is refused before the first commit."""
+    columns = ("--value", "columns", "--key", "customer", "--partition", "part", "--create", "2")
+    run(classic, log, table, *columns, "--where", "id < 60")
+    assert to_ddl(log.admin.describe_schema("t")[0].columns) == "id BIGINT, customer STRING, at TIMESTAMP, part INT"
+    assert run(classic, log, table, *columns)["written_before"] == 60
+    found = log.read("t", columns=["id", "key", "timestamp", "at", "customer"]).sort_by("id").to_pylist()
+    names = [f"c{n % 5}" for n in range(300)]
+    times = [START + n * MINUTE for n in range(300)]
+    assert [tuple(row.values()) for row in found] == [
+        (n, name.encode(), at, at, name) for n, (name, at) in enumerate(zip(names, times, strict=True))
+    ]
+    log.admin.create_topics([NewTopic("u", 1, FOREVER, schema="id BIGINT, customer STRING")])
+    wrong = ("--topic", "u", "--value", "columns", "--dry-run")
+    with pytest.raises(InvalidRecord, match="column 'at' is not in the schema of topic 'u'"):
+        run(classic, log, table, *wrong)
+    log.admin.create_topics([NewTopic("v", 1, FOREVER)])
+    with pytest.raises(InvalidRecord, match=r"pylog topic alter v --schema 'id BIGINT, customer STRING, at TIMESTAMP"):
+        run(classic, log, table, "--topic", "v", *wrong[2:])
+    log.admin.incremental_alter_configs({"v": {"schema.auto": "true"}})
+    run(classic, log, table, "--topic", "v", *wrong[2:])
+    assert not log.admin.describe_schema("v")
+    run(classic, log, table, "--topic", "v", *wrong[2:4], "--where", "id = 7")
+    assert log.read("v", columns=["id", "part"]).to_pylist() == [{"id": 7, "part": 1}]
+
+
 def test_a_killed_job_is_run_again(classic: SparkSession, topic: Log, table: Path) -> None:
     """SIGKILL after the first commit, under spark-submit; then again, up to the end."""
     more = (*BY_ID, "--chunk-rows", "1")
@@ -167,7 +195,14 @@ def test_rows_without_a_time_are_refused(classic: SparkSession, topic: Log, tmp_
     assert topic.read("t", columns=["timestamp"]).to_pylist() == [{"timestamp": START}]
 
 
-@pytest.mark.parametrize(("more", "said"), [([], "--value"), (["--value", "v", "--chunk-rows", "0"], "give 1 or more")])
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "--value"),
+        (["--value", "v", "--chunk-rows", "0"], "give 1 or more"),
+        (["--value", "json", "--create", "3"], "--create is for --value columns"),
+    ],
+)
 def test_wrong_arguments(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 2 and a sentence."""
     with pytest.raises(SystemExit) as ended:

@@ -6,6 +6,7 @@ import datetime
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,7 @@ from spark_log import Log, NewTopic, TopicPartition
 from spark_log.client.reading.plan import Chunk
 from spark_log.errors import DataLoss, InvalidRequest, OffsetOutOfRange, SparkLogError, UnknownTopicOrPartition
 from spark_log.node.maintain import merge
+from spark_log.schema.ddl import to_ddl
 from tests.conftest import Bucket
 from tests.spark.submitted import killed_when, submitted
 
@@ -276,6 +278,60 @@ def test_bytes_that_are_not_text_are_named(classic: SparkSession, topic: Log, to
     )
 
 
+ORDERS = "id INT NOT NULL, date DATE, price DECIMAL(10,2), item STRUCT<name: STRING>, tags ARRAY<STRING>"
+
+
+def test_a_topic_with_a_schema_is_exported_as_its_columns(
+    classic: SparkSession, log: Log, to: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A later run has the columns of a newer schema; a run that is repeated has those of its plan."""
+    log.admin.create_topics([NewTopic("t", 1, FOREVER, schema=ORDERS)])
+    first = {"id": 1, "date": datetime.date(2024, 5, 1), "price": Decimal("1.50"), "item": {"name": "x"}, "tags": ["a"]}
+    log.append("t", [{**first, "key": b"k"}])
+    log.append("t", [{"value": None, "key": b"gone"}])
+    run(classic, log, to)
+    before = files(to)
+    log.admin.alter_schema("t", f"{ORDERS.replace('INT', 'BIGINT')}, note STRING")
+    forget_result(to)
+    log.append("t", [{"id": 1 << 40, "note": "new"}])
+    assert run(classic, log, to, "--value-as", "columns")["runs"] == 2
+    assert {name: content for name, content in files(to).items() if name in before} == before
+    assert "run 2: the schema of topic 't' has version 2 now" in capsys.readouterr().err
+
+    query = f"SELECT id, \"value.date\", price, item.name, tags, note FROM read_parquet('{to}/**/*.parquet', union_by_name=true)"
+    rows = [(1, first["date"], first["price"], "x", ["a"], None), (None,) * 6, (1 << 40, None, None, None, None, "new")]
+    assert duckdb.sql(f'{query} ORDER BY "offset"').fetchall() == rows
+    schema = log.admin.describe_schema("t")[-1]
+    ddl = to_ddl(pa.schema([field.with_nullable(True) for field in schema.columns])).replace(
+        "date ", "`value.date` ", 1
+    )
+    frame = classic.read.schema(f"{ddl}, offset BIGINT, date DATE").parquet(str(to)).orderBy("offset")
+    found = frame.select("id", "`value.date`", "price", "item.name", "tags", "note").collect()
+    assert [tuple(row) for row in found] == rows
+
+
+def test_values_from_before_the_schema_are_refused_or_parsed(classic: SparkSession, log: Log, to: Path) -> None:
+    """As the whole export is by default; bytes without a schema are no columns."""
+    log.admin.create_topics([NewTopic("t", 1, FOREVER)])
+    log.append("t", [{"value": b'{"id": 1}'}])
+    log.admin.create_topics([NewTopic("empty", 1, schema="id INT, nothing STRUCT<>")])
+    with pytest.raises(
+        InvalidRequest, match="topic 'empty' cannot be exported as columns: .*'nothing' .*--value-as text"
+    ):
+        job.export(classic, job.parse_args(wrong(log, to, "--topic", "empty")))
+    with pytest.raises(
+        InvalidRequest, match=r"--value-as columns: topic 't' has no schema.*pylog topic alter t --schema"
+    ):
+        run(classic, log, to, "--value-as", "columns")
+    log.admin.alter_schema("t", "id BIGINT NOT NULL")
+    log.append("t", [{"id": 2}])
+    with pytest.raises(InvalidRequest, match="records of t-0 before offset 1 are bytes .*--value-parse json"):
+        run(classic, log, to)
+    assert not to.exists()
+    run(classic, log, to, "--value-parse", "json")
+    assert sorted(duckdb.sql(f"SELECT id FROM '{to}/**/*.parquet'").fetchall()) == [(1,), (2,)]
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -320,7 +376,7 @@ def test_a_table_in_a_bucket(topic: Log, s3: Callable[[], Bucket]) -> None:
     manifest.begin(settings)
     manifest.begin(settings)
     planned = planned_log(Location(url=topic.url, storage={}), topic.journal)
-    result = write_files(planned, manifest.store, settings, 1, False, (0, [Part(0, 0, 10)]))
+    result = write_files(planned, manifest.store, settings, 1, 0, False, (0, [Part(0, 0, 10)]))
     assert (result.records, result.files) == (10, ["e-00000001-00000.parquet"])
     found = pa.parquet.read_table(pa.BufferReader(manifest.store.get(result.files[0]))).to_pylist()
     assert found == in_log(topic)[:10]

@@ -38,6 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     value_as: str
     keep_offsets: bool
     start: str
+    value_parse: str = ""
+    """json: values from before the topic had a schema are parsed."""
 
 
 class Part(NamedTuple):
@@ -57,6 +59,8 @@ class Run(msgspec.Struct, frozen=True):
     """By partition, where the next run begins."""
     lost: int = 0
     """Records that were removed before the run was planned."""
+    schema: int = 0
+    """The version of the topic's schema whose columns the files have; 0: values are bytes or text."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -158,7 +162,7 @@ def check_same(known: Settings | None, now: Settings, url: str) -> None:
             f"topic {now.topic!r} was deleted and created again since it was exported to {url}: export the new topic "
             "to another folder"
         )
-    for option in ("name", "format", "partition_by", "key_as", "value_as", "keep_offsets", "start"):
+    for option in ("name", "format", "partition_by", "key_as", "value_as", "value_parse", "keep_offsets", "start"):
         before, given = getattr(known, option), getattr(now, option)
         if before != given:
             raise InvalidRequest(

@@ -1,4 +1,8 @@
-"""Encodes batches of records as Parquet files, one for each folder of a table.  Pure."""
+"""Encodes batches of records as Parquet files, one for each folder of a table.  Pure.
+
+A table of data columns has them in place of `value`.  One that is called as a column of the record, or as the folders
+(`date`, `hour`), is `value.NAME` there.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyspark_pylog.export.manifest import Settings
-from spark_log.errors import InvalidRecord
+from spark_log.client.reading.scan_batches import SCAN_SCHEMA
+from spark_log.errors import InvalidRecord, InvalidRequest
+from spark_log.schema.names import stored_name
 
 ROW_GROUP_BYTES = 64 << 20
 """Decoded bytes of a file that are gathered before they are encoded."""
 HOUR_US = 3_600_000_000
+FOLDERS = {"day": ("date",), "hour": ("date", "hour"), "none": ()}
+"""The columns that readers take from the names of folders."""
+OFFSETS = ("topic", "partition", "offset")
 
 
 class Files:
@@ -63,16 +72,27 @@ class ParquetFile:
         return self._buffer.getvalue()
 
 
+def check_parquet(topic: str, columns: pa.Schema) -> None:
+    """Raises InvalidRequest for data columns of a type that Parquet does not have, such as a struct without fields."""
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), columns).close()
+    except pa.ArrowException as error:
+        raise InvalidRequest(
+            f"topic {topic!r} cannot be exported as columns: {error}; export its values as JSON with --value-as text"
+        ) from None
+
+
 def as_rows(batch: pa.RecordBatch, settings: Settings) -> pa.RecordBatch:
     """Records as rows of the table.  Raises InvalidRecord for bytes that are not the text that the settings ask for."""
-    order = ["key", "value", "topic", "partition", "offset", "timestamp", "headers"]
-    if not settings.keep_offsets:
-        order = ["key", "value", "timestamp", "headers"]
+    data = [name for name in batch.schema.names if name not in SCAN_SCHEMA.names]
+    order = ["key", *(data or ["value"]), *(OFFSETS if settings.keep_offsets else ()), "timestamp", "headers"]
     columns = {name: batch.column(name) for name in order}
     for name, kind in (("key", settings.key_as), ("value", settings.value_as)):
         if kind == "text":
             columns[name] = _text(batch, name)
-    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    folders = FOLDERS[settings.partition_by]
+    names = [stored_name(name) if name.casefold() in folders else name for name in columns]
+    return pa.RecordBatch.from_arrays(list(columns.values()), names)
 
 
 def _text(batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pyspark_pylog.export.manifest import Manifest, Part, Run, Settings
+from pyspark_pylog.export.parquet_files import check_parquet
 from spark_log.client.reading.plan import Chunk, chunks
 from spark_log.client.reading.resolve import partitions_of, resolve, resolve_starts
 from spark_log.errors import DataLoss, InvalidRequest
 from spark_log.journal.journal import Journal
+from spark_log.metadata.schemas import schemas_of, typed_from
 from spark_log.metadata.state import Partition
 from spark_log.model import TopicPartition
 from spark_log.positions import Position, parse_position
@@ -58,6 +60,36 @@ class Planner:
         """The records between two positions, without partitions that have none."""
         return [Part(n, start, ends[n]) for n, start in sorted(starts.items()) if start < ends[n]]
 
+    def schema(self) -> int:
+        """The version of the topic's schema by which a run reads the records up to `ends`; 0: as bytes.
+
+        Raises InvalidRequest if data columns are asked for, and the topic has no schema, or one that no file can have.
+        """
+        if self._settings.value_as != "columns":
+            return 0
+        topic, found = self._settings.topic, schemas_of(self._journal.state, self._settings.topic_id)
+        if not found:
+            raise InvalidRequest(
+                f"--value-as columns: topic {topic!r} has no schema, so its values are bytes; give it one with "
+                f"`pylog topic alter {topic} --schema …`, or leave the option out"
+            )
+        check_parquet(topic, found[-1].columns)
+        return len(found)
+
+    def check_typed(self, parts: Iterable[Part]) -> None:
+        """Raises InvalidRequest for bytes from before the topic had a schema, if they are not parsed."""
+        if self._settings.value_as != "columns" or self._settings.value_parse:
+            return
+        topic = self._settings.topic
+        for part in parts:
+            first = typed_from(self._journal.state, self._settings.topic_id, part.partition)
+            if first is not None and part.start < min(first, part.end):
+                raise InvalidRequest(
+                    f"the records of {topic}-{part.partition} before offset {first} are bytes from before the topic "
+                    "had a schema: parse them with --value-parse json, or export the values of all records as JSON with "
+                    "--value-as text"
+                )
+
     def chunks(self, parts: Iterable[Part]) -> Iterator[tuple[int, Chunk]]:
         """(partition, chunk) of the records in some parts, without offsets whose records were removed."""
         for part in parts:
@@ -80,16 +112,26 @@ class Planner:
         parts = self.parts(starts, ends)
         if not parts:
             return None
-        kept = [part._replace(start=min(part.end, max(part.start, self._state_of(part).start))) for part in parts]
+        kept = self._kept(parts)
         lost = sum(after.start - before.start for before, after in zip(parts, kept, strict=True))
         if lost and not skip_lost:
             raise DataLoss(
                 f"{counted(lost, 'record')} of topic {self._settings.topic!r} were removed before they were exported: "
                 "run with --skip-lost to export the others"
             )
+        self.check_typed(kept)
         total = sum(chunk.bytes for _, chunk in self.chunks(kept))
         tasks = divide(self.chunks(kept), min(task_bytes, max(TASK_BYTES_MIN, total // parallel)), RUN_TASKS)
-        return Run(tasks, {**starts, **_reached(tasks, parts)}, lost)
+        return Run(tasks, {**starts, **_reached(tasks, parts)}, lost, self.schema())
+
+    def _kept(self, parts: Iterable[Part]) -> list[Part]:
+        """The parts, without records that were removed."""
+        return [part._replace(start=min(part.end, max(part.start, self._state_of(part).start))) for part in parts]
+
+    def check_values(self, last: int) -> None:
+        """Check before the first file that values can be read as the settings say.  Raises InvalidRequest."""
+        self.schema()
+        self.check_typed(self._kept(self.parts(self.next_starts(last), self.ends())))
 
 
 def _by_partition(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:

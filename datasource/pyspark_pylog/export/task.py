@@ -9,8 +9,10 @@ from pyspark_pylog.export.parquet_files import Files
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.task_metadata import newest_journal
 from spark_log.client.reading.plan import OffsetRange, plan_reads
-from spark_log.client.reading.scan_batches import SCAN_SCHEMA, scan_batches
+from spark_log.client.reading.scan_batches import scan_batches, scan_schema
+from spark_log.metadata.schemas import schemas_of
 from spark_log.metadata.state import State
+from spark_log.segment.value_read import ValueRead
 from spark_log.store.base import ObjectStore
 
 
@@ -19,10 +21,14 @@ def write_files(
     store: ObjectStore,
     settings: Settings,
     number: int,
+    schema: int,
     skip_lost: bool,
     task: tuple[int, list[Part]],
 ) -> Result:
-    """Write the files of a task, one for each folder that has some of its records; a repetition replaces them."""
+    """Write the files of a task, one for each folder that has some of its records; a repetition replaces them.
+
+    number, schema:  of the run.
+    """
     index, parts = task
     journal = newest_journal(planned)
     journal.require([settings.topic])
@@ -31,7 +37,8 @@ def write_files(
     lost = sum(after.start - before.start for before, after in zip(ranges, kept, strict=True))
 
     files = Files(settings)
-    for batch in scan_batches(journal, plan_reads(journal, kept), SCAN_SCHEMA):
+    value = _value_read(journal.state, settings, schema)
+    for batch in scan_batches(journal, plan_reads(journal, kept), scan_schema(None, value), value=value):
         files.add(batch)
     records, size, names = 0, 0, []
     for folder, rows, content in files.finish():
@@ -39,6 +46,13 @@ def write_files(
         store.put(names[-1], [memoryview(content)])
         records, size = records + rows, size + len(content)
     return Result(records, size, lost, names)
+
+
+def _value_read(state: State, settings: Settings, version: int) -> ValueRead | None:
+    """How values are read; None: as bytes."""
+    if not version:
+        return None
+    return ValueRead(schemas_of(state, settings.topic_id)[version - 1], parse_json=settings.value_parse == "json")
 
 
 def _still_there(state: State, part: OffsetRange) -> OffsetRange:

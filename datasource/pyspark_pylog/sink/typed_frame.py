@@ -61,6 +61,17 @@ def has_data_columns(frame: StructType, options: WriteOptions) -> bool:
 def typed_frame(journal: Journal, frame: StructType, options: WriteOptions) -> TypedFrame:
     """How a frame is written to its topic, whose first schema it may set (`schema.auto`).
 
+    Raises as `checked_frame`.
+    """
+    found = checked_frame(journal, frame, options)
+    if found.schema.version == UNSET:
+        return found._replace(schema=set_schema(journal, found.topic, found.schema.columns))
+    return found
+
+
+def checked_frame(journal: Journal, frame: StructType, options: WriteOptions) -> TypedFrame:
+    """How a frame would be written; the version is `UNSET` if the write sets the schema.
+
     Raises InvalidRecord for a topic without a schema, for columns that do not fit its schema, with both types, and for
     columns of a record with another type; InvalidSchema for a type that no topic has.
     """
@@ -71,8 +82,6 @@ def typed_frame(journal: Journal, frame: StructType, options: WriteOptions) -> T
     for role, name in layout_of(columns.names, schema, names, topic).roles.items():
         check_type(role, frame[name])
     sifted(_no_rows(columns), schema, now_us=0, names=names, topic=topic)
-    if schema.version == UNSET:
-        schema = set_schema(journal, topic, schema.columns)
     return TypedFrame(topic, schema, names)
 
 

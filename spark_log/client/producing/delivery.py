@@ -311,7 +311,7 @@ def rows_for(spec: TopicSpec, columns: Columns, start: int, end: int) -> tuple[R
     rows = to_rows(columns, start, end)
     if SentDict not in set(map(type, values)):
         return rows, {}
-    return rows, {row: not_typed(spec.name) for row, value in enumerate(values) if type(value) is SentDict}
+    return rows, {row: not_typed(spec) for row, value in enumerate(values) if type(value) is SentDict}
 
 
 def to_rows(columns: Columns, start: int, end: int, *, with_values: bool = True) -> Rows:

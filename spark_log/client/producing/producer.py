@@ -185,9 +185,10 @@ class Producer:
             return to_bytes("value", value)
         queue = self._admitting.get(topic) or self._admit(topic, 0)
         if not queue.typed:
-            queue.typed = topic_spec(self._journal.refresh(), topic).schema is not None
-        if not queue.typed:
-            raise not_typed(topic)
+            spec = topic_spec(self._journal.refresh(), topic)
+            if spec.schema is None:
+                raise not_typed(spec)
+            queue.typed = True
         return packed(value)
 
     def _encoded(self, key: Any, value: Any) -> tuple[Any, Any]:

@@ -36,7 +36,7 @@ def sent_value(value: object, spec: TopicSpec) -> bytes:
     if not isinstance(value, Mapping):
         return to_bytes("value", value)
     if spec.schema is None:
-        raise not_typed(spec.name)
+        raise not_typed(spec)
     return packed(value)
 
 
@@ -49,8 +49,15 @@ def to_bytes(what: str, given: object) -> bytes:
     raise InvalidRecord(f"{what} is {type_of(given)}: expected bytes or str, or set {what}_serializer")
 
 
-def not_typed(topic: str) -> InvalidRecord:
-    """The error for a dict for a topic without a schema."""
+def not_typed(spec: TopicSpec) -> InvalidRecord:
+    """The error for a dict for a topic without a schema, which one dict is too little to set."""
+    topic = spec.name
+    if spec.auto_schema:
+        return InvalidRecord(
+            f"value is a dict, and topic {topic!r} has no schema yet: with schema.auto, a frame sets it and a single record "
+            f"does not; begin with log.append({topic!r}, rows) of rows that have values in all columns, or give it a schema "
+            f"with `pylog topic alter {topic} --schema …`"
+        )
     return InvalidRecord(
         f"value is a dict, and topic {topic!r} has no schema: send bytes, as json.dumps(value).encode() makes them, or "
         f"give it a schema with `pylog topic alter {topic} --schema …`"

@@ -19,6 +19,7 @@ from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames, data_col
 from spark_log.segment.row_batches import row_bytes
 from spark_log.segment.schema import SCHEMA_ID
 from spark_log.segment.typed_rows import conform_typed, sifted
+from spark_log.segment.value_read import ValueRead, with_values
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 
@@ -186,3 +187,14 @@ def test_a_schema_can_be_taken_from_a_frame() -> None:
     assert data_columns(frame.schema) == pa.schema([("id", pa.int64()), ("offset", pa.int64())])
     with pytest.raises(InvalidRecord, match="which is the whole value"):
         data_columns(pa.schema([("value", pa.float64())]))
+
+
+def test_a_run_of_a_newer_version_is_read_by_the_older_one_or_is_an_error() -> None:
+    """New columns are left out; a number that does not fit the older type is never another number."""
+    newer = schema_of("id BIGINT, more STRING", 2)
+    old = ValueRead(schema_of("id INT"))
+    (fits, wide) = (stored([{"id": n, "more": "x"}], newer).to_batches()[0] for n in (7, 2**40))
+    found = with_values(fits, ["value.id"], 2, old, "t-0")
+    assert found.schema.field("value.id").type == pa.int32() and found.to_pydict() == {"value.id": [7]}
+    with pytest.raises(InvalidRecord, match="column 'id' in t-0 was written by a newer version .* restart it"):
+        with_values(wide, ["value.id"], 2, old, "t-0")
