@@ -191,8 +191,10 @@ def check_restore(store: ObjectStore, directory: DataDirectory, voters: Voters) 
 
 
 def former_addresses(store: ObjectStore, form: Format) -> list[str]:
-    """Where nodes of the former quorum were for clients: its first leader, unless it has adopted the log, and the leader
-    of the newest copy."""
+    """Where nodes of the former quorum were for clients.
+
+    `meta/format` names those of an adoption, or the first leader alone; so the leader of the newest copy is among them.
+    """
     found = parse_target(form.quorum).addresses
     with suppress(CorruptObject):
         newest = newest_snapshot(store)
