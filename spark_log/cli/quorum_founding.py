@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -100,7 +100,7 @@ def restore(
       pylog quorum restore /data/new --voters 2@ID,3@ID -u s3://bucket/log --from /data/quorum --yes
     """
     from spark_log.cli.quorum import random_name
-    from spark_log.node.quorum_founding import check_restore, restore_log
+    from spark_log.node.quorum_founding import check_restore, former_addresses, restore_log
     from spark_log.positions import format_timestamp_ms
 
     store = _storage(session)
@@ -108,7 +108,7 @@ def restore(
         voters = _voters(found, others)
         _, form = check_restore(store, found, voters)
         if not force:
-            _check_is_silent(form.quorum)
+            _check_are_silent(former_addresses(store, form))
         what = f"replace the quorum of {store.url} by {others or 'one node'}, and lose its changes since the last copy"
         if not confirmed(what, dry_run=dry_run, yes=yes):
             return
@@ -149,13 +149,12 @@ def _voters(directory: DataDirectory, others: str | None) -> Voters:
     return tuple(sorted([directory.meta.key, *(parse_voters(others) if others else ())]))
 
 
-def _check_is_silent(url: str) -> None:
+def _check_are_silent(addresses: Iterable[str]) -> None:
     """Raises InvalidRequest if a node of a quorum leads: then it is not lost."""
     from spark_log.errors import InvalidRequest
-    from spark_log.net.address import parse_target
     from spark_log.net.health_check import health_of
 
-    for address in parse_target(url).addresses:
+    for address in addresses:
         found: Any = next(filter(None, (health_of(address, tls=tls) for tls in (True, False))), None)
         if found is not None and found.leading:
             raise InvalidRequest(
