@@ -23,6 +23,7 @@ BOTH_WAYS = (
     "test_group_generations",
     "test_lag",
     "test_producer",
+    "test_producer_processes",
     "test_scan",
     "test_threads_and_forks",
     "test_transaction",
