@@ -156,9 +156,7 @@ NUMBERS = {
         f"| `maxBytesPerPartition` | B S | `{constant(OPTIONS, 'DEFAULT_BYTES_PER_PARTITION') >> 20}m` |",
     ],
     "docs/clients.md": [
-        {1000: "within a second of its timeout"}[
-            constant("spark_log/client/consuming/consumer.py", "READ_GRACE_MS")
-        ],
+        {1000: "within a second of its timeout"}[constant("spark_log/client/consuming/consumer.py", "READ_GRACE_MS")],
         f"At most {WORDS[constant('spark_log/store/bounded_waits.py', 'CALLS_MAX')]} such reads are under way",
         f"of {constant('spark_log/groups/offset_deletion.py', 'METADATA_BYTES_MAX'):,} bytes at most as in Kafka",
         f"`transaction.max.timeout.ms` ({config('transaction.max.timeout.ms') // 60_000} minutes, as in Kafka)",
