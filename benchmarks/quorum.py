@@ -138,7 +138,7 @@ def coordinators(given: argparse.Namespace) -> None:
         finally:
             nodes.kill_all()
     common.report(
-        "quorum_coordinators",
+        "quorum",
         nodes=given.nodes,
         served_append_p50_ms=statistics.median(alone),
         served_append_p99_ms=percentile(alone, 99),

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import spark_log
 from benchmarks import common
-from benchmarks.beside_kafka import query
+from benchmarks.beside_kafka import query, typed_query
 from benchmarks.beside_kafka.figures import Fact, Latency, Part, as_json, table
 from benchmarks.beside_kafka.latency import through_queries
 from benchmarks.beside_kafka.sides import Kafka, Null, Parquet, Pylog, Side, free_ports
@@ -59,7 +59,7 @@ SHUFFLE = {"spark.sql.shuffle.partitions": str(common.PARTITIONS)}
 """Settings of every run: 200 empty tasks on two cores would hide the difference."""
 BROKER = {"log.segment.delete.delay.ms": "1000", "auto.create.topics.enable": "false"}
 """Deleted topics go immediately, or rounds would fill the disk.  A late request does not create them again."""
-PARTS = (*(work.name for work in (*WORK, *query.WORK)), "latency")
+PARTS = (*(work.name for work in (*WORK, *query.WORK, *typed_query.WORK)), "latency")
 
 
 def main() -> None:
@@ -90,6 +90,8 @@ def compare(given: argparse.Namespace, bench: Bench, pylog: Pylog, kafka: Kafka,
     """Run all parts under one set of settings."""
     moves(given.parts, bench, pylog, kafka, found)
     queries(given.parts, bench, pylog, kafka, found)
+    if pylog.replicas == 1:
+        typed_queries(given.parts, bench, pylog, kafka, found)
     if "latency" in given.parts:
         tell(f"{bench.settings}: {given.records} records one by one through a query of each side")
         found.latencies.append(Latency(bench.settings, through_queries(bench, (pylog, kafka), given.records)))
@@ -181,6 +183,21 @@ def queries(wanted: Sequence[str], bench: Bench, pylog: Pylog, kafka: Kafka, fou
         found.parts.append(measure(bench, work, (pylog, kafka)))
     for side in (pylog, kafka):
         side.drop(query.TOPIC)
+
+
+def typed_queries(wanted: Sequence[str], bench: Bench, pylog: Pylog, kafka: Kafka, found: Found) -> None:
+    works = [work for work in typed_query.WORK if work.name in wanted]
+    if not works:
+        return
+    tell(f"{bench.settings}: {bench.rows:,} orders to each side")
+    sides = (*typed_query.sides_of(typed_query.WORK[-1], bench, pylog, kafka), pylog)
+    found.facts.extend(typed_query.fill(bench, sides))
+    typed_query.check(sides)
+    for work in works:
+        tell(f"{bench.settings}: {work.title}")
+        found.parts.append(measure(bench, work, typed_query.sides_of(work, bench, pylog, kafka)))
+    for side in sides:
+        side.drop(typed_query.TOPIC)
 
 
 def tell(text: str) -> None:

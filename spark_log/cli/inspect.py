@@ -58,6 +58,7 @@ def plan(session: CommandSession, topic: str, start: Position, end: Position, wh
     Example:
       pylog plan orders --start @2026-01-31T10:00Z --end @2026-01-31T11:00Z
       pylog plan orders --where "timestamp >= '2026-01-31 10:00' and timestamp < '2026-01-31 11:00'"
+      pylog plan orders --where "amount > 100 and country = 'DE'"
     """
     from spark_log.client.reading.typed import bound_to_topic
     from spark_log.conditions import as_condition

@@ -119,10 +119,11 @@ def _bounds(array: pa.Array) -> Bounds | None:
 
 def _float_ends(array: pa.Array) -> tuple[float, float]:
     values = array.drop_null().to_numpy()
+    low, high = float(values.min()), float(values.max())
+    if not math.isnan(high):  # for numpy, the greatest of values with a NaN is NaN
+        return low, high
     numbers = values[~np.isnan(values)]
-    if not len(numbers):
-        return float("nan"), float("nan")
-    return float(numbers.min()), float(numbers.max()) if len(numbers) == len(values) else float("nan")
+    return float(numbers.min()) if len(numbers) else high, high
 
 
 def _cut(value: Any) -> Any:

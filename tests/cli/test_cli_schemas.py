@@ -63,3 +63,13 @@ def test_lines_of_json_are_produced_and_dumped_as_rows(pylog: Pylog, tmp_path: P
     ]
     assert pylog.json("segment", "dump", name)["index"][0]["schema"] == 1
     pylog.ok("verify")
+
+
+def test_a_plan_shows_what_a_condition_skips(pylog: Pylog) -> None:
+    pylog.ok("topic", "create", "clicks", "--schema", "id BIGINT NOT NULL, url STRING")
+    with spark_log.connect(pylog.url) as log:
+        for number in range(3):
+            log.append("clicks", [{"id": number, "url": "a"}])
+    total = pylog.json("plan", "clicks", "--where", "id > 1 and url = 'a'")["total"]
+    assert (total["records"], total["total_records"]) == (1, 3) and 0 < total["bytes"] < total["total_bytes"]
+    assert "no column 'ids'" in pylog.refused("plan", "clicks", "--where", "ids > 1")

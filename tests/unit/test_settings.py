@@ -76,6 +76,7 @@ def test_defaults_of_a_log() -> None:
         "leader.imbalance.per.broker.percentage": 10,
         "log.clock.skew.max.ms": 10 * 60 * 1000,
         "metadata.checkpoint.interval": 100,
+        "metadata.log.max.snapshot.interval.ms": 300_000,
         "num.partitions": 1,
         "offsets.retention.minutes": 10080,
         "producer.id.expiration.ms": 86400000,
