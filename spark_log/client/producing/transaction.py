@@ -55,20 +55,19 @@ ROWS_MAX = 10_000
 class Transaction:
     """One transaction: a context manager that can be entered once.
 
-    Entering takes over the id: the previous owner can no longer commit.  Leaving without an error commits.
+    Entering takes over the id: the previous owner can no longer commit.  Leaving without an error commits.  Leaving can
+    raise these errors:
 
-    Leaving raises one of these errors:
-
-    * ProducerFenced if a newer transaction or `Admin.fence_producers` has taken over the id, or if
-    `Admin.abort_transaction` has aborted this transaction.
-    * TransactionTimedOut after `transaction_timeout_ms`.
-    * IllegalGeneration if a consumer given to `commit_offsets` is no longer a member of its group; RebalanceInProgress
-    while that group rebalances.
-    * GroupInUse if a group given by name is held by a stream or shared by consumers.
-    * UploadFenced if the transaction took longer than `gc.fence.age.ms`.  Nothing was written; retry the transaction.
-    * NotEnoughReplicas or LeaderNotAvailable if, for two minutes, too few replicas answer.  Nothing was written.  If
-    the transaction times out earlier, it raises TransactionTimedOut instead.
-    * CommitUnknown if the storage failed, and the commit may have been applied.
+    ProducerFenced:  a newer transaction or `Admin.fence_producers` has taken over the id, or `Admin.abort_transaction`
+          has aborted this transaction.
+    TransactionTimedOut:  `transaction_timeout_ms` has passed.
+    IllegalGeneration:  a consumer given to `commit_offsets` is no longer a member of its group.
+    RebalanceInProgress:  the group of such a consumer rebalances.
+    GroupInUse:  a group given by name is held by a stream, or shared by consumers.
+    UploadFenced:  the transaction took longer than `gc.fence.age.ms`.  Nothing was written; retry the transaction.
+    NotEnoughReplicas, LeaderNotAvailable:  too few replicas have answered for two minutes, and the transaction has not
+          timed out by then.  Nothing was written.
+    CommitUnknown:  the storage failed, and the commit may have been applied.
     """
 
     def __init__(self, journal: Journal, transactional_id: str, **settings: Any) -> None:
