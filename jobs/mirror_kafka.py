@@ -7,6 +7,7 @@
 Every record is copied once, in its partition and in order, even if the job is killed.  Each run continues where the
 last one ended.  The topic --map maps offsets in Kafka to offsets here, and committed positions of groups are set to the
 same records here.  To cut over, stop the producers, run this once more, and start producers and consumers on the log.
+With --schema orders=FILE, the JSON of a topic's values becomes the columns of a schema.
 See docs/from-kafka.md for the steps.
 """
 
@@ -22,17 +23,22 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
 
 import spark_log
 from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.cli.base import parse_duration
+from spark_log.cli.topics import read_schema
 from spark_log.client.mirror_map import Copied, Copy, MirrorMap, with_map
+from spark_log.client.topics import DEAD_LETTER_CONFIGS
 from spark_log.errors import GroupIdNotFound, InvalidConfig, InvalidRequest, NoLog, SequenceConflict, SparkLogError
 from spark_log.settings import TOPIC_CONFIGS, has_cleanup_policy, validate_topic_configs
 from spark_log.text import counted
@@ -83,6 +89,21 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--parallel", type=int, default=4, help="topics that are copied at a time (%(default)s)")
     parser.add_argument("--every", type=_duration, metavar="DURATION", help="repeat this often, for ever")
+    parser.add_argument(
+        "--schema",
+        action="append",
+        default=[],
+        type=_pair,
+        metavar="TOPIC=DDL|FILE",
+        help="parse the JSON of this topic's values into these columns; may be repeated",
+    )
+    parser.add_argument(
+        "--bad-records",
+        default="",
+        metavar="TOPIC",
+        help="for records that do not fit the schema of their topic (default: they stop the job)",
+    )
+    parser.add_argument("--drop-fields", action="store_true", help="leave out fields of the JSON that the schema lacks")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done")
     parser.add_argument(
         "--kafka-option",
@@ -224,9 +245,10 @@ def mirror(spark: SparkSession, args: argparse.Namespace, kafka: Kafka, log: Log
     groups = group_offsets(args, kafka)  # before the ends: a group that moves meanwhile would be beyond them
     sources = kafka.topics(args.topics or args.pattern)
     offsets = MirrorMap(log, args.map)
-    if args.map in sources:
-        raise InvalidRequest(f"--map: {args.map!r} is one of the topics to copy; give another name")
-    prepare(log, sources)
+    check_names(args, sources)
+    prepare(log, sources, dict(args.schema))
+    if args.bad_records:
+        prepare_dead_letters(log, args.bad_records)
     offsets.create()
     offsets.check(sources)
     copied = offsets.copied()
@@ -255,8 +277,28 @@ def records_of(topic: str, copied: Mapping[TopicPartition, Copied]) -> int:
     return sum(one.records for tp, one in copied.items() if tp.topic == topic)
 
 
-def prepare(log: Log, sources: Mapping[str, KafkaTopic]) -> None:
-    """Create missing topics, and partitions that were added in Kafka."""
+def check_names(args: argparse.Namespace, sources: Iterable[str]) -> None:
+    """Raises InvalidRequest for a topic of the job that is one of those to copy, and for a schema of another topic."""
+    for option, topic in (("--map", args.map), ("--bad-records", args.bad_records)):
+        if topic in sources:
+            raise InvalidRequest(f"{option}: {topic!r} is one of the topics to copy; give another name")
+    for topic, _ in args.schema:
+        if topic not in sources:
+            raise InvalidRequest(f"--schema {topic}=…: {topic!r} is not one of the topics to copy")
+
+
+def prepare_dead_letters(log: Log, topic: str) -> None:
+    """Create the topic for records that do not fit.  Raises InvalidRequest if it has a schema."""
+    if topic not in log.admin.list_topics():
+        log.admin.create_topics([NewTopic(topic, configs=DEAD_LETTER_CONFIGS)])
+    elif log.admin.describe_schema(topic):
+        raise InvalidRequest(
+            f"--bad-records: topic {topic!r} has a schema, and bad records are bytes: name another one"
+        )
+
+
+def prepare(log: Log, sources: Mapping[str, KafkaTopic], schemas: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Create missing topics, and partitions that were added in Kafka, and set schemas."""
     known = log.admin.list_topics()
     for name, source in sources.items():
         if name not in known:
@@ -268,6 +310,8 @@ def prepare(log: Log, sources: Mapping[str, KafkaTopic]) -> None:
                 print(f"{name}: {note}", flush=True)
         elif len(log.admin.describe_topics([name])[name].partitions) < source.partitions:
             log.admin.create_partitions({name: source.partitions})
+        if name in schemas:
+            log.admin.alter_schema(name, read_schema(schemas[name]))
 
 
 def carried(configs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -345,6 +389,7 @@ def start_copy(
         "maxOffsetsPerTrigger": args.max_offsets,
         **dict(args.kafka_option),
     }
+    copy = Copy(topic, topic_id, source.id, args.map, compacted)
     records = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", args.bootstrap_servers)
@@ -356,8 +401,7 @@ def start_copy(
         .select("topic", "partition", "offset", "key", "value", "timestamp", "headers")
     )
     return (
-        records.mapInArrow(partial(with_map, Copy(topic, topic_id, source.id, args.map, compacted)), RECORD)
-        .writeStream.format("pylog")
+        copied_rows(log, args, copy, records)
         .options(**{f"storage.{name}": value for name, value in args.storage_option})
         .option("producerId", f"{args.map}/{topic}")
         .option("checkpointLocation", f"{args.checkpoint.rstrip('/')}/{topic}-{topic_id}")
@@ -365,6 +409,16 @@ def start_copy(
         .trigger(availableNow=True)
         .start(args.url)
     )
+
+
+def copied_rows(log: Log, args: argparse.Namespace, copy: Copy, records: DataFrame) -> DataStreamWriter:
+    """The write of records with their map entries: as they are, or parsed if the topic has a schema."""
+    schemas = log.admin.describe_schema(copy.topic)
+    if not schemas:
+        return records.mapInArrow(partial(with_map, copy), RECORD).writeStream.format("pylog")
+    typed = TypedCopy(copy, schemas[-1], args.bad_records, args.drop_fields)
+    rows = records.mapInArrow(partial(with_typed_map, typed), spark_columns_of(typed.schema))
+    return rows.writeStream.format("pylog").option("topic", copy.topic).option("pylog.beside", True)
 
 
 # ----------------------------------------------------------------------------------------------------------- the groups

@@ -158,6 +158,7 @@ class ReusedThreads:
         while (job := self._next()) is not None:
             thread.name = self._name
             job()
+            del job  # it may have megabytes, and the next one may be long in coming
             thread.name = "pylog-idle"
             with self._lock:
                 self._unfinished -= 1

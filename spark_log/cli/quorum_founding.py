@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,7 @@ from spark_log.net.address import is_coordinator
 from spark_log.text import counted
 
 if TYPE_CHECKING:
+    from spark_log.net.messages import Health
     from spark_log.quorum.voters import Voters
     from spark_log.quorum_node.directory import DataDirectory
     from spark_log.store.base import ObjectStore
@@ -100,7 +101,7 @@ def restore(
       pylog quorum restore /data/new --voters 2@ID,3@ID -u s3://bucket/log --from /data/quorum --yes
     """
     from spark_log.cli.quorum import random_name
-    from spark_log.node.quorum_founding import check_restore, restore_log
+    from spark_log.node.quorum_founding import check_restore, former_addresses, restore_log
     from spark_log.positions import format_timestamp_ms
 
     store = _storage(session)
@@ -108,7 +109,7 @@ def restore(
         voters = _voters(found, others)
         _, form = check_restore(store, found, voters)
         if not force:
-            _check_is_silent(form.quorum)
+            _check_are_silent(former_addresses(store, form), form.cluster_id)
         what = f"replace the quorum of {store.url} by {others or 'one node'}, and lose its changes since the last copy"
         if not confirmed(what, dry_run=dry_run, yes=yes):
             return
@@ -149,16 +150,23 @@ def _voters(directory: DataDirectory, others: str | None) -> Voters:
     return tuple(sorted([directory.meta.key, *(parse_voters(others) if others else ())]))
 
 
-def _check_is_silent(url: str) -> None:
-    """Raises InvalidRequest if a node of a quorum leads: then it is not lost."""
+def _check_are_silent(addresses: Iterable[str], cluster_id: str) -> None:
+    """Raises InvalidRequest if one of these nodes leads, or follows another one: then their quorum is not lost."""
     from spark_log.errors import InvalidRequest
-    from spark_log.net.address import parse_target
     from spark_log.net.health_check import health_of
 
-    for address in parse_target(url).addresses:
-        found: Any = next(filter(None, (health_of(address, tls=tls) for tls in (True, False))), None)
-        if found is not None and found.leading:
+    for address in addresses:
+        found = next(filter(None, (health_of(address, tls=tls) for tls in (True, False))), None)
+        if found is not None and (does := what_it_does(found, cluster_id)):
             raise InvalidRequest(
-                f"the node at {address} leads: the quorum is not lost. Replace single disks by `pylog quorum remove-voter` "
+                f"the node at {address} {does}: the quorum is not lost. Replace single disks by `pylog quorum remove-voter` "
                 "and `add-voter`; to give that quorum up, stop its nodes, or give --force"
             )
+
+
+def what_it_does(found: Health, cluster_id: str) -> str:
+    """For a node of a cluster that leads or follows; empty for others.  It may follow one that cannot be reached from
+    here."""
+    if found.cluster_id != cluster_id or not (found.leading or found.healthy):
+        return ""
+    return "leads" if found.leading else "follows a leader"

@@ -95,7 +95,7 @@ def with_map(copy: Copy, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
             batch = batch.filter(batch.column("key").is_valid())
         partitions, offsets = batch.column("partition").to_numpy(), batch.column("offset").to_numpy()
         for number in np.unique(partitions):
-            _extend(found[int(number)], runs_of(offsets[partitions == number]))
+            extend(found[int(number)], runs_of(offsets[partitions == number]))
         records = batch.drop_columns(["offset"])
         schema = records.schema
         yield records
@@ -103,7 +103,7 @@ def with_map(copy: Copy, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
         yield _entries_batch(copy, found, schema)
 
 
-def _extend(known: list[OffsetRun], more: Sequence[OffsetRun]) -> None:
+def extend(known: list[OffsetRun], more: Sequence[OffsetRun]) -> None:
     """Append runs to `known`; adjacent runs become one."""
     if known and more and known[-1].end == more[0].start:
         known[-1] = OffsetRun(known[-1].start, known[-1].records + more[0].records)

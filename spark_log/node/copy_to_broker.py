@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from spark_log.errors import SparkLogError
+from spark_log.errors import AccessDenied, SparkLogError
 from spark_log.journal.broker_roots import Roots
 from spark_log.journal.root_owner import check_first_use
 from spark_log.metadata.records import Copy
@@ -52,6 +52,8 @@ class CopiedObjects:
     """Names and sizes of the copies that were made, and were there afterwards."""
     failed: set[int] = field(default_factory=set)
     """Placement groups of objects that could not be copied."""
+    denied: set[str] = field(default_factory=set)
+    """Those of which a copy may be on a root to which this process has no access."""
     bad: list[Copy] = field(default_factory=list)
     """Copies that were read twice and are bad, on roots that are those of their brokers."""
     problems: list[str] = field(default_factory=list)
@@ -73,6 +75,8 @@ class _Job:
     doing: str = "read"
     moved_ms: int = 0
     source: int = -1
+    is_denied: bool = False
+    """Whether a root has denied access."""
     bad: list[Copy] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -155,6 +159,7 @@ class ObjectCopying:
                     return
             except SourceFailed as error:
                 job.problems.append(f"broker {job.source}: {error}")
+                job.is_denied |= isinstance(error.__cause__, AccessDenied)
             except BadCopy:
                 moved("read")
                 self._look_again(job, source, epoch)
@@ -195,6 +200,7 @@ class ObjectCopying:
             task.result()
         except BadCopy as error:
             found.failed.add(job.wanted.group)
+            found.denied |= {job.wanted.name} if job.is_denied else set()
             found.problems.append(f"{job.wanted.name} was not copied to broker {self._broker}: {error}")
             return False
         except (SparkLogError, OSError, KeyError) as error:
@@ -219,7 +225,7 @@ class ObjectCopying:
         self._leave_alone(job, task)
         self._silent.add(job.source)
         problems = [*job.problems, f"broker {job.source}: its root does not answer"]
-        return [_Job(job.wanted, job.sources[1:], bad=job.bad, problems=problems)]
+        return [_Job(job.wanted, job.sources[1:], bad=job.bad, problems=problems, is_denied=job.is_denied)]
 
     def _confirmed(self, copied: Sequence[WantedCopy]) -> list[tuple[str, int]]:
         """Names and sizes of the copies, if all are there and the root is still that of the broker."""

@@ -161,8 +161,12 @@ class FencedCopies:
             until_ms = self._clock.monotonic_ms() + COPY_MS
             one = copy_objects(self._journal, broker, epoch, some, self._pace, None if pending else until_ms)
             done.objects, done.bytes = done.objects + one.objects, done.bytes + one.bytes
-            if pending:  # a process that has access may be able to copy the rest
-                done.left = one.left or any(self._answers.was_denied(source) for source in sources)
+            done.denied |= one.denied
+            if pending:
+                done.left = one.left
+        if denied := frozenset(filter(self._answers.was_denied, sources)):
+            wanted = copies_wanted_of_fenced(state, broker, pending=True)
+            done.denied |= {one.name for one in wanted if any(source in denied for source, _ in one.sources)}
         return done
 
     def _ended(self, target: _Target) -> Copied:
@@ -175,7 +179,8 @@ class FencedCopies:
             logger.warning("copying from fenced brokers failed: %s", error)
             done = Copied(left=True)
         if not done.left:  # otherwise nothing is known about the sources
-            target.failed = {name: _again(target.failed.get(name), target.began_ms) for name in target.pending}
+            tried = target.pending - done.denied  # a process that has access may be able to copy the others
+            target.failed = {name: _again(target.failed.get(name), target.began_ms) for name in tried}
         target.due_ms = self._clock.monotonic_ms() + (0 if done.objects else self._again_ms())
         return done
 

@@ -53,18 +53,19 @@ def lost_objects(state: State) -> list[str]:
 def give_up_lost(log: Log) -> list[GivenUp]:
     """Give up the records of these objects, after a look on each root that may have one.
 
-    A copy that is found there is recorded instead.
+    A copy that is found there is recorded instead.  An object that becomes one of them meanwhile is left for the next
+    call, which looks for it.
     Raises InvalidRequest if such a broker is fenced; StorageUnavailable, WrongRoot if its root cannot be read;
     NotEnoughReplicas if a broker that must get the objects without records is fenced.
     """
     journal = log.journal
     journal.require(None)
-    _look_on_roots(journal, journal.refresh())
+    looked = _look_on_roots(journal, journal.refresh())
     known, metadata_log, context = journal.view, journal.metadata_log, journal.context
 
     def run() -> Steps[tuple[View, list[GivenUp]]]:
         view = yield from metadata_log.refresh(known)
-        view, found = yield from decided(metadata_log, view, _give_up(view.state, context))
+        view, found = yield from decided(metadata_log, view, give_up(view.state, context, looked))
         return view, found
 
     view, found = journal.run(run())
@@ -72,9 +73,10 @@ def give_up_lost(log: Log) -> list[GivenUp]:
     return found
 
 
-def _look_on_roots(journal: Journal, state: State) -> None:
-    wanted: dict[int, list[str]] = {}
-    for name in lost_objects(state):
+def _look_on_roots(journal: Journal, state: State) -> frozenset[str]:
+    """Look for the objects; returns their names."""
+    wanted, names = dict[int, list[str]](), lost_objects(state)
+    for name in names:
         copies = copies_of(state, state.objects[name])
         assert copies is not None, "it is on the roots of brokers"
         for broker in state.placement_groups[copies.group].replicas:
@@ -93,6 +95,7 @@ def _look_on_roots(journal: Journal, state: State) -> None:
     ]
     if found:
         journal.propose(AddCopies(copies=tuple(found)))
+    return frozenset(names)
 
 
 def _found_on(journal: Journal, state: State, broker: int, names: Iterable[str]) -> Iterator[str]:
@@ -112,11 +115,12 @@ def _found_on(journal: Journal, state: State, broker: int, names: Iterable[str])
             yield name
 
 
-def _give_up(state: State, context: Context) -> Steps[list[GivenUp]]:
+def give_up(state: State, context: Context, looked: frozenset[str]) -> Steps[list[GivenUp]]:
+    """Give up the records of those of some objects that no broker is known to have."""
     how = Rewriting(
         name="give up", activity="giving up records of", open_spool=open_spool, on_waiting=raise_failure, are_lost=True
     )
-    names = frozenset(lost_objects(state))
+    names = looked.intersection(lost_objects(state))
     stretches = yield from _stretches(state, names)
     after, done = yield from rewrite(state, context, stretches, how)
     return [

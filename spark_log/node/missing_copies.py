@@ -28,6 +28,8 @@ class Copied:
     bytes: int = 0
     failed: set[int] = field(default_factory=set)
     """Placement groups of objects that could not be copied."""
+    denied: set[str] = field(default_factory=set)
+    """Those of which a copy may be on a root to which this process has no access."""
     bad: list[Copy] = field(default_factory=list)
     """Bad copies that were met, and recorded as missing."""
     problems: list[str] = field(default_factory=list)
@@ -126,6 +128,7 @@ def record_copies(journal: Journal, broker: int, epoch: int, results: Iterable[C
         made.update(one.done)
         bad.update(dict.fromkeys(one.bad))
         done.failed |= one.failed
+        done.denied |= one.denied
         done.problems += one.problems
         done.left = done.left or one.stopped
     if made:

@@ -6,6 +6,7 @@ Roots may hang, so each is searched in a separate thread, which no round waits f
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from itertools import islice
 
 from spark_log.errors import SparkLogError
@@ -31,8 +32,8 @@ logger = logging.getLogger("spark_log")
 class ObjectSearch:
     """Searches for the objects of one log.  Not thread-safe."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal, self._clock = journal, journal.context.clock
+    def __init__(self, journal: Journal, names_max: int = NAMES_MAX) -> None:
+        self._journal, self._clock, self._names_max = journal, journal.context.clock, names_max
         self._tasks: dict[int, tuple[int, Task[int]]] = {}
         """By broker: its epoch, and the search that is under way."""
         self._looked: dict[tuple[str, int], tuple[int, int]] = {}
@@ -73,16 +74,21 @@ class ObjectSearch:
     def _search(self, state: State, keys: set[int], broker: int, epoch: int) -> int:
         now_ms = self._clock.monotonic_ms()
         found = list[Copy]()
-        for name, row in islice(rows_with_copies(state.objects, keys), NAMES_MAX):
-            looked_ms, under = self._looked.get((name, broker), (0, -1))
-            is_due = under != epoch or now_ms - looked_ms >= AGAIN_MS
-            if is_due and _may_have(state, broker, name, row):
-                self._looked[name, broker] = now_ms, epoch
-                if self._has_good(broker, name, row):
-                    found.append(Copy(name, broker, epoch))
+        for name, row in islice(self._due(state, keys, broker, epoch), self._names_max):
+            self._looked[name, broker] = now_ms, epoch
+            if self._has_good(broker, name, row):
+                found.append(Copy(name, broker, epoch))
         if found:
             self._journal.propose(AddCopies(copies=tuple(found)))
         return len(found)
+
+    def _due(self, state: State, keys: set[int], broker: int, epoch: int) -> Iterator[tuple[str, ObjectRow]]:
+        """The objects that a broker may have; those for which it was not looked for long."""
+        for name, row in rows_with_copies(state.objects, keys):
+            looked_ms, under = self._looked.get((name, broker), (0, -1))
+            is_due = under != epoch or self._clock.monotonic_ms() - looked_ms >= AGAIN_MS
+            if is_due and _may_have(state, broker, name, row):
+                yield name, row
 
     def _has_good(self, broker: int, name: str, row: ObjectRow) -> bool:
         try:

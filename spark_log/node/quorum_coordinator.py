@@ -589,6 +589,7 @@ class QuorumCoordinator:
 
     async def _confirm_often(self) -> None:
         while True:
+            self._log.forget_held(self.clock.monotonic_ms() / 1000)
             if self.leading:
                 began_s = self._host.monotonic_s()
                 try:

@@ -13,6 +13,7 @@ belongs to a quorum that was given up.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_log.clock import Clock
@@ -154,9 +155,15 @@ def restore_log(
     directory:  as for `adopt_log`.
     founding:   a random id for the quorum.
     source:     a directory of a lost node that can still be read; None: the newest copy on the storage.
-    Raises InvalidRequest if the directory cannot be used, NoLog if there is no copy, CorruptObject.
+    Raises InvalidRequest if the directory cannot be used, InconsistentClusterId for one of another log, NoLog if there
+    is no copy, CorruptObject.
     """
     restored, form = check_restore(store, directory, voters)
+    if source is not None and source.meta.cluster_id != form.cluster_id:
+        raise InconsistentClusterId(
+            f"{store.url} has the log {form.cluster_id}, and {key_text(source.meta.key)} has the metadata of the log "
+            f"{source.meta.cluster_id}, with which upkeep would delete all records: give a directory of this log"
+        )
     if restored.snapshot == EMPTY:
         content = _copy_of(store) if source is None else stored_content(source, source.disk.load())
         content = content._replace(founding=founding)
@@ -181,6 +188,18 @@ def check_restore(store: ObjectStore, directory: DataDirectory, voters: Voters) 
     elif stored_content(directory, restored).founding != form.founding:
         raise InvalidRequest(f"{key_text(directory.meta.key)} belongs to a quorum that was replaced: format it again")
     return restored, form
+
+
+def former_addresses(store: ObjectStore, form: Format) -> list[str]:
+    """Where nodes of the former quorum were for clients.
+
+    `meta/format` names those of an adoption, or the first leader alone; so the leader of the newest copy is among them.
+    """
+    found = parse_target(form.quorum).addresses
+    with suppress(CorruptObject):
+        newest = newest_snapshot(store)
+        found += () if newest is None else (newest.state.coordinator.address,)
+    return [one for one in dict.fromkeys(found) if one]
 
 
 def _copy_of(store: ObjectStore) -> Content:

@@ -110,8 +110,16 @@ class QuorumState:
             if state is not None:
                 self._held.pop(version, None)
                 self._held[version] = (state, now_s + HELD_S)
-            newest = list(self._held.items())[-HELD_MAX:]
-            self._held = {one: (kept, until_s) for one, (kept, until_s) in newest if until_s > now_s}
+            self._forget_held(now_s)
+
+    def forget_held(self, now_s: float) -> None:
+        """Let go of those whose hour is over.  To be called now and then: a node may hear of no query any more."""
+        with self._holding:
+            self._forget_held(now_s)
+
+    def _forget_held(self, now_s: float) -> None:
+        newest = list(self._held.items())[-HELD_MAX:]
+        self._held = {one: (kept, until_s) for one, (kept, until_s) in newest if until_s > now_s}
 
     def snapshot(self) -> Iterable[bytes]:
         state = self.final

@@ -45,8 +45,8 @@ def put_snapshot(store: ObjectStore, content: Content, unique: str) -> str:
     store.put(name, (data,))
     if store.get(name) != data:
         raise CorruptObject(f"{store.url}/{name} cannot be read back as it was written")
-    names = store.list(SNAPSHOTS)
-    store.delete(names[: names.index(name) + 1][:-KEPT])
+    older = [one for one in store.list(SNAPSHOTS) if one <= name]  # not ours, if a later leader has deleted it
+    store.delete(older[:-KEPT])
     return name
 
 
@@ -108,6 +108,8 @@ class RootSnapshots:
                 self.look()
             except SparkLogError as error:
                 logger.warning("no snapshot was written to %s: %s", self._store.url, error)
+            except Exception:  # nobody else would write them
+                logger.exception("no snapshot was written to %s", self._store.url)
 
     def look(self) -> None:
         """Write a snapshot, if it is due."""

@@ -163,15 +163,21 @@ class FaultyStore(Wrapper):
         self._left -= len(data)
 
 
+def _concerns(says: str, order: str, key: str) -> bool:
+    """Whether a file has this order for a name."""
+    verb, _, prefix = says.partition(" ")
+    return verb == order and key.startswith(prefix)
+
+
 class ControlledStore(Wrapper):
     """Disturbs another store, in any process: before each request it obeys the order in a file.
 
     hang: the request does not return while the file says so, as on a hung disk or mount.
-    hang PREFIX: the same for the names with this prefix only; the others may be in a cache.
     fail: the request fails with an unknown outcome.
     full: a write finds no space.
     keyless: the process has no credentials.
     denied: it has some, which the storage refuses.
+    hang PREFIX, denied PREFIX: the same for the names with this prefix only.
     slow SECONDS: a write takes this much longer.
     Any other text, or no file: the request is passed on.
     """
@@ -187,13 +193,13 @@ class ControlledStore(Wrapper):
             return ""
 
     def _pass(self, key: str, *, writes: bool = False) -> None:
-        while (says := self._says()) == "hang" or (says.startswith("hang ") and key.startswith(says[5:])):
+        while _concerns(says := self._says(), "hang", key):
             time.sleep(0.02)
         if says == "fail":
             raise StorageUnavailable(f"{key}: the storage fails")
         if says == "keyless":
             raise NoCredentials(f"{key}: no credentials")
-        if says == "denied":
+        if _concerns(says, "denied", key):
             raise AccessDenied(f"{key}: access denied")
         if writes and says == "full":
             raise NoSpace(f"{key}: no space left; free some space")

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import spark_log
+from spark_log.cli.quorum_founding import what_it_does
 from spark_log.journal.log_format import parse_format
 from spark_log.journal.object_names import FORMAT_KEY
+from spark_log.net.messages import Health
 from spark_log.node.quorum_state import Content
 from spark_log.node.root_snapshots import put_snapshot
 from spark_log.quorum.messages import Entry, Kind, Position
@@ -98,6 +101,13 @@ def test_damage_is_shown_behind_what_is_whole(pylog: Pylog, directory: Path) -> 
     assert "0000000001.log is damaged at position 0, and a unit follows" in pylog.refused(*verify)
     log.rename(directory / "0000000002.log")
     assert "damaged at position 0" in pylog.refused("metadata", "dump", str(directory))
+
+
+def test_a_node_that_follows_shows_that_its_quorum_is_not_lost() -> None:
+    """The one that leads may have another address than those that are known."""
+    node = Health(cluster_id="c", leading=False, epoch=2, version=3)
+    assert what_it_does(node, "c") == "follows a leader" and what_it_does(replace(node, leading=True), "c") == "leads"
+    assert what_it_does(node, "another") == what_it_does(replace(node, healthy=False), "c") == ""
 
 
 def test_a_directory_adopts_a_log_or_restores_it(tmp_path: Path) -> None:

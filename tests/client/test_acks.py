@@ -298,7 +298,7 @@ def test_nothing_is_given_up_while_it_is_copied(
     assert log.read("u").num_rows == 9
 
 
-@pytest.mark.parametrize("order", ["keyless", "denied"])
+@pytest.mark.parametrize("order", ["keyless", "denied", "denied data/"])
 def test_a_process_without_access_gives_nothing_up(log: spark_log.Log, roots: ControlledRoots, order: str) -> None:
     """Another one, which has access, copies it."""
     log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})

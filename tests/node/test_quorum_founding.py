@@ -20,7 +20,14 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import parse_format
 from spark_log.journal.object_names import FORMAT_KEY, SNAPSHOTS
 from spark_log.node.move import cancel_move
-from spark_log.node.quorum_founding import Founded, adopt_log, end_adoption, restore_log, stored_content
+from spark_log.node.quorum_founding import (
+    Founded,
+    adopt_log,
+    end_adoption,
+    former_addresses,
+    restore_log,
+    stored_content,
+)
 from spark_log.node.quorum_root import QuorumRoot
 from spark_log.node.quorum_state import Content
 from spark_log.node.root_snapshots import RootSnapshots, newest_snapshot, put_snapshot
@@ -378,6 +385,37 @@ def test_a_quorum_is_restored_from_the_disk_of_a_node(store: ObjectStore, tmp_pa
     asyncio.run(scenario())
 
 
+def test_a_quorum_is_not_restored_from_the_disk_of_another_log(store: ObjectStore, tmp_path: Path) -> None:
+    """Upkeep would delete all records that its metadata does not name."""
+    adopt(store, lost := Nodes(tmp_path, cluster_id(store), 1))
+    form = parse_format(store.get(FORMAT_KEY), store.url).of_quorum(URL, "id")
+    store.put(FORMAT_KEY, (form.encode(),))
+    with spark_log.connect(tmp_path / "other" / "log", create=True) as log:
+        other = open_store(log.url)
+    adopt(other, foreign := Nodes(tmp_path / "other", cluster_id(other), 1))
+    with foreign.open() as source, pytest.raises(InconsistentClusterId, match="1@a1 has the metadata of the log"):
+        restore(store, new := Nodes(tmp_path, cluster_id(store), 1, "b"), source)
+    assert parse_format(store.get(FORMAT_KEY), store.url).founding == "id"
+    with lost.open() as source:
+        assert restore(store, new, source).version == stored_version(source)
+
+
+def stored_version(directory: DataDirectory) -> int:
+    return stored_content(directory, directory.disk.load()).state.version
+
+
+def test_nodes_of_a_lost_quorum_are_looked_for_at_their_addresses(store: ObjectStore, tmp_path: Path) -> None:
+    """The first leader may be the node that is lost: the one that leads now has written the newest copy."""
+    state = spark_log.connect(tmp_path / "log").journal.state
+    form = parse_format(store.get(FORMAT_KEY), store.url).of_quorum("pylog://a:9550", "")
+    assert former_addresses(store, form) == ["a:9550"]
+    held = dataclasses.replace(state, coordinator=state.coordinator._replace(epoch=1, address="b:9550"))
+    name = put_snapshot(store, Content(held), "u")
+    assert former_addresses(store, form) == ["a:9550", "b:9550"]
+    store.put(name, (b"x",))
+    assert former_addresses(store, form) == ["a:9550"]
+
+
 def test_copies_that_are_damaged_are_not_used(store: ObjectStore, tmp_path: Path) -> None:
     """An older one is; two are kept."""
     state = spark_log.connect(tmp_path / "log").journal.state
@@ -437,3 +475,14 @@ def test_copies_are_made_now_and_then(store: ObjectStore, tmp_path: Path) -> Non
     assert copied() == ["5", "6"] and "pylog_quorum_copy_age_seconds 0.0" in copies.metric()
     content[0], ours[0] = Content(dataclasses.replace(state, version=7)), False
     assert copied() == ["5", "6"]
+
+
+def test_a_leader_whose_copy_is_gone_meanwhile_continues(store: ObjectStore, tmp_path: Path) -> None:
+    """A later leader has deleted it as an older one."""
+    state = spark_log.connect(tmp_path / "log").journal.state
+
+    class Gone(LocalStore):
+        def list(self, prefix: str) -> list[str]:
+            return []
+
+    put_snapshot(Gone(str(tmp_path / "log")), Content(state), "u")

@@ -93,7 +93,9 @@ def test_a_version_that_a_query_reads_is_kept() -> None:
     assert node.state.state_at(first.version) is None
     node.apply(STATES_MAX)
     assert node.state.state_at(newest) is not None
-    node.state.hold(newest + 1, HELD_S + 2)
+    node.state.forget_held(HELD_S)
+    assert node.state.state_at(newest) is not None
+    node.state.forget_held(HELD_S + 2)
     assert node.state.state_at(newest) is None
 
 

@@ -13,6 +13,7 @@ from spark_log import Log
 from spark_log.journal.journal import Journal
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
+from spark_log.metadata.replicas import epoch_of
 from spark_log.model import ACKS_LEADER
 from spark_log.node import copy_to_broker
 from spark_log.node.checked_copies import BadCopy, check_copy
@@ -20,6 +21,7 @@ from spark_log.node.copy_threads import LATE_MS, CopyThreads
 from spark_log.node.copy_throttle import pace_of
 from spark_log.node.hung_threads import HUNG_MAX
 from spark_log.node.missing_copies import copies_wanted
+from spark_log.node.object_search import ObjectSearch
 from spark_log.node.replicator import Replicator
 from spark_log.store.local import LocalStore
 from spark_log.testing.broker_roots import ControlledRoots
@@ -123,6 +125,17 @@ def test_an_object_without_a_good_copy_is_named_and_found_again(log: Log, tmp_pa
     replicator = Replicator(log)
     assert (replicator.round().found, replicator.round().unrecoverable) == (1, ())
     assert brokers_of(log.journal.refresh(), name) == (0, 1, 2)
+
+
+def test_each_object_without_a_copy_is_searched_for(log: Log, tmp_path: Path) -> None:
+    """Not always the same ones, if there are more than a search looks for."""
+    names = [put(log, [1]), put(log, [1])]
+    folder, epoch = folder_of(log, tmp_path, 1), epoch_of(log.journal.state, 1) or 0
+    (folder / names[0]).unlink()
+    log.journal.propose(RemoveCopies(copies=tuple(Copy(name, 1, epoch) for name in names)))
+    search = ObjectSearch(log.journal, names_max=1)
+    assert [search.round(log.journal.refresh()) for _ in range(2)] == [0, 1]
+    assert [brokers_of(log.journal.refresh(), name) for name in names] == [(), (1,)]
 
 
 def test_a_swapped_source_is_not_recorded_as_damaged(log: Log, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
 from spark_log.metadata.replicas import epoch_of
 from spark_log.node.health_findings import broker_findings
-from spark_log.node.lost_records import GivenUp, give_up_lost
+from spark_log.node.lost_records import GivenUp, give_up, give_up_lost
 from spark_log.node.verify import verify
 from spark_log.node.verify_copies import CopyRepair, repair_copies
 from spark_log.testing.broker_roots import register_broker
@@ -108,6 +108,15 @@ def test_nothing_is_given_up_that_a_root_may_have(log: Log, tmp_path: Path) -> N
     away.rename(tmp_path / "broker-2")
     assert give_up_lost(log) == [] and brokers_of(log.journal.refresh(), name) == (1,), "it was there after all"
     assert log.read("t").num_rows == 4
+
+
+def test_what_is_lost_after_the_look_is_not_given_up(log: Log, tmp_path: Path) -> None:
+    """Another process may record a copy as missing meanwhile: nobody has looked for that object."""
+    put(log, [1], 4)
+    lose(log, tmp_path, 1)
+    journal = log.journal
+    assert journal.run(give_up(journal.refresh(), journal.context, frozenset())) == []
+    assert give_up_lost(log) == [GivenUp("t", 0, 0, 4)]
 
 
 def test_records_in_a_slice_index_are_given_up(log: Log, tmp_path: Path) -> None:

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
+from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
 
 import spark_log
-from jobs.mirror_kafka import KafkaTopic, carried, explained, left, parse_args, read_positions, seed_groups
+from jobs.mirror_kafka import (
+    KafkaTopic,
+    carried,
+    check_names,
+    explained,
+    left,
+    parse_args,
+    prepare,
+    prepare_dead_letters,
+    read_positions,
+    seed_groups,
+)
 from spark_log import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import Copied, Copy, MirrorMap, entry_rows
-from spark_log.errors import InvalidRequest
+from spark_log.errors import InvalidRecord, InvalidRequest
+from spark_log.segment.schema import HEADERS, TIMESTAMP
 
+NOON = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
 ORDERS = [TopicPartition("orders", number) for number in (0, 1)]
 
 
@@ -85,6 +104,97 @@ def test_a_group_that_went_on_here_is_left_alone(log: spark_log.Log, offsets: Mi
     log.admin.alter_consumer_group_offsets("g", {ORDERS[0]: OffsetAndMetadata(9)})
     assert seed_groups(log, offsets, {"orders": source(20, 0)}, {"g": {ORDERS[0]: 7}})
     assert log.admin.list_consumer_group_offsets("g")[ORDERS[0]].offset == 9
+
+
+def of_kafka(*values: bytes | None, first: int = 0) -> pa.RecordBatch:
+    """Records of `orders`-0, as Spark's Kafka source has them."""
+    count = len(values)
+    return pa.record_batch(
+        {
+            "topic": ["orders"] * count,
+            "partition": pa.array([0] * count, pa.int32()),
+            "offset": pa.array(range(first, first + count), pa.int64()),
+            "key": pa.array([b"k"] * count),
+            "value": pa.array(values, pa.binary()),
+            "timestamp": pa.array([NOON] * count, TIMESTAMP),
+            "headers": pa.nulls(count, HEADERS),
+        }
+    )
+
+
+GOOD, BAD = (
+    (b'{"id": 1, "at": "2026-01-31T10:00:00Z"}', None, b'{"id": 2}'),
+    (b"{", b'{"at": null}', b'{"id": 1, "x": 2}'),
+)
+
+
+def typed_copy(log: spark_log.Log, **more: Any) -> TypedCopy:
+    log.admin.create_topics([NewTopic("orders", 1, schema="id BIGINT NOT NULL, at TIMESTAMP")])
+    copy = Copy("orders", log.journal.refresh().names["orders"], "there", "map")
+    return TypedCopy(copy, log.admin.describe_schema("orders")[-1], **more)
+
+
+def test_json_becomes_the_columns_of_a_schema(classic: SparkSession, log: spark_log.Log) -> None:
+    """A record that does not fit is a dead letter with its place in Kafka, and a gap in the map; all in one commit."""
+    spark_log.register(classic)
+    typed = typed_copy(log, dead_letters="bad")
+    MirrorMap(log, "map").create()
+    prepare_dead_letters(log, "bad")
+    records = pa.Table.from_batches([of_kafka(GOOD[0], BAD[0], GOOD[1], BAD[1], GOOD[2], BAD[2], first=7)])
+    frame = (
+        classic.createDataFrame(records)
+        .coalesce(1)
+        .mapInArrow(partial(with_typed_map, typed), spark_columns_of(typed.schema))
+    )
+    version = log.journal.refresh().version
+    frame.write.format("pylog").mode("append").option("topic", "orders").option("pylog.beside", True).save(log.url)
+
+    assert log.journal.refresh().version == version + 1
+    rows = log.read("orders", value_format="struct", columns=["value", "timestamp", "key"]).to_pylist()
+    at = datetime.datetime(2026, 1, 31, 10, tzinfo=datetime.timezone.utc)
+    assert [row["value"] for row in rows] == [{"id": 1, "at": at}, None, {"id": 2, "at": None}]
+    assert {(row["timestamp"], row["key"]) for row in rows} == {(NOON, b"k")}
+    letters = log.read("bad", columns=["value", "headers"]).to_pylist()
+    assert [row["value"] for row in letters] == list(BAD)
+    headers = [{one["key"]: one["value"] for one in row["headers"]} for row in letters]
+    assert [one["pylog.offset"] for one in headers] == [b"8", b"10", b"12"]
+    assert [b"is not JSON" in headers[0]["pylog.error"], b"is null" in headers[1]["pylog.error"]] == [True, True]
+    mirror = MirrorMap(log, "map")
+    mirror.check(["orders"])
+    assert mirror.copied() == {ORDERS[0]: Copied(3, 13, "there")}
+    asked = [(ORDERS[0], offset) for offset in (7, 8, 9, 10, 11, 12)]
+    assert list(mirror.translate(asked).values()) == [0, 1, 1, 2, 2, 3]
+
+
+def test_a_record_that_does_not_fit_stops_the_job(log: spark_log.Log) -> None:
+    """With its offset in Kafka, and what to do; --drop-fields leaves out what the schema lacks."""
+    typed = typed_copy(log)
+    with pytest.raises(
+        InvalidRecord, match=r"orders-0 at offset 8 in Kafka: the value is not JSON .*--bad-records TOPIC"
+    ):
+        list(with_typed_map(typed, [of_kafka(GOOD[0], BAD[0], first=7)]))
+    rows, entries = with_typed_map(typed._replace(drop_fields=True), [of_kafka(BAD[2])])
+    assert rows.column("value").to_pylist() == [{"id": 1, "at": None}]
+    assert entries.column("pylog.topic").to_pylist() == ["map"]
+
+
+def test_names_of_schemas_and_dead_letters_are_checked() -> None:
+    """Before anything is created."""
+    given = ["--bootstrap-servers", "b:1", "--url", "u", "--checkpoint", "c", "--topics", "orders"]
+    for more, said in (
+        (["--schema", "other=id INT"], "--schema other=…: 'other' is not one of the topics to copy"),
+        (["--bad-records", "orders"], "--bad-records: 'orders' is one of the topics to copy"),
+    ):
+        with pytest.raises(InvalidRequest, match=said):
+            check_names(parse_args([*given, *more]), ["orders"])
+
+
+def test_schemas_are_set_and_evolve(log: spark_log.Log, tmp_path: Path) -> None:
+    """From DDL, or a file."""
+    prepare(log, {"orders": source(1)}, {"orders": "id INT"})
+    (tmp_path / "orders.ddl").write_text("id BIGINT, note STRING")
+    prepare(log, {"orders": source(1)}, {"orders": str(tmp_path / "orders.ddl")})
+    assert [one.columns.names for one in log.admin.describe_schema("orders")] == [["id"], ["id", "note"]]
 
 
 @pytest.mark.parametrize(

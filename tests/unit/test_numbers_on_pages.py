@@ -156,9 +156,7 @@ NUMBERS = {
         f"| `maxBytesPerPartition` | B S | `{constant(OPTIONS, 'DEFAULT_BYTES_PER_PARTITION') >> 20}m` |",
     ],
     "docs/clients.md": [
-        {1000: "within a second after its timeout"}[
-            constant("spark_log/client/consuming/consumer.py", "READ_GRACE_MS")
-        ],
+        {1000: "within a second of its timeout"}[constant("spark_log/client/consuming/consumer.py", "READ_GRACE_MS")],
         f"At most {WORDS[constant('spark_log/store/bounded_waits.py', 'CALLS_MAX')]} such reads are under way",
         f"of {constant('spark_log/groups/offset_deletion.py', 'METADATA_BYTES_MAX'):,} bytes at most as in Kafka",
         f"`transaction.max.timeout.ms` ({config('transaction.max.timeout.ms') // 60_000} minutes, as in Kafka)",
@@ -320,8 +318,8 @@ def test_refused_settings_of_clients_are_on_the_page() -> None:
     """Each setting with one value that the page names is refused with another, and the reasons of the page are the
     code's.
     """
-    paragraph = next(part for part in prose(ROOT / "docs/clients.md").split("\n\n") if part.startswith("**Settings.**"))
-    named = re.findall(r"`(\w+)=([^`]+)`", paragraph)
+    settings = prose(ROOT / "docs/clients.md").split("**Settings.**")[1].split("With `fetch_min_bytes`")[0]
+    named = re.findall(r"`(\w+)=([^`]+)`", settings)
     assert len(named) >= 5
     for name, value in named:
         table = clients.CONSUMER if name in clients.CONSUMER else clients.PRODUCER

@@ -354,7 +354,7 @@ ALL = (*READING, *WRITING, *SHARED)
 
 SPARKS = ("paths", "checkpointLocation", "queryName")
 """Options that Spark sets."""
-INTERNAL = ("pylog.txnFromQuery", "pylog.queryId", "pylog.checkpoint")
+INTERNAL = ("pylog.txnFromQuery", "pylog.queryId", "pylog.checkpoint", "pylog.beside")
 """Set by `spark_log.sink`: the application is the streaming query, running or named; and its checkpoint."""
 
 SPELLING = {name.lower(): name for name in (*(option.name for option in ALL), *SPARKS, *INTERNAL)}

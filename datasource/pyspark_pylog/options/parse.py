@@ -147,6 +147,8 @@ class WriteOptions:
     key_column: str
     """The column with the key, if the user names it; as `timestamp_column`."""
     timestamp_column: str
+    beside: bool
+    """The frame has rows for other topics beside its typed ones (`sink/beside.py`)."""
     notes: tuple[str, ...]
     """Warnings about options without effect, to be logged once."""
 
@@ -402,6 +404,7 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
         value_columns=_names(options, "value.columns"),
         key_column=_name(options, "key.column") or "",
         timestamp_column=_name(options, "timestamp.column") or "",
+        beside=flag(options, "pylog.beside", False),
         notes=(*notes, *_write_notes(options)),
     )
 

@@ -31,6 +31,7 @@ from pyspark_pylog.options.values import Options
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.sink.bad_records import Topics, letters, refusal, sift
+from pyspark_pylog.sink.beside import split, typed_part
 from pyspark_pylog.sink.exactly_once import commit_sink_batch, commit_stream_batch, commit_version
 from pyspark_pylog.sink.typed_frame import (
     TypedFrame,
@@ -128,7 +129,7 @@ def _begin(options: WriteOptions, schema: StructType) -> Begun:
     if options.topic is None:
         return Begun(options, columns, typed, log, specs_of(state), targets)
     known = [name for name in (options.topic, options.dead_letters) if name is not None]
-    specs = {name: topic_spec(state, name) for name in known}
+    specs = dict(specs_of(state)) if options.beside else {name: topic_spec(state, name) for name in known}
     if typed is not None:
         specs[options.topic] = specs[options.topic]._replace(schema=typed.schema)
     return Begun(options, columns, typed, log, specs, targets)
@@ -154,7 +155,7 @@ def _checked_data(options: WriteOptions, schema: StructType) -> tuple[tuple[str,
     except NoLog:
         written_columns(schema, options.topic)
         raise
-    return (), typed_frame(journal, schema, options), journal
+    return (), typed_frame(journal, typed_part(schema) if options.beside else schema, options), journal
 
 
 def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
@@ -197,7 +198,7 @@ def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader)
     for batch in batches:
         for piece in _pieces(begun, batch, clock.now_ms()):
             now_ms = clock.now_ms()
-            good, bad = sift(piece, all_to, topics, now_ms)
+            good, bad = sift(piece, all_to if piece.topics is None else None, topics, now_ms)
             read += piece.rows.records.num_rows
             if bad is not None:
                 if options.dead_letters is None:
@@ -210,9 +211,14 @@ def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader)
 
 
 def _pieces(begun: Begun, batch: pa.RecordBatch, now_ms: int) -> Iterator[BatchPiece]:
-    if begun.typed is not None:
-        return typed_pieces(begun.typed, batch, now_ms)
-    return pieces(begun.columns, batch, now_ms)
+    if begun.typed is None:
+        yield from pieces(begun.columns, batch, now_ms)
+    elif begun.options.beside:
+        typed, others = split(batch)
+        yield from typed_pieces(begun.typed, typed, now_ms)
+        yield from pieces(others.schema.names, others, now_ms)
+    else:
+        yield from typed_pieces(begun.typed, batch, now_ms)
 
 
 class LogWriter(DataSourceArrowWriter):

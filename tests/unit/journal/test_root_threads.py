@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
+import weakref
 
 import pytest
 
 from spark_log.errors import StorageUnavailable
 from spark_log.journal.root_threads import BUCKET_HUNG_MS, HUNG_MS, THREADS_MAX, RootThreads
 from spark_log.testing.clocks import ManualClock
+from spark_log.threads import IDLE_S
 
 WAIT_S = 10
 
@@ -24,6 +27,23 @@ def done_by(threads: RootThreads, broker: int) -> int:
 def test_threads_are_used_again() -> None:
     threads = RootThreads(ManualClock())
     assert len({done_by(threads, 1) for _ in range(200)}) < 20
+
+
+def test_a_thread_without_a_job_keeps_nothing_of_the_last_one() -> None:
+    """It waits for some seconds, and a job may have the bytes of a put."""
+
+    class Data:
+        def use(self) -> None:
+            """The job."""
+
+    data = Data()
+    kept, threads = weakref.ref(data), RootThreads(ManualClock())
+    threads.start((1, "d"), data.use)
+    del data
+    ends_s = time.monotonic() + IDLE_S / 2
+    while kept() is not None and time.monotonic() < ends_s:
+        time.sleep(0.001)
+    assert kept() is None
 
 
 def test_a_root_whose_threads_all_hang_fails_immediately() -> None:
