@@ -55,10 +55,10 @@ def copy_checked(
     pace: Pace,
     moved: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Write an object with the bytes of a good copy, whatever is there under its name.
+    """Copy an object to another root, if the source's copy is good.  Replaces whatever the target has under its name.
 
-    moved:  called with what happens next: "read", "wait" for the throttle, or "write".
-    Raises BadCopy, and SourceFailed if the source cannot be read; the target's errors as they are.
+    moved:  called with the next step: "read", "wait" for the throttle, or "write".
+    Raises BadCopy if the source's copy is bad, SourceFailed if the source cannot be read, and the errors of the target.
     """
 
     def ranges() -> Iterator[bytes]:

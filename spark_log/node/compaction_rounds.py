@@ -98,12 +98,12 @@ def compact(
     ends_passes: bool = True,
     only: Container[TopicKey] | None = None,
 ) -> Steps[CompactionTally]:
-    """Clean partitions that are due, those with the highest dirty ratio first, until about `clean_bytes` were read.
+    """Clean the partitions that are due, by descending dirty ratio, until about `clean_bytes` were read.
 
     on_failure:   called for a partition that cannot be cleaned; if it returns, the others are cleaned.
-    memory:       of the earlier rounds of this process.
-    ends_passes:  no pass is left for the next round when `clean_bytes` were read.
-    only:         no other partitions than these; None: all.
+    memory:       the results of earlier rounds of this process.
+    ends_passes:  finish a pass that has begun, even beyond `clean_bytes`.  If False, the next round continues it.
+    only:         clean only these partitions; None: all.
     """
     work = _Work(context, open_spool, on_failure, progress, memory or RoundMemory())
     due = yield from find_dirty_parts(state, context.clock.now_ms(), on_failure, work.memory, only)

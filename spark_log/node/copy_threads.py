@@ -28,10 +28,10 @@ class Copier(Protocol):
     """Copies to brokers what they lack."""
 
     def copy(self, state: State, brokers: Sequence[int], limit_ms: int) -> dict[int, Copied]:
-        """Copy for about so long; the results by broker.  Failures of roots are logged.
+        """Copy to brokers for about `limit_ms`.  Returns the results by broker; failures of roots are logged.
 
-        state:    the newest one.
-        brokers:  those that lack something in it.
+        state:    the newest state.
+        brokers:  the brokers that lack objects in this state.
         """
 
 

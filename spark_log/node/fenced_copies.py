@@ -94,11 +94,14 @@ class FencedCopies:
         return sum(one.objects for one in done), sum(one.bytes for one in done)
 
     def have_failed(self, state: State, commit: PendingCommit, over_ms: float) -> bool:
-        """Whether several attempts to copy what no active broker has of a pending commit failed.  It is given up.
+        """Whether a pending commit can be given up: several attempts to copy its objects from fenced brokers have
+        failed.
 
-        A copy that is under way may succeed: the root may have been away for the last one only.
+        Only objects that no active broker has count.  False while a copy is under way, because it may succeed: the root
+        may have been away only for the last attempt.
 
-        over_ms:  when the time for these attempts was over, on the monotonic clock: the last one began later.
+        over_ms:  when the time for these attempts was over, on the monotonic clock.  The last attempt must have begun
+                  later.
         """
         lacking = [(name, broker) for name in commit.objects for broker in _lacking(state, name)]
         mine = set(self._mine(broker for _, broker in lacking))

@@ -102,10 +102,10 @@ def catch_up_broker(journal: Journal, state: State, broker: int, pace: Pace, unt
 def copy_objects(
     journal: Journal, broker: int, epoch: int, wanted: Iterator[WantedCopy], pace: Pace, until_ms: float | None
 ) -> Copied:
-    """Copy some objects to a broker, and record it.
+    """Copy objects to a broker, and record the copies in the log.
 
-    epoch:     of the broker, in the state by which they are wanted.
-    until_ms:  on the monotonic clock; None: until all are copied.
+    epoch:     the broker's epoch in the state from which `wanted` was made.
+    until_ms:  when to stop, on the monotonic clock; None: when all are copied.
     """
     context, done = journal.context, Copied()
     copying = ObjectCopying(journal.roots, broker, pace, context.threads)
@@ -118,10 +118,10 @@ def copy_objects(
 
 
 def record_copies(journal: Journal, broker: int, epoch: int, results: Iterable[CopiedObjects], done: Copied) -> None:
-    """Say in the log which copies were made, and which were found bad.
+    """Record in the log which copies were made, and which copies were found to be bad.
 
-    epoch:  of the broker, in the state by which the copies were made.
-    done:   the results are added to it.
+    epoch:  the broker's epoch in the state by which the copies were made.
+    done:   gets the results in addition to those that it has.
     """
     made, bad = dict[str, int](), dict[Copy, None]()
     for one in results:

@@ -118,7 +118,7 @@ class Replicator:
         self._search = ObjectSearch(log.journal)
 
     def round(self, limit_ms: int = ROUND_MS) -> ReplicationReport:
-        """Copy for about so long, and let replicas join.
+        """Copy for about `limit_ms`, and let replicas join the ISR.
 
         Failures of roots are logged and listed in the report.  Raises the errors of reading the log, and of a
         coordinator that cannot be reached.
