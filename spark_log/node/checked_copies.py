@@ -18,7 +18,7 @@ from spark_log.node.copy_throttle import Pace
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import Index, parse_index
 from spark_log.store.base import Chunks, ObjectStore
-from spark_log.store.object_copies import RANGE_BYTES
+from spark_log.store.copy_object import RANGE_BYTES
 
 
 class BadCopy(SparkLogError):

@@ -20,7 +20,7 @@ logger = logging.getLogger("spark_log")
 DirtyParts = dict[TopicKey, DirtyPart]
 
 
-def plan_compaction(
+def find_dirty_parts(
     state: State,
     now_ms: int,
     on_failure: OnFailure = raise_failure,

@@ -28,8 +28,7 @@ from spark_log.metadata.reassignments import moving
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
 from spark_log.node.broker_upkeep import BrokerUpkeep, BrokerUpkeepReport
-from spark_log.node.compaction_plan import group_parts
-from spark_log.node.compaction_plan import plan_compaction as plan_compaction_steps
+from spark_log.node.compaction_plan import find_dirty_parts, group_parts
 from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.compaction_rounds import compact as compact_steps
 from spark_log.node.copy_throttle import pace_of
@@ -145,7 +144,7 @@ def plan_round(log: Log) -> Plan:
         trims = decide_trim(state, {key: removal.start for key, removal in removals.items()}).records
         trimmed = replay_records(next_version(state, now), trims)
         stretches, _ = yield from plan_merge(trimmed)
-        dirty = yield from plan_compaction_steps(trimmed, now)
+        dirty = yield from find_dirty_parts(trimmed, now)
         names = yield from _find_garbage(state, now)
         return Plan(
             expired_records=sum(removal.records for removal in removals.values()),
@@ -465,7 +464,7 @@ def plan_compaction(log: Log, failures: Failures) -> list[list[TopicKey]]:
     """
 
     def duty(state: State, context: Context) -> Steps[list[list[TopicKey]]]:
-        due = yield from plan_compaction_steps(state, context.clock.now_ms(), failures)
+        due = yield from find_dirty_parts(state, context.clock.now_ms(), failures)
         large, small = group_parts(due, context.limits)
         return [list(group) for group in (*large, *small)]
 

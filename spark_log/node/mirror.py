@@ -55,7 +55,7 @@ from spark_log.metadata.state import PendingCommit, State
 from spark_log.node.lost_commits import lose_in_own_root
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
-from spark_log.store.object_copies import copy_object
+from spark_log.store.copy_object import copy_object
 from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
 from spark_log.text import counted

@@ -19,7 +19,7 @@ from spark_log.model import Slice
 from spark_log.node.rewrite import Progress
 from spark_log.node.verify import Problem, is_whole, resolve, verify
 from spark_log.store.base import ObjectStore
-from spark_log.store.object_copies import copy_object
+from spark_log.store.copy_object import copy_object
 
 Entries = dict[str, list[tuple[TopicKey, Slice | Piece]]]
 """By object, what the state refers to in it."""

@@ -12,7 +12,7 @@ from spark_log.metadata.replica_commands import AddCopies, RemoveCopies
 from spark_log.metadata.replicas import epoch_of, has_active, holders, is_active, keeps, lacked, lacked_objects
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.copy_throttle import Pace
-from spark_log.node.object_copying import CopiedObjects, ObjectCopying, WantedCopy
+from spark_log.node.copy_to_broker import CopiedObjects, ObjectCopying, WantedCopy
 
 OBJECTS_AT_ONCE, BYTES_AT_ONCE = 256, 256 << 20
 """After about so many, a record says that the broker has them."""
@@ -94,7 +94,7 @@ def next_share(wanted: Iterator[WantedCopy], bytes_max: int = BYTES_AT_ONCE) -> 
     return share
 
 
-def copy_to_broker(journal: Journal, state: State, broker: int, pace: Pace, until_ms: int) -> Copied:
+def catch_up_broker(journal: Journal, state: State, broker: int, pace: Pace, until_ms: int) -> Copied:
     """Copy what the broker lacks in a state, until the time is over.  May hang with the broker's root."""
     return copy_objects(journal, broker, epoch_of(state, broker) or 0, copies_wanted(state, broker), pace, until_ms)
 
