@@ -321,14 +321,25 @@ def with_lost(state: State, lost: Iterable[r.LostOffsets], version: int | None =
 
     version:  of their commit; None: of the record that gave them up, after readers saw them.
     """
-    found = state.lost
+    found, at = state.lost, state.version if version is None else version
     for topic_id, number, start, end in lost:
         part, known = state.partitions.get((topic_id, number)), found.get((topic_id, number), ())
-        kept = [one for one in known if part is not None and one.end > part.start]
-        # The range is known already if the root of its hole is lost, too.
-        named = LostRange(start, end, state.version if version is None else version)
-        found = found.set((topic_id, number), tuple(sorted({*kept, named})))
+        if part is None:
+            continue
+        kept = [one for one in known if one.end > part.start]
+        new = [LostRange(*span, at) for span in _unnamed(known, start, end)]
+        found = found.set((topic_id, number), tuple(sorted([*kept, *new])))
     return replace(state, lost=found)
+
+
+def _unnamed(known: Iterable[LostRange], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The parts of a range that are not named yet: the object without records may be lost, too."""
+    for one in known:
+        if start < min(one.start, end):
+            yield start, min(one.start, end)
+        start = max(start, one.end)
+    if start < end:
+        yield start, end
 
 
 def lost_ranges(state: State, key: TopicKey) -> tuple[LostRange, ...]:

@@ -15,7 +15,7 @@ from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_check
 from spark_log.metadata.commands import DeleteTopic, SetConfigs, Start, Trim
 from spark_log.metadata.decide.commits import Committed, decide_commit
 from spark_log.metadata.decide.reassignments import NewReplicas
-from spark_log.metadata.pending import lost_ranges, visible_end
+from spark_log.metadata.pending import lost_ranges, visible_end, with_lost
 from spark_log.metadata.projection import apply, delta, held_of, nothing_held
 from spark_log.metadata.replica_commands import AddPendingCopies, AlterReassignments, LoseCommit, ResetReplicas
 from spark_log.metadata.replicas import deficit, deficits, last_copies
@@ -389,6 +389,18 @@ def test_offsets_are_lost_once(log: PendingHistory) -> None:
         log.back(1)
     assert [(one.start, one.end) for one in lost_ranges(log.state, ("u", 0))] == [(1, 2)]
     assert not log.state.pending
+
+
+def test_offsets_that_are_given_up_again_are_counted_once(log: PendingHistory) -> None:
+    """With other records: the object without records was lost with them."""
+    for _ in range(9):
+        log.commit_record(log.upload_to(None, ("t", 0)))
+    state = with_lost(log.state, [r.LostOffsets("t", 0, 2, 4), r.LostOffsets("t", 0, 6, 7)], 5)
+    for _ in range(2):
+        state = with_lost(state, [r.LostOffsets("t", 0, 1, 9), r.LostOffsets("another", 0, 0, 1)])
+        found = [(one.start, one.end, one.version == 5) for one in lost_ranges(state, ("t", 0))]
+        assert found == [(1, 2, False), (2, 4, True), (4, 6, False), (6, 7, True), (7, 9, False)]
+    assert list(state.lost) == [("t", 0)]
 
 
 def test_a_hole_on_new_replicas_moves_back_with_its_partition(log: PendingHistory) -> None:
