@@ -19,10 +19,10 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.replica_state import Copies
 from spark_log.metadata.replicas import copies_of, epoch_of, has_active, is_active, keeps
 from spark_log.metadata.state import PendingCommit, State
-from spark_log.node.broker_copies import Copied, copies_wanted_of_fenced, copy_objects
 from spark_log.node.copy_throttle import Pace
+from spark_log.node.copy_to_broker import WantedCopy
 from spark_log.node.daemon_tasks import Task
-from spark_log.node.object_copying import WantedCopy
+from spark_log.node.missing_copies import Copied, copies_wanted_of_fenced, copy_objects
 from spark_log.node.root_answers import RootAnswers
 from spark_log.settings import cluster_config
 from spark_log.text import counted
@@ -97,11 +97,14 @@ class FencedCopies:
         return sum(one.objects for one in done), sum(one.bytes for one in done)
 
     def have_failed(self, state: State, commit: PendingCommit, over_ms: float) -> bool:
-        """Whether several attempts to copy what no active broker has of a pending commit failed.  It is given up.
+        """Whether a pending commit can be given up: several attempts to copy its objects from fenced brokers have
+        failed.
 
-        A copy that is under way may succeed: the root may have been away for the last one only.
+        Only objects that no active broker has count.  False while a copy is under way, because it may succeed: the root
+        may have been away only for the last attempt.
 
-        over_ms:  when the time for these attempts was over, on the monotonic clock: the last one began later.
+        over_ms:  when the time for these attempts was over, on the monotonic clock.  The last attempt must have begun
+                  later.
         """
         lacking = [(name, broker) for name in commit.objects for broker in _lacking(state, name)]
         if not lacking:  # nobody can copy it, as all replicas are fenced; its partition has others now

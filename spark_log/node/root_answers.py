@@ -29,11 +29,11 @@ class RootAnswers:
         """Broker and epoch of the roots whose last answer was that this process has no access."""
 
     def among(self, brokers: Collection[int], wait_s: float, names: Mapping[int, str] | None = None) -> set[int]:
-        """Those of some brokers whose roots are theirs, and say so within this time.
+        """The brokers whose roots answer within `wait_s`, and are the brokers' roots.
 
-        names:  by broker, an object that is looked at, too: the description may be in a cache while the disk hangs.
+        Broker 0 is always one of them, if it is given: a process that changes the log has just read its root.
 
-        Broker 0 is one of them: a process that changes the log has just read its root.
+        names:  by broker, an object to look at as well: the root's description may be in a cache while the disk hangs.
         """
         clock = self._journal.context.clock
         until_ms = clock.monotonic_ms() + wait_s * 1000
