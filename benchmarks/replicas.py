@@ -35,9 +35,9 @@ import numpy as np
 import pyarrow as pa
 
 import spark_log
-from spark_log.node.broker_copies import copies_wanted
 from spark_log.node.copy_throttle import Pace
-from spark_log.node.object_copying import ObjectCopying
+from spark_log.node.copy_to_broker import ObjectCopying
+from spark_log.node.missing_copies import copies_wanted
 from spark_log.node.replicator import Replicator
 from spark_log.testing.broker_roots import ControlledRoots, register_broker
 

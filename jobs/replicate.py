@@ -34,7 +34,11 @@ from spark_log.cli.units import parse_rate
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.replicas import epoch_of
 from spark_log.metadata.state import State
-from spark_log.node.broker_copies import (
+from spark_log.node.broker_duties import replicate_every, replicate_once
+from spark_log.node.copy_threads import log_problems
+from spark_log.node.copy_throttle import Pace, rate_of
+from spark_log.node.copy_to_broker import CopiedObjects, ObjectCopying, WantedCopy
+from spark_log.node.missing_copies import (
     BYTES_AT_ONCE,
     Copied,
     backlog_bytes,
@@ -42,10 +46,6 @@ from spark_log.node.broker_copies import (
     next_share,
     record_copies,
 )
-from spark_log.node.broker_duties import replicate_every, replicate_once
-from spark_log.node.copy_threads import log_problems
-from spark_log.node.copy_throttle import Pace, rate_of
-from spark_log.node.object_copying import CopiedObjects, ObjectCopying, WantedCopy
 
 SHARES_PER_SLOT = 4
 """Tasks of one round for each one that runs at a time: after a round, the copies are recorded."""

@@ -80,10 +80,13 @@ def journal_of(location: Location, *, create: bool = False) -> Journal:
 
 
 def kept_journal(location: Location, *, create: bool = False, peek: bool = True) -> Journal:
-    """The log's journal, with `newest` at the end of the log; a coordinator is asked once per process where its storage
-    is.
+    """The journal of a log, which this process keeps, with `newest` at the end of the log.
 
-    peek:  False for a read: `state` is at the end of the log too, which takes a second round if there are new records.
+    A coordinator is asked only once per process where its storage is.
+
+    create:  create the log if there is none.
+    peek:    if True, only `newest` is brought to the end of the log, and `state` may be behind.  A read passes False:
+             `state` is brought there too, at the price of a second round of requests if there are new records.
     """
     options = RootOptions.of(dict(location.storage), location.durability).own()
     root = open_store(storage_url(location.url, location.token), options, location.durability).url

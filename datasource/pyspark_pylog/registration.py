@@ -29,11 +29,11 @@ _registering = threading.Lock()
 
 
 def register(spark: SparkSession) -> None:
-    """Add the source to the session, and make the session the active one of this thread.
+    """Add the source `pylog` to a session, and make the session the active one of the calling thread.
 
-    Call it if Spark does not find pylog.  Also call it in each thread that writes with `df.write`, except the one that
-    created the session.  A second call in the same thread changes nothing.  Raises InvalidRequest if Spark's Python has
-    no pylog.
+    Call it if Spark does not find pylog.  Also call it in each thread that writes with `df.write`, except the thread
+    that created the session.  A second call in the same thread changes nothing.
+    Raises InvalidRequest if Spark's Python does not have pylog.
     """
     from pyspark_pylog.data_source import DefaultSource
 

@@ -28,10 +28,11 @@ _agreed: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
 
 def newest_journal(log: PlannedLog, *, peek: bool = False) -> Journal:
-    """The journal with the state at the end of the log.
+    """The journal of a planned log, with the state at the end of the log.
 
-    peek:  for a change: `newest` is at the end, in fewer rounds of requests, and `state` may be behind.
-    Raises InconsistentClusterId for another log, and DataLoss for an older copy of the log.
+    peek:  bring only `newest` there, in fewer rounds of requests; `state` may be behind.  A task that changes the log
+           passes True.
+    Raises InconsistentClusterId if the storage has another log, and DataLoss if it has an older copy of the log.
     """
     key = (log.url, log.token, log.roots)
     journal = KEPT.refreshed(
@@ -51,10 +52,9 @@ def newest_journal(log: PlannedLog, *, peek: bool = False) -> Journal:
 
 
 def journal_since(log: PlannedLog) -> Journal:
-    """The journal with `newest` at any version from `log.version` on.  Sends no request if this process already has
-    one.
+    """The journal of a planned log, with `newest` at `log.version` or a later version.
 
-    Raises as `newest_journal` does.
+    Sends no request if this process already has such a journal.  Raises as `newest_journal`.
     """
     journal = KEPT.get((log.url, log.token, log.roots))
     if journal is None or journal.cluster_id != log.cluster_id or journal.newest.version < log.version:
@@ -63,11 +63,13 @@ def journal_since(log: PlannedLog) -> Journal:
 
 
 def agreed_value(log: PlannedLog, name: str, make: Callable[[Journal], bytes]) -> bytes:
-    """The value under `name` on which all tasks agree.
+    """The value under `name` on which all tasks agree: the value of the first task that claims the name.
 
-    The first claim wins; a process asks once.  `make` gets the journal with the state at the end of the log.  If this
-    process has a journal, the journal is refreshed while the claim is looked up.  An existing claim is returned without
-    waiting for the refresh.
+    A process asks only once.  If it has a journal, the journal is refreshed while the claim is looked up.  A claim that
+    exists is returned without waiting for the refresh.
+
+    make:  makes the value to claim, if there is no claim yet.  It gets the journal, with the state at the end of the
+           log.
     """
     key = (log.cluster_id, name)
     if key not in _agreed:

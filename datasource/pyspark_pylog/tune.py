@@ -36,11 +36,10 @@ SETTINGS = (
 def tune(spark: SparkSession, largest_record: int | None = None) -> dict[str, tuple[str, str]]:
     """Set the Spark settings that help pylog, unless they were set in the session or when Spark started.
 
-    Returns name -> (before, after).
+    Returns name -> (before, after).  A repeated call changes nothing.  `spark.conf.unset(name)` undoes a setting.
 
-    largest_record: an upper bound, in bytes, of the records that the session will write.  With it, Spark limits a batch
-                    by its rows, and no longer computes its bytes after each row.
-    A repeated call changes nothing.  `spark.conf.unset(name)` undoes a setting.
+    largest_record:  an upper bound, in bytes, of the records that the session will write.  Spark then ends a batch
+                     after a number of rows, and need not compute its bytes after each row.
     """
     chosen, changed = spark.conf.getAll, {}
     wanted = SETTINGS if largest_record is None or ROWS in chosen else _limited_by_rows(largest_record)

@@ -45,18 +45,18 @@ def connect(
 
     If a path or bucket has no log yet, a new one is created, unless `create` is false.  A coordinator is a server,
     `pylog serve`, that writes one log for all clients; its address opens that log.  With a coordinator, the process
-    keeps in memory only the metadata of the topics that it uses.  It loads the metadata of all topics when a call needs
-    it, such as any method of `log.admin`.
+    keeps in memory only the metadata of the topics that it uses.  Calls that need all topics, such as any method of
+    `log.admin`, load the metadata of the others.
 
     storage_options:  passed to fsspec: credentials, endpoints.
     token:            authenticates to a coordinator; default: the value of the environment variable PYLOG_TOKEN.
     durability:       on a disk, "disk" syncs files before a write is acknowledged, and "os" leaves that to the
-                      operating system; a bucket ignores it.
+                      operating system.  Ignored for a bucket.
     client_rack:      the rack of this process.  Reads first try the brokers in this rack that have a copy of the
                       records, then the leader.  The setting `client_rack` of a consumer takes precedence.
     Raises NoLog, StoreNotExclusive (the storage has no put-if-absent), UnsupportedVersion, StorageError,
-    CoordinatorNotAvailable, AuthenticationFailed; InvalidRequest for an invalid URL or option, or if
-    `token` is given with a storage URL.
+    CoordinatorNotAvailable, AuthenticationFailed; InvalidRequest for an invalid URL or option, or if `token` is given
+    with a storage URL.
     """
     journal = open_journal(
         url, storage_options, token, create=create, durability=durability, client_rack=client_rack, partial=True
@@ -122,29 +122,29 @@ class Log:
 
         A topic that does not exist is created, if `auto.create.topics.enable` allows it.
 
-        data:  Arrow table, batch or stream, pandas or Polars frame, list of dicts, with `value` and any of `key`,
-               `timestamp`, `headers`, `partition`.  key, value: str (as UTF-8) or bytes.  timestamp: a timestamp, or
-               milliseconds since 1970; None or no column: the current time.  For a topic with a schema: its columns
-               instead of `value`, or a struct of them as `value`.
+        data:  an Arrow table, batch or stream, a pandas or Polars frame, or a list of dicts, with the column `value`
+               and any of `key`, `timestamp`, `headers`, `partition`.  Keys and values are bytes or str (encoded as
+               UTF-8).  A timestamp is a timestamp, or milliseconds since 1970; None or no column: the current time.
+               For a topic with a schema: its columns instead of `value`, or a struct of them as `value`.
         txn_app_id, txn_version:  both or neither.  With them, the log accepts one append per (application, version,
-               topic).  If the version is at or below the last accepted one, the append is skipped with a warning, and
-               the call returns the offsets of the original append of that version, or {} if the log does not know
-               them.  The exception: if the version equals the last accepted one and `data` has a different number of
-               rows, the append raises SequenceConflict.
+               topic).  If the version is at or below the last accepted one, the append is skipped with a warning.  The
+               call then returns the offsets of the original append of that version, or {} if the log does not know
+               them.  But if the version equals the last accepted one and `data` has a different number of rows, the
+               append raises SequenceConflict.
         partitioner:  "default" (murmur2 of the key, as in Kafka), "round-robin", "sticky", or a class "module:Class".
         compression:  "zstd", "lz4" or "none"; used if the topic's `compression.type` is `producer`, its default.
         acks:  "all": the append waits for the in-sync replicas.  A replica that does not answer in about a second is
-               removed from the ISR, and the append succeeds if at least `min.insync.replicas` replicas have stored the
-               records durably.  Then the records are visible.  1: it waits for the leader's copy only; this process
-               makes the others in the background, and readers see the records when all in-sync replicas have them.
-               0 means the same as 1 here, because the call returns the offsets.
-        key_column, timestamp_column, value_columns:  for a topic with a schema: the columns of `data` with the key
-               (default: `key`), with the timestamp (default: `timestamp`), and with the values of the schema's columns
-               (default: all that are not named like a column of a record; one column may be both a key and a value).
+               removed from the ISR.  The append succeeds if at least `min.insync.replicas` replicas have stored the
+               records durably; the records are then visible.  1: it waits for the leader's copy only.  This process
+               makes the other copies in the background, and readers see the records when all in-sync replicas have
+               them.  0: the same as 1, because the call returns the offsets.
+        key_column, timestamp_column, value_columns:  for a topic with a schema: the columns of `data` that have the key
+               (default: `key`), the timestamp (default: `timestamp`), and the values of the schema's columns (default:
+               all columns except those named like a column of a record).  One column may be both a key and a value.
         Raises InvalidRequest for an invalid argument, InvalidRecord and its subclasses for invalid `data`,
-        UnknownTopicOrPartition, CommitUnknown, SequenceConflict; NotEnoughReplicas or LeaderNotAvailable if, for two
-        minutes, too few replicas answer; RequestTimedOut if the records are in the log, but earlier ones with acks=0 or
-        1 keep them from becoming visible.
+        UnknownTopicOrPartition, CommitUnknown, SequenceConflict.  Raises NotEnoughReplicas or LeaderNotAvailable if,
+        for two minutes, too few replicas answer.  Raises RequestTimedOut if the records are in the log, but earlier
+        ones with acks=0 or 1 keep them from becoming visible.
         """
         wanted = acks_of(acks)
         identity = txn_identity_if_given(txn_app_id, txn_version, topic)
@@ -178,18 +178,18 @@ class Log:
     ) -> pa.RecordBatchReader:
         """Records between two positions as a stream of Arrow batches, partition by partition, in offset order.
 
-        start, end:  positions (an offset, "latest-100", "now-10m", "@2026-01-31T10:00Z", …); the record at `end` is
-                     not included.
-        columns:     any of topic, partition, offset, key, value, timestamp, headers; for a topic with a schema, its
+        start, end:  positions: an offset, "latest-100", "now-10m", "@2026-01-31T10:00Z", ….  The record at `end` is not
+                     included.
+        columns:  any of topic, partition, offset, key, value, timestamp, headers; for a topic with a schema, its
                      columns in place of value.  Only these are decoded.
-        where:       a condition as in SQL: "timestamp >= '2026-01-31 10:00' and offset < 99", also on the columns of a
-                     topic with a schema: "amount > 100 and country = 'DE'".  Only matching records
-                     are returned, and batches that cannot match are not fetched.  Times without a zone are UTC.
-        value_format: for a topic with a schema.  "columns" (default): the schema's columns in place of `value`; only
-                     those named in the argument `columns` are decoded.  "struct": `value` is a struct of them.
-                     "json": `value` is JSON, as bytes.
-        value_parse: "json": values from before the topic had a schema are parsed as JSON; without it, reading them as
-                     columns or struct is refused.
+        where:  a condition as in SQL: "timestamp >= '2026-01-31 10:00' and offset < 99", also on the columns of a topic
+                     with a schema: "amount > 100 and country = 'DE'".  Only matching records are returned, and batches
+                     that cannot match are not fetched.  Times without a zone are UTC.
+        value_format:  for a topic with a schema.  "columns" (default): the schema's columns in place of `value`; only
+                     those named in the argument `columns` are decoded.  "struct": `value` is a struct of them.  "json":
+                     `value` is JSON, as bytes.
+        value_parse:  "json": values that are older than the topic's schema are parsed as JSON.  None: reading them as
+                     columns or as a struct raises InvalidRequest.
         Without a schema, the columns are topic string, partition int32, offset int64, key and value binary, timestamp
         in microseconds (UTC), and headers, a list of structs of key and value.
         Raises UnknownTopicOrPartition, OffsetOutOfRange, InvalidRequest.
@@ -221,15 +221,17 @@ class Log:
         value_format: str | None = None,
         value_parse: str | None = None,
     ) -> pa.Table:
-        """The latest record of each key, as one table: the result of a complete compaction, without tombstones.
+        """The latest record of each key, as one table: the records that a complete compaction would keep, without
+        tombstones.
 
-        The columns are those of `scan`; the rows are sorted by partition and offset.  Deleted keys, whose latest record
-        has no value, and records without a key are left out.  As in compaction, each partition is treated separately: a
-        key with records in several partitions can have one row per partition.
+        The columns are those of `scan`; the rows are sorted by partition and offset.  Records without a key are left
+        out, and so are deleted keys, whose latest record has no value.  Each partition is treated separately, as in
+        compaction: a key with records in several partitions can have a row for each of them.
 
-        at:     a position, e.g. "@2026-01-31T10:00Z": only the records before it count.  This is the table as it was
-                then, unless compaction, retention or a trim has removed some of these records since.
-        where:  a condition on the latest records, as in `scan`.
+        at:                         a position, e.g. "@2026-01-31T10:00Z": only the records before it count.  This is
+                                    the table as it was then, unless compaction, retention or a trim has removed some of
+                                    these records since.
+        where:                      a condition on the latest records, as in `scan`.
         value_format, value_parse:  as in `scan`.
         Raises InvalidRequest, UnknownTopicOrPartition.
         """

@@ -83,10 +83,10 @@ def runs_of(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[OffsetR
 
 
 def with_map(copy: Copy, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task's records without their source offsets, followed by their map entries.
+    """A task's records without their source offsets, followed by the entries of the offset map that describe them.
 
-    batches:  columns partition (int32), offset (int64), and topic, key, value, timestamp, headers as they are to be
-              written; the records of a partition in order.
+    batches:  columns partition (int32) and offset (int64), and topic, key, value, timestamp, headers as they are to be
+              written.  The records of each partition are in order.
     """
     found: dict[int, list[OffsetRun]] = defaultdict(list)
     schema = None

@@ -43,12 +43,13 @@ def open_journal(
     client_rack: str = "",
     partial: bool = False,
 ) -> Journal:
-    """The journal at a URL.  A coordinator's reply names the storage of its log, which is opened from here.
+    """Open the journal of the log at a URL.
 
-    The former URL of a log that was moved leads to the new one.
+    A coordinator's reply names the storage of its log, and this process opens that storage.  If a log was moved, its
+    former URL leads to the new one.
 
-    client_rack:  where the process is; empty: nowhere in particular.
-    partial:      through a coordinator, hold only the topics that are required (`Journal.require`).
+    client_rack:  the rack of this process; "": unknown.
+    partial:      with a coordinator, hold only the topics that callers have asked for by `Journal.require`.
     """
     url, roots = url_text(url), RootOptions.of(storage_options, durability, client_rack)
     if is_coordinator(url):

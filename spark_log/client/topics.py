@@ -52,7 +52,7 @@ def create_command(topic: NewTopic, topic_id: str) -> CreateTopic:
 
 
 def set_schema(journal: Journal, topic: str, schema: pa.Schema, deadline_ms: int | None = None) -> TopicSchema:
-    """Give a topic a schema, or the next version of it; one that is in place already changes nothing.
+    """Give a topic its first schema, or the next version of it.  Changes nothing if the topic has this schema already.
 
     schema:  in the canonical form (`as_schema`).
     Raises IncompatibleSchema, UnknownTopicOrPartition.
@@ -66,11 +66,11 @@ def set_schema(journal: Journal, topic: str, schema: pa.Schema, deadline_ms: int
 def ensure_topic(
     journal: Journal, topic: str, configs: Mapping[str, str] | None = None, deadline_ms: int | None = None
 ) -> None:
-    """Create a topic that does not exist, with these configs, if `auto.create.topics.enable`.
+    """Create a topic with these configs if it does not exist, and if `auto.create.topics.enable` allows it.
 
-    deadline_ms:  on the monotonic clock, how long to wait for a coordinator or a bucket that does not reply; None: the
+    deadline_ms:  how long to wait for a coordinator or a bucket that does not reply, on the monotonic clock; None: the
                   default for changes.
-    Raises UnknownTopicOrPartition.
+    Raises UnknownTopicOrPartition if the topic does not exist and cannot be created.
     """
     journal.require([topic], deadline_ms=deadline_ms)
     if topic in journal.newest.names:

@@ -34,7 +34,7 @@ from spark_log.metadata.replica_state import OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import Targets
 from spark_log.model import Placed
 from spark_log.store.base import Bytes, Chunks, ObjectStore
-from spark_log.store.object_copies import copy_object
+from spark_log.store.copy_object import copy_object
 
 logger = logging.getLogger("spark_log")
 

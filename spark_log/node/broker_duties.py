@@ -33,11 +33,12 @@ def replicate_once(
 ) -> ReplicationReport:
     """Check the roots of brokers, copy all that can be copied now, then move partitions.
 
-    The report sums up all rounds.
+    Returns one report for all rounds.
 
-    bytes_per_s:  limit of all copying and moving; None: no limit.
-    brokers:      check and copy to these only, and move nothing; None: all.
-    copier:       copies what active brokers have, instead of threads of this process, which then moves nothing.
+    bytes_per_s:  limit of all copying and moving; None: only the limit of the log.
+    brokers:      check these brokers and copy to them, and move nothing; None: all brokers.
+    copier:       copies the objects that active brokers have, instead of threads of this process.  Then nothing is
+                  moved.
     progress:     called with ("copy", bytes so far, bytes in all).
     Raises BrokerNotAvailable for an unknown broker.
     """
@@ -89,10 +90,12 @@ def replicate_every(
     stop: threading.Event | None = None,
     probes: bool = True,
 ) -> Iterator[ReplicationReport]:
-    """Rounds of copying that start every `interval_ms`, or without a pause while there is more to copy.
+    """Copy in rounds, which start every `interval_ms`, or without a pause while there is more to copy.
 
-    Ends when `stop` is set.  Roots are checked and partitions moved meanwhile in other threads; roots only if `probes`.
-    The first round raises its errors; those of later ones are logged.  Raises BrokerNotAvailable for an unknown broker.
+    Yields a report of each round, and ends when `stop` is set.  Meanwhile, other threads move partitions and, if
+    `probes`, check roots.  Errors of the first round are raised; errors of later rounds are logged.  Other arguments
+    are as for `replicate_once`.
+    Raises BrokerNotAvailable for an unknown broker.
     """
     _check_known(log, brokers)
     stop, ended = stop or threading.Event(), threading.Event()
@@ -135,10 +138,11 @@ def keep_brokers(
     stop: threading.Event,
     note: Callable[[ReplicationReport], None],
 ) -> None:
-    """The duties of a coordinator, until `stop`: check roots and copy, in separate threads.
+    """Do a coordinator's work for brokers, until `stop` is set: check roots, copy, and move partitions, in separate
+    threads.
 
-    open_log:     opens the log; called if it has brokers.
-    has_brokers:  whether it has any now.
+    open_log:     opens the log; called only if the log has brokers.
+    has_brokers:  whether the log has brokers now.
     note:         called with each report.
     """
     while not stop.wait(EVERY_MS / 1000):

@@ -18,7 +18,7 @@ from spark_log.node.copy_throttle import Pace
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import Index, parse_index
 from spark_log.store.base import Chunks, ObjectStore
-from spark_log.store.object_copies import RANGE_BYTES
+from spark_log.store.copy_object import RANGE_BYTES
 
 
 class BadCopy(SparkLogError):
@@ -55,10 +55,10 @@ def copy_checked(
     pace: Pace,
     moved: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Write an object with the bytes of a good copy, whatever is there under its name.
+    """Copy an object to another root, if the source's copy is good.  Replaces whatever the target has under its name.
 
-    moved:  called with what happens next: "read", "wait" for the throttle, or "write".
-    Raises BadCopy, and SourceFailed if the source cannot be read; the target's errors as they are.
+    moved:  called with the next step: "read", "wait" for the throttle, or "write".
+    Raises BadCopy if the source's copy is bad, SourceFailed if the source cannot be read, and the errors of the target.
     """
 
     def ranges() -> Iterator[bytes]:

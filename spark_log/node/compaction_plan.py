@@ -20,19 +20,21 @@ logger = logging.getLogger("spark_log")
 DirtyParts = dict[TopicKey, DirtyPart]
 
 
-def plan_compaction(
+def find_dirty_parts(
     state: State,
     now_ms: int,
     on_failure: OnFailure = raise_failure,
     memory: RoundMemory | None = None,
     only: Container[TopicKey] | None = None,
 ) -> Steps[DirtyParts]:
-    """The partitions that are due, those with the highest dirty ratio first.
+    """The dirty parts of the partitions that are due for compaction, by descending dirty ratio.
 
-    None in a log that older pylogs read.  Looks at compacted partitions that have changed since the last plan, and at
-    those that may be due because of the time.
+    Empty if older versions of pylog may still read the log.  Looks only at compacted partitions that have changed since
+    the last plan, and at those that may have become due with time.
 
-    only:  no other partitions than these; None: all.
+    on_failure:  called for a partition that cannot be planned; if it returns, the others are planned.
+    memory:      the results of earlier rounds of this process.
+    only:        plan only these partitions; None: all.
     """
     memory = memory or RoundMemory()
     keys = [key for key in _compacted(state, now_ms, memory) if only is None or key in only]

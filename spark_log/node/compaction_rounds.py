@@ -29,7 +29,7 @@ from spark_log.metadata.commands import MarkCleaned
 from spark_log.metadata.records import Cleaned
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import CREATE_TIME, Slice
-from spark_log.node.compaction_plan import DirtyParts, group_parts, plan_compaction
+from spark_log.node.compaction_plan import DirtyParts, find_dirty_parts, group_parts
 from spark_log.node.compaction_rules import Compared, Pass, compare_keys, map_keys
 from spark_log.node.dirty_part import DirtyPart
 from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure
@@ -98,15 +98,15 @@ def compact(
     ends_passes: bool = True,
     only: Container[TopicKey] | None = None,
 ) -> Steps[CompactionTally]:
-    """Clean partitions that are due, those with the highest dirty ratio first, until about `clean_bytes` were read.
+    """Clean the partitions that are due, by descending dirty ratio, until about `clean_bytes` were read.
 
     on_failure:   called for a partition that cannot be cleaned; if it returns, the others are cleaned.
-    memory:       of the earlier rounds of this process.
-    ends_passes:  no pass is left for the next round when `clean_bytes` were read.
-    only:         no other partitions than these; None: all.
+    memory:       the results of earlier rounds of this process.
+    ends_passes:  finish a pass that has begun, even beyond `clean_bytes`.  If False, the next round continues it.
+    only:         clean only these partitions; None: all.
     """
     work = _Work(context, open_spool, on_failure, progress, memory or RoundMemory())
-    due = yield from plan_compaction(state, context.clock.now_ms(), on_failure, work.memory, only)
+    due = yield from find_dirty_parts(state, context.clock.now_ms(), on_failure, work.memory, only)
     large, small = _groups(context, due, work.memory.compaction_pass)
     work.memory.compaction_pass = None
     state = yield from _clean_each(work, state, large, ends_passes=ends_passes)

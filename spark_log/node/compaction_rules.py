@@ -190,9 +190,9 @@ def _first(piece: Slice, batch: Decoded) -> int:
 
 
 def compare_keys(state: State, one: Pass, bytes_max: int) -> Steps[Compared]:
-    """Find what the next slices of a pass lose.  Dirty slices are not read again.
+    """Find the records that the next slices of a pass lose.  Dirty slices are not read again.
 
-    bytes_max:  size of the slices, at most, unless a single one is larger.
+    bytes_max:  the maximum size of these slices together.  A single larger slice is compared alone.
     Raises CorruptObject, ObjectNotFound.
     """
     assert one.end is not None, "the map is complete"

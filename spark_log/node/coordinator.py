@@ -150,10 +150,10 @@ class Coordinator:
     # --------------------------------------------------------------------------------------------------------- commands
 
     def submit(self, commands: Sequence[AnyCommand | SetGeneration]) -> Future[Answered]:
-        """Apply commands, possibly in one record with others; without commands, read the log up to its end.
+        """Apply commands, possibly in one record with other commands.  Without commands, read the log up to its end.
 
-        The future fails with NotCoordinator if this coordinator does not lead, with CoordinatorNotAvailable if its
-        queue is full.
+        The returned future fails with NotCoordinator if this coordinator does not lead, and with
+        CoordinatorNotAvailable if its queue is full.
         """
         asked = PendingCommands([Proposal(self._holding(command), check=True) for command in commands], Future())
         error: SparkLogError | None = None

@@ -14,9 +14,9 @@ from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.replicas import epoch_of
 from spark_log.metadata.state import State
-from spark_log.node.broker_copies import Copied, copy_to_broker
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.daemon_tasks import Task
+from spark_log.node.missing_copies import Copied, catch_up_broker
 
 LATE_MS = 2_000
 """How much longer a round waits for copies that are under way."""
@@ -28,10 +28,10 @@ class Copier(Protocol):
     """Copies to brokers what they lack."""
 
     def copy(self, state: State, brokers: Sequence[int], limit_ms: int) -> dict[int, Copied]:
-        """Copy for about so long; the results by broker.  Failures of roots are logged.
+        """Copy to brokers for about `limit_ms`.  Returns the results by broker; failures of roots are logged.
 
-        state:    the newest one.
-        brokers:  those that lack something in it.
+        state:    the newest state.
+        brokers:  the brokers that lack objects in this state.
         """
 
 
@@ -79,7 +79,7 @@ class CopyThreads:
             return  # still under way; under an older epoch it changes nothing any more
         journal, pace = self._journal, self._pace
         work = Task(
-            lambda: copy_to_broker(journal, state, broker, pace, until_ms),
+            lambda: catch_up_broker(journal, state, broker, pace, until_ms),
             f"pylog-copy-{broker}",
             journal.context.threads,
         )

@@ -62,11 +62,12 @@ def dirty_part(
     """The dirty part of a partition of a compacted topic.
 
     slices:   all live slices, in offset order.
-    start:    the partition's start.
-    cleaned:  its cleaner point; None: it has had no pass.
-    configs:  those of the topic.
+    start:    the start offset of the partition.
+    cleaned:  the partition's cleaner point; None: it has had no pass.
+    configs:  the topic's configs.
     now_ms:   the clock of this process, by which an idle partition becomes due.
-    log_ms:   the log's time.  Tombstones go by it: a clock that is wrong for a moment would remove them too early.
+    log_ms:   the log's time, by which tombstones expire.  A clock that is wrong for a moment would remove them too
+              early.
     """
     point = max(start, cleaned.upto if cleaned else 0)
     end, changes = _uncleanable_from(slices, point, configs, now_ms)

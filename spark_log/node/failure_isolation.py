@@ -83,10 +83,10 @@ def partition_name(state: State, key: TopicKey) -> str:
 
 
 def resolve_each(state: State, parts: Entries, on_failure: OnFailure) -> Steps[dict[TopicKey, list[Slice]]]:
-    """The entries of each partition as slices.
+    """The slices of each partition, from its entries.
 
-    Partitions with a damaged or missing slice index are left out and reported.  Partitions whose index is missing only
-    because the state is old are left out.
+    A partition with a damaged or missing slice index is left out, and reported to `on_failure`.  If its index is
+    missing only because the state is outdated, it is left out and not reported.
     """
     try:
         resolved = yield from read_pieces(entry for entries in parts.values() for entry in entries)

@@ -130,7 +130,7 @@ class Groups:
         """The reply to a member's request.
 
         wait_ms:  how long a heartbeat may wait for a change.
-        Raises NotCoordinator, also for waiting requests if another coordinator leads; GroupInUse for a join while a
+        Raises NotCoordinator if another coordinator leads, also while the request waits; GroupInUse for a join while a
         stream owns the group.
         """
         self.notice()
@@ -189,11 +189,12 @@ class Groups:
             rebalance_begun.set_result(None)
 
     def refusal(self, command: AnyCommand) -> SparkLogError | None:
-        """The error for a client that may not commit or delete positions of a group; None if it may, or for other
-        commands.
+        """The error for a client that may not commit or delete positions of a group; None if it may.
 
-        A retried command that was applied before, and changes nothing, is accepted regardless of the group's owner.
-        The command is checked again against the log when it is decided.  The log knows the members of the last
+        None also for commands without positions of groups.  A retried command that was applied before changes nothing,
+        and is accepted no matter who owns the group.
+
+        When the command is decided, it is checked again against the log.  The log knows the members of the last
         generation, but not members that have joined since.
         """
         if isinstance(command, SeveralCommands):

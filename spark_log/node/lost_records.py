@@ -51,12 +51,11 @@ def lost_objects(state: State) -> list[str]:
 
 
 def give_up_lost(log: Log) -> list[GivenUp]:
-    """Give up the records of these objects, after a look on each root that may have one.
+    """Give up the records of objects that no root has any more.  Returns the offsets that have no records from now on.
 
-    A copy that is found there is recorded instead.  An object that becomes one of them meanwhile is left for the next
-    call, which looks for it.
-    Raises InvalidRequest if such a broker is fenced; StorageUnavailable, WrongRoot if its root cannot be read;
-    NotEnoughReplicas if a broker that must get the objects without records is fenced.
+    First looks at each root that may have a copy.  A copy that is found there is recorded, and its records are kept.
+    Raises InvalidRequest if a broker with such a root is fenced; StorageUnavailable or WrongRoot if its root cannot be
+    read; NotEnoughReplicas if a broker that must get the objects without records is fenced.
     """
     journal = log.journal
     journal.require(None)

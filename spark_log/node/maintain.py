@@ -28,8 +28,7 @@ from spark_log.metadata.reassignments import moving
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
 from spark_log.node.broker_upkeep import BrokerUpkeep, BrokerUpkeepReport
-from spark_log.node.compaction_plan import group_parts
-from spark_log.node.compaction_plan import plan_compaction as plan_compaction_steps
+from spark_log.node.compaction_plan import find_dirty_parts, group_parts
 from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.compaction_rounds import compact as compact_steps
 from spark_log.node.copy_throttle import pace_of
@@ -145,7 +144,7 @@ def plan_round(log: Log) -> Plan:
         trims = decide_trim(state, {key: removal.start for key, removal in removals.items()}).records
         trimmed = replay_records(next_version(state, now), trims)
         stretches, _ = yield from plan_merge(trimmed)
-        dirty = yield from plan_compaction_steps(trimmed, now)
+        dirty = yield from find_dirty_parts(trimmed, now)
         names = yield from _find_garbage(state, now)
         return Plan(
             expired_records=sum(removal.records for removal in removals.values()),
@@ -168,18 +167,21 @@ def plan_round(log: Log) -> Plan:
 
 
 class Maintainer:
-    """Rounds of upkeep of one log: apply retention, advance the fence, delete garbage, merge small slices, compact,
-    seal, write a checkpoint, and delete the metadata that it replaces.
+    """Rounds of upkeep of one log.  Not thread-safe.
 
-    The first round looks at the whole log, unless a process has saved its memory; each later one looks at what has
-    changed since.  Not thread-safe.
+    A round applies retention, advances the fence, deletes garbage, merges small slices, compacts and seals.  Then it
+    writes a checkpoint, and deletes the metadata that the checkpoint replaces.
+
+    The first round looks at the whole log, unless another process has saved its memory.  Later rounds look only at the
+    changes since the round before.
     """
 
     def __init__(self, log: Log, *, saves_memory: bool = False, checks_brokers: bool = False) -> None:
         """
-        saves_memory:    each round that had something to plan writes what the first round of another process needs, and
-                         ends its passes of compaction, which no other process can continue.
-        checks_brokers:  each round begins with a check of all roots, and copies to those that lack something; it moves
+        saves_memory:    save, after each round that had something to plan, the memory that the first round of another
+                         process needs.  Each round then finishes its passes of compaction, which another process cannot
+                         continue.
+        checks_brokers:  in each round, first check all roots, and copy to those that lack something; also move
                          partitions.
         """
         self.log = log
@@ -191,7 +193,7 @@ class Maintainer:
         self._has_begun = False
 
     def round(self, *, progress: Progress | None = None) -> MaintainReport:
-        """Failures are logged and listed in the report.
+        """Run one round.  Failures are logged and listed in the report.
 
         progress:  called with (name of the work, progress, total).
         Raises the errors of opening the log and of reaching its coordinator.
@@ -267,8 +269,9 @@ class Maintainer:
 
 
 def maintain_once(log: Log, *, progress: Progress | None = None) -> MaintainReport:
-    """One round.  Raises the first failure after all duties were tried.  Completed work is kept, and the next round
-    does the rest.
+    """Run one round of upkeep.  If duties fail, the others are still done, and the first failure is raised at the end.
+
+    Completed work is kept; the next round does the rest.
 
     progress:  called with (name of the work, progress, total).
     """
@@ -284,9 +287,9 @@ def maintain_round(log: Log, *, progress: Progress | None = None) -> MaintainRep
 
 
 def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = None) -> Iterator[MaintainReport]:
-    """Rounds that start every `interval_ms`, until the caller stops iterating.
+    """Run rounds of upkeep, which start every `interval_ms`, until the caller stops iterating.
 
-    The first round raises as `maintain_round` does, so that the caller sees whether upkeep works.  Later failures
+    The first round raises the errors of `maintain_round`, so that the caller sees whether upkeep works.  Later failures
     are logged.
     """
     clock, maintainer = log.journal.context.clock, Maintainer(log, checks_brokers=True)
@@ -458,14 +461,16 @@ def merge_share(log: Log, share: MergeShare, failures: Failures) -> Tally:
 
 
 def plan_compaction(log: Log, failures: Failures) -> list[list[TopicKey]]:
-    """The partitions of compacted topics that are due, in groups that are compacted together: large partitions alone,
-    those with the highest dirty ratio first, and then small ones.
+    """The partitions that are due for compaction, in groups to be compacted together.
 
-    failures:  partitions that cannot be planned are added.
+    Each large partition is a separate group; these come first, then groups of small ones, each by descending dirty
+    ratio.
+
+    failures:  collects the partitions that cannot be planned.
     """
 
     def duty(state: State, context: Context) -> Steps[list[list[TopicKey]]]:
-        due = yield from plan_compaction_steps(state, context.clock.now_ms(), failures)
+        due = yield from find_dirty_parts(state, context.clock.now_ms(), failures)
         large, small = group_parts(due, context.limits)
         return [list(group) for group in (*large, *small)]
 
@@ -481,8 +486,9 @@ def compact(
 ) -> CompactionTally:
     """Compact the partitions of compacted topics that are due.
 
-    partitions:  no others than these; None: all.
-    failures:    partitions that cannot be compacted are added; None: raises the first failure after trying all of them.
+    partitions:  compact only these; None: all.
+    failures:    collects the partitions that cannot be compacted.  None: after all partitions were tried, the first
+                 failure is raised.
     """
     failed = failures or Failures(log.url)
 

@@ -50,7 +50,7 @@ def merge(
     """Rewrite the small slices of all topics, according to the merge policy.
 
     on_failure:  called for a partition with unreadable data or slice index; if it returns, the others are merged.
-    memory:      of the earlier rounds of this process.
+    memory:      the results of earlier rounds of this process.
     """
     stretches, thin = yield from plan_merge(state, on_failure, memory)
     return (yield from merge_stretches(state, context, stretches, thin, open_spool, progress, on_failure))

@@ -49,11 +49,10 @@ def segment_target(configs: Mapping[str, str]) -> int:
 
 
 def active_segment(slices: Sequence[Slice], target: int, window_us: int) -> tuple[int, int]:
-    """The slices at the end of a partition that later records may join: those of the newest window, after the last
-    full slice.
+    """Find the slices at the end of a partition that later records may still join.
 
-    Arguments as of `find_stretches`.  Returns the number of the slices before them, and the end of the window in
-    microseconds.
+    They are the slices of the newest window, after the last full slice.  Returns how many slices come before them, and
+    the end of the window in microseconds.  Arguments are as for `find_stretches`.
     """
     numbers, length = windows(slices, window_us)
     count = len(slices)
@@ -63,12 +62,12 @@ def active_segment(slices: Sequence[Slice], target: int, window_us: int) -> tupl
 
 
 def find_stretches(slices: Sequence[Slice], target: int, window_us: int, thin: Collection[str]) -> list[list[Slice]]:
-    """Adjacent slices of one partition to rewrite together; each list gives one segment or more.
+    """Groups of adjacent slices of one partition that are worth rewriting; each group becomes one segment or more.
 
     slices:     all live slices, in offset order.
-    target:     bytes of a segment.
-    window_us:  length of the windows.
-    thin:       mostly dead objects: their slices are rewritten, whatever their size.
+    target:     the size of a segment, in bytes.
+    window_us:  the length of a time window, in microseconds.
+    thin:       objects that are mostly dead: their slices are rewritten, whatever their size.
     """
     found: list[list[Slice]] = []
     for group in _groups(slices, target, window_us, thin):

@@ -55,7 +55,7 @@ from spark_log.metadata.state import PendingCommit, State
 from spark_log.node.lost_commits import lose_in_own_root
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
-from spark_log.store.object_copies import copy_object
+from spark_log.store.copy_object import copy_object
 from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
 from spark_log.text import counted
@@ -95,11 +95,12 @@ class MirrorStatus:
 
 
 def begin_mirror(log: Log, store: ObjectStore) -> None:
-    """Make an empty folder or prefix the mirror of a log.  `Mirror` copies to it.
+    """Make an empty folder or prefix the mirror of a log.  `Mirror` then copies to it.
 
-    If it is that already, only the log's URL is written, which changes when a log is moved.
-    Raises InvalidRequest for a root that has something else, or that lies within the other one, and for a log whose
-    metadata this process cannot read: a mirror copies its files.
+    If the root is a mirror of this log already, only the log's URL is written to it, because the URL changes when a log
+    is moved.
+    Raises InvalidRequest for a root that has something else, for a root within the log or around it, and for a log
+    whose metadata files this process cannot read: a mirror copies these files.
     """
     journal = log.journal
     if journal.metadata_log.is_served:
@@ -154,10 +155,11 @@ class Mirror:
         """Copy the records and objects that the mirror lacks.
 
         progress:  called with ("copy", bytes, total) in each part of the copy.
-        catch_up:  if the log has deleted some of them, copy its newest version.
-        Raises InvalidRequest if it has, and `catch_up` is false, and if the mirror was recovered; LogRestored if the
-        mirror has records that the log has not; CorruptObject if an object of the log is missing; StorageUnavailable
-        if the only root that has it is away.
+        catch_up:  if the log has deleted some of these records or objects, copy the log's newest version.  If False,
+                   that raises InvalidRequest.
+        Raises InvalidRequest for a mirror that was recovered; LogRestored if the mirror has records that the log does
+        not have; CorruptObject if an object of the log is missing; StorageUnavailable if the only root that has it is
+        away.
         """
         newest, journal = self._look()
         copier = _Copier(self._source, self._store, progress)
@@ -477,11 +479,11 @@ def recover(
 ) -> Recovered:
     """Make a mirror a separate log.  If this is killed, run it again.
 
-    options:  for fsspec, of the lost log's storage: it is looked for with these and without them.
-    force:    also if the log that it mirrors is there, or cannot be looked for.
+    options:  fsspec options of the lost log's storage.  The lost log is looked for with these options and without them.
+    force:    recover even if the lost log exists, or cannot be looked for.
     dry_run:  only check.
-    Raises InvalidRequest if it is not a mirror, or if the log is there or cannot be looked for; CorruptObject if
-    objects are missing.
+    Raises InvalidRequest for a root that is not a mirror; also, without `force`, if the lost log exists or cannot be
+    looked for.  Raises CorruptObject if objects are missing.
     """
     mirror = Journal.open(store, create=False)
     log = mirror.metadata_log

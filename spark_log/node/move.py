@@ -50,11 +50,13 @@ class MovedLog:
 
 
 def move_log(log: Log, store: ObjectStore, progress: Progress | None = None) -> MovedLog:
-    """Move a log to an empty folder or prefix, or to a mirror of it.  If this is killed, run it again.
+    """Move a log to an empty folder or prefix, or to a mirror of the log.  If this is killed, run it again.
 
-    log:  opened without a link to a coordinator.
-    Raises InvalidRequest for a log that cannot be moved, or a place that has something else; NoLog if the place of an
-    earlier run is empty by now; StorageError if the rest cannot be copied: then the log is open in its former place.
+    log:    opened without a link to a coordinator.
+    store:  the log's new place.
+    Raises InvalidRequest for a log that cannot be moved, or if `store` has something else; NoLog if an earlier run has
+    moved the log to `store`, and nothing is there now.
+    Raises StorageError if the rest of the log cannot be copied.  The log is then open in its former place.
     """
     journal, clock = log.journal, log.journal.context.clock
     is_closed = check_move(log, store)
@@ -94,12 +96,12 @@ def _cancelled(journal: Journal, url: str, error: StorageError) -> StorageError:
 
 
 def cancel_move(log: Log, options: Mapping[str, Any] | None = None, *, force: bool = False) -> None:
-    """Open a log in its former place again, after a move that cannot be ended.
+    """Open a log in its former place again, after a move that cannot be completed.
 
     log:      as for `move_log`.
-    options:  of the new storage, which is looked at if the move has ended.
-    force:    also if the move has ended, unless the log can be seen in its new place.
-    Raises InvalidRequest if the log is not being moved, or if the move has ended.
+    options:  fsspec options of the new storage, which is looked at if the move was completed.
+    force:    also cancel a completed move, unless the log can be seen in its new place.
+    Raises InvalidRequest if the log is not being moved, or if the move was completed.
     """
     check_cancel(log, options, force=force)
     journal = log.journal

@@ -19,7 +19,7 @@ from spark_log.model import Slice
 from spark_log.node.rewrite import Progress
 from spark_log.node.verify import Problem, is_whole, resolve, verify
 from spark_log.store.base import ObjectStore
-from spark_log.store.object_copies import copy_object
+from spark_log.store.copy_object import copy_object
 
 Entries = dict[str, list[tuple[TopicKey, Slice | Piece]]]
 """By object, what the state refers to in it."""
@@ -36,11 +36,11 @@ class ObjectRepair:
 
 
 def repair_objects(log: Log, copy: Journal, deep: bool = False, *, progress: Progress | None = None) -> ObjectRepair:
-    """Verify a log or a mirror, and replace what is missing or damaged by good copies.
+    """Verify a log or a mirror, and replace missing or damaged objects by good copies.
 
-    copy:  another root of the same log.
-    deep:  read every byte, as in `verify`; otherwise only missing objects, and those of another size, are found.
-    Raises InvalidRequest if `copy` is another log, or the same root.
+    copy:  the journal of another root with the same log; the good copies come from there.
+    deep:  read every byte, as in `verify`.  If False, only missing objects, and objects of another size, are found.
+    Raises InvalidRequest if `copy` has another log, or the same root.
     """
     journal = log.journal
     if copy.cluster_id != journal.cluster_id:

@@ -360,12 +360,13 @@ class QuorumCoordinator:
     # -------------------------------------------------------------------------------------------------------- commands
 
     def submit(self, commands: Sequence[AnyCommand | SetGeneration]) -> Future[Answered]:
-        """Apply commands, possibly in one batch with others; without commands, confirm that the state has everything
-        that was acknowledged before.  May be called in any thread.
+        """Apply commands, possibly in one batch with other commands.  May be called in any thread.
 
-        The future fails with NotCoordinator if nothing was applied because this node does not lead, or not any more,
-        and with CoordinatorNotAvailable if its queue is full, or, with `maybe_applied`, if the fate of the commands is
-        not known here.
+        Without commands, it confirms that the state has everything that was acknowledged before the call.
+
+        The returned future fails with NotCoordinator if this node does not lead, or has stopped leading, and nothing
+        was applied.  It fails with CoordinatorNotAvailable if the queue is full.  If this node does not know whether
+        the commands were applied, it fails with CoordinatorNotAvailable with `maybe_applied` set.
         """
         asked = PendingCommands([Proposal(self._holding(command), check=True) for command in commands], Future())
         try:

@@ -19,10 +19,12 @@ from spark_log.quorum_node.log_files import log_names, snapshot_name, snapshots_
 
 
 def content_of(path: str, version: int | None = None) -> Content:
-    """The content of a node's directory, committed or not, of a snapshot in it, or of a copy beside the records.
+    """The content of a node's directory, of a snapshot in it, or of a snapshot beside the records.
 
-    version:  stop there; None: read everything.
-    Raises InvalidRequest for another path, or a version that is not there, and CorruptObject.
+    Batches of a directory are included whether they are committed or not.
+
+    version:  stop at this version; None: read everything.
+    Raises InvalidRequest for another path, or if the version is not there; CorruptObject.
     """
     found = Content(State())
     if Path(path).is_file():

@@ -56,12 +56,12 @@ class Founded:
 
 
 def adopt_log(journal: Journal, directory: DataDirectory, voters: Voters, url: str) -> Founded:
-    """Close a log on storage, and give its state to a directory.  If this is killed, run it again.
+    """Close a log on storage, and give its state to the directory of one node.  If this is killed, run it again.
 
-    journal:    opened without a link to a coordinator.
+    journal:    the log's, opened without a link to a coordinator.
     directory:  formatted without voters, and empty.
-    voters:     of the quorum, this directory among them.
-    url:        of the quorum, for clients.
+    voters:     all voters of the quorum, including the node with this directory.
+    url:        the quorum's URL for clients.
     Raises InvalidRequest if the log or the directory cannot be used.
     """
     restored = check_adopt(journal, directory, voters, url)
@@ -113,10 +113,13 @@ def _is_stored(directory: DataDirectory, restored: Restored, held: Leadership) -
 
 
 def end_adoption(store: ObjectStore, state: State, form: Format, clock: Clock, founding: str) -> Format:
-    """The log on storage can only be opened in the quorum from now on.  For the leader, when a majority has the state.
+    """End the adoption of a log: from now on, it can be opened only in the quorum.
 
-    state:  of the quorum, before its first batch.
-    Raises InvalidRequest if the adoption was cancelled, or another one has begun.
+    The leader calls this when a majority has the state.
+
+    state:     the quorum's state before its first batch.
+    founding:  the id of the quorum, as in a snapshot.
+    Raises InvalidRequest if the adoption was cancelled, or if another adoption has begun.
     """
     journal = Journal.open(store, create=False, clock=clock)
     held, ours = journal.refresh().coordinator, state.coordinator
@@ -151,12 +154,11 @@ def restore_log(
 ) -> Founded:
     """Begin another quorum for a log that has lost its nodes.  If this is killed, run it again.
 
-    store:      of the records.
+    store:      the storage of the records.
     directory:  as for `adopt_log`.
     founding:   a random id for the quorum.
-    source:     a directory of a lost node that can still be read; None: the newest copy on the storage.
-    Raises InvalidRequest if the directory cannot be used, InconsistentClusterId for one of another log, NoLog if there
-    is no copy, CorruptObject.
+    source:     the directory of a lost node, if one can still be read; None: use the newest copy on the storage.
+    Raises InvalidRequest if the directory cannot be used, NoLog if the storage has no copy, CorruptObject.
     """
     restored, form = check_restore(store, directory, voters)
     if source is not None and source.meta.cluster_id != form.cluster_id:

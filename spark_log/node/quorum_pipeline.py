@@ -57,10 +57,10 @@ class Pipeline(Generic[Reply]):
         return bool(self._offers)
 
     def final(self, index: int, data: bytes) -> Offer[Reply] | None:
-        """A batch is final.  Returns the offer of it, whose state is final now; None if it was not offered here: then
-        the caller sets `state`.
+        """Take note that a batch is final.  Returns the offer of this batch, whose state is final now.
 
-        Offers that can never become final stay until `truncated`.
+        Returns None if the batch was not offered here; the caller then sets `state`.  Offers that can never become
+        final stay until `truncated`.
         """
         first = self._offers[0] if self._offers else None
         if first is None or first.index != index or first.data != data:

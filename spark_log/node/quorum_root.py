@@ -59,12 +59,12 @@ class QuorumRoot:
             )
 
     def claim(self, state: State, founding: str, address: str, nonce: str) -> None:
-        """For a leader that begins to lead: write the file that names the quorum, if it is not there.
+        """Write the file that names the quorum, if it is missing.  A leader calls this before it begins to lead.
 
-        state:     the final one; version 0: the quorum has no log yet, so it has no records either.
+        state:     the final state.  At version 0 the quorum has no log yet, so there must be no records.
         founding:  the id of the quorum, as in a snapshot.
-        nonce:     a unique name for the probe of put-if-absent, which claims of clients need.
-        Raises as `check` does, StoreNotExclusive, and the errors of the storage.
+        nonce:     a unique name for a probe of put-if-absent, on which the claims of clients depend.
+        Raises the errors of `check`, StoreNotExclusive, and the errors of the storage.
         """
         if not state.version:
             self._check_begins()

@@ -103,14 +103,15 @@ def repair(
     seed: int | None = None,
     root_options: RootOptions = DEFAULT_OPTIONS,
 ) -> RepairReport:
-    """Repair a damaged log without losing acknowledged records; or, with `dry_run`, report the repair.
+    """Repair a damaged log without losing acknowledged records.
 
-    is_alive:     whether a coordinator that has the log answers.
-    accept_loss:  continue without versions that cannot be restored: every topic gets a new id.
-    root_options: how the roots of brokers are opened.
-    Raises NoLog if there is none; InvalidRequest if a coordinator serves the log; CorruptObject, with the loss, if
-    versions cannot be restored and `accept_loss` is false; UnsupportedVersion for files of a newer pylog or a damaged
-    `meta/format`.
+    is_alive:      whether a coordinator that has the log answers.
+    dry_run:       only report the repair.
+    accept_loss:   continue without versions that cannot be restored.  Every topic then gets a new id.
+    root_options:  how to open the roots of brokers.
+    Raises NoLog if there is no log; InvalidRequest if a coordinator serves the log; CorruptObject, which states the
+    loss, if versions cannot be restored and `accept_loss` is false; UnsupportedVersion if files are of a newer pylog or
+    `meta/format` is damaged.
     """
     clock = clock or SystemClock()
     store = with_retries(store, clock)

@@ -30,11 +30,11 @@ from spark_log.metadata.replicas import (
     lacked_objects,
 )
 from spark_log.metadata.state import State
-from spark_log.node.broker_copies import Copied, is_behind
 from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
 from spark_log.node.copy_throttle import Pace, pace_of
 from spark_log.node.fenced_copies import FencedCopies
 from spark_log.node.lost_commits import lose, lost_text
+from spark_log.node.missing_copies import Copied, is_behind
 from spark_log.node.object_search import ObjectSearch
 from spark_log.node.root_answers import RootAnswers
 from spark_log.settings import cluster_config
@@ -118,7 +118,7 @@ class Replicator:
         self._search = ObjectSearch(log.journal)
 
     def round(self, limit_ms: int = ROUND_MS) -> ReplicationReport:
-        """Copy for about so long, and let replicas join.
+        """Copy for about `limit_ms`, and let replicas join the ISR.
 
         Failures of roots are logged and listed in the report.  Raises the errors of reading the log, and of a
         coordinator that cannot be reached.

@@ -109,10 +109,11 @@ def _limited(state: State, now_ms: int, memory: RoundMemory) -> dict[TopicKey, R
 def find_expired(
     state: State, now_ms: int, on_failure: OnFailure = raise_failure, memory: RoundMemory | None = None
 ) -> Steps[dict[TopicKey, Removal]]:
-    """The expired front of each partition that has expired slices.
+    """The expired slices at the front of each partition that has some.
 
-    A piece is read only if it is the first entry to stay: all entries before it are removed, all after it stay.  If it
-    is unreadable, that is reported to `on_failure`, and it stays.  Its slices below the partition's start do not count.
+    A slice index is read only at the border between expired entries and those that stay, because a part of its slices
+    may have expired.  If it is unreadable, it stays, and is reported to `on_failure`.  Its slices below the partition's
+    start do not count.
     """
     memory = memory or RoundMemory()
     limited = _limited(state, now_ms, memory)

@@ -68,6 +68,12 @@ def newest_snapshot(store: ObjectStore) -> Content | None:
     return None
 
 
+def copy_age_text(age_ms: int) -> str:
+    """The metric of the copy's age, in Prometheus's text format."""
+    name, what = "pylog_quorum_copy_age_seconds", "Since when the copy on the storage lacks changes."
+    return f"# HELP {name} {what}\n# TYPE {name} gauge\n{name} {age_ms / 1000:.1f}\n"
+
+
 def _part(data: bytes, start: int, length: int) -> bytes:
     return data[start : start + length]
 
@@ -121,9 +127,7 @@ class RootSnapshots:
 
     def metric(self) -> str:
         """How long the newest copy has lacked changes."""
-        age_s = (self._clock.monotonic_ms() - self.is_current_ms) / 1000
-        name, what = "pylog_quorum_copy_age_seconds", "Since when the copy on the storage lacks changes."
-        return f"# HELP {name} {what}\n# TYPE {name} gauge\n{name} {age_s:.1f}\n"
+        return copy_age_text(self._clock.monotonic_ms() - self.is_current_ms)
 
     def write(self) -> None:
         """Write a snapshot now, unless the folder belongs to another quorum."""

@@ -26,9 +26,9 @@ NEVER = sys.maxsize
 
 
 class Seen(NamedTuple):
-    """A partition as it was planned: its slices are the same as long as these values are.
+    """The values on which a plan of a partition depends.  While they stay the same, its slices are the same.
 
-    They do not include the edition, because sealing changes it: an index has the same slices as the entries that it
+    The edition is not one of them, because sealing changes it: a slice index has the same slices as the entries that it
     replaces.  Other swaps change the number of slices or their bytes, or remove objects (`RoundMemory.unmerged`).
     """
 

@@ -65,14 +65,16 @@ def objects_of(done: Iterable[Replacement]) -> list[DataObject]:
 def swap_segments(
     state: State, context: Context, batch: SwapBatch, *, thinned: bool = False, lost: bool = False
 ) -> Steps[tuple[State, Sequence[Replacement]]]:
-    """Swap segments in.  Returns the state afterwards, and the segments that are in: not those of an object with one
-    whose slices have changed, and none if the fence has passed their upload.
+    """Replace slices by new segments.  Returns the state afterwards, and the segments that were swapped in.
 
-    Objects that replicas lack which must have them are copied there.  Segments of an object that cannot be copied are
-    not swapped in: the next round rewrites their slices again.
+    If the slices under one segment have changed, all segments of its object are left out; if the fence has passed the
+    upload, all are.
 
-    thinned: they have fewer records than the slices that they replace.
-    lost:    they have none, because those of the slices are lost.
+    Objects missing from replicas that must have them are copied there first.  Segments of an object that cannot be
+    copied are left out, too: the next round rewrites their slices again.
+
+    thinned:  the new segments have fewer records than the slices that they replace.
+    lost:     the new segments are empty, because the slices' records are lost.
     """
     done: Sequence[Replacement] = batch.done
     for _ in range(SWAP_TRIES):
@@ -143,10 +145,9 @@ def places_of(done: Iterable[Replacement]) -> list[Placed]:
 def prepare(
     state: State, limits: StepLimits, done: Sequence[Replacement]
 ) -> Steps[tuple[list[Rewrite], list[Replacement]] | None]:
-    """The rewrites that replace the slices with segments in this state, and these segments: all those of an object
-    whose slices still exist.
+    """The rewrites that replace slices by segments in this state, and these segments.  None if the state is outdated.
 
-    None if the state is outdated.
+    An object's segments are included only if the slices under all of them still exist.
     """
     by_key: dict[TopicKey, list[Replacement]] = defaultdict(list)
     for one in sorted(done, key=lambda one: one.new.start):

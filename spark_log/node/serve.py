@@ -84,10 +84,10 @@ MakePages = Callable[[Coordinator | QuorumCoordinator, Groups], Pages]
 
 
 async def start(config: Config, store: ObjectStore | None = None, pages: MakePages | None = None) -> Running:
-    """Listen, and stand by or lead in a thread.
+    """Open the log, listen, and start a thread that leads or stands by.
 
-    store:  of the log, instead of the one in the configuration.
-    pages:  makes the web pages on its port; None: there are none.
+    store:  the log's storage, instead of the one in the configuration.
+    pages:  makes the web pages that are served on the same port; None: there are none.
     Raises InvalidRequest for an invalid configuration or if it cannot listen, and the errors of opening the log.
     """
     check_config(config)
@@ -140,11 +140,11 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then release the log.  Raises the errors of `start`.
 
-    say:     called with a message once it listens.
+    say:     called with a message when it listens.
     store:   as for `start`.
     reread:  reads the configuration again, on SIGHUP; None: SIGHUP changes nothing.
     pages:   as for `start`.
-    host:    of a node of a quorum; None: this machine.
+    host:    the machine of a quorum's node; None: this machine.
     """
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(*GARBAGE)

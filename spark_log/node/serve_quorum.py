@@ -48,9 +48,9 @@ async def start_quorum(
 ) -> RunningNode:
     """Listen, and take part in the quorum.
 
-    store:  of the objects, instead of the one in the configuration.
-    pages:  makes the web pages on its port; None: there are none.
-    host:   None: this machine.
+    store:  the storage of the objects, instead of the one in the configuration.
+    pages:  makes the web pages that are served on the same port; None: there are none.
+    host:   the node's machine; None: this machine.
     Raises InvalidRequest for an invalid configuration or if it cannot listen, and the errors of the directory and of
     the storage.
     """

@@ -151,10 +151,11 @@ def read_chunk(state: State, chunk: Sequence[Slice]) -> Steps[list[bytes | None]
 def decode_into(
     state: State, key: TopicKey, piece: Slice, blob: bytes | None, take: Take, columns: Columns = None
 ) -> Steps[None]:
-    """Decode a slice, in one part or in several.
+    """Decode a slice, and pass it to `take` in one part or in several.
 
-    blob: from `read_chunk`.
-    Raises CorruptObject, and ObjectNotFound if its object is missing.
+    blob:     the slice's bytes, from `read_chunk`.
+    columns:  the columns to decode; None: all.
+    Raises CorruptObject, and ObjectNotFound if the slice's object is missing.
     """
     topic = state.topics[key[0]].name
     try:

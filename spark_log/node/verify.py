@@ -279,10 +279,10 @@ def _held(state: State, name: str, slices: Mapping[TopicKey, Sequence[Slice]]) -
 
 
 def is_whole(store: ObjectStore, state: State, name: str, entries: Sequence[tuple[TopicKey, Slice | Piece]]) -> bool:
-    """Whether a store has a live object, with all of its runs and slice indexes.
+    """Whether a store has the whole of a live object: its size, its runs and its slice indexes.
 
-    entries:  those of the state that are in the object.  If a slice index cannot be read, some are unknown: then nobody
-              can say that the object is whole.
+    entries:  the entries of the state that are in the object.  If some are unknown, because a slice index cannot be
+              read, the result is False.
     """
     row = state.objects[name]
     return (

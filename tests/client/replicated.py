@@ -14,7 +14,7 @@ from spark_log.metadata.commands import Append, CreateTopic
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replicas import epoch_of, group_at, group_number
 from spark_log.model import ACKS_ALL, ACKS_LEADER, Placed
-from spark_log.store.object_copies import copy_object
+from spark_log.store.copy_object import copy_object
 
 
 def with_copies(log: Log, roots: Sequence[Path | str], topic: str = "t", partitions: int = 1) -> Journal:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.cli.console import port, records
+from spark_log.cli.console import http_routes, records
 from spark_log.cli.console.history import History
 from spark_log.cli.console.of_coordinator import pages_of
 from spark_log.cli.console.site import ROWS_MAX, Site
@@ -190,7 +190,7 @@ def test_the_pages_may_run_no_script_of_others(running: Running) -> None:
 def test_the_pages_build_no_html_from_text() -> None:
     """No part of a page uses a way to parse text as HTML, or a style or script in it."""
     ways = "innerHTML|outerHTML|insertAdjacentHTML|document.write|DOMParser|createContextualFragment|eval\\(|setHTML"
-    for path, file in port.files().items():
+    for path, file in http_routes.files().items():
         text = file.body.decode()
         assert not re.search(ways, text), path
         assert not re.search(r"<style|style=|<script>|\son[a-z]+=", text) or not path.endswith(".html"), path
@@ -201,7 +201,7 @@ def test_the_pages_build_no_html_from_text() -> None:
     [
         ("/console/nothing.js", 404),
         ("/console/../server.py", 404),
-        ("/console/%2e%2e/port.py", 404),
+        ("/console/%2e%2e/http_routes.py", 404),
         ("/console/api/nothing", 400),
         ("/console/api/topic?topic=nothing", 400),
         ("/console/api/topic", 400),
@@ -446,14 +446,14 @@ class StuckSite:
 
 def test_a_storage_that_hangs_stops_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that read it fail in time, further ones are refused, and lists are answered meanwhile."""
-    monkeypatch.setattr(port, "ANSWER_S", 0.3)
-    monkeypatch.setattr(port, "WAITING_MAX", 3)
+    monkeypatch.setattr(http_routes, "ANSWER_S", 0.3)
+    monkeypatch.setattr(http_routes, "WAITING_MAX", 3)
     services, site, token = Services(), StuckSite(), "token-of-this-very-run"
     console = Standalone(site, token)
     asking = Asking(f"127.0.0.1:{services.run(console.start('127.0.0.1:0'))}", token)
     try:
         assert [asking.refused("records") for _ in range(4)] == [408, 408, 408, 429]
-        monkeypatch.setattr(port, "ANSWER_S", 60.0)
+        monkeypatch.setattr(http_routes, "ANSWER_S", 60.0)
         assert asking("topics") == {}
         site.released.set()
         eventually(lambda: asking.refused("records") == 200)

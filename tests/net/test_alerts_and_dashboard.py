@@ -13,6 +13,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark_pylog.progress.openmetrics import METRICS, PREFIX
 
+from spark_log.node.root_snapshots import copy_age_text
 from spark_log.node.serve import Running
 from spark_log.quorum_node.node_metrics import metrics_text
 from tests.unit.quorum_node.test_node_tools import LEADS
@@ -40,7 +41,7 @@ def expressions() -> Iterator[str]:
 def types(small: Running) -> dict[str, str]:
     """Type by name, as a scrape gives them; a histogram's is that of its counters."""
     with urllib.request.urlopen(f"http://{small.coordinator.address}/metrics", timeout=20) as answer:
-        text = answer.read().decode() + metrics_text(LEADS)
+        text = answer.read().decode() + metrics_text(LEADS) + copy_age_text(0)
     found = {PREFIX + name: "gauge" for name in METRICS}
     for family in text_string_to_metric_families(text):
         if family.type == "histogram":

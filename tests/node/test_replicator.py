@@ -15,12 +15,12 @@ from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
 from spark_log.metadata.replicas import epoch_of
 from spark_log.model import ACKS_LEADER
-from spark_log.node import object_copying
-from spark_log.node.broker_copies import copies_wanted
+from spark_log.node import copy_to_broker
 from spark_log.node.checked_copies import BadCopy, check_copy
 from spark_log.node.copy_threads import LATE_MS, CopyThreads
 from spark_log.node.copy_throttle import pace_of
 from spark_log.node.hung_threads import HUNG_MAX
+from spark_log.node.missing_copies import copies_wanted
 from spark_log.node.object_search import ObjectSearch
 from spark_log.node.replicator import Replicator
 from spark_log.store.local import LocalStore
@@ -283,7 +283,7 @@ def test_a_root_that_hangs_with_each_object_keeps_few_threads(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it does: each round would leave some more.  Its objects are copied when it answers again."""
-    monkeypatch.setattr(object_copying, "STALLED_S", 0.05)
+    monkeypatch.setattr(copy_to_broker, "STALLED_S", 0.05)
     names = [put(log, [1]) for _ in range(4)]
     roots = ControlledRoots.of(log, tmp_path / "orders")
     roots.folder.mkdir()

@@ -14,8 +14,8 @@ from jobs.replicate import CopyShare, copy_in_task, parse_args, plan_shares, rep
 from spark_log import Log
 from spark_log.metadata.state import ObjectRow
 from spark_log.model import ACKS_LEADER
-from spark_log.node.broker_copies import copies_wanted
-from spark_log.node.object_copying import WantedCopy
+from spark_log.node.copy_to_broker import WantedCopy
+from spark_log.node.missing_copies import copies_wanted
 from tests.node.replicated_logs import brokers_of, folder_of, group_of, put, replicated_log
 
 

@@ -104,8 +104,8 @@ FETCH = "spark_log/client/reading/fetch.py"
 STREAM = "datasource/pyspark_pylog/source/stream.py"
 SPLITS = "datasource/pyspark_pylog/source/splits.py"
 OPTIONS = "datasource/pyspark_pylog/options/parse.py"
-CONSOLE, CONSOLE_RECORDS, CONSOLE_PORT, CONSOLE_HISTORY = (
-    f"spark_log/cli/console/{name}.py" for name in ("site", "records", "port", "history")
+CONSOLE, CONSOLE_RECORDS, CONSOLE_ROUTES, CONSOLE_HISTORY = (
+    f"spark_log/cli/console/{name}.py" for name in ("site", "records", "http_routes", "history")
 )
 PROGRESS = "datasource/pyspark_pylog/progress/group_publisher.py"
 
@@ -206,15 +206,15 @@ NUMBERS = {
         f"{mib(constant(CONSOLE_RECORDS, 'WHOLE_BYTES'))}",
         f"samples of {constant(CONSOLE, 'SAMPLE_S'):g} seconds",
         {3600.0: "of the last hour"}[constant(CONSOLE, "SAMPLE_S") * constant(CONSOLE_HISTORY, "SAMPLES_MAX")],
-        f"has {constant(CONSOLE_PORT, 'THREADS')} threads for answers from memory, and "
-        f"{constant(CONSOLE_PORT, 'THREADS')} for",
+        f"has {constant(CONSOLE_ROUTES, 'THREADS')} threads for answers from memory, and "
+        f"{constant(CONSOLE_ROUTES, 'THREADS')} for",
         f"at most {mib(constant(CONSOLE_RECORDS, 'PAGE_BYTES_MAX'))} and a search "
         f"{mib(constant(CONSOLE_RECORDS, 'SEARCH_BYTES_MAX'))}",
         f"at most {constant(CONSOLE_RECORDS, 'READ_S'):g} s; *Search on* continues",
         f"at most {constant(CONSOLE, 'ROWS_MAX')} rows",
         {10: "given again for ten times as long"}[constant(CONSOLE, "KEPT_FOR")],
-        f"without an answer after {constant(CONSOLE_PORT, 'ANSWER_S'):g} s fails, and so does a "
-        f"{constant(CONSOLE_PORT, 'WAITING_MAX') + 1}th that waits",
+        f"without an answer after {constant(CONSOLE_ROUTES, 'ANSWER_S'):g} s fails, and so does a "
+        f"{constant(CONSOLE_ROUTES, 'WAITING_MAX') + 1}th that waits",
         f"more than {mib(constant(CONSOLE_RECORDS, 'BATCH_BYTES_MAX'))} are not read",
     ],
     "docs/service.md": [

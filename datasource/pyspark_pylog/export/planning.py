@@ -102,11 +102,12 @@ class Planner:
     def plan(
         self, last: int, ends: Mapping[int, int], task_bytes: int, parallel: int, *, skip_lost: bool
     ) -> Run | None:
-        """The run after `last`; None if that has reached the ends.
+        """Plan the run after run `last`; 0 stands for the start.  Returns None if `last` has reached `ends`.
 
-        task_bytes:  maximum of stored bytes in a task, about.
-        parallel:    the number of tasks that run at the same time.
-        skip_lost:   leave out records that were removed before they were exported.  Otherwise, raises DataLoss.
+        ends:        by partition, the offset at which the export ends.
+        task_bytes:  about how many stored bytes a task may have at most.
+        parallel:    how many tasks run at the same time.
+        skip_lost:   leave out records that were removed before they were exported.  If False, they raise DataLoss.
         """
         starts = self.next_starts(last)
         parts = self.parts(starts, ends)

@@ -143,10 +143,10 @@ def refuse_kafkas(options: Iterable[str], uses: str) -> None:
 
 
 def why_without_effect(name: str, others: set[str]) -> str:
-    """The reason why a setting that is neither supported nor rejected has no effect.
+    """The reason why one of Kafka's settings, neither supported nor rejected here, has no effect.
 
-    others:  settings that are supported on the other side.
-    Raises InvalidRequest for a setting that Kafka does not have either.
+    others:  the settings of Kafka that pylog supports for reads or for writes.
+    Raises InvalidRequest if Kafka does not have the setting either.
     """
     if name in TUNING:
         return TUNING[name]

@@ -213,12 +213,17 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
 
 
 def load_options(options: Options) -> ReadOptions | None:
-    """The options of a `load()`, before it is known whether the read is a batch or a stream.  None: it is not a read.
+    """Parse the options of a `load()`, before Spark says whether it is a batch or a stream.
 
-    With an end or a view it must be a batch; without one, options invalid for a stream are also invalid for a batch.
-    `CREATE TABLE` passes options that are not checked: its reads bring their options.  The same is true of a view to
-    insert into.
-    Raises InvalidRequest.
+    With an end or a view it can only be a batch.  Otherwise it is checked as a stream; whatever fails that check would
+    also fail as a batch.
+
+    Returns None, and checks nothing, for options that are not those of a read:
+
+    * The options of `CREATE TABLE` are not checked here, because each read of the table passes its own.
+    * A temporary view used as the target of `INSERT` has the options of a write.
+
+    Raises InvalidRequest for an invalid option.
     """
     to_insert = any(name in names(WRITES) - names(READS) for name in options) and not any(
         name in STRATEGIES for name in options

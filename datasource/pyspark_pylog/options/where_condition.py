@@ -22,13 +22,15 @@ _FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::(\d\d))?|UTC|GMT|UT|Z", re
 
 
 def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
-    """Options with which `spark.read.options(**where(…))` returns the rows of `df.where(condition)`, and fetches fewer
-    bytes.
+    """Options of a read that returns the rows of `df.where(condition)`, and fetches fewer bytes.
+
+    Pass them as `spark.read.options(**where("…"))`.
 
     condition:  comparisons of timestamp, offset, partition and data columns with constants, joined by AND, OR and NOT.
-    spark:      its time zone applies to times without one.  The default is the active session; without one, such times
-                are in UTC.
-    Raises an InvalidRequest that names the unsupported part.  Data columns are looked up when the frame is read.
+    spark:      the session whose time zone applies to times that are written without a zone.  Default: the active
+                session. If there is none, such times are in UTC.
+    Raises InvalidRequest, which names the part that is not supported.  Data columns are looked up later, when the frame
+    is read.
     """
     options = {"where": condition}
     zone = _session_zone(spark)

@@ -65,16 +65,18 @@ def check_one_frame(url: str, topic: str | None, name: str, batch: SinkBatch) ->
 def sink(
     url: str, *, topic: str | None = None, name: str = "sink", checkpoint: str | None = None, **options: Any
 ) -> Callable[[DataFrame, int], None]:
-    """A function for `writeStream.foreachBatch`, the way to write streaming aggregates (`outputMode("update")`).
+    """A function to pass to `writeStream.foreachBatch`.  Use it to write streaming aggregates (`outputMode("update")`).
 
-    topic:       the topic of all rows; None: rows name their topics.
-    name:        distinguishes sinks of one query that write the same topic, or whose rows name their topics.
-    checkpoint:  the query's checkpointLocation; only Spark Connect requires it, where a batch does not know its query.
-    options:     those of a batch write, e.g. `partitioner`, `compression`, or `**{"storage.key": …}`; and
+    A batch that Spark replays after a crash adds nothing: each write is identified by its query id, name, topic and
+    batch id.
+
+    topic:       the topic of all rows; None: each row names its topic.
+    name:        a different name for each sink of one query, if the sinks write to the same topic or their rows name
+                 topics.
+    checkpoint:  the query's checkpointLocation.  Only Spark Connect requires it: a batch does not know its query there.
+    options:     the options of a batch write, e.g. `partitioner`, `compression` or `**{"storage.key": …}`; also
                  `onOlderBatch`.
-
-    A batch that Spark replays after a crash adds nothing: the write's identity is (query id, name, topic, batch id).
-    Raises InvalidRequest, which names the option, immediately and not with the first batch.
+    Raises InvalidRequest for an invalid option, immediately and not with the first batch.
     """
     every = {"path": url, "topic": topic, "txnAppId": name, "pylog.txnFromQuery": True, **options}
     write_options(

@@ -70,10 +70,12 @@ def typed_frame(journal: Journal, frame: StructType, options: WriteOptions) -> T
 
 
 def checked_frame(journal: Journal, frame: StructType, options: WriteOptions) -> TypedFrame:
-    """How a frame would be written; the version is `UNSET` if the write sets the schema.
+    """How a frame would be written to its topic.  Changes nothing.
 
-    Raises InvalidRecord for a topic without a schema, for columns that do not fit its schema, with both types, and for
-    columns of a record with another type; InvalidSchema for a type that no topic has.
+    The version of the schema is `UNSET` if the write itself would set the topic's first schema.
+    Raises InvalidRecord for a topic without a schema; for columns that do not fit its schema (the error has both
+    types); and for a key, timestamp or other column of a record that has the wrong type.  Raises InvalidSchema for a
+    type that no topic can have.
     """
     assert options.topic is not None
     topic, names = options.topic, names_of(options)

@@ -149,10 +149,10 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def data_columns(versions: Versions, schema: pa.Schema, options: ReadOptions) -> DataColumns | None:
-    """The data columns of a frame and of its condition, each found in all topics; None if there are none.
+    """The data columns that a frame and its condition use; None if they use none.
 
-    schema:  as `arrow_schema` gives it.
-    Raises InvalidRequest for a column that a topic does not have, or has with another type.
+    schema:  the frame's columns, from `arrow_schema`.
+    Raises InvalidRequest if a topic does not have one of the columns, or has it with another type.
     """
     struct, named = _wanted(schema, options)
     if not struct and not named:
@@ -281,10 +281,10 @@ def planned_data(state: State, schema: pa.Schema, options: ReadOptions) -> DataC
 
 
 def check_reads(state: State, reads: Sequence[SliceRead], data: DataColumns | None) -> None:
-    """Check that reads which are planned later, perhaps of other topics, have the data columns of a frame.
+    """Check that the topics of reads, planned after the frame, have the frame's data columns.
 
-    Raises InvalidRequest for topics that do not have them, and for records from before the schema, unless they are
-    parsed.
+    Raises InvalidRequest if a topic does not have them.  Also raises it for records that are older than the topic's
+    schema, unless their values are parsed.
     """
     if data is None or data.value is None:
         return

@@ -14,9 +14,9 @@ from spark_log.errors import NoLog
 
 
 def schema_of_load(options: ReadOptions) -> StructType:
-    """The columns of the topics as of now.
+    """The columns of a frame, from the schemas that the topics have now.
 
-    A log or a topic that does not exist yet has those of bytes; the read itself says what is missing.
+    A log or a topic that does not exist yet counts as one without a schema; the read itself reports that it is missing.
     Raises as `columns_of_load`.
     """
     return spark_schema(columns_of_load(_versions(options), options))

@@ -43,10 +43,10 @@ class PinNames(NamedTuple):
 
 
 def query_of_task(scan: str) -> PinNames:
-    """The query that this task belongs to.
+    """The names of the pins of the query to which the calling task belongs.
 
-    Spark gives all tasks of a query one execution id, counted from 0 in each application.  Jobs on an RDD have none:
-    so the tasks of a stage share a pin.
+    Spark gives all tasks of a query one execution id, counted from 0 in each application.  A job on an RDD has no such
+    id, so the tasks of each stage share a pin instead.
     """
     context = TaskContext.get()
     assert context is not None, "read() runs in a task"

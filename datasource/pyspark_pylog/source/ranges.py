@@ -72,11 +72,15 @@ def start_offsets(
     standing: Mapping[TopicPartition, int] = MappingProxyType({}),
     stops: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> dict[TopicPartition, int]:
-    """The first offset of each partition: that of `standing`, else from the options (lost records count up to `stops`).
+    """The offset at which the read of each partition starts.
 
-    Raises DataLoss for a given or committed offset that is trimmed (with failOnDataLoss=false: a warning, and the first
-    existing offset), InvalidRequest for one beyond the end and for a timestamp beyond the last record, unless the
-    strategy is `latest`.
+    tps:       the partitions.
+    standing:  offsets that take precedence over the options, such as the committed offsets of a group.
+    stops:     where reads end: lost records count only up to there.
+    Raises DataLoss if the options, or a group that they name, give an offset that is trimmed.  With
+    failOnDataLoss=false it gives a warning instead, and the read starts at the first existing offset.
+    Raises InvalidRequest for an offset beyond the end, and for a timestamp after the last record unless the strategy is
+    `latest`.
     """
     state = journal.state
     positions = {tp: options.start.of(tp) for tp in tps}

@@ -19,11 +19,15 @@ def is_due(pending: int, least: int | None, *, now_ms: int, fired_ms: int | None
 
 
 def share(limit: int, sizes: Mapping[TopicPartition, int], turn: int) -> dict[TopicPartition, int]:
-    """`limit` records divided in proportion to backlogs, exactly: the sum is the smaller of `limit` and the backlog.
+    """Divide `limit` records among partitions in proportion to their backlogs.
 
-    Every partition with a backlog gets at least one record, as with Kafka's connector; the rest is divided by largest
-    remainder, ties going to the larger backlog.  If there are more partitions than `limit`, they take turns: `turn` is
-    a number that grows with the records returned, such as the sum of all offsets.
+    The sum is exact: `limit`, or the whole backlog if that is smaller.  Every partition with a backlog gets at least
+    one record, as with Kafka's connector.  The rest is divided by largest remainder; of equal remainders, the larger
+    backlog takes precedence.
+
+    sizes:  the backlog of each partition, in records.
+    turn:   a number that grows with the records returned, such as the sum of all offsets.  If more partitions have a
+            backlog than `limit`, it decides which of them get a record.
     """
     waiting = {tp: size for tp, size in sizes.items() if size > 0}
     none = dict.fromkeys(sizes, 0)

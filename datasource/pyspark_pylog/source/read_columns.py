@@ -33,11 +33,11 @@ STORED = ("key", "value", "timestamp", "headers")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema to yield for a Spark schema: all columns, or a projection by the user.
+    """The Arrow schema of the batches that a read yields for a Spark schema, which may be a projection by the user.
 
-    Columns that a record does not have are data columns (`data_columns.py`), and so is a struct `value`.
-    Raises InvalidRequest for a column of a record that has another type, for a type that no column has, and for a type
-    that excludes nulls inside.
+    A column that is not a column of a record is a data column (`data_columns.py`).  So is `value` if it is a struct.
+    Raises InvalidRequest for a column of a record with another type, for a type that no column can have, and for a
+    nested type that does not allow nulls inside.
     """
     return pa.schema([_arrow_field(field) for field in schema.fields])
 

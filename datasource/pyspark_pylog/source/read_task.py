@@ -187,10 +187,10 @@ def read_batches(
     begun: Begun | None = None,
     data: DataColumns | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The matching records of planned reads, as Spark's batches.
+    """The records of planned reads that match the options' condition, as Arrow batches with the columns of `schema`.
 
-    begun:  requests that were sent before.
-    data:   the data columns of `schema`.
+    begun:  requests for these reads that were sent earlier.
+    data:   the data columns of `schema`; None: it has none.
     """
     options = dataclasses.replace(options, where=where_of(options, data))
     store, stored, value = log.objects(), names_of(data), value_of(data)

@@ -1,1 +1,1 @@
-"""The console: web pages that show a log.  Answers, as JSON: `site.py`; HTTP: `port.py`; the pages: `static/`."""
+"""The console: web pages that show a log.  `site.py` answers in JSON, `http_routes.py` over HTTP; pages: `static/`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_log.cli.console.port import ConsolePort
+from spark_log.cli.console.http_routes import ConsoleRoutes
 from spark_log.cli.console.site import Site
 from spark_log.net.messages import GroupView
 from spark_log.node.coordinator import Coordinator
@@ -12,11 +12,11 @@ from spark_log.node.group_coordinator import Groups
 from spark_log.node.quorum_coordinator import QuorumCoordinator
 
 
-def pages_of(coordinator: Coordinator | QuorumCoordinator, groups: Groups) -> ConsolePort:
+def pages_of(coordinator: Coordinator | QuorumCoordinator, groups: Groups) -> ConsoleRoutes:
     """Pages from the state that the coordinator has in memory, without requests to it over the network."""
 
     def views() -> Mapping[str, GroupView]:
         return {view.group_id: view for view in groups.views()}
 
     opened = coordinator.open_final if isinstance(coordinator, QuorumCoordinator) else coordinator.open_log
-    return ConsolePort(Site(opened, views, lambda: coordinator.duties.last))
+    return ConsoleRoutes(Site(opened, views, lambda: coordinator.duties.last))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from spark_log.cli.console.port import Answers, ConsolePort
+from spark_log.cli.console.http_routes import Answers, ConsoleRoutes
 from spark_log.cli.console.site import Site
 from spark_log.client.log import Log
 from spark_log.errors import InvalidRequest, SparkLogError
@@ -29,7 +29,7 @@ class Standalone:
 
     def __init__(self, site: Answers, token: str) -> None:
         self._tokens: Tokens = parse_tokens({"console": f"read {token}"})
-        self._pages = ConsolePort(site)
+        self._pages = ConsoleRoutes(site)
         self._port = HttpPort(self._handle, LIMITS)
 
     async def start(self, listen: str) -> int:

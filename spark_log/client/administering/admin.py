@@ -87,11 +87,11 @@ Reply = TypeVar("Reply")
 class Admin:
     """Kafka's Admin operations on one log: topics, configs, offsets, groups, brokers, producers and transactions.
 
-    A broker is not a server but a place for replicas: a folder or a prefix of a bucket, with an id.
+    A broker is not a server here but a place for replicas: a folder, or a prefix of a bucket, with an id.
 
-    Each call changes everything that it names, or nothing.  The exceptions are `erase_records` and `elect_leaders`: if
-    one of them fails, a part of the work may be done.  Each call returns when the operation is done, and raises an
-    error if it fails.  But `alter_partition_reassignments` and `replace_broker` return before the records are copied.
+    Each call changes either everything that it names or nothing, and returns when the operation is done.  Exceptions:
+    if `erase_records` or `elect_leaders` fails, a part of its work may be done; `alter_partition_reassignments` and
+    `replace_broker` return before the records are copied.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -100,12 +100,12 @@ class Admin:
     # ---------------------------------------------------------------------------------------------------------- topics
 
     def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> dict[str, str]:
-        """Create topics, and return their ids by name.
+        """Create topics.  Returns their ids by name.
 
         Gives a UserWarning for configs that are accepted but have no effect.
 
-        validate_only:  check the topics without creating them.  The ids that are returned are placeholders: a later
-                        call creates the topics with others.
+        validate_only:  check the topics without creating them.  The returned ids are placeholders: the topics get other
+                        ids when they are created.
         Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidReplicationFactor,
         InvalidReplicaAssignment; InvalidRequest if a topic is named twice.
         """
@@ -123,12 +123,12 @@ class Admin:
         return self._carry_out(commands)
 
     def alter_schema(self, topic: str, schema: object) -> int:
-        """Give a topic a schema, or the next version of it, and return the version.
+        """Give a topic its first schema, or a new version of its schema.  Returns the version.
 
-        Records that the topic has are not changed; earlier values stay bytes.  Later versions may add nullable columns,
-        widen numbers, and make columns nullable.
+        Existing records do not change: values from before the first schema stay bytes.  A new version may add nullable
+        columns, widen numbers, and make columns nullable.
 
-        schema:  all columns: an Arrow schema, DDL (`"id BIGINT NOT NULL, name STRING"`) or a Spark `StructType`.
+        schema:  all columns, as an Arrow schema, DDL (`"id BIGINT NOT NULL, name STRING"`) or a Spark `StructType`.
         Raises InvalidSchema, IncompatibleSchema, UnknownTopicOrPartition.
         """
         return set_schema(self._journal, topic, as_schema(schema)).version
@@ -200,10 +200,10 @@ class Admin:
         return found
 
     def incremental_alter_configs(self, changes: Mapping[str | None, Mapping[str, str | None]]) -> None:
-        """Set configs of topics, and of the log under the key None.  A value of None restores the default.
+        """Set configs of topics, or of the log itself under the key None.
 
-        Gives a UserWarning for configs that are accepted but have no effect, and for a topic that becomes compacted
-        while its newest records have no key.
+        A value of None restores the default.  Gives a UserWarning for configs that are accepted but have no effect, and
+        for a topic that becomes compacted while its newest records have no key.
         """
         for name, values in changes.items():
             given = {key: value for key, value in values.items() if value is not None}
@@ -253,22 +253,21 @@ class Admin:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ErasureReport:
-        """Remove all records of the given keys, tombstones included, from a topic, whether it is compacted or not.
+        """Remove all records with the given keys from a topic, tombstones included.  The topic need not be compacted.
 
         The calling process does the work: it reads the keys of the whole topic, and rewrites the objects that contain
         records to be erased.  Offsets do not change.  Reads that are planned after the call has returned do not see the
-        records; upkeep deletes the old objects later.  If the call is interrupted, repeat it: the next one does the
-        rest.
+        records; upkeep deletes the old objects later.  If the call is interrupted, repeat it: it then does the rest.
 
-        keys:      bytes, or str (as UTF-8); a list, or an Arrow array.
-        before:    a position; records at or after it are kept.  The default is each partition's end when the call
-                   begins.
-        dry_run:   only count the records; nothing is changed.
+        keys:      bytes or str (encoded as UTF-8), in a list or an Arrow array.
+        before:    a position; records at or after it are kept.  Default: each partition's end when the call begins.
+        dry_run:   count the records, and change nothing.
         progress:  called with (name of the step, amount done, total).
-        Raises UnknownTopicOrPartition; OffsetOutOfRange if `before` is an offset outside a partition; InvalidRequest if
-        `keys` is empty or contains a null, or, except for a dry run, if the log's level (`metadata.version`) is below
-        3; ConcurrentChange if other processes keep rewriting the same records; RequestTimedOut if records that were
-        written with acks=0 or 1 before are not on all in-sync replicas after a minute.
+        Raises UnknownTopicOrPartition; OffsetOutOfRange if `before` is an offset outside a partition; ConcurrentChange
+        if other processes keep rewriting the same records; RequestTimedOut if, after a minute, records written earlier
+        with acks=0 or 1 are not on all in-sync replicas.
+        Raises InvalidRequest if `keys` is empty or contains a null; also, unless it is a dry run, if the log's level
+        (`metadata.version`) is below 3.
         """
         return erase_records(self._journal, topic, keys, before, dry_run=dry_run, progress=progress)
 
@@ -302,9 +301,11 @@ class Admin:
     def alter_consumer_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | str | OffsetAndMetadata]
     ) -> None:
-        """Commit offsets for a group.  Each is a number, a position such as "now-10m", or an `OffsetAndMetadata`.
+        """Commit offsets for a group.
 
         A consumer that is running without a coordinator may overwrite them.
+
+        offsets:  by partition, an offset, a position such as "now-10m", or an `OffsetAndMetadata`.
         Raises GroupInUse if the group has members that joined through a coordinator, or if a Spark stream (with the
         option `group.id`) publishes its progress to the group.
         """
@@ -319,8 +320,8 @@ class Admin:
     def delete_consumer_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete the committed offsets of a group in some partitions.
 
-        Raises GroupIdNotFound, and GroupInUse if a stream publishes its progress to the group, or a member that joined
-        through a coordinator reads one of the topics.
+        Raises GroupIdNotFound; GroupInUse if a Spark stream publishes its progress to the group, or if a member that
+        joined through a coordinator reads one of the topics.
         """
         state = self._journal.refresh()
         known_group(state, group)
@@ -331,8 +332,8 @@ class Admin:
     def delete_consumer_groups(self, groups: Iterable[str]) -> None:
         """Delete groups.
 
-        Raises GroupIdNotFound, and GroupInUse if a stream publishes its progress to one of them, or one has members
-        through a coordinator.
+        Raises GroupIdNotFound; GroupInUse if a Spark stream publishes its progress to one of the groups, or if one of
+        them has members that joined through a coordinator.
         """
         names, state = several("delete_consumer_groups", groups), self._journal.refresh()
         for name in names:
@@ -383,27 +384,29 @@ class Admin:
     ) -> None:
         """Register a broker: an empty folder or prefix in which topics can have replicas.
 
-        All clients must reach `root` under this URL.
+        All clients must reach it under the same URL, `root`.
 
         rack:             the rack, zone or region of the root.  Replicas of a partition are placed on different racks
                           if possible.
-        storage_options:  fsspec options of the root.  They are stored in the log, where every client can read them, so
-                          do not include secrets: give those to each client, as storage options `<broker>.<option>`.
-        is_async:         no write waits for the broker: it gets its copies later.
-        keep_ms:          of an asynchronous broker: it keeps only the objects that were written in this time, such as a
-                          fast disk beside the readers; 0: all.
+        storage_options:  fsspec options of the root.  They are stored in the log, where every client can read them.
+                          Leave secrets out, and give them to each client as storage options `<broker>.<option>`.
+        is_async:         no write waits for the broker; its copies are made later.
+        keep_ms:          only for an asynchronous broker, such as a fast disk beside the readers: it keeps only the
+                          objects that were written within this time.  0: all objects.
         Gives a UserWarning if the root is on the same disk as another root of the log.
-        Raises InvalidRequest for a root that cannot be the broker's; StorageError if it cannot be written.
+        Raises InvalidRequest if the root cannot be used for the broker; StorageError if it cannot be written.
         """
         brokers.add_broker(self._journal, broker, root, rack, storage_options, is_async, keep_ms)
 
     def alter_broker(self, broker: int, *, rack: str | None = None, drained: bool | None = None) -> bool:
-        """Change the rack of a broker, which may be broker 0, or whether it gets replicas.  False if nothing changes.
+        """Change a broker's rack, or whether it gets replicas.  Returns False if nothing changes.
 
-        Replicas that exist stay where they are.
+        Existing replicas stay where they are.
 
-        rack:     empty: none; None: as it is.
-        drained:  new topics and automatic plans give it no replicas; an assignment by hand may.  None: as it is.
+        broker:   may be broker 0, but only its rack can be changed.
+        rack:     the new rack; "": no rack; None: unchanged.
+        drained:  if True, new topics and automatic plans give it no replicas; an assignment by hand still may.  None:
+                  unchanged.
         Raises BrokerNotAvailable for an unknown broker; InvalidRequest if broker 0 is to be drained.
         """
         return brokers.alter_broker(self._journal, broker, rack, drained)
@@ -416,20 +419,23 @@ class Admin:
         *,
         lose_data: bool = False,
     ) -> None:
-        """Give a broker an empty root, after its disk was lost.  A process that replicates (`pylog replicate`,
-        `pylog maintain` or a coordinator) then copies to it what it should have.
+        """Give a broker an empty root, after its disk was lost.
 
-        root:       another URL; None: the same one, which was emptied.
-        lose_data:  replace the root even if it has the only copies of some records.  They are lost.
+        A process that replicates (`pylog replicate`, `pylog maintain` or a coordinator) then copies to the root the
+        objects that it should have.
+
+        root:       the new URL; None: the URL stays the same, and the root there was emptied.
+        lose_data:  replace the root even if it has the only copies of some records.  These records are lost.
         Raises the errors of `add_broker`; BrokerNotAvailable for an unknown broker.
         """
         brokers.replace_broker(self._journal, broker, root, storage_options, lose_data=lose_data)
 
     def remove_broker(self, broker: int, *, force: bool = False) -> None:
-        """Remove a broker that has no replicas.  Raises InvalidRequest if it has some; BrokerNotAvailable.
+        """Remove a broker that has no replicas.
 
-        force:  even if partitions were moved off it so recently that writes which began before may put records there.
-                Such writes fail, and have to be run again.
+        force:  remove it even if partitions were moved off it only recently.  Writes that began before the move may
+                still put records there: these writes fail, and must be run again.
+        Raises InvalidRequest if the broker has replicas; BrokerNotAvailable for an unknown broker.
         """
         brokers.remove_broker(self._journal, broker, force=force)
 
@@ -441,9 +447,10 @@ class Admin:
         return brokers.fence_broker(self._journal, broker, reason)
 
     def unfence_broker(self, broker: int, *, deep: bool = False) -> bool:
-        """Take a fenced broker back, with the copies that its root has.  False if it was not fenced.
+        """Return a fenced broker to service, with the copies that its root has now.  Returns False if it was not
+        fenced.
 
-        deep:  compare the sizes of its copies, too.
+        deep:  compare the sizes of the copies, too.
         Raises BrokerNotAvailable; StorageError if the root is not the broker's, or cannot be read.
         """
         return brokers.return_broker(self._journal, broker, deep=deep)
@@ -455,14 +462,15 @@ class Admin:
     def elect_leaders(
         self, election: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, int]:
-        """Elect leaders.  Returns the new leader, a broker id, of each given partition whose leader has changed.
+        """Elect leaders of partitions.  Returns, by partition, the new leader (a broker id) where it has changed.
 
-        Partitions with the same list of replicas share one leader, so other partitions may get a new leader, too.  They
-        are not in the result.
+        All partitions with the same list of replicas share one leader.  So partitions that were not given may get a new
+        leader, too; they are not in the result.
 
-        election:    "preferred": the first replica of each partition, where it is in sync; "unclean": for partitions
-                     without a leader, the replica that lacks the fewest bytes, of those whose broker is not fenced.
-                     Acknowledged records that only fenced brokers have cannot be read until one of them is back.
+        election:    "preferred": the first replica of each partition, if it is in sync.  "unclean": for partitions
+                     without a leader, the replica that lacks the fewest bytes among replicas whose broker is not
+                     fenced.  Acknowledged records that only fenced brokers have cannot be read until one of these
+                     brokers is back.
         partitions:  None: all.
         Raises InvalidRequest, UnknownTopicOrPartition.
         """
@@ -475,15 +483,15 @@ class Admin:
         allow_replication_factor_change: bool = True,
         replace: bool = True,
     ) -> None:
-        """Give partitions other replicas, or cancel that.  Returns before their records are moved.
+        """Give partitions new lists of replicas, or cancel such a change.  Returns before records are moved.
 
         New records are put to the new replicas immediately.  `pylog maintain`, `pylog replicate` or a coordinator moves
-        the older ones.  As in Kafka, another list while a partition moves replaces the first one.
+        the older records.  A new list for a partition that is still being moved replaces the earlier list, as in Kafka.
 
-        reassignments:  broker ids by partition, the preferred leader first; None: back to the replicas that the
-                        partition had before it began to move.
-        allow_replication_factor_change:  False: reject a list of another length.
-        replace:        False: reject another list for a partition that moves.
+        reassignments:  by partition, broker ids, the preferred leader first; None: go back to the replicas that the
+            partition had before the move.
+        allow_replication_factor_change:  if False, reject a list with another number of replicas.
+        replace:  if False, reject a new list for a partition that is being moved.
         Raises UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor, ReassignmentInProgress;
         NoReassignmentInProgress if there is nothing to cancel; InvalidRequest for fewer replicas than
         `min.insync.replicas`.
@@ -505,23 +513,25 @@ class Admin:
         return broker_views.list_reassignments(self._journal.refresh(), partitions)
 
     def reset_clock(self, *, force: bool = False) -> int:
-        """Set the log's time back to the present, after a clock that was ahead has advanced it.  Returns by how many
-        milliseconds, or 0.
+        """Set the log's time back to the present, after a clock that was ahead has advanced it.
 
-        force:  reset it even if more than one commit time lies in the future.
-        Raises ClockSkewed in that case without `force`, or if this process's clock differs too much from the storage's.
+        Returns the difference in milliseconds; 0 if the time was right.
+
+        force:  reset it even if more than one commit has a time in the future.
+        Raises ClockSkewed if there is more than one and `force` is False, or if this process's clock differs too much
+        from the storage's clock.
         """
         self._journal.refresh()
         found: int = self._journal.propose(ResetClock(force=force))
         return found
 
     def update_features(self, levels: Mapping[str, int]) -> dict[str, int]:
-        """Raise features of the log to these levels, such as `{"metadata.version": 3}`.  Returns the levels before.
+        """Raise features of the log to new levels, such as `{"metadata.version": 3}`.  Returns the previous levels.
 
-        A new log begins at the highest levels of the pylog that creates it.
-
-        A pylog that does not support a level cannot open the log afterwards; a level is never lowered.
-        Raises InvalidRequest for an unknown feature, and for a level that is lower or that this pylog does not support.
+        A pylog that does not support a new level cannot open the log any more, and a level can never be lowered.  A new
+        log begins at the highest levels of the pylog that creates it.
+        Raises InvalidRequest for an unknown feature, for a level below the current one, and for a level that this pylog
+        does not support.
         """
         return self._carry_out({name: UpdateFeature(name=name, level=level) for name, level in levels.items()})
 

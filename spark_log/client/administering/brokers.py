@@ -64,15 +64,17 @@ def add_broker(
     is_async: bool = False,
     keep_ms: int = 0,
 ) -> Broker:
-    """Make an empty folder or prefix the root of a new broker.
+    """Make an empty folder or prefix the root of a new broker.  Changes nothing if the broker has this root already.
 
-    storage_options:  are registered in the log, so that all processes can open the root.  Secrets, which every client
-                      could read there, are given to each process instead, as storage options `<broker>.<option>`.
-    is_async:         copies are made later, and no write ever waits for the broker.
-    keep_ms:          of an asynchronous broker: it keeps only the objects that were written in this time; 0: all.
-    Gives a UserWarning if the root is on the same disk as another one.
-    Raises InvalidRequest for a root that cannot be the broker's, with the reason; StorageError if it cannot be written
-    to.  If the broker has this root already, nothing is changed.
+    storage_options:  fsspec options of the root.  They are stored in the log, so that all processes can open the root.
+                      Every client can read them there, so secrets are given to each process instead, as storage options
+                      `<broker>.<option>`.
+    is_async:         no write waits for the broker; its copies are made later.
+    keep_ms:          only for an asynchronous broker: it keeps only the objects that were written within this time.  0:
+                      all objects.
+    Gives a UserWarning if the root is on the same disk as another root of the log.
+    Raises InvalidRequest, with the reason, if the root cannot be used for the broker; StorageError if it cannot be
+    written.
     """
     state = journal.require(None)
     state = journal.refresh()
@@ -102,10 +104,10 @@ def replace_broker(
 ) -> Broker:
     """Give a broker an empty root, after its disk was replaced or emptied.  The replicator then copies to it.
 
-    url:              of another root; None: the same one.
-    storage_options:  as in `add_broker`; None: those that are registered.
-    lose_data:        even if objects have their only copies in its old root: their records are lost.
-    Raises as `add_broker`; BrokerNotAvailable for an unknown broker.
+    url:              the new root's URL; None: unchanged.
+    storage_options:  as in `add_broker`; None: unchanged.
+    lose_data:        replace the root even if it has the only copies of some objects.  Their records are lost.
+    Raises the errors of `add_broker`; BrokerNotAvailable for an unknown broker.
     """
     journal.require(None)
     state = journal.refresh()
@@ -236,9 +238,11 @@ def _check_writable(store: ObjectStore, nonce: str) -> None:
 
 
 def alter_broker(journal: Journal, broker: int, rack: str | None = None, drained: bool | None = None) -> bool:
-    """Change the rack of a broker, which may be broker 0, or whether it gets replicas automatically.
+    """Change a broker's rack, or whether it gets replicas.  Returns False if nothing changes.
 
-    False if nothing changes.
+    broker:   may be broker 0, but only its rack can be changed.
+    rack:     the new rack; "": no rack; None: unchanged.
+    drained:  if True, new topics and automatic plans give it no replicas; None: unchanged.
     Raises BrokerNotAvailable for an unknown broker; InvalidRequest if broker 0 is to be drained.
     """
     return journal.propose(AlterBroker(broker=broker, rack=rack, drained=drained))
@@ -253,11 +257,11 @@ def fence_broker(journal: Journal, broker: int, reason: str = "") -> bool:
 
 
 def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
-    """Take a fenced broker back, without the copies that its root lacks.  False if it was not fenced.
+    """Return a fenced broker to service, and record which copies its root lacks.  Returns False if it was not fenced.
 
-    deep:  also without those that have another size than in the state.
-    Raises WrongRoot if the root is not the broker's, or that of a log of which this one is a copy; StorageUnavailable
-    if it does not answer; StorageError if it cannot be read.  Then the broker stays fenced.
+    deep:  also record copies as missing whose size is not that in the state.
+    Raises WrongRoot if the root is not the broker's, or belongs to the log of which this log is a copy;
+    StorageUnavailable if the root does not answer; StorageError if it cannot be read.  The broker then stays fenced.
     """
     journal.require(None)
     known = _known(journal.refresh(), broker)
@@ -322,10 +326,12 @@ def held_objects(state: State, broker: int) -> Iterator[tuple[str, int]]:
 
 
 def remove_broker(journal: Journal, broker: int, *, force: bool = False) -> None:
-    """Remove a broker that has no replicas.  Its root is left without the file that describes it, if it can be reached.
+    """Remove a broker that has no replicas.
 
-    force:  even if uploads for it may be committed, which began before its partitions were moved.
-    Raises InvalidRequest if it has replicas; BrokerNotAvailable for an unknown broker.
+    If its root can be reached, the files there that describe the broker are deleted.
+
+    force:  remove it even if uploads that began before its partitions were moved may still be committed.
+    Raises InvalidRequest if the broker has replicas; BrokerNotAvailable for an unknown broker.
     """
     journal.require(None)
     known = _known(journal.refresh(), broker)

@@ -41,9 +41,10 @@ def current_replicas(state: State, topics: Iterable[str]) -> Plan:
 def spread_over(
     state: State, topics: Iterable[str], brokers: Sequence[int], factor: int | None = None, *, rack_aware: bool = True
 ) -> Plan:
-    """Replicas of all partitions of topics, evenly on the given brokers, with few moves.
+    """Plan replicas for all partitions of topics: evenly on the given brokers, with few moves.
 
-    factor:  of all topics; None: each keeps its own.
+    factor:      the replication factor of all topics; None: each topic keeps its own.
+    rack_aware:  if False, racks are ignored.
     Raises UnknownTopicOrPartition, InvalidReplicaAssignment, InvalidReplicationFactor.
     """
     chosen = _chosen(state, brokers)
@@ -94,9 +95,9 @@ def _spread(
 
 
 def with_factor(state: State, topic: str, factor: int) -> Plan:
-    """New replica lists for a topic's partitions under another replication factor, spread over all usable brokers.
+    """Plan replicas for a topic's partitions with another replication factor, spread over all usable brokers.
 
-    Asynchronous replicas stay.  A single replica is in the log's own root.
+    Asynchronous replicas stay, and count as replicas.  If one synchronous replica is left, it is in the log's own root.
     Raises UnknownTopicOrPartition, InvalidReplicationFactor.
     """
     current = current_replicas(state, [topic])

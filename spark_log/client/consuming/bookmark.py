@@ -23,11 +23,12 @@ from spark_log.model import TopicPartition
 
 
 class Bookmark:
-    """A named set of positions.  The first run starts at the earliest records.
+    """A named set of positions: each run reads from the end of the last run.  The first run starts at the earliest
+    records.
 
-    Raises GroupInUse, on entering and on leaving, if a stream publishes to the group of this name, or it has members
-    through a coordinator.
-    Raises ConcurrentChange on leaving if another run of the same name has committed meanwhile.
+    Raises GroupInUse, on entering and on leaving, if a Spark stream publishes its progress to the group of this name,
+    or if the group has members that joined through a coordinator.
+    Raises ConcurrentChange on leaving if another run with the same name has committed meanwhile.
     """
 
     def __init__(self, journal: Journal, name: str, *topics: str) -> None:

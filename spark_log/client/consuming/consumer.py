@@ -104,10 +104,12 @@ class Consumer:
     # ----------------------------------------------------------------------------------------------- which partitions
 
     def subscribe(self, topics: Iterable[str] | str = (), pattern: str | None = None, listener: object = None) -> None:
-        """Read topics by name, or all topics whose whole name matches a pattern; new topics and partitions are
-        included.
+        """Subscribe to topics by name, or to all topics whose whole name matches a pattern.
 
-        listener:  an object with any of on_partitions_assigned, on_partitions_revoked, on_partitions_lost.
+        New partitions, and new topics that match, are read as well.
+
+        pattern:   a regular expression.
+        listener:  an object with any of the methods on_partitions_assigned, on_partitions_revoked, on_partitions_lost.
         """
         subscribed = SubscribedTopics(topics, pattern, listener)
         self._check_open()
@@ -186,18 +188,18 @@ class Consumer:
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Available records by partition, at most `max_records` in all (default: `max_poll_records`).
 
-        Waits up to `timeout_ms` for a record, and returns {} if there is nothing to return by then.  If
-        `fetch_min_bytes` is above 1, fewer bytes are returned only after a wait of `fetch_max_wait_ms`.  This wait may
-        span several polls.
+        Waits up to `timeout_ms` for a record, and returns {} if there is nothing to return by then.  If fewer than
+        `fetch_min_bytes` are available, they are returned only after a wait of `fetch_max_wait_ms`.  This wait may span
+        several polls.
 
-        If a bucket or a coordinator does not answer, the call takes up to a second longer than `timeout_ms`.  It can
-        take longer than that while it joins the group or commits, and no timeout ends a read from a local disk or a
-        network mount.
+        The call may take longer than `timeout_ms`: up to a second longer if a bucket or a coordinator does not answer,
+        and longer still while it joins the group or commits.  No timeout ends a read from a local disk or a network
+        mount.
 
-        Raises IllegalGeneration if a newer consumer has taken over the group (without a coordinator, a group has one
-        member at a time); NoOffsetForPartition and OffsetOutOfRange with auto_offset_reset="none"; and
-        RecordDeserialization if the next record cannot be deserialized: earlier polls have returned the records before
-        it.
+        Raises IllegalGeneration if a newer consumer has taken over the group: without a coordinator, a group has one
+        member at a time.  Raises NoOffsetForPartition and OffsetOutOfRange with auto_offset_reset="none".  Raises
+        RecordDeserialization if the next record cannot be deserialized, after earlier polls have returned the records
+        before it.
         """
         self._discard_buffered()
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
@@ -213,8 +215,8 @@ class Consumer:
     def poll_arrow(self, timeout_ms: float = 0, max_records: int | None = None) -> pa.Table:
         """Like `poll`, but returns a table of topic, partition, offset, key, value, timestamp and headers.
 
-        Nothing is deserialized.  Without `max_records`, the table has at most about `fetch_max_bytes`.  Values of a
-        topic with a schema are its columns, or what the setting `value_format` says.
+        Nothing is deserialized.  Without `max_records`, the table has about `fetch_max_bytes` at most.  For a topic
+        with a schema, the schema's columns take the place of value, unless the setting `value_format` says otherwise.
         """
         self._discard_buffered()
         parts = self._wait(timeout_ms, _limit(max_records, 2**63 - 1), self._settings["fetch_max_bytes"])
@@ -326,10 +328,12 @@ class Consumer:
     # ------------------------------------------------------------------------------------------------------ positions
 
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
-        """Commit the given positions, by default those after all returned records.  They are durable when it returns.
+        """Commit the given positions; by default, the positions after all returned records.
 
-        Without a coordinator, a group has one member at a time, and the call does not access the storage if this
-        consumer knows that the positions are already committed.  So it succeeds even if a newer consumer has taken over
+        They are durable when the call returns.
+
+        Without a coordinator, a group has one member at a time.  If this consumer knows that the positions are already
+        committed, the call then does not access the storage.  So it succeeds even if a newer consumer has taken over
         the group since, or an older copy of the log was restored.
 
         Raises IllegalGeneration if the consumer is no longer a member of its group, or a newer consumer has taken over

@@ -30,10 +30,10 @@ Coder = Callable[[Any], Any] | None
 
 
 class JointRead:
-    """One plan for the partitions of a poll that have few records left: their slices in one object share a request.
+    """One read for several partitions of a poll that have few records left: their slices in one object share a request.
 
-    The first cursor that needs records carries it out, in its thread; the others take theirs from it, also in later
-    polls.
+    The first cursor that needs records runs the read, in its thread.  The other cursors take their records from it, in
+    the same poll or in later ones.
     """
 
     def __init__(self, journal: Journal, ranges: Sequence[OffsetRange], rack: str = "") -> None:
@@ -117,11 +117,11 @@ class Cursor:
         return None if known or not self.ready(state) else self._ahead(state)
 
     def take(self, state: State, rows: int, joint: JointRead | None = None) -> Fetched | None:
-        """The next records of one batch, at most `rows`, or holes; None at the end of `state`.
+        """The next records of one batch, at most `rows`.  They may be holes; None at the end of `state`.
 
-        joint:  a plan that may include them.
-        Raises DataLoss if they were trimmed, UnknownTopicOrPartition if the topic was deleted, and Unfinished while the
-        storage request is in flight.
+        joint:  a joint read that may include these records.
+        Raises DataLoss if the records were trimmed, UnknownTopicOrPartition if the topic was deleted, and Unfinished
+        while the storage request is in flight.
         """
         if self._rest is None and not self.ready(state):
             return None

@@ -48,8 +48,9 @@ NOWHERE = FetchPosition(("", -1))
 class FetchPositions:
     """A consumer's position in each of its partitions.
 
-    Most of many partitions have no more records.  So the others are kept: those that are *active*, in the order in
-    which they are served next.  A partition is idle from the state in which it had no more records until it changes.
+    A partition is *active* if it may have records to return, and idle otherwise.  Active partitions are kept
+    separately, in the order in which they are served next, because most partitions of a large consumer are idle.  A
+    partition that has no more records in some state stays idle until it changes.
     """
 
     def __init__(self) -> None:
@@ -208,10 +209,13 @@ class Reading:
         """The last joint read, whose records a call may leave for the next one."""
 
     def take(self, positions: FetchPositions, state: State, rows: int, size: int | None) -> list[Fetched]:
-        """Records up to the end of one state, by partition, in round-robin order.
+        """Records up to the end of one state, from the partitions in round-robin order.
 
-        An unreadable partition does not block the others.  Its error is raised if there is nothing else to return, and
-        by the next call otherwise.
+        An unreadable partition does not block the others.  If there is nothing else to return, its error is raised
+        immediately, otherwise by the next call.
+
+        rows:  the maximum number of records.
+        size:  stop after about this many bytes; None: no limit.
         """
         if self._failure is not None:
             failure, self._failure = self._failure, None

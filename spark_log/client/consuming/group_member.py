@@ -172,10 +172,10 @@ class SharedMembership(Membership):
         return self._lost
 
     def acknowledge_loss(self, state: State) -> SparkLogError | None:
-        """The error of a background thread, if there is one.
+        """The error of a background thread that has ended the membership; None if there is none.
 
-        The consumer then rejoins with the next poll, unless another consumer has its instance id, which ends the
-        membership.
+        The consumer rejoins with the next poll.  But if another consumer has its instance id, the membership has ended
+        for good.
         """
         with self._changed:
             failed = self._failed

@@ -25,10 +25,10 @@ class MemberSettings(NamedTuple):
 
     @property
     def answer_s(self) -> float:
-        """Timeout for the reply to a heartbeat, after the time that it waits.
+        """How long the reply to a heartbeat may take, in seconds, in addition to the time that the heartbeat waits.
 
-        A reply may get lost with its connection.  With two waits of a third of the session, this leaves time to send
-        another heartbeat before the session ends.
+        A heartbeat waits for a third of the session at most, and its reply may get lost with the connection.  After two
+        such waits and this timeout, there is still time to send another heartbeat before the session ends.
         """
         return min(max(self.session_ms / 6000, 1.0), ANSWER_S)
 

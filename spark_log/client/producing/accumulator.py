@@ -100,10 +100,10 @@ class TopicQueue:
         return batch
 
     def keep(self, future: RecordFuture, rows: list[Any]) -> None:
-        """Make sure that a record appended to `rows` is in a batch, at the right index.  Called with the lock held.
+        """Make sure that a record appended to `rows` is in a batch, and that its future has the right index.
 
-        Threads that send at the same instant may have computed the same start, and the batch may have been closed
-        before the record was in it.
+        Call it with the lock held.  Threads that send at the same instant may have computed the same index, or the
+        batch may have been closed before it had the record.
         """
         future.start = rows.index(future, future.start)
         end = future.batch.end

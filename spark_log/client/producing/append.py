@@ -45,9 +45,9 @@ class Appender:
     ) -> dict[TopicPartition, range]:
         """Append records, all or none, and return the offsets they got.
 
-        identity:  from `txn_identity`; None: one of the appender's.
+        identity:  from `txn_identity`; None: an identity of the appender.
         acks:      `ACKS_LEADER` only without an identity.
-        names:     of the columns of a frame for a topic with a schema.
+        names:     for a topic with a schema: which columns of a frame have the key, the timestamp and the values.
         """
         ensure_topic(self._journal, topic)
         epoch = self._journal.recent().version

@@ -101,17 +101,20 @@ def commit_uploads(
     upkeep: bool = True,
     acks: int = ACKS_ALL,
 ) -> Committed:
-    """Commit uploads, made under upload epoch `epoch`, in their order, together with positions of groups.
+    """Commit uploads in their order, together with positions of groups.
 
-    by:      the members of groups that commit the positions.
+    epoch:   the upload epoch under which the uploads were made.
+    by:      by group, the member that commits the positions.
     upkeep:  as for `propose`.
-    acks:    with `ACKS_LEADER` readers may not see the records yet when this returns.
+    acks:    with `ACKS_LEADER`, readers may not see the records yet when the call returns.
 
-    Raises CommitUnknown if the storage failed repeatedly, so the commit may have been applied.  A retry with the same
-    identity applies it once.  Raises NotEnoughReplicas and LeaderNotAvailable after the deadline, or after
-    `REPLICAS_MS_MAX` without one: until then, objects are copied to the replicas that lack them if `retry` is patient.
-    RequestTimedOut if readers do not see a commit with acks=all by then, because earlier ones with acks=1 are not on
-    all in-sync replicas.
+    Raises CommitUnknown if the storage failed repeatedly, so the commit may have been applied; a retry with the same
+    identity applies it once.
+    Raises NotEnoughReplicas or LeaderNotAvailable if too few replicas answer until the deadline, or for
+    `REPLICAS_MS_MAX` if there is no deadline.  If `retry` is patient, objects are copied meanwhile to the replicas that
+    lack them.
+    Raises RequestTimedOut if, by then, readers do not see a commit with acks=all, because earlier commits with acks=1
+    are not on all in-sync replicas.
     """
     upload = join_uploads(uploads)
     commit = CommitRecord(

@@ -47,12 +47,14 @@ EXIT_MS = 10_000
 
 
 def await_visible(journal: Journal, committed: Committed, again: Callable[[], Committed], until_ms: float) -> Committed:
-    """Wait until readers see a commit with acks=all; copy what it waits for.
+    """Wait until readers see a commit with acks=all, and make the copies that it waits for.
 
-    again:     commits again under the same identity, for the newest state.
+    While the log does not answer, the wait continues.
+
+    again:     repeats the commit under the same identity, and returns its result in the newest state.
     until_ms:  deadline on the monotonic clock.
-    Raises RequestTimedOut.  `maybe_applied` of each error is set: the commit is in the log, and becomes visible later.
-    While the log does not answer, the commit is as pending as before.
+    Raises RequestTimedOut.  All errors have `maybe_applied` set, because the commit is in the log, and becomes visible
+    later.
     """
     clock, wait = journal.context.clock, BACKOFF_MS
     while committed.pending:

@@ -125,15 +125,15 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
-        """Send one record and return a future for its `RecordMetadata`: topic, partition, offset, timestamp (in
+        """Send one record.  Returns a future for its `RecordMetadata`: topic, partition, offset, timestamp (in
         milliseconds since 1970).
 
         A topic that does not exist is created, if `auto.create.topics.enable` allows it.
 
-        value, key:    bytes, str (as UTF-8) or None; with a serializer set, the values that it accepts.  For a topic
-                       with a schema, the value is a dict of its columns, or None.
-        headers:       pairs of a name and a value, which is bytes or None.
-        partition:     its number; None: the `partitioner` chooses it.
+        value, key:    bytes, str (encoded as UTF-8) or None; with a serializer, the values that it accepts.  For a
+                       topic with a schema, the value is a dict of its columns, or None.
+        headers:       pairs of a name and a value; the value is bytes or None.
+        partition:     the number of the partition; None: the `partitioner` chooses it.
         timestamp_ms:  milliseconds since 1970; None: the current time.
         Raises MessageTooLarge; UnknownTopicOrPartition; InvalidTopic if the topic would be created and its name is
         invalid; InvalidRecord if another argument has the wrong type or an invalid value; InvalidRequest after `close`;

@@ -65,9 +65,11 @@ def not_typed(spec: TopicSpec) -> InvalidRecord:
 
 
 def typed_rows(given: Rows, values: Sequence[bytes | None], spec: TopicSpec) -> tuple[Rows, dict[int, SparkLogError]]:
-    """Single records as rows of a topic with a schema, and the errors of those that do not fit, which have no value.
+    """Single records as rows of a topic with a schema, and errors by row for the records that do not fit.
 
-    given:   their other columns, with any value.
+    A row with an error has no value.
+
+    given:   the other columns of the records; its values are ignored.
     values:  dicts, packed; None for a tombstone.
     """
     assert spec.schema is not None, "the topic has a schema"

@@ -53,18 +53,21 @@ ROWS_MAX = 10_000
 
 
 class Transaction:
-    """One transaction: a context manager, entered once.
+    """One transaction: a context manager that can be entered once.
 
-    Entering takes over the id: the previous owner can no longer commit.
+    Entering takes over the id: the previous owner can no longer commit.  Leaving without an error commits.  Leaving can
+    raise these errors:
 
-    Leaving raises ProducerFenced if a newer transaction or `Admin.fence_producers` has taken over the id, or
-    `Admin.abort_transaction` has aborted this transaction; TransactionTimedOut after `transaction_timeout_ms`;
-    IllegalGeneration if a consumer given to `commit_offsets` is no longer a member of its group, and
-    RebalanceInProgress while that group rebalances; GroupInUse if a group given by name is held by a stream or shared
-    by consumers; UploadFenced (retriable: nothing was written) if the transaction took longer than `gc.fence.age.ms`;
-    NotEnoughReplicas or LeaderNotAvailable if, for two minutes, too few replicas answer (nothing was written), unless
-    the transaction times out before; CommitUnknown if the storage failed and the commit may nevertheless have been
-    applied.
+    ProducerFenced:  a newer transaction or `Admin.fence_producers` has taken over the id, or `Admin.abort_transaction`
+          has aborted this transaction.
+    TransactionTimedOut:  `transaction_timeout_ms` has passed.
+    IllegalGeneration:  a consumer given to `commit_offsets` is no longer a member of its group.
+    RebalanceInProgress:  the group of such a consumer rebalances.
+    GroupInUse:  a group given by name is held by a stream, or shared by consumers.
+    UploadFenced:  the transaction took longer than `gc.fence.age.ms`.  Nothing was written; retry the transaction.
+    NotEnoughReplicas, LeaderNotAvailable:  too few replicas have answered for two minutes, and the transaction has not
+          timed out by then.  Nothing was written.
+    CommitUnknown:  the storage failed, and the commit may have been applied.
     """
 
     def __init__(self, journal: Journal, transactional_id: str, **settings: Any) -> None:
@@ -212,10 +215,11 @@ class Transaction:
     def commit_offsets(
         self, consumer: Consumer | str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
     ) -> None:
-        """Commit positions with the records.
+        """Commit positions of a group together with the records.
 
-        With a consumer: `offsets`, or the positions after the records that it has returned.  With a group's name:
-        `offsets`, without a check of the group's generation.
+        consumer:  a consumer, or the name of a group.  With a name, the group's generation is not checked.
+        offsets:   positions by partition; required with a name.  None: the positions after the records that the
+                   consumer has returned.
         """
         self._open_uploader()
         if isinstance(consumer, Consumer):

@@ -93,14 +93,14 @@ def newest_schemas(known: Mapping[str, int], more: Iterable[tuple[str, int]]) ->
 
 
 class Uploader:
-    """Writes rows to objects: one for each combination of placement group, codec and level that their topics use.
+    """Writes rows to objects.  Each combination of placement group, codec and compression level has an object.
 
     store:        the log's own root.
-    epoch:        upload epoch: a state version that the writer had read before.
+    epoch:        the upload epoch: a version of the state that the writer had read before the upload.
     partitioner:  a name for `make_partitioner`; each topic gets a separate instance.
-    compression:  a codec, for topics whose `compression.type` is `producer`.
-    sort:         rows of topics with `sort.columns` are sorted; otherwise they keep their order.
-    replicas:     puts objects of groups with brokers; None: the log has no such groups.
+    compression:  the codec of topics whose `compression.type` is `producer`.
+    replicas:     puts the objects of groups with brokers; None: the log has no such groups.
+    sort:         sort the rows of topics that have `sort.columns`; otherwise rows keep their order.
     """
 
     def __init__(
@@ -138,10 +138,11 @@ class Uploader:
         """By topic id, the newest version of the schema that rows were converted by."""
 
     def append(self, spec: TopicSpec, rows: Rows, now_ms: int, first: int) -> None:
-        """Add rows of one topic.  After InvalidRecord, MessageTooLarge or InvalidTimestamp, nothing must be
-        committed.
+        """Add rows of one topic.
 
-        first:  number of the first row in the caller's data, for messages.
+        If it raises InvalidRecord, MessageTooLarge or InvalidTimestamp, the caller must not commit anything.
+
+        first:  the number of the first row in the caller's data, for messages.
         """
         batch = TopicRows.of(spec, rows)
         for fault in faults_of(batch, now_ms):

@@ -101,12 +101,13 @@ def fetch(
 ) -> Iterator[Fetched]:
     """The records of one planned read, in offset order.  The last result ends where the read ends.
 
-    columns:  of key, value, timestamp, headers, and names of data columns; None for all that exist.
-    window:   batches of larger slices that it skips are not read, so there may be gaps between results.
-    value:    how values of a typed topic are read; None: as bytes.
-    coming:   the bytes of the slice or of its object's index, whichever is read first, if they were requested before.
-    Raises ObjectNotFound if the object is gone, and CopiesAway if it is not there but a root that may have it is away
-    (plan again by offset); CorruptObject for damaged bytes.
+    columns:  any of key, value, timestamp, headers and the names of data columns; None: all that exist.
+    window:   batches that it rules out are not read from larger slices, so there may be gaps between results.
+    coming:   the bytes of the slice or of its object's index, whichever is read first, if they were requested earlier.
+    value:    how to read the values of a topic with a schema; None: as bytes.
+    Raises ObjectNotFound if the object is gone; CopiesAway if a root that may have it is away.  After either error,
+    plan the read again, from the offset reached.
+    Raises CorruptObject for damaged bytes.
     """
     if not isinstance(store, ReplicatedStore):
         yield from _fetch(store, read, columns, window, coming, value)
@@ -238,13 +239,15 @@ def begin(store: ObjectStore, reads: Sequence[SliceRead]) -> Begun:
 def asked_ahead(
     store: ObjectStore, reads: Sequence[SliceRead], begun: Begun = MappingProxyType({})
 ) -> Iterator[tuple[SliceRead, Coming | None]]:
-    """The reads, each with the bytes of its slice if that is small, or else of its object's index, which is fetched
-    once.
+    """Yield planned reads, each with bytes that were requested ahead; None if none were.
 
-    They are fetched from remote storage in blocks, the next one in the background, so a range of many commits does not
-    wait for each in turn.
+    The bytes are those of the read's slice, if that is small.  Otherwise they are those of its object's index, which is
+    fetched once.
 
-    begun:  requests that were sent before.
+    Remote storage is read in blocks: the next block is requested in the background.  So a range of many commits does
+    not wait for each commit in turn.
+
+    begun:  requests for these reads that were sent earlier.
     """
     if store.local or (len(reads) < 2 and not begun):
         yield from ((read, None) for read in reads)

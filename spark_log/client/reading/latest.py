@@ -59,7 +59,7 @@ def scan_latest(
 ) -> pa.RecordBatchReader:
     """The latest record of each key before `end` as a stream of Arrow batches, partition by partition, in offset order.
 
-    where:  chooses among the latest records.
+    where:                      a condition on the latest records.
     value_format, value_parse:  as for `value_read`.
     """
     if topic == PROGRESS_TOPIC:
@@ -87,10 +87,10 @@ def scan_latest(
 
 
 def condition_of_view(where: Condition) -> Condition:
-    """The part of a condition on the latest records that holds for all records that they are chosen from.
+    """The part of a condition on the latest records that can be applied before it is known which ones are the latest.
 
-    A newer record of a key is after the record itself, in the same partition.  So only partitions and a first offset
-    can be left out.
+    A newer record of a key is in the same partition, at a higher offset.  So only partitions, and the records before a
+    first offset, can be left out.
     """
     if where.empty:
         return replace_fields(where, rest=None, rows=None)
@@ -105,12 +105,16 @@ def fetch_latest(
     fetch: FetchReads,
     keys_max: int = KEYS_MAX,
 ) -> Iterator[Fetched]:
-    """Those records of `reads` that are the latest of their key in `view`, and that may match, in the order of reads.
+    """The records of `reads` that are the latest of their key in `view`, and that may match `where`, in the order of
+    `reads`.
 
-    reads:   parts of `view`; of each partition in offset order.
-    view:    all reads of their partitions, from the first of `reads` to the end of the view, at one version.
-    columns: of key, value, timestamp, headers and data columns; results also tell which records are tombstones, and
-             have what `where` needs.
+    The caller must still filter them by `only_matching`.
+
+    reads:     a subset of `view`, grouped by partition, in offset order.
+    view:      all reads of these partitions from the first of `reads` to the end of the view, at one version.
+    columns:   any of key, value, timestamp, headers and the data columns.  Results also have the columns that `where`
+               needs, and one that marks tombstones.
+    keys_max:  how many keys are held in memory at a time.
     """
     wanted = columns_to_read([*columns, TOMBSTONE.name], where)
     by_partition = {key: list(group) for key, group in groupby(view, _partition)}

@@ -65,12 +65,12 @@ def plan_reads(
     known: Known | None = None,
     state: State | None = None,
 ) -> list[SliceRead]:
-    """The reads for `ranges`, in order; with a window, only slices that it does not skip.
+    """The reads for `ranges`, in order.
 
-    state:  the state to plan by; None: the journal's.
-
-    Raises DataLoss for records that were removed, UnknownTopicOrPartition for a partition that does not exist,
-    ObjectNotFound if the newest state refers to a slice index that is missing in the storage.
+    window:  leave out slices that it rules out; None: leave out none.
+    state:   the state to plan by; None: the journal's.
+    Raises DataLoss for records that were removed; UnknownTopicOrPartition for a partition that does not exist;
+    ObjectNotFound if the newest state refers to a slice index that the storage does not have.
     """
     state, tables = state or journal.state, dict(known or {})
     gone: set[Piece] = set()

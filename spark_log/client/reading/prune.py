@@ -25,11 +25,11 @@ def plan_matching(
     known: Known | None = None,
     state: State | None = None,
 ) -> list[SliceRead]:
-    """The reads for those records of `ranges` that may match, in order.
+    """The reads for the records of `ranges` that may match `where`, in order.
 
-    Listed partitions and offsets are exact, except that offsets between the listed ones are included.  Other
-    timestamps and values may be included as well; `only_matching` removes them.  For `known`, `state` and the errors
-    see `plan_reads`.
+    They include no other partitions, and no offsets outside the condition's first and last offset.  They may include
+    other records that do not match: other timestamps and values, and offsets between listed ones. `only_matching`
+    removes these.  For `known`, `state` and the errors see `plan_reads`.
     """
     assert where.rest is None, "the columns of a condition are looked up before it is used"
     clipped = [

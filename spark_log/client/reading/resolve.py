@@ -66,9 +66,9 @@ def timestamps_ms(journal: Journal, offsets: Mapping[TopicPartition, int]) -> di
 def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
     """The offset of each position in the journal's current state.
 
-    A time after the last record resolves to the end, a missing position of a group to the start, and a position
-    outside of the partition to the nearest offset.
-    Raises OffsetOutOfRange for an explicit offset outside of the partition.  One of a pending commit is in it.
+    A time after the last record gives the end of the partition.  A group without a committed position gives its start.
+    A position outside of the partition gives the nearest offset.
+    Raises OffsetOutOfRange for an explicit offset outside of the partition.  Offsets of a pending commit are inside.
     """
     state, now_ms = journal.state, journal.context.clock.now_ms()
     offsets: dict[TopicPartition, int] = {}

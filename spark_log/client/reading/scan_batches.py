@@ -80,8 +80,8 @@ def fetch_ranges(
 ) -> Iterator[Fetched]:
     """The records of planned reads.  If a merge has replaced an object meanwhile, the rest is planned again.
 
-    latest:  for a view of the latest records.  Raises ConcurrentChange where `check_not_compacted` does.
-    rack:    of the reader; empty: that of the process.
+    latest:  True for a view of the latest records.  Then raises ConcurrentChange if `check_not_compacted` does.
+    rack:    the reader's rack; "": the rack of the process.
     value:   as for `fetch`.
     """
     asked = asked_ahead(journal.objects_near(rack), reads)
@@ -136,12 +136,13 @@ def _fetch(
 
 
 def check_not_compacted(state: State, read: SliceRead) -> None:
-    """Raises ConcurrentChange if a view of the latest records cannot be planned again, after an object is gone.
+    """Raise ConcurrentChange if a view of the latest records cannot be planned again after an object is gone.
 
-    A view is of one version: compaction may have removed a record of it that only a later version replaces.  A topic
-    that was compacted keeps the ends of the passes, whatever its policy is now.
+    A view shows one version.  Compaction may have removed one of its records, because a later version has a newer
+    record of the key.  The check does not depend on the topic's current policy: `state.cleaned` keeps where compaction
+    passes have ended.
 
-    state:  the whole one.
+    state:  the state with all topics.
     """
     topic = state.topics.get(read.topic_id)
     was_compacted = (read.topic_id, read.partition) in state.cleaned

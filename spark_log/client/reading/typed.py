@@ -21,11 +21,11 @@ COLUMNS, STRUCT, JSON = FORMATS = ("columns", "struct", "json")
 
 
 def value_read(state: State, topic: str, value_format: str | None, value_parse: str | None) -> ValueRead | None:
-    """How values of a topic are read; None: as bytes, those of a topic with a schema as JSON.
+    """How to read the values of a topic; None: as bytes.  As bytes, values of a topic with a schema are JSON.
 
     value_format:  None: as columns, if the topic has a schema.
-    value_parse:   json: bytes from before the topic had a schema are parsed.
-    Raises InvalidRequest.
+    value_parse:   "json": parse bytes that are older than the topic's schema as JSON.
+    Raises InvalidRequest for an invalid format, or for one that needs a schema if the topic has none.
     """
     check_formats(value_format, value_parse)
     topic_id = state.names.get(topic)

@@ -73,7 +73,7 @@ class File(NamedTuple):
     kind: str
 
 
-class ConsolePort:
+class ConsoleRoutes:
     """Answers the requests below `/console/`, and sends `/` there."""
 
     def __init__(self, site: Answers) -> None:

@@ -12,7 +12,7 @@ from spark_log.metadata.replica_commands import AddCopies, RemoveCopies
 from spark_log.metadata.replicas import epoch_of, has_active, holders, is_active, keeps, lacked, lacked_objects
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.copy_throttle import Pace
-from spark_log.node.object_copying import CopiedObjects, ObjectCopying, WantedCopy
+from spark_log.node.copy_to_broker import CopiedObjects, ObjectCopying, WantedCopy
 
 OBJECTS_AT_ONCE, BYTES_AT_ONCE = 256, 256 << 20
 """After about so many, a record says that the broker has them."""
@@ -94,7 +94,7 @@ def next_share(wanted: Iterator[WantedCopy], bytes_max: int = BYTES_AT_ONCE) -> 
     return share
 
 
-def copy_to_broker(journal: Journal, state: State, broker: int, pace: Pace, until_ms: int) -> Copied:
+def catch_up_broker(journal: Journal, state: State, broker: int, pace: Pace, until_ms: int) -> Copied:
     """Copy what the broker lacks in a state, until the time is over.  May hang with the broker's root."""
     return copy_objects(journal, broker, epoch_of(state, broker) or 0, copies_wanted(state, broker), pace, until_ms)
 
@@ -102,10 +102,10 @@ def copy_to_broker(journal: Journal, state: State, broker: int, pace: Pace, unti
 def copy_objects(
     journal: Journal, broker: int, epoch: int, wanted: Iterator[WantedCopy], pace: Pace, until_ms: float | None
 ) -> Copied:
-    """Copy some objects to a broker, and record it.
+    """Copy objects to a broker, and record the copies in the log.
 
-    epoch:     of the broker, in the state by which they are wanted.
-    until_ms:  on the monotonic clock; None: until all are copied.
+    epoch:     the broker's epoch in the state from which `wanted` was made.
+    until_ms:  when to stop, on the monotonic clock; None: when all are copied.
     """
     context, done = journal.context, Copied()
     copying = ObjectCopying(journal.roots, broker, pace, context.threads)
@@ -118,10 +118,10 @@ def copy_objects(
 
 
 def record_copies(journal: Journal, broker: int, epoch: int, results: Iterable[CopiedObjects], done: Copied) -> None:
-    """Say in the log which copies were made, and which were found bad.
+    """Record in the log which copies were made, and which copies were found to be bad.
 
-    epoch:  of the broker, in the state by which the copies were made.
-    done:   the results are added to it.
+    epoch:  the broker's epoch in the state by which the copies were made.
+    done:   gets the results in addition to those that it has.
     """
     made, bad = dict[str, int](), dict[Copy, None]()
     for one in results:
