@@ -195,7 +195,7 @@ def _of_kind(constant: Constant, kinds: tuple[str, ...], expected: str) -> Const
 
 def _text(constant: Constant) -> str:
     if not constant.text.isascii() and any("\ud800" <= character <= "\udfff" for character in constant.text):
-        raise ValueError(f"{ascii(constant.text)} has half of a pair of surrogates, which is no character")
+        raise ValueError(f"{constant.text!a} has half of a pair of surrogates, which is no character")
     return constant.text
 
 
