@@ -25,7 +25,7 @@ from spark_log.segment.batch_index import STATS, TAIL_BYTES, Index, parse_index
 from spark_log.segment.dictionaries import plain
 from spark_log.segment.offsets import Offsets, from_column
 from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, SCHEMA_ID, run_schema, schema_version
-from spark_log.segment.value_read import ValueRead, check_typed_schema, stored_columns, with_values
+from spark_log.segment.value_read import ValueRead, check_typed_schema, stored_columns, wants_data, with_values
 from spark_log.text import counted
 
 __all__ = [
@@ -370,7 +370,7 @@ def _project(
 ) -> pa.RecordBatch:
     """The requested columns in the requested order; missing headers are null."""
     version = schema_version(schema)
-    if columns is None or (columns == batch.schema.names and not version):
+    if columns is None or (columns == batch.schema.names and not version and not wants_data(columns, value)):
         return batch
     if not version and value is None and set(columns) <= set(batch.schema.names):
         return batch.select(list(columns))

@@ -109,7 +109,7 @@ def _column(
 ) -> pa.Array:
     if name == "headers" and name not in batch.schema.names:
         return pa.nulls(batch.num_rows, HEADERS)
-    if name == VALUE and (version or parsed is not None):
+    if name == VALUE and (version or wants_data([VALUE], value)):
         return _whole(batch, value, parsed, where)
     if name == TOMBSTONE.name and not version:
         return batch.column(VALUE).is_null()

@@ -316,6 +316,10 @@ def test_bytes_have_no_columns(orders: Log) -> None:
         orders.read("bytes", columns=["offset"], where="id = 1")
     parsed = orders.read("bytes", columns=["offset"], where="id = 1", value_parse="json")
     assert parsed["offset"].to_pylist() == [1]
+    struct = orders.read("bytes", columns=["value"], value_format="struct", value_parse="json", where="offset <> 1")
+    assert struct["value"].to_pylist() == [{"id": 0}, {"id": 2}]
+    text = orders.read("bytes", columns=["value"], value_format="json", value_parse="json", where="id = 1")
+    assert text["value"].to_pylist() == [b'{"id":1}']
 
 
 def test_statistics_are_of_the_columns_that_the_topic_names(orders: Log) -> None:

@@ -129,6 +129,13 @@ def test_a_struct_may_have_some_of_the_columns() -> None:
     assert data.value.schema.columns.names == ["amount"]
 
 
+def test_a_condition_parses_values_for_a_frame_without_data_columns() -> None:
+    """Records from before the schema are chosen by it, too, if they may be parsed."""
+    data = wanted("key BINARY", where="amount > 1", value_parse="json")
+    assert data is not None and data.value is not None and data.rows is not None
+    assert (data.stored, data.value.parse_json, data.rows.columns) == ({}, True, ("value.amount",))
+
+
 def test_a_type_of_an_earlier_version_is_kept() -> None:
     """That of a frame, or of a query, that was loaded before the topic's schema evolved."""
     data = wanted("amount INT")

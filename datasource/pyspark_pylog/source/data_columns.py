@@ -156,7 +156,7 @@ def data_columns(versions: Versions, schema: pa.Schema, options: ReadOptions) ->
     """
     struct, named = _wanted(schema, options)
     if not struct and not named:
-        return _of_condition(_row_tests(versions, {}, options))
+        return _of_condition(_row_tests(versions, {}, options), options)
     if struct and named:
         raise InvalidRequest(
             f"schema: the column 'value' has all data columns, so {named[0].name!r} cannot be beside it: name it in the "
@@ -181,11 +181,12 @@ def _target(types: Mapping[str, pa.DataType]) -> TopicSchema:
     return TopicSchema(0, to_json(pa.schema(list(types.items()))))
 
 
-def _of_condition(rows: RowTests | None) -> DataColumns | None:
+def _of_condition(rows: RowTests | None, options: ReadOptions) -> DataColumns | None:
     """For a frame without data columns."""
     if rows is None:
         return None
-    return DataColumns({}, ValueRead(_target(rows.data_types)) if rows.data_types else None, rows)
+    target = _target(rows.data_types) if rows.data_types else None
+    return DataColumns({}, None if target is None else ValueRead(target, parse_json=options.parse_json), rows)
 
 
 def _row_tests(versions: Versions, framed: Mapping[str, pa.DataType], options: ReadOptions) -> RowTests | None:

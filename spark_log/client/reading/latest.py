@@ -69,7 +69,7 @@ def scan_latest(
     condition = bound_to_topic(journal.state, topic, condition)
     value = value_read(journal.state, topic, value_format, value_parse)
     schema = scan_schema(columns, value)
-    value = fetched_as(journal.state, topic, value, condition)
+    value = fetched_as(journal.state, topic, value, condition, value_parse)
     wanted = record_columns(schema, value)
     if is_data_wanted(schema, value, condition):
         check_typed(journal.state, view, value)

@@ -51,7 +51,7 @@ def scan(
     condition = bound_to_topic(journal.state, topic, condition)
     value = value_read(journal.state, topic, value_format, value_parse)
     schema = scan_schema(columns, value)
-    value = fetched_as(journal.state, topic, value, condition)
+    value = fetched_as(journal.state, topic, value, condition, value_parse)
     if is_data_wanted(schema, value, condition):
         check_typed(journal.state, reads, value)
     return pa.RecordBatchReader.from_batches(schema, scan_batches(journal, reads, schema, condition, value))

@@ -50,13 +50,15 @@ def bound_to_topic(state: State, topic: str, where: Condition) -> Condition:
     return bound(where, columns, topic)
 
 
-def fetched_as(state: State, topic: str, value: ValueRead | None, where: Condition) -> ValueRead | None:
+def fetched_as(
+    state: State, topic: str, value: ValueRead | None, where: Condition, value_parse: str | None
+) -> ValueRead | None:
     """How values are fetched: also by columns, if a condition needs them and the topic is read as JSON."""
     if value is not None or where.rows is None or not data_names(where.rows.columns):
         return value
     schema = schema_of(state, state.names[topic])
     assert schema is not None, "a condition has columns of a schema"
-    return ValueRead(schema)
+    return ValueRead(schema, parse_json=value_parse == JSON)
 
 
 def common_read(
