@@ -216,9 +216,10 @@ class Admin:
     # --------------------------------------------------------------------------------------------------------- offsets
 
     def list_offsets(self, positions: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
-        """The offset at EARLIEST, at LATEST, at a time in milliseconds, or at a position as text.
+        """The offset of each position: EARLIEST, LATEST, a time in milliseconds, or a position as text.
 
-        A time after the last record gives -1, as in Kafka.  A time as text ("now-10m") gives the end offset instead.
+        A time in milliseconds after the last record gives -1, as in Kafka.  A time as text ("now-10m") gives the end
+        offset instead.
         """
         partition_keys("list_offsets", positions)
         self._journal.refresh()

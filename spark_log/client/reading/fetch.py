@@ -229,8 +229,10 @@ Begun: TypeAlias = Mapping[tuple[str, int], Coming]
 
 
 def begin(store: ObjectStore, reads: Sequence[SliceRead]) -> Begun:
-    """Request the first block of `reads` from remote storage, for `asked_ahead`, before it is known which of them are
-    read."""
+    """Request the first block of `reads` from remote storage, for `asked_ahead`.
+
+    It is called before the caller knows which of these reads it needs.
+    """
     block = [] if store.local else next(_blocks(reads), [])
     found = _Requests(store).of(block)
     return {_place(read): coming for read, coming in zip(block, found, strict=True) if coming is not None}
