@@ -75,6 +75,8 @@ class FencedCopies:
         self._journal, self._pace, self._clock = journal, pace, journal.context.clock
         self._targets: dict[int, _Target] = {}
         self._answers = RootAnswers(journal)
+        self._silent: dict[int, int] = {}
+        """By broker of `_stranded`: the rounds in a row in which its root did not answer."""
         self._said = ""
 
     def round(self, state: State) -> tuple[int, int]:
@@ -87,6 +89,7 @@ class FencedCopies:
         for broker, target in self._targets.items():
             if target.task is None and self._clock.monotonic_ms() >= target.due_ms:
                 begun.append(self._begin(state, broker, target))
+        self._look_at(set(_stranded(state)))
         until_ms = self._clock.monotonic_ms() + WAIT_S * 1000
         for task in begun:
             task.wait((until_ms - self._clock.monotonic_ms()) / 1000)
@@ -104,8 +107,10 @@ class FencedCopies:
                   later.
         """
         lacking = [(name, broker) for name in commit.objects for broker in _lacking(state, name)]
+        if not lacking:  # nobody can copy it, as all replicas are fenced; its partition has others now
+            return all(self._silent.get(one, 0) >= ATTEMPTS for one in _only_holders(state, commit.objects))
         mine = set(self._mine(broker for _, broker in lacking))
-        return bool(mine or not lacking) and all(
+        return bool(mine) and all(
             (target := self._targets.get(broker)) is not None
             and target.task is None
             and _has_failed(target, name, over_ms)
@@ -134,6 +139,12 @@ class FencedCopies:
                 logger.warning("%s: %s", self._journal.metadata.url, text)
         self._said = text
         return [text] if text else []
+
+    def _look_at(self, brokers: Collection[int]) -> None:
+        """Note which of these roots answer.  Those to which this process has no access may answer another one."""
+        answering = self._answers.among(brokers, WAIT_S) if brokers else ()
+        silent = [one for one in brokers if one not in answering and not self._answers.was_denied(one)]
+        self._silent = {one: self._silent.get(one, 0) + 1 for one in silent}
 
     def _mine(self, brokers: Iterable[int]) -> list[int]:
         return [one for one in brokers if self._only is None or one in self._only]
@@ -226,6 +237,20 @@ def _waits(state: State, copies: Copies) -> bool:
     """Whether fenced brokers alone have some objects, which an active one should have."""
     replicas = state.placement_groups[copies.group].replicas
     return bool(copies.brokers) and not has_active(state, copies) and any(is_active(state, one) for one in replicas)
+
+
+def _stranded(state: State) -> Iterator[int]:
+    """The fenced brokers that have objects of pending commits which no active one is to have."""
+    for one in state.copies.values():
+        if one.pending and not has_active(state, one) and not _waits(state, one):
+            yield from one.brokers
+
+
+def _only_holders(state: State, names: Iterable[str]) -> Iterator[int]:
+    """The fenced brokers that alone have some objects."""
+    for known in (copies_of(state, state.objects[name]) for name in names):
+        if known is not None and not has_active(state, known):
+            yield from known.brokers
 
 
 def _lacking_brokers(state: State) -> list[int]:

@@ -25,6 +25,8 @@ class RootAnswers:
         self._lock = threading.Lock()
         self._asked: dict[tuple[int, int], Task[None]] = {}
         """By broker and its epoch: a root that was replaced may hang for ever."""
+        self._denied: dict[int, int] = {}
+        """Broker and epoch of the roots whose last answer was that this process has no access."""
 
     def among(self, brokers: Collection[int], wait_s: float, names: Mapping[int, str] | None = None) -> set[int]:
         """The brokers whose roots answer within `wait_s`, and are the brokers' roots.
@@ -42,27 +44,36 @@ class RootAnswers:
 
     def was_denied(self, broker: int) -> bool:
         """Whether this process has no access to the root of a broker, by its last answer: it may be in order."""
-        with self._lock:
-            task = self._asked.get((broker, epoch_of(self._journal.newest, broker) or 0))
-        return task is not None and task.ended and isinstance(task.error, AccessDenied)
+        return self._denied.get(broker) == (epoch_of(self._journal.newest, broker) or 0)
 
     def _ask(self, broker: int, name: str | None) -> Task[None]:
         journal = self._journal
+        key = broker, epoch_of(journal.newest, broker) or 0
 
         def ask() -> None:
-            journal.roots.check(broker, again=True)
-            if name is not None:
-                store = journal.roots[broker]
-                with suppress(SparkLogError, OSError):  # one bad object says nothing about the others
-                    (store.inner if isinstance(store, RetryingStore) else store).get(name, 0, 1)
+            try:
+                self._look(broker, name)
+            except AccessDenied:
+                self._denied[broker] = key[1]
+                raise
+            except Exception:
+                self._denied.pop(broker, None)
+                raise
+            self._denied.pop(broker, None)
 
-        key = broker, epoch_of(journal.newest, broker) or 0
         with self._lock:
             task = self._asked.get(key)
             if task is None or task.ended:
                 self._asked = {one: known for one, known in self._asked.items() if one[0] != broker}
                 task = self._asked[key] = Task(ask, f"pylog-ask-{broker}", journal.context.threads)
         return task
+
+    def _look(self, broker: int, name: str | None) -> None:
+        self._journal.roots.check(broker, again=True)
+        if name is not None:
+            store = self._journal.roots[broker]
+            with suppress(SparkLogError, OSError):  # one bad object says nothing about the others
+                (store.inner if isinstance(store, RetryingStore) else store).get(name, 0, 1)
 
 
 def _has_answered(broker: int, task: Task[None]) -> bool:

@@ -187,7 +187,7 @@ def test_records_that_are_lost_before_readers_see_them_hold_up_nobody(log: spark
     assert log.read("u")["offset"].to_pylist() == [*range(9), *range(18, 27)]
     assert log.admin.describe_topics(["u"])["u"].partitions[0].lost == ((9, 18),)
     (found,) = [one for one in broker_findings(log.journal.state) if one.what == "records"]
-    assert found.healthy and found.says.startswith("warning: 9 records that readers had not seen were lost")
+    assert found.healthy and found.says.startswith("warning: 9 records were lost")
     assert verify(log, deep=True) == []
 
 
@@ -275,6 +275,28 @@ def test_the_last_attempt_begins_when_the_time_is_over(
     while not fenced.have_failed(log.journal.state, commit, 0):
         fenced.round(log.journal.state)
     assert not fenced.have_failed(log.journal.state, commit, log.journal.context.clock.monotonic_ms() + 1)
+
+
+def test_records_on_fenced_roots_that_answer_are_not_given_up_when_their_partition_moves(
+    log: spark_log.Log, tmp_path: Path
+) -> None:
+    """No active broker is to have a copy of them, so nobody copies them: a fenced one has to come back."""
+    log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
+    commit_on_leader(log, "u", ROWS)
+    log.admin.alter_partition_reassignments({TopicPartition("u", 0): (0,)})
+    for broker in (1, 2):
+        log.journal.propose(FenceBroker(broker=broker, reason="by hand"))
+    replicator = Replicator(log)
+    for _ in range(ATTEMPTS + 1):
+        replicator.round()
+        time.sleep(0.002)
+    assert ends(log, "u") == (0, 9)
+    (tmp_path / "broker1").rename(tmp_path / "away")
+    for _ in range(ATTEMPTS - 1):
+        replicator.round()
+    assert ends(log, "u") == (0, 9), "it may be away for a moment"
+    replicator.round()
+    assert ends(log, "u") == (9, 9) and log.read("u").num_rows == 0
 
 
 def test_nothing_is_given_up_while_it_is_copied(
