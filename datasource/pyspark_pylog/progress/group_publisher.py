@@ -75,7 +75,7 @@ class GroupProgress:
         self._heed_sigterm()
 
     def standing(self, state: State, tps: Iterable[TopicPartition], fail: bool) -> dict[TopicPartition, int]:
-        """The group's committed offsets, for those of `tps` that have one.
+        """The group's committed offsets in `tps`, for the partitions that have one.
 
         fail:  if records that the group has not read are gone, raise DataLoss.
         """
