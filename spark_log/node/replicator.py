@@ -99,9 +99,9 @@ class Replicator:
         copier: Copier | None = None,
     ) -> None:
         """
-        pace:     limit of all copying; None: that of the log.
-        brokers:  copy to these only; None: to all.
-        copier:   copies what active brokers have; None: threads of this process.
+        pace:     limit of all copying; None: the limit of the log.
+        brokers:  copy only to these; None: to all brokers.
+        copier:   copies the objects that active brokers have; None: threads of this process.
         """
         self._journal = log.journal
         self._clock = log.journal.context.clock
