@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from math import isinf
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
@@ -163,7 +164,7 @@ class _Binding:
         if types.is_date(kind):
             return day(_of_kind(constant, ("text", "date"), "a date, as DATE '2026-01-31'"))
         if types.is_string(kind):
-            return _of_kind(constant, ("text",), "a text in quotes").text
+            return _text(_of_kind(constant, ("text",), "a text in quotes"))
         if types.is_boolean(kind):
             return _of_kind(constant, ("boolean",), "TRUE or FALSE").text == "true"
         if types.is_binary(kind):
@@ -192,9 +193,17 @@ def _of_kind(constant: Constant, kinds: tuple[str, ...], expected: str) -> Const
     return constant
 
 
+def _text(constant: Constant) -> str:
+    if not constant.text.isascii() and any("\ud800" <= character <= "\udfff" for character in constant.text):
+        raise ValueError(f"{constant.text!a} has half of a pair of surrogates, which is no character")
+    return constant.text
+
+
 def _number(constant: Constant, kind: pa.DataType) -> Decimal | float:
     number = Decimal(constant.text)
     if pa.types.is_floating(kind):
+        if isinf(float(number)):
+            raise ValueError(f"{constant.shown} is out of range")
         if kind == pa.float32() and constant.text.lstrip("+-").isdecimal() and abs(number) > _FLOAT_INTEGER_MAX:
             raise ValueError(
                 f"Spark rounds {constant.shown} or does not, depending on its settings: write {constant.shown}.0"
@@ -269,6 +278,10 @@ def _may_have(leaf: Leaf, bounds: Bounds) -> bool:
 
 
 def _ordered(value: Any, kind: pa.DataType) -> Any:
+    """A bound as a key for comparisons.  Doubles are rounded for a reader that began when the column was a FLOAT."""
+    if kind == pa.float32() and isinstance(value, float):
+        with np.errstate(over="ignore"):
+            return order(float(np.float32(value)))
     return order(Decimal(value) if isinstance(value, str) and pa.types.is_decimal(kind) else value)
 
 

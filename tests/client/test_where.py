@@ -293,6 +293,7 @@ def test_the_latest_record_of_a_key_decides() -> None:
         ),
         ("id > 1e3", "column 'id' is BIGINT: Spark would compare rounded numbers: write 1e3 without an exponent"),
         ("country = 5", "column 'country' is STRING: it is compared with a text in quotes, and 5 is not one"),
+        ("country = '\ud800'", r"column 'country' is STRING: '\ud800' has half of a pair of surrogates"),
     ],
 )
 def test_a_column_or_constant_that_is_wrong_is_named(orders: Log, where: str, words: str) -> None:
