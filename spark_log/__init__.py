@@ -72,7 +72,7 @@ def register(spark: SparkSession) -> None:
 def sink(url: str, **options: Any) -> Any:
     """A function for `foreachBatch` that appends each micro-batch exactly once.
 
-    options:  topic, name, checkpoint, and those of a batch write: see `pyspark_pylog.sink.foreach_batch.sink`.
+    options:  topic, name, checkpoint, and the options of a batch write.  See `pyspark_pylog.sink.foreach_batch.sink`.
     """
     from pyspark_pylog.sink.foreach_batch import sink as make
 

@@ -27,9 +27,9 @@ class DefaultSource(DataSource):
         return "pylog"
 
     def schema(self) -> StructType | str:
-        """Columns of Kafka's connector, or those of the topics' schemas.
+        """The columns of Kafka's connector, or those of the topics' schemas.
 
-        A user's schema may name fewer of them: then only those are decoded.
+        If the user gives a schema with fewer columns, only these are decoded.
         """
         from pyspark_pylog.options.parse import load_options
         from pyspark_pylog.options.values import flag

@@ -48,7 +48,7 @@ class KeptJournals:
     def refreshed(self, key: Key, open_log: Callable[[], Journal], *, peek: bool = False) -> Journal:
         """The journal with the state at the end of the log, as if it had just been opened.
 
-        peek:  `newest` is at the end, in fewer rounds of requests; `state` may be behind.
+        peek:  bring only `newest` there, in fewer rounds of requests; `state` may be behind.
         """
         journal = self._journals.get(key)  # it stays: other threads continue to use it meanwhile
         try:

@@ -109,7 +109,7 @@ def reopen_journal(
     *,
     served: bool = False,
 ) -> Journal:
-    """The journal of a known log with known storage: a coordinator is not asked for them again.
+    """The journal of a known log on a known storage.  No coordinator is asked for them.
 
     served:  the coordinator serves the metadata.
     """
@@ -123,9 +123,9 @@ def reopen_journal(
 def find_claim(
     url: str, store: ObjectStore, cluster_id: str, name: str, token: str | None = None, *, served: bool = False
 ) -> bytes | None:
-    """The value that was claimed under a name in a known log, which is not opened.
+    """The value that was claimed under a name in a known log, without opening the log.
 
-    None: there is none, and this process makes the claim.
+    Returns None if there is no claim; the caller can then make it.
     """
     clock = SystemClock()
     if not served:

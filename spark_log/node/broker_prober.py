@@ -109,8 +109,9 @@ class Prober:
         """When this process was last seen running."""
 
     def round(self, wait_ms: int | None = None) -> ProbeReport:
-        """Check all roots once, and wait so long for their answers; None: `broker.heartbeat.interval.ms`.
+        """Check all roots once.
 
+        wait_ms:  how long to wait for their answers; None: `broker.heartbeat.interval.ms`.
         Raises the errors of reading the log, and of changing it.
         """
         self._journal.require(None)

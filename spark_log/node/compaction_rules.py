@@ -65,9 +65,9 @@ class Pass:
         self.rows.clear()
 
     def add(self, piece: Slice, batches: Iterable[Decoded]) -> None:
-        """Add the keys of a slice to the map, until it is full.
+        """Add the keys of a slice to the map, until the map is full.
 
-        Clean batches before the dirty ones are left out: they could fill the map before it has a dirty record.
+        Batches before the dirty part are left out: otherwise they could fill the map before it has a dirty record.
         """
         for offsets, records in batches:
             if self.newest.is_full:

@@ -94,11 +94,12 @@ class Coordinator:
         root_options: RootOptions = DEFAULT_OPTIONS,
     ) -> None:
         """
-        host:                the machine's name.
-        ask_leader:          asks the leader for its state.
-        maintain_ms:         interval of `pylog maintain`; None: never.
+        host:                the name of this machine.
+        ask_leader:          asks the current leader for its status.
+        takeover_ms:         a standby takes over from a leader that has neither answered nor written for this long.
+        maintain_ms:         interval of upkeep (`pylog maintain`); None: never.
         storage_timeout_ms:  step down if no write to the storage was completed for this long.
-        root_options:        how the roots of brokers are opened.
+        root_options:        how to open the roots of brokers.
         Raises the errors of opening a log.
         """
         self.address = ""

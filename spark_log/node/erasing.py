@@ -159,7 +159,7 @@ def plan_shares(state: State, wanted: Erasing, bytes_max: int) -> Steps[list[fro
 def plan_erasure(state: State, wanted: Erasing, checked: Iterable[str] = ()) -> Steps[Erased]:
     """Count the records that an erasure would remove now.  Writes nothing.
 
-    checked:  objects that others have searched.
+    checked:  objects that other processes have searched.
     """
     found = yield from _search(state, wanted, checked)
     stretches = yield from _stretches(state, wanted, found)
@@ -172,9 +172,9 @@ def plan_erasure(state: State, wanted: Erasing, checked: Iterable[str] = ()) -> 
 
 
 def erase(state: State, context: Context, wanted: Erasing, checked: Iterable[str] = ()) -> Steps[Erased]:
-    """Erase the records.  Raises ConcurrentChange if others change the same partitions all the time.
+    """Erase the records.  Raises ConcurrentChange if other processes keep changing the same partitions.
 
-    checked:  objects that others have searched, or written without such records.
+    checked:  objects that other processes have searched, or that they have written without such records.
     """
     result, tries = Erased(checked=set(checked)), 0
     how = Rewriting(

@@ -80,7 +80,7 @@ class FencedCopies:
         self._said = ""
 
     def round(self, state: State) -> tuple[int, int]:
-        """Copy, and record it; the number of copies that were made since the last round, and their bytes.
+        """Copy, and record the copies.  Returns how many copies were made since the last round, and their bytes.
 
         Copies that take longer continue.
         """

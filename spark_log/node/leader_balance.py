@@ -22,7 +22,7 @@ class LeaderBalance:
         self._checked_ms = self._clock.monotonic_ms() if waits else None
 
     def round(self) -> tuple[int, ...]:
-        """Elect preferred leaders if a check is due; the placement groups whose leader has changed.
+        """Elect preferred leaders if a check is due.  Returns the placement groups whose leader has changed.
 
         Uses the newest state in this process.  An election that comes too late is left out.
         """

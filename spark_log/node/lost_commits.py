@@ -20,7 +20,7 @@ from spark_log.text import counted
 
 
 def lose(journal: Journal, state: State, commit: PendingCommit) -> bool:
-    """Make holes of what is lost of a pending commit; False if an active broker has its objects now.
+    """Replace the lost records of a pending commit by holes.  Returns False if an active broker has its objects now.
 
     Raises LeaderNotAvailable if the objects without records cannot be put.
     """

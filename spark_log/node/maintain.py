@@ -437,9 +437,9 @@ def merge(log: Log, *, progress: Progress | None = None) -> Tally:
 
 
 def plan_merge_shares(log: Log, failures: Failures) -> list[MergeShare]:
-    """The work of `merge`, in shares for processes that work at the same time; the largest comes first.
+    """The work of `merge`, in shares for processes that run at the same time.  The largest share comes first.
 
-    failures:  partitions that cannot be planned are added.
+    failures:  collects the partitions that cannot be planned.
     """
 
     def duty(state: State, context: Context) -> Steps[list[MergeShare]]:
@@ -451,7 +451,7 @@ def plan_merge_shares(log: Log, failures: Failures) -> list[MergeShare]:
 def merge_share(log: Log, share: MergeShare, failures: Failures) -> Tally:
     """Merge the partitions of a share.
 
-    failures:  partitions that cannot be merged are added.
+    failures:  collects the partitions that cannot be merged.
     """
 
     def duty(state: State, context: Context) -> Steps[Tally]:

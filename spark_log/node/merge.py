@@ -67,7 +67,7 @@ def merge_stretches(
 ) -> Steps[Tally]:
     """Rewrite planned slices.
 
-    thin:  mostly dead objects, of which a single slice is rewritten, too.
+    thin:  objects that are mostly dead; even a single slice of one is rewritten.
     """
     how = Rewriting(
         name="merge",

@@ -19,9 +19,9 @@ Slices = Mapping[TopicKey, Sequence[Slice]]
 def plan_merge(
     state: State, on_failure: OnFailure = raise_failure, memory: RoundMemory | None = None
 ) -> Steps[tuple[list[Stretch], frozenset[str]]]:
-    """The slices to rewrite, and the objects to remove by it.
+    """The slices to rewrite, and the objects that become unnecessary when they are rewritten.
 
-    Looks at partitions that have changed since the last plan, and at all that hold slices of mostly dead objects.
+    Looks at partitions that have changed since the last plan, and at all with slices of mostly dead objects.
     """
     memory = memory or RoundMemory()
     live = memory.live
@@ -43,9 +43,9 @@ def plan_merge(
 def plan_partitions(
     state: State, keys: Iterable[TopicKey], thin: Collection[str], on_failure: OnFailure = raise_failure
 ) -> Steps[list[Stretch]]:
-    """The slices of these partitions to rewrite.  Partitions that are not there any more are left out.
+    """The slices of these partitions to rewrite.  Partitions that no longer exist are left out.
 
-    thin:  mostly dead objects, which cannot be found without the other partitions.
+    thin:  objects that are mostly dead; finding them takes the other partitions, too.
     """
     live = [key for key in keys if key in state.partitions]
     return list(_planned(state, (yield from live_slices(state, live, on_failure)), thin))

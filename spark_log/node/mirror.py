@@ -115,7 +115,7 @@ def begin_mirror(log: Log, store: ObjectStore) -> None:
 
 
 def check_place_of_mirror(log: Log, store: ObjectStore) -> Format | None:
-    """The format of a root that is, or was before the log moved, a mirror of it; None if it is empty.
+    """The format of a root, if the root is a mirror of the log, or was one before the log moved; None if it is empty.
 
     Raises InvalidRequest as `begin_mirror` does.
     """

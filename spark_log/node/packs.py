@@ -62,9 +62,9 @@ def stats_columns_of(state: State, key: TopicKey) -> str:
 
 
 def packs(state: State, stretches: Iterable[Stretch], limits: StepLimits) -> Iterator[list[Stretch]]:
-    """Stretches that are written together: small ones of several partitions to one object, each other one alone.
+    """Groups of stretches to write together: small ones of several partitions go to one object, each other one alone.
 
-    First those that come first in their partitions, so that each partition is rewritten from its front.
+    The first stretches of all partitions come first, so that each partition is rewritten from its front.
     """
     turns: list[list[Stretch]] = []
     numbers = Counter[TopicKey]()

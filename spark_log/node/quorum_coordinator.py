@@ -115,12 +115,12 @@ class QuorumCoordinator:
         host: NodeHost | None = None,
     ) -> None:
         """
-        store:         of the objects.
-        prepare:       called before this node leads; an error keeps it from leading.
-        is_ours:       whether the folder of the records still belongs to the quorum with an id; called in a thread.
-        maintain_ms:   interval of `pylog maintain`; None: never.
-        root_options:  how the roots of brokers are opened.
-        host:          None: this machine.
+        store:         the storage of the objects.
+        prepare:       called before this node leads.  If it raises an error, the node does not lead.
+        is_ours:       whether the folder of the records still belongs to the quorum with this id; called in a thread.
+        maintain_ms:   interval of upkeep (`pylog maintain`); None: never.
+        root_options:  how to open the roots of brokers.
+        host:          the node's machine; None: this machine.
         """
         self.address = ""
         """Address for clients; set before it starts."""

@@ -193,9 +193,10 @@ def check_restore(store: ObjectStore, directory: DataDirectory, voters: Voters) 
 
 
 def former_addresses(store: ObjectStore, form: Format) -> list[str]:
-    """Where nodes of the former quorum were for clients.
+    """The addresses at which nodes of the former quorum served clients.
 
-    `meta/format` names those of an adoption, or the first leader alone; so the leader of the newest copy is among them.
+    `meta/format` has the addresses of an adoption; otherwise only the address of the first leader.  So the leader in
+    the newest copy is included, too.
     """
     found = parse_target(form.quorum).addresses
     with suppress(CorruptObject):

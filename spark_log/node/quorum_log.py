@@ -69,8 +69,9 @@ class QuorumLog(ServedLog):
 
 
 class FinalLog(QuorumLog):
-    """The newest final state that this node knows, for pages: a node that follows has no leader to ask, and a node that
-    hears from no leader shows an old state.
+    """The newest final state that this node knows, for pages.
+
+    A node that follows has no leader to ask.  A node that does not hear from a leader shows an old state.
     """
 
     def open(self) -> Steps[ServedView]:

@@ -30,8 +30,9 @@ class QuorumRoot:
         self._is_claimed = False
 
     def check(self) -> None:
-        """Raises InconsistentClusterId if the storage has another log, InvalidRequest if it has one with metadata that
-        no quorum is adopting.
+        """Raise InconsistentClusterId if the storage has another log.
+
+        Raises InvalidRequest if the storage has a log with metadata that no quorum is adopting.
         """
         form = self._format()
         if form is None:

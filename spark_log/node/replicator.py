@@ -99,9 +99,9 @@ class Replicator:
         copier: Copier | None = None,
     ) -> None:
         """
-        pace:     limit of all copying; None: that of the log.
-        brokers:  copy to these only; None: to all.
-        copier:   copies what active brokers have; None: threads of this process.
+        pace:     limit of all copying; None: the limit of the log.
+        brokers:  copy only to these; None: to all brokers.
+        copier:   copies the objects that active brokers have; None: threads of this process.
         """
         self._journal = log.journal
         self._clock = log.journal.context.clock
@@ -157,9 +157,9 @@ class Replicator:
         )
 
     def is_done(self, report: ReplicationReport) -> bool:
-        """Whether nothing is left to do after a round with this report, which may be the last one of this process.
+        """Whether nothing is left to do after the round of this report, which may be the last round of this process.
 
-        It waits for copies from fenced brokers that have begun.
+        First waits for copies from fenced brokers that are under way.  False if any were made: another round follows.
         """
         return not report.busy and not self._fenced.wait(FENCED_WAIT_S)
 

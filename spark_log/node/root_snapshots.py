@@ -91,8 +91,8 @@ class RootSnapshots:
         threads: Threads = SYSTEM_THREADS,
     ) -> None:
         """
-        final:      the newest final state; called in the thread.
-        may_write:  whether the folder still belongs to this quorum.  False: another one has replaced it.
+        final:      returns the newest final state; called in the thread.
+        may_write:  whether the folder still belongs to this quorum.  If False, another quorum has replaced it.
         """
         self._store, self._clock, self._unique = store, clock, unique
         self._final, self._may_write = final, may_write

@@ -39,7 +39,7 @@ Take = Callable[[Iterable[Decoded]], object]
 
 
 def read_runs(slices: Iterable[Slice]) -> Steps[Blobs]:
-    """The runs of slices by object and position, without those of missing objects.
+    """The runs of slices, by object and position.  Runs of missing objects are left out.
 
     Slices that are close together in an object share a request.
     """

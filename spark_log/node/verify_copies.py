@@ -61,9 +61,9 @@ def is_replicated(state: State, row: ObjectRow) -> bool:
 
 
 def check_copies(journal: Journal, state: State, deep: bool = False, progress: Progress | None = None) -> CheckedCopies:
-    """Look at every copy on every active root: that it is there with its size, and if `deep`, all of its bytes.
+    """Check every copy on every active root: whether it is there with its size, and if `deep`, all of its bytes.
 
-    Copies of which the log knows by now that they are gone are left out.
+    Copies that the log has recorded as gone meanwhile are left out.
     """
     found, unreachable = list[BadCopyFound](), dict[int, str]()
     total = sum(copies.objects * len(copies.brokers) for copies in state.copies.values())
@@ -165,7 +165,7 @@ class CopyRepair:
 
 
 def repair_copies(log: Log, deep: bool = False, *, progress: Progress | None = None) -> CopyRepair:
-    """Replace bad copies by good ones of other brokers; those that cannot be replaced are recorded as missing.
+    """Replace bad copies by good copies of other brokers.  Copies that cannot be replaced are recorded as missing.
 
     Raises InvalidRequest for a log without brokers.
     """

@@ -12,9 +12,9 @@ from spark_log.quorum_node.node_status import NodeStatus
 
 
 def check_nodes_understand(level: int, status: NodeStatus) -> None:
-    """Raises InvalidRequest if a voter, or another node that is connected, would end at a record of this level.
+    """Raise InvalidRequest if a voter, or another connected node, could not read a record of this level.
 
-    status:  of the leader.
+    status:  the leader's status.
     """
     levels, voters = status.levels, {voter.id for voter in status.voters}
     older = [f"node {node} supports level {levels[node]}" for node in sorted(levels) if levels[node] < level]
@@ -27,9 +27,9 @@ def check_nodes_understand(level: int, status: NodeStatus) -> None:
 
 
 def refuse_levels(commands: Iterable[Proposal], status: NodeStatus | None) -> None:
-    """Reject commands that raise the level too far for the nodes of a quorum.
+    """Reject commands that raise the level above a level that the quorum's nodes support.
 
-    The others of a request may come from other threads of the client, and continue.
+    Other commands of the same request continue: they may come from other threads of the client.
     """
     for command in commands:
         if isinstance(command.decide, UpdateFeature) and status is not None:

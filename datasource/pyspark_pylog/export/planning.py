@@ -33,9 +33,10 @@ class Planner:
         self._end = end
 
     def next_starts(self, last: int) -> dict[int, int]:
-        """Where the run after `last` begins.  Partitions that were added since begin with their first record.
+        """By partition, where the run after run `last` begins.  Partitions added since then begin with their first
+        record.
 
-        Raises OffsetOutOfRange, InvalidRequest for an invalid start of the first run.
+        Raises OffsetOutOfRange, and InvalidRequest for an invalid start of the first run.
         """
         run = self._manifest.run(last) if last else None
         if run is None:
@@ -61,9 +62,9 @@ class Planner:
         return [Part(n, start, ends[n]) for n, start in sorted(starts.items()) if start < ends[n]]
 
     def schema(self) -> int:
-        """The version of the topic's schema by which a run reads the records up to `ends`; 0: as bytes.
+        """The version of the topic's schema by which a run reads records; 0: as bytes.
 
-        Raises InvalidRequest if data columns are asked for, and the topic has no schema, or one that no file can have.
+        Raises InvalidRequest if data columns are requested, and the topic has no schema or one that no file can have.
         """
         if self._settings.value_as != "columns":
             return 0

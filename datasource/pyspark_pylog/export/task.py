@@ -25,9 +25,9 @@ def write_files(
     skip_lost: bool,
     task: tuple[int, list[Part]],
 ) -> Result:
-    """Write the files of a task, one for each folder that has some of its records; a repetition replaces them.
+    """Write the files of a task: one for each folder that gets some of its records.  Written again, they are replaced.
 
-    number, schema:  of the run.
+    number, schema:  the run's number, and the version of the topic's schema that it uses.
     """
     index, parts = task
     journal = newest_journal(planned)

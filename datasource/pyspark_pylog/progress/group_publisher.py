@@ -58,9 +58,9 @@ class GroupProgress:
         return GroupProgress, (self.group, self._session_ms, self._sign_s)
 
     def join(self, journal: Journal, at: Offset) -> None:
-        """Join the group, if not done yet, as the query with this offset.
+        """Join the group as the query with this offset, unless this was done already.
 
-        Raises GroupInUse if another live query owns it.
+        Raises GroupInUse if another live query owns the group.
         """
         if self.group is None or self._publisher is not None:
             return
@@ -75,9 +75,9 @@ class GroupProgress:
         self._heed_sigterm()
 
     def standing(self, state: State, tps: Iterable[TopicPartition], fail: bool) -> dict[TopicPartition, int]:
-        """The group's committed offsets in `tps`, if any.
+        """The group's committed offsets in `tps`, for the partitions that have one.
 
-        Raises DataLoss if records that the group has not read are gone, unless `fail` is false.
+        fail:  if records that the group has not read are gone, raise DataLoss.
         """
         if self.group is None:
             return {}
@@ -106,9 +106,10 @@ class GroupProgress:
         return self.signed(at) == at
 
     def reached(self, journal: Journal, at: Offset) -> None:
-        """Publish, asynchronously, that all records before the offset are processed.
+        """Publish that all records before the offset are processed.  Returns before this is done.
 
-        Raises IllegalGeneration if another member took the group, GroupInUse if it could not be joined.
+        Raises IllegalGeneration if another member has taken over the group, GroupInUse if the group could not be
+        joined.
         """
         if self.group is None or at == self._left_at:
             return

@@ -52,9 +52,10 @@ class Topics:
         """Their names, by number."""
 
     def find(self, names: pa.Array) -> tuple[Numbers, list[Fault]]:
-        """The number in `table` of each row's topic, -1 if it cannot be written to, and the reasons why not.
+        """For each row, the number of its topic in `table`, or -1 if the topic cannot be written to; and the reasons
+        why not.
 
-        Adds topics to `table`, which is replaced.  A missing topic is created, as an append does.
+        Replaces `table` by one with the new topics.  A missing topic is created, as by an append.
         """
         numbers = self._numbers(names)
         unknown = np.flatnonzero(numbers < 0)

@@ -25,7 +25,8 @@ from spark_log.text import counted
 
 
 def commit_version(journal: Journal, options: WriteOptions, epoch: int, uploads: Sequence[Uploaded]) -> Committed:
-    """A batch write with txnAppId and txnVersion.  A version at or below the last one adds nothing, with a warning.
+    """Commit a batch write with txnAppId and txnVersion.  A version at or below the last one adds nothing, with a
+    warning.
 
     Raises SequenceConflict for the last version with other content.
     """
@@ -60,9 +61,9 @@ def commit_stream_batch(
     epoch: int,
     uploads: Sequence[Uploaded],
 ) -> Committed | None:
-    """A micro-batch of a stream into `format("pylog")`; None if it was skipped.
+    """Commit a micro-batch of a stream into `format("pylog")`.  Returns None if the batch was skipped.
 
-    Raises SequenceConflict for a batch that the log has passed, unless onOlderBatch is skip.
+    Raises SequenceConflict for a batch older than the last committed one, unless onOlderBatch is skip.
     """
     if not query_id:
         raise InvalidRequest(

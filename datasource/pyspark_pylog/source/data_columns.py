@@ -72,7 +72,7 @@ def versions_of(state: State, topics: Iterable[str]) -> Versions:
 def columns_of_load(versions: Versions, options: ReadOptions) -> pa.Schema:
     """The columns of a frame for which the user gives no schema.
 
-    Raises InvalidRequest for topics whose schemas differ, and for a name in the option `columns` that is not there.
+    Raises InvalidRequest if the topics' schemas differ, or if the option `columns` names a column that does not exist.
     """
     values, fields = _value_fields(versions, options), list[pa.Field]()
     for name, (_, type_) in TYPES.items():

@@ -116,9 +116,9 @@ def partitions_there(topics: Topics, options: ReadOptions) -> list[TopicPartitio
 
 
 def check_there(topics: Topics, options: ReadOptions) -> None:
-    """Raises UnknownTopicOrPartition for a topic deleted after `load()` that is read by its name to an open end.
+    """Raise UnknownTopicOrPartition if a topic that is read by its name to an open end was deleted after `load()`.
 
-    With another end, its planned records are lost.
+    If its end is not open, its planned records count as lost instead.
     """
     for name in (*options.subscribe, *(tp.topic for tp in options.assign)):
         if name not in topics and is_open(options.end.of_topic(name)):
@@ -130,7 +130,7 @@ def check_there(topics: Topics, options: ReadOptions) -> None:
 def additions(
     topics: Topics, options: ReadOptions, basis: Basis, group_ends: GroupEnds
 ) -> tuple[list[OffsetRange], list[Loss]]:
-    """The ranges added to open ends since `load()`, and those of them that are already lost.
+    """The ranges that were added to open ends since `load()`, and the parts of them that are lost already.
 
     All records of partitions that did not exist at `load()` are added.
     """
@@ -154,9 +154,9 @@ def additions(
 def ranges_at(
     topics: Topics, planned: Iterable[OffsetRange], options: ReadOptions, group_ends: GroupEnds
 ) -> tuple[list[OffsetRange], list[Loss]]:
-    """The ranges of a frame at the pinned version, in order, and what was lost of those of `load()`.
+    """The ranges of a frame at the pinned version, in order, and the parts of the planned ranges that are lost.
 
-    planned:  the range of each partition at `load()`, empty ones too.
+    planned:  the range of each partition at `load()`, including empty ranges.
     """
     starts = {(rng.topic_id, rng.partition): rng for rng in planned}
     ranges, losses = [], []
@@ -193,9 +193,9 @@ def _end(topic: PinnedTopic, tp: TopicPartition, options: ReadOptions, group_end
 def still_there(
     reads: Iterable[SliceRead], topics: Topics, options: ReadOptions, group_ends: GroupEnds
 ) -> tuple[list[SliceRead], list[Loss]]:
-    """The planned reads that exist at the pinned version, and the lost ranges.
+    """The planned reads that still exist at the pinned version, and the lost ranges.
 
-    For `earliest`, trimmed records are not lost: the first existing record is the start.
+    With the start `earliest`, trimmed records are not lost: the read starts at the first existing record.
     """
     kept, losses = [], []
     for read in reads:

@@ -157,7 +157,7 @@ def _is_explicit(start: Position, end: Position) -> bool:
 
 
 def batch_ranges(journal: Journal, options: ReadOptions) -> tuple[State, list[OffsetRange]]:
-    """The range of each partition of a batch read, empty ones too, and the one state in which all were resolved.
+    """The range of each partition of a batch read, including empty ranges, and the state in which all were resolved.
 
     Raises InvalidRequest for a start beyond its end.
     """

@@ -9,9 +9,10 @@ from spark_log.model import TopicPartition
 
 
 def is_due(pending: int, least: int | None, *, now_ms: int, fired_ms: int | None, delay_ms: int) -> bool:
-    """Whether `pending` records make a batch: `least` of them, or any if the last batch began `delay_ms` ago.
+    """Whether `pending` records make a batch: at least `least`, or any if the last batch began `delay_ms` ago.
 
-    The first batch of a query does not wait, nor does one after the clock was set back, nor one without a minimum.
+    The first batch of a query does not wait, nor does the first batch after the clock was set back.  If `least` is
+    None, no batch waits.
     """
     if least is None or pending >= least or pending == 0:
         return True

@@ -97,9 +97,10 @@ class PinnedQuery:
         self._basis = task.basis
 
     def reads(self) -> list[SliceRead]:
-        """The reads of the task at that version: those that were planned, and its part of the records added since.
+        """The reads of the task at the pinned version: the planned reads, and its part of the records added since
+        `load()`.
 
-        Raises DataLoss unless failOnDataLoss is false.
+        Raises DataLoss if planned records are lost, unless failOnDataLoss is false.
         """
         pin, growth = self.view()
         check_there(pin.topics, self._options)

@@ -29,7 +29,7 @@ def check_topics(state: State, options: ReadOptions, at: Offset) -> None:
 
 
 def check_target(state: State, target: Offset) -> None:
-    """Raises DataLoss if a topic of an available-now run's target is gone, whatever failOnDataLoss says, as in Kafka.
+    """Raise DataLoss if a topic in the target of an available-now run is gone, whatever failOnDataLoss is, as in Kafka.
 
     The run was planned to read this topic up to that end, and cannot.
     """

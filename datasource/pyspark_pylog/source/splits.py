@@ -40,7 +40,7 @@ BASES_BYTES = 16 << 20
 def split_growth(reads: Iterable[SliceRead], basis: Basis) -> list[list[SliceRead]]:
     """Reads of records added since `load()`, by task.  The task of a record depends only on its offset.
 
-    The records after those of `load()` go to the tasks in turn, in chunks that double with each round.
+    The added records go to the tasks in turn, in chunks that double with each round.
     """
     tasks: list[list[SliceRead]] = [[] for _ in range(basis.tasks)]
     for (topic, topic_id, partition), group in groupby(reads, lambda read: (read.topic, read.topic_id, read.partition)):

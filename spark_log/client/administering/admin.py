@@ -216,9 +216,10 @@ class Admin:
     # --------------------------------------------------------------------------------------------------------- offsets
 
     def list_offsets(self, positions: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
-        """The offset at EARLIEST, at LATEST, at a time in milliseconds, or at a position as text.
+        """The offset of each position: EARLIEST, LATEST, a time in milliseconds, or a position as text.
 
-        A time after the last record gives -1, as in Kafka.  A time as text ("now-10m") gives the end offset instead.
+        A time in milliseconds after the last record gives -1, as in Kafka.  A time as text ("now-10m") gives the end
+        offset instead.
         """
         partition_keys("list_offsets", positions)
         self._journal.refresh()
@@ -263,11 +264,10 @@ class Admin:
         before:    a position; records at or after it are kept.  Default: each partition's end when the call begins.
         dry_run:   count the records, and change nothing.
         progress:  called with (name of the step, amount done, total).
-        Raises UnknownTopicOrPartition; OffsetOutOfRange if `before` is an offset outside a partition; ConcurrentChange
-        if other processes keep rewriting the same records; RequestTimedOut if, after a minute, records written earlier
-        with acks=0 or 1 are not on all in-sync replicas.
-        Raises InvalidRequest if `keys` is empty or contains a null; also, unless it is a dry run, if the log's level
-        (`metadata.version`) is below 3.
+        Raises UnknownTopicOrPartition; InvalidRequest if `keys` is empty or contains a null; OffsetOutOfRange if
+        `before` is an offset outside a partition; ConcurrentChange if other processes keep rewriting the same records;
+        RequestTimedOut if, after a minute, records written earlier with acks=0 or 1 are not on all in-sync replicas.
+        Except for a dry run, also raises InvalidRequest if the log's level (`metadata.version`) is below 3.
         """
         return erase_records(self._journal, topic, keys, before, dry_run=dry_run, progress=progress)
 
@@ -279,7 +279,7 @@ class Admin:
         return [GroupListing(name, group.state) for name, group in found.items()]
 
     def describe_consumer_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
-        """State, generation and members of groups; with a coordinator, also the partitions of each member.
+        """The state, generation and members of groups.  With a coordinator, also the partitions of each member.
 
         An unknown group has the state Dead.
         """
@@ -447,8 +447,9 @@ class Admin:
         return brokers.fence_broker(self._journal, broker, reason)
 
     def unfence_broker(self, broker: int, *, deep: bool = False) -> bool:
-        """Return a fenced broker to service, with the copies that its root has now.  Returns False if it was not
-        fenced.
+        """Return a fenced broker to service, with the copies that its root has now.
+
+        Returns False if it was not fenced.
 
         deep:  compare the sizes of the copies, too.
         Raises BrokerNotAvailable; StorageError if the root is not the broker's, or cannot be read.

@@ -249,9 +249,9 @@ def alter_broker(journal: Journal, broker: int, rack: str | None = None, drained
 
 
 def fence_broker(journal: Journal, broker: int, reason: str = "") -> bool:
-    """Take a broker out of all ISRs.  False if it was fenced already.
+    """Take a broker out of all ISRs.  Returns False if it was fenced already.
 
-    It comes back by `return_broker`; a process that checks roots does that too, once the root answers again.
+    It returns to service by `return_broker`.  A process that checks roots calls that when the root answers again.
     """
     return journal.propose(FenceBroker(broker=broker, reason=reason or "fenced by an administrator"))
 

@@ -85,7 +85,7 @@ def erase_records(
 ) -> ErasureReport:
     """See `Admin.erase_records`.
 
-    spread:  does most of the work in other processes; the rest is done here.  None: all of it is done here.
+    spread:  runs most of the work in other processes; None: all of it runs here.
     """
     state = journal.refresh()
     topic_id, _ = topic_named(state, topic)
@@ -135,9 +135,9 @@ def erase_records(
 
 
 def await_pending(journal: Journal, topic: str, limit_ms: int = PENDING_MS) -> State:
-    """The state in which readers see all records that the topic has now: an erasure would miss the others.
+    """Wait until readers see all records that the topic has now, because an erasure would miss the others.
 
-    Raises RequestTimedOut if they do not see them in time.
+    Returns the state in which they do.  Raises RequestTimedOut if they do not see them in time.
     """
     clock, state = journal.context.clock, journal.refresh()
     until_ms = clock.monotonic_ms() + limit_ms
@@ -173,9 +173,9 @@ def _key_array(keys: Iterable[bytes | str] | pa.Array) -> pa.Array:
 
 
 def erase_share(journal: Journal, erasing: Erasing, share: frozenset[str], *, dry_run: bool) -> ErasedShare:
-    """Erase from a share of the objects.
+    """Erase records from a share of the objects.
 
-    A share may be erased twice, or by two processes at a time: an object that has been replaced is left out.
+    A share may be erased twice, or by two processes at a time: objects that have been replaced are left out.
     """
     failures = Failures(journal.metadata.url)
     _, erased = _run(journal, replace(erasing, objects=share, failures=failures), dry_run=dry_run)

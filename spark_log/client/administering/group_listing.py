@@ -59,7 +59,7 @@ class GroupDescription(NamedTuple):
 def describe_groups(journal: Journal, names: Iterable[str] | None = None) -> dict[str, GroupDescription]:
     """Descriptions of groups, by name.
 
-    names:  None for all groups; an unknown one is Dead.
+    names:  None: all groups.  An unknown group has the state Dead.
     """
     state, shared = journal.refresh(), shared_now(journal)
     wanted = sorted({*state.groups, *shared}) if names is None else names
@@ -80,7 +80,7 @@ def shared_now(journal: Journal) -> dict[str, GroupView]:
 def describe_group(state: State, name: str, shared: GroupView | None = None) -> GroupDescription:
     """Describe one group.
 
-    shared:  the coordinator's view of it, which is newer than the log.
+    shared:  the coordinator's view of the group, which is newer than the log.
     """
     if shared is not None:
         return _shared(name, shared.state, shared.roster)

@@ -80,9 +80,11 @@ def standings(state: State, group: str) -> Iterator[Standing]:
 
 
 def lags_of(journal: Journal, groups: Iterable[str], *, ages: bool = True) -> dict[str, list[PartitionLag]]:
-    """Lag by group, in every partition where it has a position, as of the journal's state.  Raises GroupIdNotFound.
+    """By group, the lag in each partition in which the group has a position, as of the journal's state.
 
-    ages:  if false, nothing is read from the storage, and all ages are 0.
+    Raises GroupIdNotFound.
+
+    ages:  if False, nothing is read from the storage, and all ages are 0.
     """
     state, now_ms = journal.state, journal.context.clock.now_ms()
     found = {group: list(standings(state, group)) for group in groups}

@@ -121,7 +121,7 @@ def with_factor(state: State, topic: str, factor: int) -> Plan:
 
 
 def drained(state: State, broker: int) -> Plan:
-    """New replicas for the partitions that have one on a broker, which other brokers take.
+    """Plan new replicas for the partitions with a replica on a broker, so that other brokers take its place.
 
     Raises BrokerNotAvailable; InvalidRequest for broker 0; InvalidReplicationFactor if too few brokers are left.
     """

@@ -21,9 +21,9 @@ Answer = TypeVar("Answer")
 
 
 def check_place(journal: Journal, state: State, broker: int, store: ObjectStore) -> None:
-    """Raises InvalidRequest for a root that is, or is within, or has within it, another root of the log.
+    """Raise InvalidRequest for a root that is another root of the log, or is within it or around it.
 
-    A folder must be there, or the folder in which it is made: otherwise its disk may not be mounted.
+    The folder or its parent must exist: otherwise its disk may not be mounted.
     """
     if store.url.startswith(FILE):
         path = _path(store.url)

@@ -22,7 +22,7 @@ logger = logging.getLogger("spark_log")
 class Assignment:
     """The partitions of one consumer, with its position in each.
 
-    on_removed:  called after partitions were removed; their records in memory must not be returned.
+    on_removed:  called after partitions were removed.  Their records in memory must not be returned any more.
     """
 
     def __init__(

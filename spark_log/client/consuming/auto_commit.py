@@ -39,8 +39,8 @@ class AutoCommit:
         return force or self._clock.monotonic_ms() - self._committed_ms >= self._interval_ms
 
     def commit(self, offsets: Offsets) -> IllegalGeneration | None:
-        """Commit.  Errors are logged, except one: without a coordinator, the error that another consumer has taken the
-        group over is returned."""
+        """Commit.  Errors are logged, except IllegalGeneration without a coordinator, which is returned: another
+        consumer has taken over the group."""
         membership = self._membership
         assert membership is not None, "is_due was false"
         self._committed_ms = self._clock.monotonic_ms()

@@ -45,8 +45,10 @@ class JointRead:
         self._found: dict[TopicKey, Iterator[Fetched]] | None = None
 
     def has(self, rng: OffsetRange) -> bool:
-        """Whether the records of a range, from its start on, are requested or will be.  Not in a forked child, which
-        has no threads of its parent."""
+        """Whether the records from the start of a range are requested, or will be.
+
+        False in a forked child, which does not have the threads of its parent.
+        """
         key, found = (rng.topic_id, rng.partition), self._found
         return self._starts.get(key) == rng.start and (found is None or key in found) and self._pid == os.getpid()
 
@@ -167,9 +169,9 @@ class Readable(NamedTuple):
 
 
 def readable(parts: Sequence[Fetched], decode_key: Coder, decode_value: Coder) -> list[Readable]:
-    """Records as Python values.  A partition's records end before the first one that cannot be deserialized.
+    """Records as Python values.  The records of a partition end before the first one that cannot be deserialized.
 
-    Raises RecordDeserialization if that is the first record of its partition.
+    Raises RecordDeserialization if the first record of a partition cannot be.
     """
     found: list[Readable] = []
     begun: set[TopicPartition] = set()

@@ -326,9 +326,9 @@ class Reading:
             return None
 
     def position(self, state: State, tp: TopicPartition, fetch_position: FetchPosition) -> int:
-        """The next offset to read in a partition: resolved, or reset by `auto_offset_reset` if it is out of range.
+        """The next offset to read in a partition.  If it is out of range, `auto_offset_reset` applies.
 
-        One behind the high watermark is not: it waits for pending commits.
+        An offset after the high watermark is not out of range: it waits for pending commits.
         """
         part = state.partitions.get(fetch_position.key)
         if part is None:

@@ -11,9 +11,9 @@ from spark_log.store.bounded_waits import Slot, Waiter
 
 
 class StateUpdates:
-    """Each method updates the journal's state.  Raises Unfinished if that takes longer than the poll waits.
+    """Updates of the journal's state.  A method raises Unfinished if its update takes longer than the poll may wait.
 
-    The call then continues, and a later poll takes its answer, which may be older than the journal's state.
+    The update then continues, and a later poll takes its result, which may be older than the journal's state.
     """
 
     def __init__(self, journal: Journal, waiter: Waiter) -> None:

@@ -70,9 +70,9 @@ class SubscribedTopics:
         return self.topics if self.pattern is None else None
 
     def wanted(self, state: State) -> Wanted:
-        """All partitions of the subscription, the same object until one of them changes.  Also records which are new.
+        """All partitions of the subscription.  Returns the same object until one of them changes.
 
-        Visits the topics that changed since the last call.
+        Also notes which partitions are new.  Visits only topics that changed since the last call.
         """
         known, self._state = self._state, state
         if known is None or known.names is not state.names or known.topics is not state.topics:
@@ -113,9 +113,9 @@ class SubscribedTopics:
         return (topic.name, topic.partitions) if matches else None
 
     def owned(self, state: State, share: frozenset[TopicPartition] | None) -> Wanted:
-        """The partitions of the subscription that are in `share`, the same object until one of them changes.
+        """The partitions of the subscription that are in `share`.  Returns the same object until one of them changes.
 
-        share:  None: all of them.
+        share:  None: all partitions.
         """
         wanted = self.wanted(state)
         if share is None:

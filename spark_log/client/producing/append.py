@@ -113,7 +113,7 @@ def upload_rows(
 def replica_puts(
     journal: Journal, until_ms: float = math.inf, *, patient: bool = True, acks: int = ACKS_ALL
 ) -> ReplicaPuts:
-    """Puts to the replicas that are in sync or joining when a put begins; with acks=1 first to the leader alone.
+    """Puts to the replicas that are in sync or joining when a put begins.  With acks=1, first only to the leader.
 
     until_ms, patient:  as for `ReplicaPuts`.
     """
@@ -148,7 +148,7 @@ def txn_identity_if_given(app_id: str | None, version: int | None, topic: str) -
 def txn_identity(app_id: str, version: int, topic: str | None) -> Identity:
     """The identity of a write that happens once per (application, version, topic).
 
-    topic:  None if the rows name their topics.
+    topic:  None: the rows name their topics.
     """
     if not isinstance(version, int) or version < 0:
         raise InvalidRequest(f"txn_version: {version!r} is not a whole number, 0 or more")

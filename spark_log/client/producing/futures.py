@@ -45,7 +45,8 @@ class Columns(NamedTuple):
     def take(self, at: Ints, assigned: Ints) -> Columns:
         """The records at these indexes.
 
-        assigned:  the partition of each record of all; -1: the one that it has, or none.
+        at:        the indexes.
+        assigned:  by index of every record, its partition; -1: the partition that the record names, if any.
         """
         rows = at.tolist()
         wanted = self.partitions or [None] * len(self.keys)
@@ -160,9 +161,9 @@ class SentBatch:
         return 0 if self.columns is None else len(self.columns.keys)
 
     def split(self, parts: Sequence[Ints]) -> list[SentBatch]:
-        """Divide a batch that was encoded; each part gets a separate outcome.
+        """Divide an encoded batch.  Each part gets a separate outcome.
 
-        parts:  the indexes of the records of each part, ascending; together all of them.
+        parts:  for each part, the ascending indexes of its records.  Each record is in one part.
         """
         assert self.columns is not None and self.assignment is not None, "it is encoded and not resolved"
         count, columns = self.count, self.columns
@@ -208,9 +209,9 @@ class SentBatch:
         return self._parts is not None
 
     def wait_for_callbacks(self, left: Callable[[], float | None]) -> bool:
-        """Whether the callbacks of all parts have run in time.
+        """Wait for the callbacks of all parts.  Returns whether they have run in time.
 
-        left:  how many seconds may still pass.
+        left:  returns how many seconds are left.
         """
         parts = () if not self.called_back.wait(left()) or self._parts is None else self._parts.batches
         return self.called_back.is_set() and all(part.wait_for_callbacks(left) for part in parts)
@@ -297,7 +298,8 @@ class RecordFuture(Struct, eq=False, gc=False):
         return f"<RecordFuture of topic {self.batch.topic!r}, {'done' if self.done() else 'in flight'}>"
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """The position of the record.  Waits for it, at most `timeout` seconds; waiting ends the linger.
+        """The position of the record in the log.  Waits up to `timeout` seconds for it, which ends the linger of its
+        batch.
 
         Raises TimeoutError if the record is still in flight, or the error that kept it out of the log.
         """
@@ -348,8 +350,10 @@ class RecordFuture(Struct, eq=False, gc=False):
 
 
 def stamp_of(timestamp_ms: int) -> int:
-    """Encode a given timestamp as a negative number: clock times are positive nanoseconds, which cannot hold all given
-    ones."""
+    """Encode a timestamp from the caller as a negative number.
+
+    Clock times are positive nanoseconds, which cannot hold all timestamps that a caller may give.
+    """
     return -1 - timestamp_ms
 
 

@@ -311,9 +311,10 @@ class _Pipeline:
 
 
 def can_be_written(state: State, place: Place, topics: Iterable[str]) -> bool:
-    """Whether enough replicas of a place are active for writes to topics with acks=all.
+    """Whether enough replicas of a place are active for writes to these topics with acks=all.
 
-    Without topics: for any other write, which needs the leader.  A group that is gone has no say.
+    Without topics: whether any other write can be made, which needs the leader.  True for a group that no longer
+    exists.
     """
     if place.partition is not None and stuck_partition(state, [place.partition]) is not None:
         return False

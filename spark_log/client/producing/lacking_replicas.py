@@ -29,7 +29,9 @@ PARALLEL = 4
 
 
 def copied(journal: Journal, commit: CommitRecord, error: NotEnoughReplicas, until_ms: float) -> CommitRecord:
-    """The commit, after objects were copied to in-sync replicas that lack them as far as these answer.
+    """Copy a commit's objects to the in-sync replicas that lack them, and return the commit with the new copies.
+
+    A replica that does not answer gets none.
 
     until_ms:  deadline on the monotonic clock.
     """

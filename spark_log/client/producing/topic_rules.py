@@ -192,9 +192,10 @@ def keyless_topics(batch: TopicRows) -> set[str]:
 
 
 def checked_versions(batch: TopicRows) -> list[tuple[str, int]]:
-    """(topic id, version) of the topics with a schema that have rows.
+    """(topic id, version) of the topics that have rows and a schema.
 
-    Raises InvalidRecord for bytes for a topic with a schema, and for rows by another version than that of the spec.
+    Raises InvalidRecord for bytes to a topic with a schema, and for rows that were converted by another version than
+    the spec's.
     """
     version = schema_version(batch.rows.records.schema)
     numbers = [0] if batch.numbers is None else np.flatnonzero(np.bincount(batch.numbers)).tolist()

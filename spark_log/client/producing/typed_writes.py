@@ -16,9 +16,9 @@ from spark_log.segment.typed_rows import conform_typed, frame_schema
 
 
 def spec_for(journal: Journal, topic: str, data: object, names: ColumnNames = DEFAULT_NAMES) -> TopicSpec:
-    """The spec of a topic that `data` is written to; with `schema.auto`, the first typed write sets its schema.
+    """The spec of the topic to which `data` is written.  With `schema.auto`, the first typed write sets its schema.
 
-    Raises InvalidRequest for names of columns where values are bytes.
+    Raises InvalidRequest for names of columns if the topic's values are bytes.
     """
     spec = topic_spec(journal.state, topic)
     if spec.schema is None and spec.auto_schema:

@@ -229,8 +229,10 @@ Begun: TypeAlias = Mapping[tuple[str, int], Coming]
 
 
 def begin(store: ObjectStore, reads: Sequence[SliceRead]) -> Begun:
-    """Request the first block of `reads` from remote storage, for `asked_ahead`, before it is known which of them are
-    read."""
+    """Request the first block of `reads` from remote storage, for `asked_ahead`.
+
+    It is called before the caller knows which of these reads it needs.
+    """
     block = [] if store.local else next(_blocks(reads), [])
     found = _Requests(store).of(block)
     return {_place(read): coming for read, coming in zip(block, found, strict=True) if coming is not None}
@@ -241,8 +243,8 @@ def asked_ahead(
 ) -> Iterator[tuple[SliceRead, Coming | None]]:
     """Yield planned reads, each with bytes that were requested ahead; None if none were.
 
-    The bytes are those of the read's slice, if that is small.  Otherwise they are those of its object's index, which is
-    fetched once.
+    For a small slice, these are the bytes of the slice.  For a larger one, they are the bytes of its object's index,
+    which is fetched once.
 
     Remote storage is read in blocks: the next block is requested in the background.  So a range of many commits does
     not wait for each commit in turn.

@@ -111,8 +111,7 @@ def columns_to_read(columns: Sequence[str], where: Condition) -> list[str]:
 
 
 def only_matching(batch: pa.RecordBatch, part: Fetched, where: Condition) -> pa.RecordBatch:
-    """The rows of `batch`, which comes from `part`, that match; conditions that the plan guarantees are not checked
-    again."""
+    """The rows of `batch`, made from `part`, that match.  Conditions that the plan guarantees are not checked again."""
     times, among = where.time_us, where.offset.among
     if (times == ALL and among is None and where.rows is None) or not batch.num_rows:
         return batch

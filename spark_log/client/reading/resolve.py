@@ -105,7 +105,7 @@ def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> d
 
 
 def resolve_starts(journal: Journal, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
-    """Start offsets for a read: as `resolve`, but records that were removed before a group read them are an error.
+    """Start offsets for a read.  Like `resolve`, but fails if records were removed before a group read them.
 
     Raises OffsetOutOfRange for a group's position before the first record.
     """
@@ -135,9 +135,9 @@ def committed_offset(state: State, name: str, key: TopicKey, part: Partition) ->
 
 
 def offsets_for_times(journal: Journal, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-    """The first offset whose record has a timestamp at or after the time (ms); None without such a record.
+    """By partition, the first offset whose record has a timestamp at or after a time in milliseconds; None if none has.
 
-    Timestamps need not be in order: the result is the first such record by offset.
+    Timestamps need not be in order: it is the lowest such offset.
     """
     for _ in range(SEARCH_TRIES - 1):
         try:

@@ -169,9 +169,9 @@ def scan_batches(
 
 
 def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
-    """Records with the columns of `schema`; headers are null if a run has none.
+    """Fetched records as a batch with the columns of `schema`.  Headers are null if a run has none.
 
-    Data columns have their names in frames there, and their stored names in the records.
+    `schema` names data columns as frames do; `part` names them as they are stored.
     """
     rows = part.records.num_rows
     made = {
