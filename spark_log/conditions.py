@@ -200,7 +200,12 @@ def parse_condition(text: str, what: str, zone: tzinfo | None) -> Condition:
     zone:  the time zone of times without one; None rejects such times.
     Raises InvalidRequest that names the unsupported part.
     """
-    return _Parser(text, what, zone).parse()
+    try:
+        return _Parser(text, what, zone).parse()
+    except RecursionError:
+        raise InvalidRequest(
+            f"{what}: NOT and parentheses are nested too deeply: write lists of values with IN"
+        ) from None
 
 
 # -------------------------------------------------------------------------------------------------------------- grammar

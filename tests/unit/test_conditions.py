@@ -185,6 +185,13 @@ def test_a_wrong_constant_or_form_is_said_to_be_so(text: str, sentence: str) -> 
     assert sentence in str(refused.value)
 
 
+@pytest.mark.parametrize("text", ["(" * 5000 + "id = 1" + ")" * 5000, "not " * 5000 + "id = 1"])
+def test_a_condition_that_is_nested_too_deeply_is_refused(text: str) -> None:
+    """Not with Python's own error."""
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        parse(text)
+
+
 def test_a_time_without_a_zone_needs_one_from_elsewhere() -> None:
     """The sentence has both ways round."""
     with pytest.raises(InvalidRequest, match="'2026-01-31' has no zone.*option timeZone; spark_log.where"):
