@@ -55,7 +55,7 @@ def give_up_lost(log: Log) -> list[GivenUp]:
 
     First looks at each root that may have a copy.  A copy that is found there is recorded, and its records are kept.
     Raises InvalidRequest if a broker with such a root is fenced; StorageUnavailable or WrongRoot if its root cannot be
-    read; NotEnoughReplicas if a broker that must get the objects without records is fenced.
+    read; NotEnoughReplicas if a broker is fenced that must get one of the empty objects, which replace the lost ones.
     """
     journal = log.journal
     journal.require(None)

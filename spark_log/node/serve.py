@@ -140,7 +140,7 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then release the log.  Raises the errors of `start`.
 
-    say:     called with a message when it listens.
+    say:     called with a message when the server listens.
     store:   as for `start`.
     reread:  reads the configuration again, on SIGHUP; None: SIGHUP changes nothing.
     pages:   as for `start`.

@@ -1,1 +1,1 @@
-"""Tools for tests, also of applications: store contracts, faulty stores, clocks, a Kafka broker, the simulation."""
+"""Tools for tests, also of applications: store contracts, faulty stores, clocks, a Kafka broker, the simulations."""

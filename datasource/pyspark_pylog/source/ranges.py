@@ -79,8 +79,8 @@ def start_offsets(
     stops:     where reads end: lost records count only up to there.
     Raises DataLoss if the options, or a group that they name, give an offset that is trimmed.  With
     failOnDataLoss=false it gives a warning instead, and the read starts at the first existing offset.
-    Raises InvalidRequest for an offset beyond the end, and for a timestamp after the last record unless the strategy is
-    `latest`.
+    Raises InvalidRequest for an offset beyond the end, and for a timestamp after the last record, unless
+    `startingOffsetsByTimestampStrategy` is `latest`.
     """
     state = journal.state
     positions = {tp: options.start.of(tp) for tp in tps}

@@ -470,7 +470,7 @@ class Admin:
 
         election:    "preferred": the first replica of each partition, if it is in sync.  "unclean": for partitions
                      without a leader, the replica that lacks the fewest bytes among replicas whose broker is not
-                     fenced.  Acknowledged records that only fenced brokers have cannot be read until one of these
+                     fenced.  Acknowledged records that exist only on fenced brokers cannot be read until one of these
                      brokers is back.
         partitions:  None: all.
         Raises InvalidRequest, UnknownTopicOrPartition.

@@ -209,7 +209,7 @@ class Reading:
         """The last joint read, whose records a call may leave for the next one."""
 
     def take(self, positions: FetchPositions, state: State, rows: int, size: int | None) -> list[Fetched]:
-        """Records up to the end of one state, from the partitions in round-robin order.
+        """Records up to the ends of the partitions in `state`, taken from the partitions in round-robin order.
 
         An unreadable partition does not block the others.  If there is nothing else to return, its error is raised
         immediately, otherwise by the next call.
