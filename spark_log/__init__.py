@@ -82,8 +82,8 @@ def sink(url: str, **options: Any) -> Any:
 def tune(spark: SparkSession, *, largest_record: int | None = None) -> dict[str, tuple[str, str]]:
     """Set the Spark settings that help pylog, unless the user has set them; returns name -> (before, after).
 
-    largest_record: an upper bound, in bytes, of the records that the session will write.  Setting it makes writes of
-                    small records faster.
+    largest_record: an upper bound, in bytes, on the size of each record that the session will write.  Setting it
+                    makes writes of small records faster.
     """
     from pyspark_pylog.tune import tune as set_them
 

@@ -120,7 +120,7 @@ def copy_objects(
 def record_copies(journal: Journal, broker: int, epoch: int, results: Iterable[CopiedObjects], done: Copied) -> None:
     """Record in the log which copies were made, and which copies were found to be bad.
 
-    epoch:  the broker's epoch in the state by which the copies were made.
+    epoch:  the broker's epoch in the state from which the copies were planned.
     done:   gets the results in addition to those that it has.
     """
     made, bad = dict[str, int](), dict[Copy, None]()

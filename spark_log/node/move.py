@@ -54,8 +54,8 @@ def move_log(log: Log, store: ObjectStore, progress: Progress | None = None) -> 
 
     log:    opened without a link to a coordinator.
     store:  the log's new place.
-    Raises InvalidRequest for a log that cannot be moved, or if `store` has something else; NoLog if an earlier run has
-    moved the log to `store`, and nothing is there now.
+    Raises InvalidRequest for a log that cannot be moved, or if `store` has anything but a mirror of this log or
+    what an earlier run has copied; NoLog if an earlier run has moved the log to `store`, and nothing is there now.
     Raises StorageError if the rest of the log cannot be copied.  The log is then open in its former place.
     """
     journal, clock = log.journal, log.journal.context.clock
@@ -101,7 +101,8 @@ def cancel_move(log: Log, options: Mapping[str, Any] | None = None, *, force: bo
     log:      as for `move_log`.
     options:  fsspec options of the new storage, which is looked at if the move was completed.
     force:    also cancel a completed move, unless the log can be seen in its new place.
-    Raises InvalidRequest if the log is not being moved, or if the move was completed.
+    Raises InvalidRequest if the log is not being moved, or if the move was completed and `force` is not set, or the log
+    can be seen in its new place, or is in a quorum.
     """
     check_cancel(log, options, force=force)
     journal = log.journal

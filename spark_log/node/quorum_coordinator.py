@@ -364,9 +364,9 @@ class QuorumCoordinator:
 
         Without commands, it confirms that the state has everything that was acknowledged before the call.
 
-        The returned future fails with NotCoordinator if this node does not lead, or has stopped leading, and nothing
-        was applied.  It fails with CoordinatorNotAvailable if the queue is full.  If this node does not know whether
-        the commands were applied, it fails with CoordinatorNotAvailable with `maybe_applied` set.
+        The returned future fails with NotCoordinator if nothing was applied because this node does not lead or has
+        stopped leading, and with CoordinatorNotAvailable if the queue is full.  If it is unknown whether the commands
+        were applied, the future fails with CoordinatorNotAvailable with `maybe_applied` set.
         """
         asked = PendingCommands([Proposal(self._holding(command), check=True) for command in commands], Future())
         try:

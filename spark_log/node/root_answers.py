@@ -29,9 +29,9 @@ class RootAnswers:
         """Broker and epoch of the roots whose last answer was that this process has no access."""
 
     def among(self, brokers: Collection[int], wait_s: float, names: Mapping[int, str] | None = None) -> set[int]:
-        """The brokers whose roots answer within `wait_s`, and are the brokers' roots.
+        """The brokers whose roots answer within `wait_s`, and prove to be the roots of those brokers.
 
-        Broker 0 is always one of them, if it is given: a process that changes the log has just read its root.
+        If broker 0 is given, it is always in the result: a process that changes the log has just read that root.
 
         names:  by broker, an object to look at as well: the root's description may be in a cache while the disk hangs.
         """

@@ -33,8 +33,8 @@ class Planner:
         self._end = end
 
     def next_starts(self, last: int) -> dict[int, int]:
-        """By partition, where the run after run `last` begins.  Partitions added since then begin with their first
-        record.
+        """By partition, the offset at which the run that follows `last` begins.  Partitions added since then begin with
+        their first record.
 
         Raises OffsetOutOfRange, and InvalidRequest for an invalid start of the first run.
         """

@@ -259,7 +259,7 @@ def fence_broker(journal: Journal, broker: int, reason: str = "") -> bool:
 def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     """Return a fenced broker to service, and record which copies its root lacks.  Returns False if it was not fenced.
 
-    deep:  also record copies as missing whose size is not that in the state.
+    deep:  also record as missing each copy whose size differs from that in the state.
     Raises WrongRoot if the root is not the broker's, or belongs to the log of which this log is a copy;
     StorageUnavailable if the root does not answer; StorageError if it cannot be read.  The broker then stays fenced.
     """

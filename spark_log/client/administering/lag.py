@@ -84,7 +84,7 @@ def lags_of(journal: Journal, groups: Iterable[str], *, ages: bool = True) -> di
 
     Raises GroupIdNotFound.
 
-    ages:  if False, nothing is read from the storage, and all ages are 0.
+    ages:  if False, nothing is read from the storage, and the age of the oldest unread record, `ms`, is 0 in every lag.
     """
     state, now_ms = journal.state, journal.context.clock.now_ms()
     found = {group: list(standings(state, group)) for group in groups}

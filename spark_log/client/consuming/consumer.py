@@ -332,9 +332,9 @@ class Consumer:
 
         They are durable when the call returns.
 
-        Without a coordinator, a group has one member at a time.  If this consumer knows that the positions are already
-        committed, the call then does not access the storage.  So it succeeds even if a newer consumer has taken over
-        the group since, or an older copy of the log was restored.
+        Without a coordinator, a group has one member at a time, and a call for positions that this consumer knows to be
+        committed already does not access the storage.  Such a call succeeds even if a newer consumer has since taken
+        over the group, or an older copy of the log was restored.
 
         Raises IllegalGeneration if the consumer is no longer a member of its group, or a newer consumer has taken over
         the group; RebalanceInProgress while the group rebalances; CommitUnknown if the commit may have been applied.

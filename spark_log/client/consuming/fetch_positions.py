@@ -50,7 +50,7 @@ class FetchPositions:
 
     A partition is *active* if it may have records to return, and idle otherwise.  Active partitions are kept
     separately, in the order in which they are served next, because most partitions of a large consumer are idle.  A
-    partition that has no more records in some state stays idle until it changes.
+    partition with no more records in one state of the log stays idle until the partition changes in a later state.
     """
 
     def __init__(self) -> None:

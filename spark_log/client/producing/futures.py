@@ -298,8 +298,9 @@ class RecordFuture(Struct, eq=False, gc=False):
         return f"<RecordFuture of topic {self.batch.topic!r}, {'done' if self.done() else 'in flight'}>"
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """The position of the record in the log.  Waits up to `timeout` seconds for it, which ends the linger of its
-        batch.
+        """The position of the record in the log.
+
+        Waits up to `timeout` seconds for it.  The wait ends the linger of the record's batch.
 
         Raises TimeoutError if the record is still in flight, or the error that kept it out of the log.
         """

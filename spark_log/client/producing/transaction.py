@@ -62,11 +62,11 @@ class Transaction:
           has aborted this transaction.
     TransactionTimedOut:  `transaction_timeout_ms` has passed.
     IllegalGeneration:  a consumer given to `commit_offsets` is no longer a member of its group.
-    RebalanceInProgress:  the group of such a consumer rebalances.
+    RebalanceInProgress:  the group of such a consumer is rebalancing.
     GroupInUse:  a group given by name is held by a stream, or shared by consumers.
     UploadFenced:  the transaction took longer than `gc.fence.age.ms`.  Nothing was written; retry the transaction.
-    NotEnoughReplicas, LeaderNotAvailable:  too few replicas have answered for two minutes, and the transaction has not
-          timed out by then.  Nothing was written.
+    NotEnoughReplicas, LeaderNotAvailable:  for two minutes, too few replicas have answered, and the transaction has
+          not timed out in the meantime.  Nothing was written.
     CommitUnknown:  the storage failed, and the commit may have been applied.
     """
 

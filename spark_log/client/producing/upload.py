@@ -99,7 +99,7 @@ class Uploader:
     epoch:        the upload epoch: a version of the state that the writer had read before the upload.
     partitioner:  a name for `make_partitioner`; each topic gets a separate instance.
     compression:  the codec of topics whose `compression.type` is `producer`.
-    replicas:     puts the objects of groups with brokers; None: the log has no such groups.
+    replicas:     writes the objects of placement groups that are on brokers; None: the log has no such groups.
     sort:         sort the rows of topics that have `sort.columns`; otherwise rows keep their order.
     """
 
