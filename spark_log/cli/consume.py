@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -231,19 +232,22 @@ class _Consumption:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def _ended_by_sigterm() -> Iterator[threading.Event]:
     """SIGTERM ends the body like Ctrl-C, so that the consumer leaves its group immediately.
 
-    A second signal does not interrupt that: `timeout` sends two, to its child and to its process group.
+    A second signal does not interrupt that: `timeout` sends two, to its child and to its process group.  The event is
+    set, too: an exception that a signal raises is lost if Python is in a callback then.
     """
+    ended = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ended.set()
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        yield ended
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -295,16 +299,18 @@ class _GroupConsumption:
 
     def print(self, columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
         """Print records until the end or the count is reached.  Commits exactly the printed records."""
-        with _ended_by_sigterm():
+        with _ended_by_sigterm() as ended:
             try:
                 with suppress(KeyboardInterrupt):
-                    self._print(columns, write, count, follow)
+                    self._print(columns, write, count, follow, ended)
             finally:
                 self._close()
 
-    def _print(self, columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
+    def _print(
+        self, columns: Sequence[str], write: Printer, count: int | None, follow: bool, ended: threading.Event
+    ) -> None:
         out, left = sys.stdout.buffer, count
-        while (left is None or left > 0) and (follow or not self._is_done()):
+        while not ended.is_set() and (left is None or left > 0) and (follow or not self._is_done()):
             table = self._consumer.poll_arrow(WAIT_MS, max_records=left)  # commits the records of the previous poll
             for batch in table.select(columns).to_batches():
                 out.writelines(write(batch))
