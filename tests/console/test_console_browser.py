@@ -130,6 +130,7 @@ def test_keys_lead_to_pages_and_topics(page: Browser) -> None:
     page.until("document.querySelector('.choices a')?.textContent.startsWith('orders')")
     page.press("Enter")
     page.until("location.hash === '#/topics/orders'")
+    page.until(f"document.activeElement.id !== 'find' && {READY}")
     page.press("?")
     page.until("document.querySelector('dialog[open]')")
     page.value("document.querySelector('dialog[open]').close()")
