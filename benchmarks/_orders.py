@@ -34,7 +34,7 @@ START_US = 1_769_853_600_000_000
 
 
 def orders(count: int, seed: int = 1) -> pa.Table:
-    """So many of them, the same for each seed."""
+    """Orders: `count` rows, which the seed decides."""
     rng = np.random.default_rng(seed)
     vocabulary = np.array(["".join(rng.choice(SYLLABLES, n)) for n in rng.integers(1, 5, 3000)])
     products = np.array([" ".join(rng.choice(vocabulary, 3)) for _ in range(2000)])

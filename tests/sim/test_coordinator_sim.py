@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
-from spark_log.testing.coordinator_sim.__main__ import main, replay_command
+from spark_log.testing.coordinator_sim.__main__ import COORDINATORS, main
 from spark_log.testing.coordinator_sim.run import simulate
+from spark_log.testing.simulation import replay_command
 
 SEEDS = 6
 NOTICED_IN = {
@@ -26,7 +27,7 @@ def test_no_promise_is_broken() -> None:
     total = Counter[str]()
     for seed in range(SEEDS):
         result = simulate(seed)
-        assert not result.violation, f"{result.violation}\nagain: {replay_command(seed)}"
+        assert not result.violation, f"{result.violation}\nagain: {replay_command(seed, module=COORDINATORS.module)}"
         total += result.counts
     happened = [
         "acked",
@@ -48,7 +49,7 @@ def test_a_missing_rule_is_noticed(mutation: str) -> None:
     """Each rule, taken away, breaks a promise: the simulation can see what it is for."""
     first = NOTICED_IN[mutation]
     assert any(simulate(seed, mutation).violation for seed in range(first, first + 3)), (
-        f"find another seed for it: {replay_command(first, mutation)}"
+        f"find another seed for it: {replay_command(first, mutation, COORDINATORS.module)}"
     )
 
 
