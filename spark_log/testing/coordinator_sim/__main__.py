@@ -5,10 +5,10 @@
     python -m spark_log.testing.coordinator_sim --seeds 1 --first SEED     repeat one run
 
 The nodes are the product's: replica, disk, coordinator, server and groups (`nodes.py`), on simulated machines
-(`simulated_process.py`).  The clients are the actors of the simulation of the log, with the product's `ServedLog`
-(`setting.py`), on connections that break (`links.py`, `network.py`).  `faults.py` has what goes wrong, `setting.py` the
-promises beside those of `sim/oracle.py`, and `mutations.py` the rules.  Exits 1 if a promise was broken, or if a rule was
-removed and the simulation did not notice.
+(`simulated_process.py`). The clients are the actors of the simulation of the log, with the product's `ServedLog`
+(`setting.py`), on connections that break (`links.py`, `network.py`). `faults.py` has what goes wrong, `setting.py` the
+promises beside those of `sim/oracle.py`, and `mutations.py` the rules. Exits 1 if a promise was broken, or if a rule
+was removed and the simulation did not notice.
 """
 
 from __future__ import annotations
