@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
+import pytest
 
 from spark_log import Log, NewTopic, connect
 from spark_log.journal.journal import Journal
@@ -73,3 +74,11 @@ def pass_the_fence(log: Log) -> None:
     for _ in range(3):
         time.sleep(0.005)
         maintain_once(log)
+
+
+def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Messages that were logged with a traceback.
+
+    Not from `caplog.text`: Spark's loggers of errors turn its format into JSON, for every test after them.
+    """
+    return [record.getMessage() for record in caplog.records if record.exc_info]
