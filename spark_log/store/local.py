@@ -270,7 +270,7 @@ class LocalStore:
         return wait_and_remember
 
     def _not_synced(self, base: _Base, folder: str) -> dict[str, FolderId]:
-        """A folder and its parents up to the root, as far as this process does not know that their names are durable."""
+        """A folder and its parents up to the root, if this process does not know that their names are durable."""
         new = dict[str, FolderId]()
         with suppress(FileNotFoundError):  # its objects are deleted on purpose
             for path in _up_to_root(base, folder):
