@@ -31,7 +31,7 @@ from spark_log.net.messages import ChangesReply, ChangesRequest, decode, encode
 TAKEOVER = ("--takeover-after", "10m")
 """The standby does not lead during the benchmark."""
 VERSIONS = 40
-"""What a reader lacks.  A reader that lacks more than a hundred reads a checkpoint first."""
+"""Those that a reader lacks.  One that lacks more than a hundred reads a checkpoint first."""
 PATIENCE_S = 120.0
 
 
