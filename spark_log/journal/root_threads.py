@@ -1,8 +1,8 @@
 """Threads for requests to the roots of brokers, shared by the writers of a process.
 
 A root may hang, and a request to it cannot be cancelled.  So each root has separate threads, of limited number, which
-are used again; requests to a root that is busy wait for one.  A root whose threads all hang fails immediately, until it is
-mounted again.  The threads are daemons: a root that hangs does not delay the end of the process.
+are used again; requests to a root that is busy wait for one.  A root whose threads all hang fails immediately, until it
+is mounted again.  The threads are daemons: a root that hangs does not delay the end of the process.
 """
 
 from __future__ import annotations
