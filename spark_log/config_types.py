@@ -1,4 +1,4 @@
-"""What a config is: its name, type, range, default and effect.  Pure.  The configs themselves are in `settings.py`."""
+"""Types of configs.  A config has a name, a type with a range, a default and an effect; `settings.py` has them all.  Pure."""
 
 from __future__ import annotations
 
