@@ -1,4 +1,4 @@
-"""Types of configs.  A config has a name, a type with a range, a default and an effect; `settings.py` has them all.  Pure."""
+"""Types of configs: name, type with a range, default and effect.  `settings.py` has the configs themselves.  Pure."""
 
 from __future__ import annotations
 
