@@ -75,7 +75,9 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="NUMBER|DURATION",
         help="remove older backups than so many, or than so long (30d); the newest one is always kept",
     )
-    parser.add_argument("--throttle", type=rate_bytes, metavar="RATE", help="copy at most so many bytes per second, as 50MB")
+    parser.add_argument(
+        "--throttle", type=rate_bytes, metavar="RATE", help="copy at most so many bytes per second, as 50MB"
+    )
     other = parser.add_mutually_exclusive_group()
     other.add_argument("--list", action="store_true", help="show the backups")
     other.add_argument("--prune", action="store_true", help="only remove backups, as --keep says")
@@ -193,7 +195,7 @@ def make_log(spark: SparkSession, args: argparse.Namespace, files: BackupFiles) 
     if location.token is not None or args.url.startswith("pylog:"):
         raise InvalidRequest(f"--url {args.url}: give the folder or bucket of the new log")
     store = with_retries(open_store(args.url, dict(location.storage)))
-    summary = {"backup": shown(backup), "url": store.url}
+    summary: dict[str, Any] = {"backup": shown(backup), "url": store.url}
     if args.dry_run:
         shares = plan_restore(files, backup, store)[1]
         objects, size = sum(len(share.objects) for share in shares), sum(share.bytes for share in shares)

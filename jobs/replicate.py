@@ -23,7 +23,16 @@ from typing import Any, NamedTuple
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark_pylog.job_support import duration_ms, in_tasks, job_parser, location_of, progress, rate_bytes, run_job, sentence
+from pyspark_pylog.job_support import (
+    duration_ms,
+    in_tasks,
+    job_parser,
+    location_of,
+    progress,
+    rate_bytes,
+    run_job,
+    sentence,
+)
 from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.planned_log import PlannedLog
@@ -61,7 +70,9 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="ID",
         help="check and copy to this broker only; repeatable",
     )
-    parser.add_argument("--throttle", type=rate_bytes, metavar="RATE", help="copy at most so many bytes per second, as 50MB")
+    parser.add_argument(
+        "--throttle", type=rate_bytes, metavar="RATE", help="copy at most so many bytes per second, as 50MB"
+    )
     parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
     return parser.parse_args(args)
 

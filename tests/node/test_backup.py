@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition, connect
+from spark_log import Log, OffsetAndMetadata, TopicPartition, connect
 from spark_log.clock import SystemClock
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog
 from spark_log.journal.proposal import Context
@@ -322,7 +322,9 @@ def test_a_backup_is_made_while_others_are_removed(place: Place, tmp_path: Path)
         append_small(place.log, 1)
         here.files.store.delete([here.make().backup.end.state])
         made = list[Made]()
-        steps = Interrupted(LocalStore(str(here.root), "os"), number, lambda more=more: made.append(more.make()))
+        steps = Interrupted(
+            LocalStore(str(here.root), "os"), number, lambda made=made, more=more: made.append(more.make())
+        )
         here.wrap = lambda _, steps=steps: steps
         removed = prune(here.files, CLOCK.now_ms(), keep=2)
         assert more.lost() == set()
