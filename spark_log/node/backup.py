@@ -32,7 +32,7 @@ DAY_MS = 86_400_000
 ABANDONED_MS = 7 * DAY_MS
 """An unfinished backup without a new state for so long is given up when backups are removed."""
 MARKED_MS = 30 * DAY_MS
-"""The mark of a removed backup stays for so long: a process that was stopped finds it, and does not complete the backup."""
+"""The mark of a removed backup stays for so long, so that a process that was stopped does not complete the backup."""
 
 
 class Made(NamedTuple):
@@ -215,7 +215,7 @@ def _named(files: BackupFiles, keys: Iterable[str]) -> set[str]:
 
 
 def _has_ended(listed: Mapping[str, Files], backup: str) -> bool:
-    """Whether a backup had ended when the states were listed.  What others copy meanwhile is left alone."""
+    """Whether a backup had ended when the states were listed.  Objects of others are left alone."""
     return backup in listed and listed[backup].has_end
 
 

@@ -2,7 +2,7 @@
 
     backups.json                   names the log whose backups these are
     backups/<id>/<unique>.state    the state of the log, as a checkpoint: it names the objects that the backup needs
-    backups/<id>/end.json          the backup is complete, or was given up; put once, by whoever is first
+    backups/<id>/end.json          the backup is complete, or was given up; the first process puts it
     objects/<id>/data/…            the objects that this backup has copied; later backups need them, too
 
 A backup is *complete* if `end.json` says so and the state that it names is there.  It is *unfinished* without
@@ -10,8 +10,8 @@ A backup is *complete* if `end.json` says so and the state that it names is ther
 deleted first: what is left of it counts as nothing from then on.
 
 A new backup does without copying an object only if a complete backup needs the object, and it looks for these after its
-own state was put.  Who removes backups looks for states after it has removed them, and deletes no object that one of
-the states names, nor any that an unfinished backup has copied.  So both may run at any time, without clocks
+own state was put.  Removing looks for states after it has removed those of old backups, and deletes no object that one
+of the states names, nor any that an unfinished backup has copied.  So both may run at any time, without clocks
 (docs/decisions/0090-backups.md).
 """
 

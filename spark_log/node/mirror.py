@@ -353,7 +353,7 @@ def format_of(store: ObjectStore) -> Format | None:
 
 
 def file_of_log(store: ObjectStore) -> str:
-    """A file of a log in a root without `meta/format`; "" if there is none, but for those of a probe that was killed."""
+    """A file of a log in a root without `meta/format`; "" if there is none.  Those of a killed probe do not count."""
     return next((key for key in (*store.list(META), *store.list(DATA)) if not key.startswith(PROBES)), "")
 
 

@@ -37,7 +37,7 @@ class Restored:
     bytes: int
     """Number and size of the objects that were copied."""
     problems: list[Problem]
-    """What `verify` has found in the new log."""
+    """Those that `verify` has found in the new log."""
 
 
 def plan_restore(files: BackupFiles, backup: Backup, store: ObjectStore) -> tuple[State, list[Share]]:

@@ -1,4 +1,4 @@
-"""A backup is a whole version of a log, whatever happens meanwhile; restored, it is a new log with all of its records."""
+"""A backup is a whole version of a log, whatever happens meanwhile; restored, it is a new log with all records."""
 
 from __future__ import annotations
 
