@@ -39,7 +39,7 @@ CONNECTOR_JARS = (
 CLUSTER_ID = "cHlsb2ctdGVzdC1rYWZrYQ"
 PORT = 9092
 START_S, STOP_S = 300, 60
-"""A broker starts in 5 s on an idle machine, and in minutes on a busy one.  One that has ended is noticed immediately."""
+"""Limits: a broker starts in 5 s on an idle machine and in minutes on a busy one."""
 PIDS = "pids"
 """The file with the process ids of the brokers."""
 SETTINGS_FILE = "PYLOG_IVY_SETTINGS"
