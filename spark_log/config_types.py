@@ -1,4 +1,4 @@
-"""What a config is: its name, type, range, default and effect.  Pure.  The configs themselves are in `settings.py`."""
+"""Types of configs: name, type with a range, default and effect.  `settings.py` has the configs themselves.  Pure."""
 
 from __future__ import annotations
 
