@@ -59,6 +59,7 @@ from spark_log.cli.session import CommandSession
 @pass_session
 def serve(
     session: CommandSession,
+    /,
     conf: str | None,
     insecure: bool | None,
     **settings: str | None,
