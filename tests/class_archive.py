@@ -26,8 +26,8 @@ import sys
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 log, folder = sys.argv[1:]
-spark.createDataFrame([(b"v",)], "value binary").write.format("pylog").mode("append").option("topic", "t").save(log)
-spark.read.format("pylog").option("subscribe", "t").load(log).groupBy("value").count().collect()
+spark.range(1).selectExpr("string(id) as value").write.format("pylog").mode("append").option("topic", "t").save(log)
+spark.read.format("pylog").option("subscribe", "t").load(log).groupBy("value").count().write.format("noop").mode("append").save()
 stream = spark.readStream.format("pylog").options(subscribe="t", startingOffsets="earliest").load(log).select("value")
 writer = stream.writeStream.format("pylog").options(topic="copy", checkpointLocation=folder)
 writer.trigger(availableNow=True).start(log).awaitTermination()
@@ -35,7 +35,7 @@ gateway = spark.sparkContext._gateway
 spark.stop()
 gateway.shutdown()
 gateway.proc.stdin.close()
-gateway.proc.wait(60)
+gateway.proc.wait(600)
 """
 
 
@@ -76,18 +76,15 @@ def start_making() -> None:
 def make(target: Path) -> None:
     """The JVM writes it when it exits."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    new = target.with_suffix(f".{os.getpid()}")
-    os.environ["SPARK_SUBMIT_OPTS"] = f"{OPTIONS} {QUIET} -XX:ArchiveClassesAtExit={new}"
     root = Path(__file__).parents[1]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(root), str(root / "datasource")])
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.pop("SPARK_HOME", None)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([sys.executable, "-c", PROGRAM, f"{folder}/log", f"{folder}/checkpoint"], check=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        new = Path(folder) / target.name
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{OPTIONS} {QUIET} -XX:ArchiveClassesAtExit={new}"
+        subprocess.run([sys.executable, "-c", PROGRAM, f"{folder}/log", f"{folder}/checkpoint"], check=True)
         new.rename(target)
-    finally:
-        new.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
