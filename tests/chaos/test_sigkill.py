@@ -178,7 +178,7 @@ def test_a_coordinator_that_is_stopped_and_continues_loses_nothing_either(tmp_pa
         first.go_on()
 
     try:
-        check(f"pylog://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}", mode, 5, strike, rounds=2)
+        check(f"pylog://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}", mode, 5, strike, rounds=3)
     finally:
         for coordinator in coordinators:
             coordinator.kill()
