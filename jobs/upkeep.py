@@ -169,7 +169,7 @@ def erase_in_task(
 
 
 def run(spark: SparkSession, args: argparse.Namespace) -> int | str:
-    """What `sys.exit` takes: 0, 1 if something is left to do, or the message of an error."""
+    """The status for `sys.exit`: 0, 1 if something is left to do, or the message of an error."""
     token = os.environ.get(TOKEN_VARIABLE) if is_coordinator(args.url) else None
     location = Location(url=args.url, storage=dict(args.storage_option), token=token)
     try:

@@ -20,7 +20,7 @@ OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUIET = "-Xlog:disable"
 """A JVM with another class path does without the archive, and would say so."""
 
-# What most programs do: a batch and a stream, with Python workers.
+# Most programs do this: a batch and a stream, with Python workers.
 PROGRAM = """
 import sys
 from pyspark.sql import SparkSession
