@@ -79,6 +79,7 @@ def make(target: Path) -> None:
     root = Path(__file__).parents[1]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(root), str(root / "datasource")])
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.pop("SPARK_HOME", None)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         new = Path(folder) / target.name
