@@ -367,9 +367,7 @@ def _in_use(
 
 def _group(row: GroupRow) -> GroupState:
     offsets: Map[TopicKey, Position] = Map([((at[0], at[1]), at[2]) for at in row.positions])
-    return GroupState(
-        generation=row.generation, member=row.member, seen=row.seen, offsets=offsets, shares=row.shares
-    )
+    return GroupState(generation=row.generation, member=row.member, seen=row.seen, offsets=offsets, shares=row.shares)
 
 
 def _projected(

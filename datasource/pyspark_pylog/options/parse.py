@@ -28,6 +28,7 @@ from pyspark_pylog.options.values import Options, duration_ms, flag, one_of, pos
 from pyspark_pylog.options.where_condition import condition_of
 from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
+from spark_log.groups.share import MEMBERS_MAX, Share
 from spark_log.model import ACKS_ALL, ACKS_LEADER, PROGRESS_TOPIC, TopicPartition
 from spark_log.positions import Earliest, Latest
 from spark_log.segment.compression import COMPRESSIONS
@@ -36,6 +37,8 @@ from spark_log.settings import check_topic_name
 STRATEGIES = ("subscribe", "subscribepattern", "assign")
 OF_OBJECTS = (
     "group.id",
+    "group.members",
+    "group.member",
     "maxoffsetspertrigger",
     "minoffsetspertrigger",
     "maxtriggerdelay",
@@ -103,6 +106,8 @@ class ReadOptions:
     try_wait_ms: int
     group: str | None = None
     """The group to which a stream publishes its progress."""
+    share: Share | None = None
+    """The share of the group's partitions that the stream reads; None: all."""
     latest: bool = False
     """Whether to read the latest record of each key only."""
     columns: tuple[str, ...] | None = None
@@ -203,6 +208,7 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
         tries=positive(options, "fetchoffset.numretries") or DEFAULT_TRIES,
         try_wait_ms=_or(whole(options, "fetchoffset.retryintervalms"), DEFAULT_TRY_WAIT_MS),
         group=_group(options, streaming),
+        share=_share(options),
         latest=_is_latest(options, streaming),
         columns=_names(options, "columns"),
         headers=flag(options, "includeheaders", False),  # no effect with a user's schema
@@ -270,16 +276,37 @@ def _check_per_key(start: Bounds, subscribe: tuple[str, ...], assign: tuple[Topi
 
 
 def _group(options: Options, streaming: bool) -> str | None:
+    for name in ("group.id", "group.members", "group.member"):
+        if name in options and not streaming:
+            raise InvalidRequest(
+                f"option {name} is for streams; for a batch use log.bookmark, or startingOffsets=group:NAME"
+            )
     if "group.id" not in options:
         return None
-    if not streaming:
-        raise InvalidRequest(
-            "option group.id is for streams; for a batch use log.bookmark, or startingOffsets=group:NAME"
-        )
     name = options["group.id"].strip()
     if not name:
         raise InvalidRequest("option group.id: is empty; give the group a name")
     return name
+
+
+def _share(options: Options) -> Share | None:
+    """The partitions that a query reads of those that it shares with others."""
+    members, number = positive(options, "group.members"), whole(options, "group.member")
+    if members is None and number is None:
+        return None
+    if "group.id" not in options:
+        name = "group.member" if members is None else "group.members"
+        raise InvalidRequest(f"option {name}: needs group.id, the group whose partitions the queries share")
+    if members is None:
+        raise InvalidRequest("option group.member: needs group.members, the number of queries that share the group")
+    if members > MEMBERS_MAX:
+        raise InvalidRequest(f"option group.members: {members} is more than {MEMBERS_MAX}")
+    numbers = f"a number from 0 to {members - 1}, which no other query of the group has"
+    if number is None:
+        raise InvalidRequest(f"option group.members: needs group.member, {numbers}")
+    if number >= members:
+        raise InvalidRequest(f"option group.member: {number} is not below group.members, {members}: give it {numbers}")
+    return Share(number, members)
 
 
 def _check_progress_topic(options: Options, topics: set[str]) -> None:

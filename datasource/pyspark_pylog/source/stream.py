@@ -72,7 +72,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self.schema = schema
         self.clock = clock or SystemClock()
         self._journal: Journal | None = None
-        self._progress = GroupProgress(options.group)
+        self._progress = GroupProgress(options.group, options.share)
         self._initial: dict[str, Any] | None = None
         self._first: Offset | None = None
         """The start of the first batch, after the query owns the group."""
@@ -114,7 +114,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             if self._initial is None:
                 state = self._refreshed()
                 self._columns.start(state)
-                tps = wanted_partitions(state, self.options)
+                tps = self._owned(state)
                 standing = self._progress.standing(state, tps, self.options.fail_on_data_loss)
                 starts = start_offsets(self.journal, self.options, tps, standing)
                 latest = self._view_ends(state, {tp: starts[tp] for tp in tps if tp not in standing})
@@ -200,9 +200,21 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         ends = {tp: state.partitions[state.names[tp.topic], tp.partition].readable_end for tp in starts}
         return {tp: end for tp, end in ends.items() if self.options.start.latest_per_key and starts[tp] < end}
 
+    def _owned(self, state: State) -> list[TopicPartition]:
+        """The partitions to read: those that the options request, or this query's share of them."""
+        return [tp for tp in wanted_partitions(state, self.options) if self._progress.owns(tp)]
+
+    def _still_owned(self, at: Offset, state: State) -> Offset:
+        """An offset without the partitions that other queries read now.  Those of a topic that is gone are a loss."""
+        ends = {
+            tp: end
+            for tp, end in at.ends.items()
+            if self._progress.owns(tp) or not at.same_topic(tp.topic, state.names.get(tp.topic))
+        }
+        return at if len(ends) == len(at.ends) else replace(at, ends=ends)
+
     def _ends(self, state: State) -> Ends:
-        tps = wanted_partitions(state, self.options)
-        return {tp: state.partitions[state.names[tp.topic], tp.partition].readable_end for tp in tps}
+        return {tp: state.partitions[state.names[tp.topic], tp.partition].readable_end for tp in self._owned(state)}
 
     def _refreshed(self) -> State:
         return self._followed(lambda: self.journal.refresh())
@@ -230,7 +242,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def _look(self, at: Offset, state: State) -> Ahead:
         """The records after `at`, up to the end of the run if it has one.  Reports lost records."""
-        target = self._target
+        target, at = self._target, self._still_owned(at, state)
         reached = target is not None and target.says_as(at)
         if target is not None and not reached:
             check_target(state, target)
@@ -239,7 +251,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self._latest = offset_at(state, ends).encode()
         if reached:  # later changes of its topics are for the next run
             return Ahead(state, at.ends, at.ends, 0, False)
-        starts, losses = go_on(state, self.options, at, ends)
+        starts, losses = go_on(state, self.options, at, ends, self._progress.positions(state, ends))
         self._report(losses)
         if target is not None:  # later records are for the next run
             starts = {tp: start for tp, start in starts.items() if tp in target.ends}

@@ -79,9 +79,7 @@ def stands(state: State, commit: r.GroupCommit) -> bool:
     )
 
 
-def check_group_free(
-    state: State, group: str, now_ms: int, token: str = "", wanted: Share | None = None
-) -> None:
+def check_group_free(state: State, group: str, now_ms: int, token: str = "", wanted: Share | None = None) -> None:
     """Raises GroupInUse if another holder, with another token, has a live session.
 
     wanted:  the share of the partitions that is to be free; None: all.
