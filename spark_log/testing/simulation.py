@@ -22,12 +22,11 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
-from spark_log.testing.sim.constants import Mutation
+from spark_log.testing.mutation import Mutation
 from spark_log.testing.sim.mutations import MUTATIONS
-from spark_log.testing.sim.run import Result, simulate
+from spark_log.testing.sim.run import simulate
+from spark_log.testing.verdict import Result
 
-TRIES = 1000
-"""Number of seeds within which a missing rule has to be noticed."""
 SAID_EVERY = 1000
 """Number of seeds between two progress lines of a long run."""
 
@@ -41,6 +40,8 @@ class Subject(NamedTuple):
     simulate: Callable[..., Result]
     """Runs a seed, without a rule if `mutation` names one."""
     mutations: Mapping[str, Mutation]
+    tries: int = 1000
+    """Number of seeds within which a missing rule has to be noticed."""
 
 
 PROTOCOL = Subject("spark_log.testing.simulation", __doc__ or "", simulate, MUTATIONS)
@@ -100,12 +101,12 @@ def _report(results: Iterable[Result], subject: Subject, mutation: str) -> int:
 
 def _hunt(pool: Executor, subject: Subject, mutation: str, first: int, jobs: int) -> int:
     """Run seeds with a mutation until one notices it; 1 if none does."""
-    for start in range(first, first + TRIES, jobs):
+    for start in range(first, first + subject.tries, jobs):
         for result in pool.map(partial(subject.simulate, mutation=mutation), range(start, start + jobs)):
             if result.violation:
                 print(f"{mutation}: noticed in seed {result.seed}: {result.violation}", flush=True)
                 return 0
-    print(f"{mutation}: NOT noticed in {TRIES} seeds: {subject.mutations[mutation].rule}", flush=True)
+    print(f"{mutation}: NOT noticed in {subject.tries} seeds: {subject.mutations[mutation].rule}", flush=True)
     return 1
 
 

@@ -16,9 +16,8 @@ from spark_log.node.pending_commands import PendingCommands
 from spark_log.node.quorum_coordinator import Leader, QuorumCoordinator
 from spark_log.node.quorum_pipeline import Offer, Pipeline
 from spark_log.node.quorum_state import QuorumState
-from spark_log.quorum_node.pending import PendingAppends
 from spark_log.quorum_node.voter_clocks import VoterClocks
-from spark_log.testing.sim.constants import Mutation, Patch
+from spark_log.testing.mutation import Mutation, Patch
 
 # ------------------------------------------------------------------------------------------------------------- replies
 
@@ -84,10 +83,6 @@ async def _immediately(self: QuorumCoordinator, leader: Leader) -> None:
 async def _unconfirmed(self: QuorumCoordinator, asked: list[PendingCommands]) -> None:
     self._done.extend(asked)
     self._publish_soon()
-
-
-def _forgets_nothing(self: PendingAppends, end: int) -> None:
-    pass
 
 
 def _own_clock(self: VoterClocks, own_ms: int, monotonic_ms: int, others: Iterable[Any]) -> int:

@@ -7,7 +7,7 @@ from spark_log.net.messages import ChangesReply, ChangesRequest, decode, encode
 from spark_log.testing.coordinator_sim.nodes import SimulatedNode
 from spark_log.testing.coordinator_sim.setting import QuorumSimulation
 from spark_log.testing.coordinator_sim.world import CLUSTER
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 LOOKS, LOOK_MS = 240, 10
 """Less than a pause that the server notices without its replica."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from spark_log.errors import SparkLogError
 from spark_log.journal import served_log
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.node import quorum_coordinator, quorum_state
@@ -16,20 +15,19 @@ from spark_log.testing.coordinator_sim.faults import Faults
 from spark_log.testing.coordinator_sim.mutations import MUTATIONS
 from spark_log.testing.coordinator_sim.probes import stale_leader
 from spark_log.testing.coordinator_sim.setting import QuorumSimulation
-from spark_log.testing.sim.constants import Patch, patched
+from spark_log.testing.mutation import Patch, mutated, patched
 from spark_log.testing.sim.readers_and_upkeep import (
     DUTIES,
     Collecting,
     consumer,
     maintain,
     persistent,
-    read_partition,
+    read_once,
     reader,
     topics,
 )
-from spark_log.testing.sim.run import Result
-from spark_log.testing.sim.world import Violation
 from spark_log.testing.sim.writers import plain_writer, streaming_writer, transactional_writer
+from spark_log.testing.verdict import Result, Violation, violation_of
 
 FAULTS_MS = 15_000
 CALM_MS = 60_000
@@ -46,36 +44,27 @@ def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Resu
             *(Patch(module, "replay", sim.once.replay) for module in (served_log, quorum_state)),
             Patch(quorum_coordinator, "end_version", sim.once.end_version),
         )
-        mutated = MUTATIONS[mutation].patches if mutation else ()
-        with patched((*sim.constants.patches(), *once, *mutated)):
-            result = _simulate(sim, seed)
-    return result._replace(violation=f"error: {errors[0]}") if errors else result
-
-
-def _simulate(sim: QuorumSimulation, seed: int) -> Result:
-    faults = Faults(sim.world)
-    try:
-        _add_actors(sim)
-        finished = sim.world.run(FAULTS_MS)
-        sim.world.end_faults()
-        faults.heal()
-        if not finished and not sim.world.run(CALM_MS):
-            raise Violation("progress: writers are stuck")
-        sim.world.start("probe", partial(stale_leader, sim), counts=True)
-        if not sim.world.run(CALM_MS):
-            raise Violation("progress: a probe does not end")
-        sim.world.start("last", persistent(partial(_last, sim)), counts=True)
-        if not sim.world.run(CALM_MS):
-            raise Violation("progress: the log cannot be read, or nodes do not catch up")
-        violation = ""
-    except Violation as broken:
-        violation = str(broken)
-    except (SparkLogError, KeyError, IndexError, AssertionError) as error:
-        violation = f"error: {type(error).__name__}: {error}"
-    finally:
-        sim.world.close()
+        with patched((*sim.constants.patches(), *once)), mutated(MUTATIONS, mutation):
+            faults = Faults(sim.world)
+            violation = violation_of(partial(_simulate, sim, faults))
+            sim.world.close()
     counts = sim.oracle.seen + faults.counts + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
-    return Result(seed, violation, counts, sim.world.transcript())
+    return Result(seed, f"error: {errors[0]}" if errors else violation, counts, sim.world.transcript())
+
+
+def _simulate(sim: QuorumSimulation, faults: Faults) -> None:
+    _add_actors(sim)
+    finished = sim.world.run(FAULTS_MS)
+    sim.world.end_faults()
+    faults.heal()
+    if not finished and not sim.world.run(CALM_MS):
+        raise Violation("progress: writers are stuck")
+    sim.world.start("probe", partial(stale_leader, sim), counts=True)
+    if not sim.world.run(CALM_MS):
+        raise Violation("progress: a probe does not end")
+    sim.world.start("last", persistent(partial(_last, sim)), counts=True)
+    if not sim.world.run(CALM_MS):
+        raise Violation("progress: the log cannot be read, or nodes do not catch up")
 
 
 def _add_actors(sim: QuorumSimulation) -> None:
@@ -106,13 +95,7 @@ def follower(sim: QuorumSimulation) -> Steps[None]:
 def _last(sim: QuorumSimulation) -> Steps[None]:
     """Everything is there once, and all nodes have the same."""
     view = yield from sim.load()
-    seen: Counter[object] = Counter()
-    for key in sorted(view.state.partitions):
-        rows = yield from read_partition(sim, view, key, sim.now)
-        seen.update(row for _, row in rows)
-    doubled = [row for row, count in seen.items() if count > 1]
-    if doubled:
-        raise Violation(f"twice: {doubled[:3]} are in the log twice")
+    yield from read_once(sim, view)
     while any(node.seen.version < view.state.version for node in sim.world.nodes.values()):
         yield Sleep(100)
 

@@ -24,7 +24,8 @@ from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS
 from spark_log.testing.sim.content import PlainCodec
 from spark_log.testing.sim.oracle import Oracle
 from spark_log.testing.sim.setting import UPGRADE, Simulation
-from spark_log.testing.sim.world import FaultRates, Violation, World
+from spark_log.testing.sim.world import FaultRates, World
+from spark_log.testing.verdict import Violation
 
 Result = TypeVar("Result")
 

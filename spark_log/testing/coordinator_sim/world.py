@@ -9,7 +9,8 @@ from typing import Any
 from spark_log.journal.store_operations import LinkOp, Op
 from spark_log.metadata.state import State
 from spark_log.quorum.ready import Config
-from spark_log.testing.sim.world import Actor, FaultRates, Violation, Watcher, World
+from spark_log.testing.sim.world import Actor, FaultRates, Watcher, World
+from spark_log.testing.verdict import Violation
 
 CLUSTER = "simulated"
 

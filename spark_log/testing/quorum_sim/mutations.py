@@ -16,7 +16,7 @@ from spark_log.quorum.ready import Config, Kept, Restored
 from spark_log.quorum.replica_log import ReplicaLog
 from spark_log.quorum.roles import Candidate, Download, Follower, Leader
 from spark_log.quorum.voters import Voters, majority_reached
-from spark_log.testing.sim.constants import Mutation, Patch
+from spark_log.testing.mutation import Mutation, Patch
 
 DIRECTORY_KEPT = "directory_kept"
 

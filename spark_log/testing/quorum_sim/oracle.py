@@ -23,10 +23,7 @@ from spark_log.quorum.messages import (
 from spark_log.quorum.voters import Voters, decode_voters
 from spark_log.testing.quorum_sim.disk import Disk
 from spark_log.testing.quorum_sim.node import Node
-
-
-class Violation(Exception):
-    """A promise was broken."""
+from spark_log.testing.verdict import Violation
 
 
 def digest_of(before: int, entry: Entry) -> int:

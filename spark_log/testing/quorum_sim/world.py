@@ -13,7 +13,8 @@ from spark_log.quorum.ready import Config, ReadChunk
 from spark_log.quorum.voters import Voters
 from spark_log.testing.quorum_sim.disk import Disk
 from spark_log.testing.quorum_sim.node import Node
-from spark_log.testing.quorum_sim.oracle import Oracle, Violation, snapshot_of
+from spark_log.testing.quorum_sim.oracle import Oracle, snapshot_of
+from spark_log.testing.verdict import Violation
 
 CHUNK = 30
 """Bytes of a chunk of a snapshot."""

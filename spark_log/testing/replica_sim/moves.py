@@ -13,7 +13,7 @@ from spark_log.metadata.state import TopicKey
 from spark_log.model import Slice
 from spark_log.testing.replica_sim.setting import ReplicaSimulation
 from spark_log.testing.replica_sim.upkeep import propose, rewrite
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 
 def reassigner(sim: ReplicaSimulation) -> Steps[None]:

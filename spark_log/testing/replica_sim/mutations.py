@@ -6,10 +6,8 @@ actors of the simulation do what the product's threads do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from spark_log.journal import garbage_collection
 from spark_log.journal.store_operations import Steps
@@ -23,19 +21,8 @@ from spark_log.metadata.replica_state import Member, PlacementGroup
 from spark_log.metadata.replicas import can_lead, epoch_of, group_number, is_active, is_current
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import ACKS_ALL
+from spark_log.testing.mutation import Mutation, Patch, replaying
 from spark_log.testing.replica_sim import copying, upkeep
-from spark_log.testing.sim.constants import Mutation, Patch, patched
-
-
-@contextmanager
-def mutated(name: str) -> Iterator[None]:
-    """Run without one rule; the empty name runs with all rules."""
-    with patched(MUTATIONS[name].patches if name else ()):
-        yield
-
-
-def _replaying(kind: type[r.Record], function: Callable[[State, Any], State | None]) -> Patch:
-    return Patch(replay._REPLAY, kind, function)
 
 
 def _nothing(*_: object) -> Steps[None]:
@@ -220,7 +207,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         (Patch(pending, "_is_away", lambda *_: True),),
     ),
     "joins_with_deficit": Mutation(
-        "a joining replica enters the ISR when it lacks nothing", (_replaying(r.JoinIsrRecord, _joins_at_once),)
+        "a joining replica enters the ISR when it lacks nothing", (replaying(r.JoinIsrRecord, _joins_at_once),)
     ),
     "lacking_stay": Mutation(
         "a replica that lacks an object leaves the ISR", (Patch(replay_replicas, "_settled", _lacking_stay),)
@@ -228,7 +215,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "nobody_stays": Mutation(
         "the last member stays in the ISR when it is fenced", (Patch(replay_replicas, "_settled", _nobody_stays),)
     ),
-    "fenced_in_isr": Mutation("a fenced broker leaves the ISRs", (_replaying(r.FenceBrokerRecord, _not_fenced),)),
+    "fenced_in_isr": Mutation("a fenced broker leaves the ISRs", (replaying(r.FenceBrokerRecord, _not_fenced),)),
     "async_in_isr": Mutation("an asynchronous broker is in no ISR", (Patch(replay_replicas, "can_lead", is_active),)),
     "leader_stays": Mutation(
         "a leader that leaves the ISR leads no more", (Patch(leader_election, "next_leader", _leader_stays),)
@@ -254,7 +241,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "ends_blindly": Mutation(
         "the end of a move is void if such an upload was committed since its slices were looked at",
-        (_replaying(r.MovedRecord, _ended_blindly),),
+        (replaying(r.MovedRecord, _ended_blindly),),
     ),
     "forgets_before_fence": Mutation(
         "the former replicas of a partition are known until the fence has passed",
@@ -275,10 +262,10 @@ MUTATIONS: Mapping[str, Mutation] = {
         "a broker returns without the copies that its root lacks", (Patch(upkeep, "missing_in", lambda *_: []),)
     ),
     "keeps_copies": Mutation(
-        "a broker with a new directory has no copies", (_replaying(r.RegisterBrokerRecord, _keeps_copies),)
+        "a broker with a new directory has no copies", (replaying(r.RegisterBrokerRecord, _keeps_copies),)
     ),
     "missing_ignored": Mutation(
-        "a copy that was found damaged or absent does not count", (_replaying(r.MissingRecord, _ignored),)
+        "a copy that was found damaged or absent does not count", (replaying(r.MissingRecord, _ignored),)
     ),
     "root_unchecked": Mutation(
         "a writer reads `broker.json` before its puts and after them", (Patch(copying, "check_root", _nothing),)

@@ -44,7 +44,7 @@ from spark_log.testing.sim.constants import Constants
 from spark_log.testing.sim.content import PlainCodec, Row
 from spark_log.testing.sim.once import Once
 from spark_log.testing.sim.oracle import Oracle
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 OWN_DIRECTORY = ""
 Place = tuple[str, str]

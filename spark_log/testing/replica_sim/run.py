@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from spark_log.errors import SparkLogError
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.model import Slice
+from spark_log.testing.mutation import mutated, patched
 from spark_log.testing.replica_sim import moves, upkeep, writers
 from spark_log.testing.replica_sim.copying import read_slice
 from spark_log.testing.replica_sim.faults import end_faults, faults
-from spark_log.testing.replica_sim.mutations import mutated
+from spark_log.testing.replica_sim.mutations import MUTATIONS
 from spark_log.testing.replica_sim.setting import ReplicaSimulation
-from spark_log.testing.sim.constants import patched
 from spark_log.testing.sim.readers_and_upkeep import persistent
-from spark_log.testing.sim.run import Result
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Result, Violation, violation_of
 
 STEPS_MAX = 60_000
 """Steps with faults."""
@@ -27,22 +25,11 @@ HEALED_MS = 150_000
 def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
     """Run a seed, without one of the rules if a mutation is named."""
     sim = ReplicaSimulation(seed, transcript=transcript)
-    with patched(sim.patches()), mutated(mutation):
-        violation = _verdict(sim)
+    with patched(sim.patches()), mutated(MUTATIONS, mutation):
+        violation = violation_of(partial(_simulate, sim))
+        sim.world.close()
     counts = sim.oracle.seen + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
     return Result(seed, violation, counts, sim.world.transcript())
-
-
-def _verdict(sim: ReplicaSimulation) -> str:
-    try:
-        _simulate(sim)
-    except Violation as broken:
-        return str(broken)
-    except (SparkLogError, KeyError, IndexError, AssertionError) as error:
-        return f"error: {type(error).__name__}: {error}"
-    finally:
-        sim.world.close()
-    return ""
 
 
 def _simulate(sim: ReplicaSimulation) -> None:

@@ -25,10 +25,11 @@ from spark_log.metadata.replica_commands import RegisterBroker
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import can_lead, deficit, keeps
 from spark_log.metadata.state import State
+from spark_log.testing.mutation import Patch
 from spark_log.testing.replica_sim.oracle import ReplicaOracle, directory_of
 from spark_log.testing.replica_sim.roots import Disk, ReplicaWorld
 from spark_log.testing.sim.blocking import format_file
-from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants, Patch
+from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
 from spark_log.testing.sim.content import PlainCodec
 from spark_log.testing.sim.once import Once
 from spark_log.testing.sim.setting import COORDINATOR_WAIT_MS, Simulation

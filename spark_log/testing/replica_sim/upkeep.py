@@ -54,7 +54,7 @@ from spark_log.testing.replica_sim.copying import Held, Object, placed, put_copi
 from spark_log.testing.replica_sim.oracle import directory_of, key_in
 from spark_log.testing.replica_sim.setting import BY_HAND, ReplicaSimulation, broker_file
 from spark_log.testing.sim.content import PlacedRun
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 Result = TypeVar("Result")
 

@@ -43,7 +43,7 @@ from spark_log.testing.replica_sim.copying import (
 from spark_log.testing.replica_sim.oracle import directory_of
 from spark_log.testing.replica_sim.setting import ReplicaSimulation
 from spark_log.testing.sim.content import Row, whole_run
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 COMMIT_TRIES = 8
 

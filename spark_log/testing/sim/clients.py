@@ -37,7 +37,7 @@ from spark_log.testing.sim.blocking import SimulatedProcess, SimulatedStore, blo
 from spark_log.testing.sim.content import Row
 from spark_log.testing.sim.setting import Simulation
 from spark_log.testing.sim.threads import SimulatedThreads
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 REFUSED = (
     ClockSkewed,

@@ -14,7 +14,7 @@ from spark_log.metadata.state import State, TopicKey
 from spark_log.node.merge_policy import window_ms
 from spark_log.settings import topic_config
 from spark_log.testing.sim.content import Row
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 
 class Compacted:

@@ -24,7 +24,7 @@ from spark_log.testing.sim.compacted import latest
 from spark_log.testing.sim.content import PlacedRows, Row, SegmentCodec, is_compacted
 from spark_log.testing.sim.readers_and_upkeep import grace_start, read_entries, written
 from spark_log.testing.sim.setting import Simulation
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 
 def _compacted_keys(state: State) -> list[TopicKey]:

@@ -19,8 +19,8 @@ from spark_log.node.compaction_rules import Pass
 from spark_log.node.segment_swaps import Replacement, SwapBatch, swap_segments
 from spark_log.segment.newest_offsets import NewestOffsets
 from spark_log.segment.offsets import Offsets
+from spark_log.testing.mutation import Mutation, Patch
 from spark_log.testing.sim import compaction
-from spark_log.testing.sim.constants import Mutation, Patch
 
 
 def _swapped_blindly(

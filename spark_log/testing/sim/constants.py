@@ -2,65 +2,23 @@
 records happens in every run.  The seed decides them.
 
 `StepLimits` are part of the context of an actor that runs upkeep.  The other constants are attributes of modules of the
-product.  They are patched for the length of a run, in the same way as a mutation (`mutations.py`) patches a rule.
+product.  They are patched for the length of a run, in the same way as a mutation (`mutation.py`) patches a rule.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from spark_log.journal import opening
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
 from spark_log.metadata import checkpoint_format, replay
+from spark_log.testing.mutation import Patch
 
 CLOCK_SKEW_MAX_MS = 60_000
 """`log.clock.skew.max.ms`: longer than any answer of the store takes, and much shorter than the offset of a wrong
 clock.
 """
-
-
-class Patch(NamedTuple):
-    """A function or number to replace; `name` is an attribute, or a key if `owner` is a dict."""
-
-    owner: Any
-    name: Any
-    value: Any
-
-
-class Mutation(NamedTuple):
-    """A missing rule."""
-
-    rule: str
-    patches: tuple[Patch, ...]
-
-
-@contextmanager
-def patched(patches: tuple[Patch, ...]) -> Iterator[None]:
-    """Replace the values, and restore them at the end of the block."""
-    before = [_get(patch) for patch in patches]
-    for patch in patches:
-        _set(patch, patch.value)
-    try:
-        yield
-    finally:
-        for patch, value in zip(patches, before, strict=True):
-            _set(patch, value)
-
-
-def _get(patch: Patch) -> Any:
-    return patch.owner[patch.name] if isinstance(patch.owner, dict) else getattr(patch.owner, patch.name)
-
-
-def _set(patch: Patch, value: Any) -> None:
-    if isinstance(patch.owner, dict):
-        patch.owner[patch.name] = value
-    else:
-        assert hasattr(patch.owner, patch.name), f"{patch.owner} has no {patch.name}"
-        setattr(patch.owner, patch.name, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from spark_log.metadata.state import TopicKey
 from spark_log.testing.sim.content import Row, has_keys
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 
 @dataclass(slots=True, eq=False)

@@ -17,7 +17,7 @@ from spark_log.segment.reader import Place, batches_of_topic, decode_batch, pars
 from spark_log.testing.sim.content import Row, has_keys, row_of
 from spark_log.testing.sim.erased import Request
 from spark_log.testing.sim.setting import Simulation
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 KEYS = ("key0", "key1", "key2", "key3", "key4")
 

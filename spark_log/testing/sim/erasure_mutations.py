@@ -17,7 +17,7 @@ from spark_log.node.erasing import Erased, Erasing
 from spark_log.node.rewrite import Rewriting, open_spool, rewrite
 from spark_log.segment.offsets import as_array
 from spark_log.segment.reader import Decoded
-from spark_log.testing.sim.constants import Mutation, Patch
+from spark_log.testing.mutation import Mutation, Patch
 
 _search = erasing._search
 

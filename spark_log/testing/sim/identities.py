@@ -8,7 +8,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.state import State
 from spark_log.testing.sim.constants import Constants
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 Identity = tuple[str, int, str, int]
 """(producer, epoch, holder, sequence)."""

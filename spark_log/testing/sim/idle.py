@@ -21,7 +21,7 @@ from spark_log.metadata.state import State
 from spark_log.testing.sim.erasure import check_copies
 from spark_log.testing.sim.readers_and_upkeep import expire
 from spark_log.testing.sim.setting import RETENTIONS_MS, Simulation
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 ROUNDS = 4
 """After this many rounds of upkeep, each a fence age after a change, no work is left."""

@@ -6,8 +6,7 @@ Product code has no switches for this.  A mutation replaces functions of the pro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace as with_fields
 from typing import Any
 
@@ -40,26 +39,15 @@ from spark_log.model import Slice
 from spark_log.node import retention, segment_swaps
 from spark_log.node.segment_swaps import Replacement
 from spark_log.settings import cluster_config
+from spark_log.testing.mutation import Mutation, Patch, replaying
 from spark_log.testing.sim import readers_and_upkeep
 from spark_log.testing.sim.compaction_mutations import COMPACTION_MUTATIONS
-from spark_log.testing.sim.constants import Mutation, Patch, patched
 from spark_log.testing.sim.erasure_mutations import ERASURE_MUTATIONS
 from spark_log.testing.sim.oracle import LINK, unlinked
 from spark_log.testing.sim.setting import Simulation
 
 EVER = 2**60
 """An epoch above every fence."""
-
-
-@contextmanager
-def mutated(name: str) -> Iterator[None]:
-    """Run without one rule; the empty name runs with all rules."""
-    with patched(MUTATIONS[name].patches if name else ()):
-        yield
-
-
-def _replaying(kind: type[r.Record], function: Callable[[State, Any], State | None]) -> Patch:
-    return Patch(replay._REPLAY, kind, function)
 
 
 # --------------------------------------------------------------------------------------------- putting and reading back
@@ -435,15 +423,15 @@ MUTATIONS = {
     ),
     "no_fence_on_commit": Mutation(
         "commits at or below the fence are void",
-        (_replaying(r.CommitRecord, _commit_unfenced), Patch(commits, "decide_commit", _decide_commit_unfenced)),
+        (replaying(r.CommitRecord, _commit_unfenced), Patch(commits, "decide_commit", _decide_commit_unfenced)),
     ),
     "no_fence_on_swap": Mutation(
         "swaps at or below the fence are void",
-        (_replaying(r.SwapRecord, _swap_unfenced), Patch(upkeep, "decide_swap", _decide_swap_unfenced)),
+        (replaying(r.SwapRecord, _swap_unfenced), Patch(upkeep, "decide_swap", _decide_swap_unfenced)),
     ),
     "any_edition": Mutation(
         "swaps of the same partition exclude each other",
-        (_replaying(r.SwapRecord, _swap_any_edition), Patch(upkeep, "decide_swap", _decide_swap_any_edition)),
+        (replaying(r.SwapRecord, _swap_any_edition), Patch(upkeep, "decide_swap", _decide_swap_any_edition)),
     ),
     "dropped_immediately": Mutation(
         "dropped objects are remembered until the fence has passed",
@@ -503,7 +491,7 @@ MUTATIONS = {
     ),
     "expire_any": Mutation(
         "a producer expires only when its last commit is at or below the fence",
-        (_replaying(r.ExpireProducersRecord, _expire_any), Patch(upkeep, "decide_expire", _decide_expire_any)),
+        (replaying(r.ExpireProducersRecord, _expire_any), Patch(upkeep, "decide_expire", _decide_expire_any)),
     ),
     "no_birth": Mutation(
         "an unknown producer starts only under an id that was drawn above the fence",
@@ -555,7 +543,7 @@ MUTATIONS = {
     ),
     "trim_one_too_many": Mutation(
         "a trim takes the records before its offset, and no more",
-        (_replaying(r.TrimRecord, _trim_one_too_many),),
+        (replaying(r.TrimRecord, _trim_one_too_many),),
     ),
     "retention_one_too_many": Mutation(
         "retention leaves the first slice that is not old",

@@ -13,8 +13,8 @@ from spark_log.journal.opening import state_in
 from spark_log.metadata.records import Batch, decode_batch, encode_batch
 from spark_log.metadata.replay import end_version, replay
 from spark_log.metadata.state import ObjectRow, State
-from spark_log.testing.sim.constants import Patch
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.mutation import Patch
+from spark_log.testing.verdict import Violation
 
 
 class Once:

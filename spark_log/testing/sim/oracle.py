@@ -60,7 +60,7 @@ from spark_log.testing.sim.erased import Erased
 from spark_log.testing.sim.identities import Identities, Identity, identity
 from spark_log.testing.sim.once import Once
 from spark_log.testing.sim.retained import Retained
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 LINK = b"link "
 """The prefix of a checkpoint that refers to another one: the name, a line end, then the checkpoint.  Only a mutation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -45,7 +46,7 @@ from spark_log.node.merge import merge
 from spark_log.node.retention import expire_records
 from spark_log.testing.sim.content import COMPACTED, PlacedRows, PlacedRun, SegmentCodec, is_compacted
 from spark_log.testing.sim.setting import UPGRADE, Simulation
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 SESSION_MS = 300
 """Tokens of queries that hold a group."""
@@ -71,6 +72,17 @@ def reader(sim: Simulation) -> Steps[None]:
 def grace_start(sim: Simulation, before_load: int | None = None) -> int:
     """The start of a reader's grace: the start of its load, not the end."""
     return sim.now if before_load is None else before_load
+
+
+def read_once(sim: Simulation, view: View) -> Steps[None]:
+    """Read everything: no record is there twice."""
+    seen: Counter[object] = Counter()
+    for key in sorted(view.state.partitions):
+        rows = yield from read_partition(sim, view, key, sim.now)
+        seen.update(row for _, row in rows)
+    doubled = [row for row, count in seen.items() if count > 1]
+    if doubled:
+        raise Violation(f"twice: {doubled[:3]} are in the log twice")
 
 
 def read_partition(sim: Simulation, view: View, key: TopicKey, start: int) -> Steps[PlacedRows]:

@@ -15,7 +15,7 @@ from spark_log.metadata.swaps import resolve
 from spark_log.model import Slice
 from spark_log.settings import has_cleanup_policy, topic_config
 from spark_log.testing.sim.content import Row, has_keys
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 
 class Retained:

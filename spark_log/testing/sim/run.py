@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import NamedTuple
 
-from spark_log.errors import SparkLogError
 from spark_log.journal.store_operations import Steps
+from spark_log.testing.mutation import mutated, patched
 from spark_log.testing.sim import clients
 from spark_log.testing.sim.compaction import cleaner, tailer
-from spark_log.testing.sim.constants import patched
 from spark_log.testing.sim.content import SegmentCodec
 from spark_log.testing.sim.coordinators import MEMBERS, coordinator, member, operator
 from spark_log.testing.sim.erasure import eraser, finish
 from spark_log.testing.sim.idle import abandon
-from spark_log.testing.sim.mutations import mutated
+from spark_log.testing.sim.mutations import MUTATIONS
 from spark_log.testing.sim.readers_and_upkeep import (
     bit_rot,
     consumer,
@@ -23,12 +21,11 @@ from spark_log.testing.sim.readers_and_upkeep import (
     maintainer,
     persistent,
     query,
-    read_partition,
+    read_once,
     reader,
     topics,
 )
 from spark_log.testing.sim.setting import Simulation
-from spark_log.testing.sim.world import Violation
 from spark_log.testing.sim.writers import (
     application,
     batching_writer,
@@ -38,6 +35,7 @@ from spark_log.testing.sim.writers import (
     streaming_writer,
     transactional_writer,
 )
+from spark_log.testing.verdict import Result, Violation, violation_of
 
 STEPS_MAX = 60_000
 """Steps with faults.  Afterwards up to eight times as many run without faults."""
@@ -51,52 +49,42 @@ QUERIES_IN = (5, 9)
 """Last digits of the seeds in which queries and a consumer contend for a group."""
 
 
-class Result(NamedTuple):
-    seed: int
-    violation: str
-    """Empty: all promises were kept."""
-    counts: Counter[str]
-    transcript: str
-
-
 def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
     """Run a seed, without one of the rules if a mutation is named."""
     sim = Simulation(seed, transcript=transcript)
-    with patched((*sim.constants.patches(), *sim.once.patches())), mutated(mutation):
-        return _simulate(sim, seed)
-
-
-def _simulate(sim: Simulation, seed: int) -> Result:
-    try:
-        _add_actors(sim)
-        if seed % 10 in QUERIES_IN:
-            _add_queries(sim)
-        if isinstance(sim.codec, SegmentCodec):
-            _add_clients(sim)
-        if sim.peeks:
-            sim.world.start("late", persistent(partial(late_writers, sim, "late")), counts=False)
-        if seed % 10 in APPLICATIONS_IN:
-            sim.world.start("application", persistent(partial(application, sim, "app:etl")), counts=True)
-        if seed % 10 in COORDINATED_IN:
-            _add_coordinators(sim)
-        if seed % 10 in DAMAGED_IN:
-            sim.world.start("rot", persistent(partial(bit_rot, sim)), counts=False)
-        finished = sim.world.run(STEPS_MAX)
-        sim.world.end_faults()
-        if not finished and not sim.world.run(8 * STEPS_MAX):
-            raise Violation("progress: writers are stuck")
-        sim.world.alone(finish(sim))
-        sim.world.alone(_read_all(sim))
-        sim.world.alone(abandon(sim))
-        violation = ""
-    except Violation as broken:
-        violation = str(broken)
-    except (SparkLogError, KeyError, IndexError, AssertionError) as error:
-        violation = f"error: {type(error).__name__}: {error}"
-    finally:
+    with patched((*sim.constants.patches(), *sim.once.patches())), mutated(MUTATIONS, mutation):
+        violation = violation_of(partial(_simulate, sim, seed))
         sim.world.close()
     counts = sim.oracle.seen + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
     return Result(seed, violation, counts, sim.world.transcript())
+
+
+def _simulate(sim: Simulation, seed: int) -> None:
+    _add_actors(sim)
+    _add_actors_of_some(sim, seed)
+    finished = sim.world.run(STEPS_MAX)
+    sim.world.end_faults()
+    if not finished and not sim.world.run(8 * STEPS_MAX):
+        raise Violation("progress: writers are stuck")
+    sim.world.alone(finish(sim))
+    sim.world.alone(_read_all(sim))
+    sim.world.alone(abandon(sim))
+
+
+def _add_actors_of_some(sim: Simulation, seed: int) -> None:
+    """Those that only some seeds have."""
+    if seed % 10 in QUERIES_IN:
+        _add_queries(sim)
+    if isinstance(sim.codec, SegmentCodec):
+        _add_clients(sim)
+    if sim.peeks:
+        sim.world.start("late", persistent(partial(late_writers, sim, "late")), counts=False)
+    if seed % 10 in APPLICATIONS_IN:
+        sim.world.start("application", persistent(partial(application, sim, "app:etl")), counts=True)
+    if seed % 10 in COORDINATED_IN:
+        _add_coordinators(sim)
+    if seed % 10 in DAMAGED_IN:
+        sim.world.start("rot", persistent(partial(bit_rot, sim)), counts=False)
 
 
 def _add_actors(sim: Simulation) -> None:
@@ -157,10 +145,4 @@ def _read_all(sim: Simulation) -> Steps[None]:
     view = yield from sim.load()
     if view.state != sim.oracle.state:
         raise Violation("state: the log that opens is not the log that was written")
-    seen: Counter[object] = Counter()
-    for key in sorted(view.state.partitions):
-        rows = yield from read_partition(sim, view, key, sim.now)
-        seen.update(row for _, row in rows)
-    doubled = [row for row, count in seen.items() if count > 1]
-    if doubled:
-        raise Violation(f"twice: {doubled[:3]} are in the log twice")
+    yield from read_once(sim, view)

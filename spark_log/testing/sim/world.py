@@ -42,6 +42,7 @@ from spark_log.journal.store_operations import (
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.state import State
 from spark_log.model import Placed
+from spark_log.testing.verdict import Violation
 
 START_MS = 1_700_000_000_000
 WRONG_CLOCK_MS = 10 * 365 * 86_400_000
@@ -56,10 +57,6 @@ CALL = "call"
 """The kind of an event that is a function.  It takes no time."""
 GIVE_UP = 0.05
 """How often a lost operation is not retried."""
-
-
-class Violation(Exception):
-    """The log broke a promise."""
 
 
 class Watcher(Protocol):

@@ -33,7 +33,7 @@ from spark_log.metadata.records import CommitRecord, GroupCommit, OffsetEntry
 from spark_log.metadata.state import State
 from spark_log.testing.sim.identities import identity as identity_of
 from spark_log.testing.sim.setting import Simulation
-from spark_log.testing.sim.world import Violation
+from spark_log.testing.verdict import Violation
 
 COMMIT_TRIES = 5
 BATCHES = 13
