@@ -140,7 +140,7 @@ def test_after_a_clean_end_another_count_of_queries_reads_each_record_once(url: 
 
 
 def test_an_old_checkpoint_moves_no_position_back(url: str, filled: spark_log.Log) -> None:
-    """What the others have read meanwhile is not read again, and a position beyond the log's start is kept."""
+    """Records that others have read meanwhile are not read again."""
     old = Query(url, 0)
     old.end()
     append(filled, 0, 2)
@@ -157,7 +157,7 @@ def test_an_old_checkpoint_moves_no_position_back(url: str, filled: spark_log.Lo
 def test_a_batch_that_was_planned_is_read_again_whoever_owns_its_partitions_now(
     url: str, filled: spark_log.Log
 ) -> None:
-    """Its records may be in the sink already.  Only the positions of its own partitions are published."""
+    """Its records may be in the sink already.  Only the positions of partitions that it owns are published."""
     died = Query(url, 0)
     died.plan()
     died.reader.stop()
