@@ -130,8 +130,9 @@ def test_after_a_clean_end_another_count_of_queries_reads_each_record_once(url: 
     for query in two:
         query.batch()
         query.end()
-    append(filled, 0, 1, 2, 3)
     three = [Query(url, n, old, **{"group.members": 3}) for n, old in enumerate([*two, None])]
+    assert [query.run() for query in three] == [[], [], []]
+    append(filled, 0, 1, 2, 3)
     read = [sorted(query.run()) for query in three]
     assert read == [all_of(0, 3, first=5, end=6), all_of(1, first=5, end=6), all_of(2, first=5, end=6)]
     assert committed(filled) == dict.fromkeys(range(4), 6)

@@ -335,7 +335,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         starts = {
             tp: start
             for tp, start in ahead.starts.items()
-            if first or tp in lost or (tp not in goes_on and start < ends[tp])
+            if first or tp in lost or (tp not in goes_on and ends[tp] > 0)
         }
         latest = {
             tp: end
