@@ -1,6 +1,7 @@
 """Queries that share the partitions of a group by number: `group.members` and `group.member`.
 
-The queries make Spark's calls in Spark's order over a checkpoint.  Real Spark runs those of docs/tasks/share-a-topic.md.
+The queries make Spark's calls in Spark's order over a checkpoint.  Real Spark runs those of the page
+docs/tasks/share-a-topic.md.
 """
 
 from __future__ import annotations

@@ -150,7 +150,8 @@ READING = (
         "group.members",
         "S",
         "",
-        "how many queries [share the partitions](tasks/share-a-topic.md) of the group: 1 to 1000",
+        "how many queries [share the partitions](tasks/share-a-topic.md) of the group: 1 to 1000. `auto`: the "
+        "coordinator divides them among those that run",
     ),
     Option(
         "group.member",

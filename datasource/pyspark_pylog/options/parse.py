@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
+from pyspark_pylog.options.group_options import group_of, is_coordinated, share_of
 from pyspark_pylog.options.kafka_client_settings import PARTITIONERS, READS, WRITES, refuse_kafkas, why_without_effect
 from pyspark_pylog.options.option_table import INTERNAL, SPARKS, SPELLING, names, spelt
 from pyspark_pylog.options.patterns import finds, parse_pattern
@@ -28,7 +29,7 @@ from pyspark_pylog.options.values import Options, duration_ms, flag, one_of, pos
 from pyspark_pylog.options.where_condition import condition_of
 from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
-from spark_log.groups.share import MEMBERS_MAX, Share
+from spark_log.groups.share import Share
 from spark_log.model import ACKS_ALL, ACKS_LEADER, PROGRESS_TOPIC, TopicPartition
 from spark_log.positions import Earliest, Latest
 from spark_log.segment.compression import COMPRESSIONS
@@ -108,6 +109,8 @@ class ReadOptions:
     """The group to which a stream publishes its progress."""
     share: Share | None = None
     """The share of the group's partitions that the stream reads; None: all."""
+    coordinated: bool = False
+    """Whether a coordinator assigns the group's partitions to the stream and to others."""
     latest: bool = False
     """Whether to read the latest record of each key only."""
     columns: tuple[str, ...] | None = None
@@ -207,8 +210,9 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
         parallelism=positive(options, "parallelism"),
         tries=positive(options, "fetchoffset.numretries") or DEFAULT_TRIES,
         try_wait_ms=_or(whole(options, "fetchoffset.retryintervalms"), DEFAULT_TRY_WAIT_MS),
-        group=_group(options, streaming),
-        share=_share(options),
+        group=group_of(options, streaming),
+        share=share_of(options),
+        coordinated=is_coordinated(options, location.url, start),
         latest=_is_latest(options, streaming),
         columns=_names(options, "columns"),
         headers=flag(options, "includeheaders", False),  # no effect with a user's schema
@@ -273,40 +277,6 @@ def _check_per_key(start: Bounds, subscribe: tuple[str, ...], assign: tuple[Topi
             f"option {start.option}: {LATEST_PER_KEY} has no meaning for {PROGRESS_TOPIC}, which is made from the log's "
             "state: use earliest"
         )
-
-
-def _group(options: Options, streaming: bool) -> str | None:
-    for name in ("group.id", "group.members", "group.member"):
-        if name in options and not streaming:
-            raise InvalidRequest(
-                f"option {name} is for streams; for a batch use log.bookmark, or startingOffsets=group:NAME"
-            )
-    if "group.id" not in options:
-        return None
-    name = options["group.id"].strip()
-    if not name:
-        raise InvalidRequest("option group.id: is empty; give the group a name")
-    return name
-
-
-def _share(options: Options) -> Share | None:
-    """The partitions that a query reads of those that it shares with others."""
-    members, number = positive(options, "group.members"), whole(options, "group.member")
-    if members is None and number is None:
-        return None
-    if "group.id" not in options:
-        name = "group.member" if members is None else "group.members"
-        raise InvalidRequest(f"option {name}: needs group.id, the group whose partitions the queries share")
-    if members is None:
-        raise InvalidRequest("option group.member: needs group.members, the number of queries that share the group")
-    if members > MEMBERS_MAX:
-        raise InvalidRequest(f"option group.members: {members} is more than {MEMBERS_MAX}")
-    numbers = f"a number from 0 to {members - 1}, which no other query of the group has"
-    if number is None:
-        raise InvalidRequest(f"option group.members: needs group.member, {numbers}")
-    if number >= members:
-        raise InvalidRequest(f"option group.member: {number} is not below group.members, {members}: give it {numbers}")
-    return Share(number, members)
 
 
 def _check_progress_topic(options: Options, topics: set[str]) -> None:

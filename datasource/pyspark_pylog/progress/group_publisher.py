@@ -71,7 +71,7 @@ class GroupProgress:
         if self.group is None or self._share is None:
             return {}
         offsets = state.groups.get(self.group, GroupState()).offsets
-        return _within(state, offsets, tps)
+        return within(state, offsets, tps)
 
     def join(self, journal: Journal, at: Offset) -> None:
         """Join the group as the query with this offset, unless this was done already.
@@ -99,7 +99,7 @@ class GroupProgress:
         if self.group is None:
             return {}
         offsets = self._stood = state.groups.get(self.group, GroupState()).offsets
-        found, losses = _within(state, offsets, tps), []
+        found, losses = within(state, offsets, tps), []
         for tp, offset in found.items():
             start = state.partitions[state.names[tp.topic], tp.partition].start
             losses += [Loss(tp, offset, start, TRIMMED)] if offset < start else []
@@ -288,7 +288,7 @@ def is_ahead(entry: OffsetEntry, offsets: Mapping[TopicKey, Position]) -> bool:
     return known is None or known.offset < entry.offset
 
 
-def _within(
+def within(
     state: State, offsets: Mapping[TopicKey, Position], tps: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Positions of existing partitions, at most their ends."""
