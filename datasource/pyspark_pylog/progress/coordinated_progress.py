@@ -136,7 +136,7 @@ class CoordinatedProgress(GroupProgress):
             notice(logging.WARNING, f"group {self._name}: records may be read twice, as positions are late: {error}")
 
     def _acknowledge_loss(self, membership: SharedMembership, state: State) -> None:
-        """The coordinator has given the partitions to others.  Raises the error of a membership that cannot go on."""
+        """The coordinator has given the partitions to others.  Raises the error that ended the membership."""
         error = membership.acknowledge_loss(state)
         if error is not None:
             raise error
