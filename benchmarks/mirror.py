@@ -130,9 +130,7 @@ def with_objects(state: State, names: list[str]) -> State:
     partitions = dict(state.partitions.items())
     for number, (key, part) in enumerate(sorted(partitions.items())):
         mine = names[number :: len(partitions)]
-        new = [
-            Slice(part.end + at, part.end + at + 1, name, 0, 500, 1, 1, at, at, 0) for at, name in enumerate(mine)
-        ]
+        new = [Slice(part.end + at, part.end + at + 1, name, 0, 500, 1, 1, at, at, 0) for at, name in enumerate(mine)]
         partitions[key] = part._replace(end=part.end + len(mine), entries=(*part.entries, *new))
     objects = dict(state.objects.items()) | rows
     return replace(state, objects=LayeredMap(objects), partitions=LayeredMap(partitions))
