@@ -4,7 +4,7 @@ Appends of one record at a rate, on a disk with fsync, while `pylog mirror run -
 version lags from the time when its append has returned until a reader of the mirror sees it.  By hand: a second at
 most until the next round, which copies up to 100 objects of a kilobyte with fsync, so up to two seconds.
 
-Then the recovery of a mirror with 1,000,000 objects, each in a folder of its own, as after single appends.  The files
+Then the recovery of a mirror with 1,000,000 objects, each in a separate folder, as after single appends.  The files
 are empty, because a recovery looks for their names only.  By hand: it lists a million folders, 10 µs for each if they
 are in memory, and opens and writes a state of a million objects, some seconds.
 """
