@@ -99,7 +99,7 @@ def newest(log: Log, topic: str, partitions: Sequence[int], before: Cursor | Non
     return _page(rows, budget, {"older": starts, "newer": ends}, parts, any(starts[n] > parts[n].start for n in parts))
 
 
-def offsets_at(log: Log, topic: str, partitions: Sequence[int], position: Position) -> Cursor:
+def offsets_at(log: Log, topic: str, partitions: Sequence[int], position: Position) -> dict[int, int]:
     """Of each partition, for pages that end there."""
     return _offsets(log, topic, _parts(log.journal.refresh(), topic, partitions), position)
 
