@@ -4,15 +4,15 @@
     spark-submit jobs/bench.py --url s3://bucket/log --parts stream --rate 1000 --duration 60s
 
 The parts are `write`, `read` and `stream`.  A round of `write` commits --rows rows; `read` then reads all of them in
-each round.  `stream` sends records from the driver to a topic, from which a query copies them to another one.  A latency
-is the time from before a record is sent until a consumer on the driver has it from the second topic.  The first round,
-and the records before the query's first batch has ended, are not counted.
+each round.  `stream` sends records from the driver to a topic, from which a query copies them to another one.  A
+latency is the time from before a record is sent until a consumer on the driver has it from the second topic.  The first
+round, and the records before the query's first batch has ended, are not counted.
 
 The job creates topics that begin with `pylog-bench-`, and deletes them at its end.  A job that is killed leaves them:
 the next one names them.  It may run beside other users of the log, who notice it.
 
-The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, or records of the stream
-did not arrive, 2 wrong usage.  See docs/performance.md.
+The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, or records of the
+stream did not arrive, 2 wrong usage.  See docs/performance.md.
 """
 
 from __future__ import annotations
