@@ -58,7 +58,9 @@ def test_a_node_with_another_state_does_not_lead_and_answers_nobody(tmp_path: Pa
             assert leader.coordinator.followed_s == -math.inf
             assert status is not None and leader.coordinator.node.key in status.voters
             good = [node for node in nodes if node is not leader]
-            await until(lambda: all({"orders", "last"} <= set(node.coordinator.state.names) for node in good), "the log")
+            await until(
+                lambda: all({"orders", "last"} <= set(node.coordinator.state.names) for node in good), "the log"
+            )
             assert not any(map(differs, good))
         finally:
             for node in nodes:

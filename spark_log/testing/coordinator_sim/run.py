@@ -49,7 +49,12 @@ def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Resu
             violation = violation_of(partial(_simulate, sim, faults))
             sim.world.close()
     compared = sum(bool(node.runs and node.coordinator.node.digests.compared) for node in sim.world.nodes.values())
-    counts = sim.oracle.seen + Counter(compared=compared) + faults.counts + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
+    counts = (
+        sim.oracle.seen
+        + Counter(compared=compared)
+        + faults.counts
+        + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
+    )
     return Result(seed, f"error: {errors[0]}" if errors else violation, counts, sim.world.transcript())
 
 

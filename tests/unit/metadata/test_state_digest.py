@@ -42,7 +42,9 @@ def test_layers_do_not_count() -> None:
         assert isinstance(other.objects.base, ColumnMap)
         assert state_digest(other) == state_digest(state)
     first, *_, last = MANY
-    changed = folded(state).objects.set(last, ObjectRow(1, 1, 1)).delete(first).set(f"data/{999:016x}/x", ObjectRow(2, 2, 2))
+    changed = (
+        folded(state).objects.set(last, ObjectRow(1, 1, 1)).delete(first).set(f"data/{999:016x}/x", ObjectRow(2, 2, 2))
+    )
     plain = LayeredMap(dict(changed.items()))
     assert of_objects(changed) == of_objects(plain) == of_objects(fold(changed, ObjectBlock, BLOCK_BYTES))
     assert of_objects(changed.set(last, MANY[last]).set(first, MANY[first]).delete(f"data/{999:016x}/x")) == of_objects(
