@@ -57,7 +57,9 @@ def test_a_node_without_space_hands_over_and_returns(tmp_path: Path, mount: Call
             assert led_by is not full and not full.coordinator.leading
             assert f"the disk of {full.coordinator.node.config.directory} is full" in full.coordinator.health().reason
             (small / "filler").unlink()
-            await until(lambda: {*names, "first", "last"} <= set(full.coordinator.state.names), "the node has caught up")
+            await until(
+                lambda: {*names, "first", "last"} <= set(full.coordinator.state.names), "the node has caught up"
+            )
             await until(lambda: full.coordinator.health().healthy, "it is healthy")
         finally:
             (small / "filler").unlink(missing_ok=True)

@@ -29,7 +29,7 @@ from spark_log.quorum_node.state_file import Meta
 from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
 from spark_log.testing.simulated_process import ProcessLoop, SimulatedFiles, SimulatedThreads
 
-DIGEST_MS, DIGEST_WORK_MS = 1_000, 5
+DIGEST_MS = 1_000
 STORE_ERRORS = 0.1
 """How often the storage does not answer a node that prepares to lead."""
 
@@ -39,6 +39,21 @@ class NoThreads:
 
     def start(self, work: Callable[[], None], name: str) -> None:
         pass
+
+
+class FastThread:
+    """Its work takes no time: the seed decides nothing about it."""
+
+    def __init__(self, loop: ProcessLoop) -> None:
+        self._loop = loop
+
+    def submit(self, function: Callable[..., Any], *values: Any) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        future.set_result(function(*values))
+        return future
+
+    def close(self) -> None:
+        """Nothing is under way."""
 
 
 class NodeClock:
@@ -135,8 +150,9 @@ class SimulatedHost(NodeHost):
     ids = random
 
     def daemon_threads(self, count: int, name: str) -> Any:
-        work_ms = (lambda: DIGEST_WORK_MS) if name == "pylog-quorum-digest" else self._node.work_ms
-        found = SimulatedThreads(self._loop, self._world, count, work_ms)
+        if name == "pylog-quorum-digest":
+            return FastThread(self._loop)
+        found = SimulatedThreads(self._loop, self._world, count, self._node.work_ms)
         if name == "pylog-quorum-disk":
             self.disk_threads = found
         return found
