@@ -19,7 +19,9 @@ LAYERS = (
         "errors",
         "debug",
         "model",
+        "config_types",
         "settings",
+        "topic_names",
         "clock",
         "threads",
         "driver_python",
@@ -38,7 +40,20 @@ LAYERS = (
 itself.
 """
 
-PURE = ("errors", "model", "settings", "positions", "conditions", "schema", "segment", "metadata", "groups", "quorum")
+PURE = (
+    "errors",
+    "model",
+    "config_types",
+    "settings",
+    "topic_names",
+    "positions",
+    "conditions",
+    "schema",
+    "segment",
+    "metadata",
+    "groups",
+    "quorum",
+)
 """Plain values in, plain values out."""
 
 ACTING = frozenset(
