@@ -98,7 +98,7 @@ class NodeStatus:
     compared: int = 0
     """The last version of the application's state at which nodes have compared theirs."""
     state_problem: str = ""
-    """What the comparison has found; empty: nothing."""
+    """The result of the comparison, if states differ; empty: they do not."""
     is_state_wrong: bool = False
     """This node has another state than a majority."""
     levels: dict[int, int] = field(default_factory=dict)
