@@ -209,6 +209,11 @@ class SimulatedNode:
         return self.leads and len(self.coordinator._log.pipeline) > 0
 
     @property
+    def log_end(self) -> int:
+        status = None if self.coordinator is None else self.coordinator.node.status()
+        return 0 if status is None else int(status.log_end)
+
+    @property
     def voters(self) -> Voters:
         return () if self.coordinator is None else self.coordinator.node._voters()
 
@@ -311,6 +316,11 @@ class SimulatedNode:
         if self.runs and self.is_stopped:
             self.is_stopped = False
             self.loop.continue_process()
+
+    def make_snapshot(self) -> None:
+        """As after many entries."""
+        node = self.coordinator.node
+        self.input(lambda: node._make_snapshot(node._applier.end))
 
     # ---------------------------------------------------------------------------------------------------------- inputs
 

@@ -13,7 +13,7 @@ from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.node import quorum_coordinator, quorum_state
 from spark_log.testing.coordinator_sim.faults import Faults
 from spark_log.testing.coordinator_sim.mutations import MUTATIONS
-from spark_log.testing.coordinator_sim.probes import stale_leader
+from spark_log.testing.coordinator_sim.probes import PROBES
 from spark_log.testing.coordinator_sim.setting import QuorumSimulation
 from spark_log.testing.mutation import Patch, mutated, patched
 from spark_log.testing.sim.readers_and_upkeep import (
@@ -59,9 +59,10 @@ def _simulate(sim: QuorumSimulation, faults: Faults) -> None:
     faults.heal()
     if not finished and not sim.world.run(CALM_MS):
         raise Violation("progress: writers are stuck")
-    sim.world.start("probe", partial(stale_leader, sim), counts=True)
-    if not sim.world.run(CALM_MS):
-        raise Violation("progress: a probe does not end")
+    for probe in PROBES:
+        sim.world.start(probe.__name__, partial(probe, sim), counts=True)
+        if not sim.world.run(CALM_MS):
+            raise Violation(f"progress: the probe {probe.__name__} does not end")
     sim.world.start("last", persistent(partial(_last, sim)), counts=True)
     if not sim.world.run(CALM_MS):
         raise Violation("progress: the log cannot be read, or nodes do not catch up")
