@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
 from spark_log.errors import StorageUnavailable
 from spark_log.groups.group import GroupConfig
-from spark_log.journal.served_log import ServedMetadata
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import ConnectionLimits
@@ -29,6 +29,7 @@ from spark_log.quorum_node.state_file import Meta
 from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
 from spark_log.testing.simulated_process import ProcessLoop, SimulatedFiles, SimulatedThreads
 
+GROUPS = GroupConfig(initial_rebalance_delay_ms=100, min_session_timeout_ms=0)
 STORE_ERRORS = 0.1
 """How often the storage does not answer a node that prepares to lead."""
 
@@ -51,7 +52,7 @@ class NodeClock:
         return self._node.world.now + self._node.ahead_ms
 
     def sleep_ms(self, milliseconds: float) -> None:
-        raise NotImplementedError("a node does not sleep")
+        """A thread that waits for the storage.  It takes no time."""
 
 
 class Directory(NamedTuple):
@@ -103,8 +104,10 @@ class Links:
         return {}
 
     def levels(self) -> dict[int, int]:
-        level = SUPPORTED[METADATA_VERSION]
-        return {node.key.id: level for node in self._node.world.others(self._node) if node.runs}
+        """Of the nodes that are connected."""
+        network, me = self._node.world.network, self._node.key.id
+        others = [node for node in self._node.world.others(self._node) if node.runs]
+        return {one.key.id: one.level for one in others if (one.key.id, me) not in network.blocked}
 
     async def flush(self) -> None:
         await asyncio.sleep(0.02)
@@ -185,6 +188,10 @@ class SimulatedNode:
         write_format(self.files, self.meta, voters)
         self.skew_ms = 0
         self.ahead_ms = world.rng.randrange(100_000)
+        self.level = (
+            world.rng.choice([world.level, SUPPORTED[METADATA_VERSION]]) if voters else SUPPORTED[METADATA_VERSION]
+        )
+        """The newest level of the log that its pylog knows."""
         self.is_slow = False
         """Its disk takes long for everything."""
         self.runs = self.is_stopped = False
@@ -247,10 +254,10 @@ class SimulatedNode:
             slow_disk_ms=world.slow_disk_ms,
             times=world.times,
         )
-        store: Any = ServedMetadata("simulated://log", local=True)
-        self.coordinator = QuorumCoordinator(config, store, prepare=self._prepare, host=host)
+        self.coordinator = QuorumCoordinator(config, world.storage, prepare=self._prepare, host=host)
         self.coordinator.address = self.address
-        groups = Groups(self.coordinator, self.coordinator.clock, self.coordinator.unique, GroupConfig())
+        self.coordinator.node.config = replace(self.coordinator.node.config, level=self.level)
+        groups = Groups(self.coordinator, self.coordinator.clock, self.coordinator.unique, GROUPS)
         self.server = Server(
             self.coordinator,
             groups,

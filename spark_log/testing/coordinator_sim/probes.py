@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from spark_log.errors import SparkLogError
@@ -10,6 +11,8 @@ from spark_log.metadata.commands import CreateTopic
 from spark_log.net.messages import (
     ChangesReply,
     ChangesRequest,
+    ClaimReply,
+    ClaimRequest,
     CommandsReply,
     CommandsRequest,
     Failure,
@@ -231,4 +234,19 @@ def early_refusal(sim: QuorumSimulation) -> Steps[None]:
         refused.check()
 
 
-PROBES = (stale_leader, lost_fate, removed_batches, snapshot_of_less, early_refusal)
+def two_claims(sim: QuorumSimulation) -> Steps[None]:
+    """Two processes that claim at the same time get the same value."""
+    world, answers = sim.world, list[tuple[int, bytes]]()
+    yield from _until(lambda: world.leader() is not None, 5_000)
+    leader = world.leader()
+    for by in range(2 if leader is not None else 0):
+        value = json.dumps({"version": 1, "made_ms": 1, "by": by})
+        asked = ClaimRequest(cluster_id=CLUSTER, name="meta/pin/probe", value=value)
+        leader.answer("POST", "/v1/claim", encode(asked), lambda *answer: answers.append(answer))
+    yield Sleep(ANSWERED_MS)
+    for status, body in answers:
+        if status == 200 and (value := decode(body, ClaimReply, "the reply").value) is not None:
+            sim.oracle.check_claim("meta/pin/probe", value.encode())
+
+
+PROBES = (stale_leader, lost_fate, removed_batches, snapshot_of_less, early_refusal, two_claims)

@@ -12,9 +12,11 @@ from spark_log.journal import served_log
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.node import quorum_coordinator, quorum_state
 from spark_log.testing.coordinator_sim.faults import Faults
+from spark_log.testing.coordinator_sim.members import member
 from spark_log.testing.coordinator_sim.mutations import MUTATIONS
 from spark_log.testing.coordinator_sim.probes import PROBES
 from spark_log.testing.coordinator_sim.setting import QuorumSimulation
+from spark_log.testing.coordinator_sim.tasks import task
 from spark_log.testing.mutation import Patch, mutated, patched
 from spark_log.testing.sim.readers_and_upkeep import (
     DUTIES,
@@ -43,6 +45,7 @@ def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Resu
             *(Patch(module, "decode_batch", sim.once.decode_batch) for module in (served_log, quorum_state)),
             *(Patch(module, "replay", sim.once.replay) for module in (served_log, quorum_state)),
             Patch(quorum_coordinator, "end_version", sim.once.end_version),
+            Patch(quorum_coordinator, "bootstrap_records", sim.bootstrap_records),
         )
         with patched((*sim.constants.patches(), *once)), mutated(MUTATIONS, mutation):
             faults = Faults(sim.world)
@@ -82,6 +85,10 @@ def _add_actors(sim: QuorumSimulation) -> None:
     start("reader0", persistent(partial(rng.choice((reader, follower)), sim)), counts=False)
     for n in range(rng.choice((0, 0, 1, 2))):
         start(f"maintainer{n}", persistent(partial(maintain, sim, (*DUTIES, Collecting().collect))), counts=False)
+    for n in range(rng.choice((0, 2, 3))):
+        start(f"member{n}", persistent(partial(member, sim)), counts=False)
+    for n in range(rng.choice((0, 3))):
+        start(f"task{n}", persistent(partial(task, sim)), counts=False)
     start("topics", persistent(partial(topics, sim)), counts=False)
 
 
