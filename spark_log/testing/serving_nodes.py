@@ -43,16 +43,19 @@ class ServingNodes:
         ports: Sequence[int],
         between: Callable[[int, int, str], str] = lambda source, target, address: address,
         skew_ms: Callable[[int], int] = lambda node: 0,
+        for_clients: Callable[[int, str], str] = lambda node, address: address,
     ) -> None:
         """
-        ports:    two for each node.
-        between:  the address under which the first node reaches the second.
-        skew_ms:  how far the clock of a node is ahead.
+        ports:        two for each node.
+        between:      the address under which the first node reaches the second.
+        skew_ms:      how far the clock of a node is ahead.
+        for_clients:  the address under which clients reach a node.
         """
         self.folder, self._skew_ms = folder, skew_ms
         count = len(ports) // 2
         self.addresses = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports[:count], 1)}
-        """For clients."""
+        """Of the nodes' ports for clients."""
+        self._for_clients = {node: for_clients(node, address) for node, address in self.addresses.items()}
         listens = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports[count:], 1)}
         voters = tuple(ReplicaKey(node, f"dir-{node}") for node in self.addresses)
         self.processes: dict[int, subprocess.Popen[str]] = {}
@@ -65,7 +68,8 @@ class ServingNodes:
     def _write_config(self, node: int, listen: str, peers: dict[int, str]) -> None:
         text = ",".join(f"{other}@{address}" for other, address in peers.items())
         self._config(node).write_text(
-            f"[coordinator]\nurl = {self.folder / 'records'}\nlisten = {self.addresses[node]}\ndurability = os\n"
+            f"[coordinator]\nurl = {self.folder / 'records'}\nlisten = {self.addresses[node]}\n"
+            f"advertise = {self._for_clients[node]}\ndurability = os\n"
             f"[quorum]\ndirectory = {self.directory(node)}\nlisten = {listen}\npeers = {text}\nsecret = {SECRET}\n"
         )
 
@@ -84,7 +88,7 @@ class ServingNodes:
 
     @property
     def url(self) -> str:
-        return "pylog://" + ",".join(self.addresses.values())
+        return "pylog://" + ",".join(self._for_clients.values())
 
     # -------------------------------------------------------------------------------------------------- start and stop
 

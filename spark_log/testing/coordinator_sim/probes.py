@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from spark_log.errors import SparkLogError
 from spark_log.journal.store_operations import Sleep, Steps
@@ -238,7 +239,7 @@ def two_claims(sim: QuorumSimulation) -> Steps[None]:
     """Two processes that claim at the same time get the same value."""
     world, answers = sim.world, list[tuple[int, bytes]]()
     yield from _until(lambda: world.leader() is not None, 5_000)
-    leader = world.leader()
+    leader: Any = world.leader()
     for by in range(2 if leader is not None else 0):
         value = json.dumps({"version": 1, "made_ms": 1, "by": by})
         asked = ClaimRequest(cluster_id=CLUSTER, name="meta/pin/probe", value=value)
