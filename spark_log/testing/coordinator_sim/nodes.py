@@ -196,7 +196,7 @@ class SimulatedNode:
         """Its disk takes long for everything."""
         self.runs = self.is_stopped = False
         self.starts = 0
-        self.has_begun = False
+        self.has_begun = self.was_leading = False
         """The present process takes part."""
         self.seen = State()
         """The state that the process had last."""
@@ -234,7 +234,7 @@ class SimulatedNode:
 
     def start(self) -> None:
         self.runs, self.is_stopped, self.starts = True, False, self.starts + 1
-        self.coordinator, self.seen, self.has_begun = None, State(), False
+        self.coordinator, self.seen, self.has_begun, self.was_leading = None, State(), False, False
         self.loop = ProcessLoop(self.world, self._failed, self.ahead_ms)
         self.loop.after_run, self.loop.shuffle = self._after_run, self.world.rng.shuffle
         self.host = SimulatedHost(self)
@@ -291,6 +291,9 @@ class SimulatedNode:
     def _after_run(self) -> None:
         if self.coordinator is not None and (state := self.coordinator.state) is not self.seen:
             self.seen = self.world.observed(self, self.seen, state)
+        was_leading, self.was_leading = self.was_leading, self.leads
+        if self.leads and not was_leading:
+            self.world.when_led(self)
 
     def crash(self) -> None:
         """SIGKILL, or a power cut: of what was not synced, anything may be left."""

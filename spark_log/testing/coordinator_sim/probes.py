@@ -141,7 +141,9 @@ def _read(sim: QuorumSimulation, leader: SimulatedNode) -> Steps[None]:
 
 
 def lost_fate(sim: QuorumSimulation) -> Steps[None]:
-    """A leader is cut off when others have its batch: it does not learn that they commit it."""
+    """A leader is cut off when others have its batch: it does not learn that they commit it.  The next leader is asked
+    for the same in the moment in which it leads.
+    """
     world = sim.world
     leader = yield from _leader(world)
     if leader is None:
@@ -151,10 +153,14 @@ def lost_fate(sim: QuorumSimulation) -> Steps[None]:
     end = leader.log_end
     yield from _until(lambda: any(other.log_end >= end for other in world.others(leader)), 100, 1)
     _cut_off(world, leader)
+    later: list[Change] = []
+    world.when_led = lambda node: later.append(Change(sim, node, change.name))
     yield Sleep(FATE_MS)
     world.network.blocked.clear()
     yield from _until(lambda: world.leader() is not None, 5_000)
-    change.check()
+    world.when_led = lambda node: None
+    for one in [change, *(one for one in later if one.is_answered)]:
+        one.check()
 
 
 def removed_batches(sim: QuorumSimulation) -> Steps[None]:
@@ -250,4 +256,4 @@ def two_claims(sim: QuorumSimulation) -> Steps[None]:
             sim.oracle.check_claim("meta/pin/probe", value.encode())
 
 
-PROBES = (stale_leader, lost_fate, removed_batches, snapshot_of_less, early_refusal, two_claims)
+PROBES = (stale_leader, removed_batches, snapshot_of_less, lost_fate, early_refusal, two_claims)

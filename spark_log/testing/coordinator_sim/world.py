@@ -47,6 +47,8 @@ class QuorumWorld(World):
         """`SimulatedNode`s."""
         self.observed: Callable[[Any, State, State], State] = lambda node, before, state: state
         """Called with a node, and the states that it had and has."""
+        self.when_led: Callable[[Any], None] = lambda node: None
+        """Called with a node that begins to lead."""
         self._violation = ""
 
     def happens(self, probability: float) -> bool:
