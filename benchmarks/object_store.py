@@ -39,6 +39,7 @@ DOLLARS_GET = 0.0004 / 1000
 MONTH_S = 30 * 24 * 3600
 LARGE_ROWS = 60_000
 WIDE, WIDE_COMMITS = 50, 30
+SLICES = 16
 HOUSE_COMMITS = 300
 """In this many commits, upkeep runs three times."""
 EVERY_S = {"commit": 1.0, "idle": 0.5, "found": 1.0}
@@ -109,7 +110,28 @@ def measure(tries: int, rows: int, scale: float = 1.0) -> list[Line]:
     ]
     lines += cold_reads(store, tries)
     lines += tail(store, near, tries)
-    return lines + wide_topic(tries, scale)
+    return [*lines, large_slices(2 * rows, min(tries, 3), scale), *wide_topic(tries, scale)]
+
+
+def large_slices(rows: int, tries: int, scale: float) -> Line:
+    """One append of a task to many partitions, read whole in a log that is open.
+
+    By hand: the log and its checkpoints, the index of the object, and the slices four at a time.
+    """
+    inner = MemoryStore(uuid.uuid4().hex)
+    near = open_log(inner)
+    near.create_topic(spark_log.NewTopic("slices", SLICES))
+    numbers = pa.array([number % SLICES for number in range(rows)], pa.int32())
+    values = pa.array([uuid.uuid4().bytes * 2 for _ in range(rows)])
+    near.append("slices", pa.table({"value": values, "partition": numbers}))
+    store = SlowStore(inner, get_ms=15 * scale, put_ms=30 * scale)
+    log = open_log(store)
+
+    def read() -> None:
+        assert log.read("slices", columns=["offset"]).num_rows == rows
+
+    size = sum(each.slice.length for each in log.plan("slices")) / SLICES / 2**20
+    return line(store, f"read {SLICES} slices of {size:.1f} MiB in one object", read, tries)
 
 
 def wide_topic(tries: int, scale: float) -> list[Line]:
@@ -243,7 +265,7 @@ def main() -> None:
         "object_store",
         **{one.what: one.round_trips for one in lines},
         commit_ms=lines[0].ms,
-        found_ms=lines[-1].ms,
+        found_ms=next(one.ms for one in lines if one.what == "a poll that finds a commit"),
         commits_per_second=busy,
     )
 

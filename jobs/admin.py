@@ -39,8 +39,9 @@ from pyspark_pylog.open_log import journal_of
 from spark_log import Log, NewTopic
 from spark_log.client.administering.admin import Admin, TopicDescription
 from spark_log.errors import InvalidRequest, SparkLogError
-from spark_log.settings import check_together, check_topic_name, validate_topic_configs
+from spark_log.settings import check_together, validate_topic_configs
 from spark_log.text import counted, type_of
+from spark_log.topic_names import check_topic_name
 
 HAS_CHANGES = 3
 """Exit status of `plan`.  Not 2, which is wrong usage."""

@@ -32,6 +32,7 @@ from pyspark_pylog.job_support import (
     progress,
     run_job,
     size_bytes,
+    storage_beside,
 )
 from pyspark_pylog.open_log import journal_of, planned_log
 
@@ -116,7 +117,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
 def export(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     """The runs of a job; its summary and exit status."""
     with Log(journal_of(location_of(args))) as log:
-        manifest = Manifest(args.to, table_options(args))
+        manifest = Manifest(args.to, storage_beside(args.to_option, args.to, args))
         job = Export(spark, args, log, manifest)
         job.check()
         if args.dry_run:
@@ -127,12 +128,6 @@ def export(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any
             if not args.continuous:
                 return summary, 0
             time.sleep(args.every / 1000)
-
-
-def table_options(args: argparse.Namespace) -> dict[str, str]:
-    """Options of the table's storage: by default those of the log's, if both are of one kind."""
-    same = args.to.partition("://")[0] == args.url.partition("://")[0]
-    return dict(args.to_option or (args.storage_option if same else ()))
 
 
 class Export:

@@ -23,15 +23,22 @@ from typing import Any, NamedTuple
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark_pylog.job_support import duration_ms, in_tasks, job_parser, location_of, progress, run_job, sentence
+from pyspark_pylog.job_support import (
+    duration_ms,
+    in_tasks,
+    job_parser,
+    location_of,
+    progress,
+    rate_bytes,
+    run_job,
+    sentence,
+)
 from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.planned_log import PlannedLog
 
 from spark_log import Log
 from spark_log.cli.replicate import report_text
-from spark_log.cli.units import parse_rate
-from spark_log.errors import InvalidRequest
 from spark_log.metadata.replicas import epoch_of
 from spark_log.metadata.state import State
 from spark_log.node.broker_duties import replicate_every, replicate_once
@@ -63,16 +70,11 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="ID",
         help="check and copy to this broker only; repeatable",
     )
-    parser.add_argument("--throttle", type=_rate, metavar="RATE", help="copy at most so many bytes per second, as 50MB")
+    parser.add_argument(
+        "--throttle", type=rate_bytes, metavar="RATE", help="copy at most so many bytes per second, as 50MB"
+    )
     parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
     return parser.parse_args(args)
-
-
-def _rate(text: str) -> int:
-    try:
-        return parse_rate(text)
-    except InvalidRequest as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def replicate(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:

@@ -2,198 +2,34 @@
 
 `TOPIC_CONFIGS` has Kafka's topic configs under their names, `CLUSTER_CONFIGS` the settings of a whole log.  Configs are
 stored as text, in one canonical spelling (`validate_*`), and read as typed values (`topic_config`, `cluster_config`).
-Kafka's rules for topic names are here too.  `docs/topic-configs.md` is `reference_markdown()`.
+`docs/topic-configs.md` is `reference_markdown()`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
-from spark_log.errors import InvalidConfig, InvalidTopic
+from spark_log.config_types import (
+    Choice,
+    ConfigSpec,
+    Effect,
+    Flag,
+    Fraction,
+    FreeText,
+    Kind,
+    Names,
+    Several,
+    Value,
+    Whole,
+    format_value,
+)
+from spark_log.errors import InvalidConfig
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 THROTTLE = "follower.replication.throttled.rate"
-TOPIC_NAME_MAX = 249
-
-Value = int | float | bool | str
-"""A parsed config value.  A list is its text, the items joined by commas."""
-
-
-# ---------------------------------------------------------------------------------------------------------------- types
-
-
-class Kind(Protocol):
-    """A type of config with its range."""
-
-    def parse(self, text: str) -> Value:
-        """Parse a trimmed text.  Raises ValueError."""
-
-    def possible(self) -> str:
-        """The values that are allowed, in words that can follow 'give'."""
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """An integer, with its unit."""
-
-    minimum: int
-    maximum: int
-    unit: str = ""
-    """The unit's plural."""
-
-    def parse(self, text: str) -> int:
-        if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not self.minimum <= (number := int(text)) <= self.maximum:
-            raise ValueError(text)
-        return number
-
-    def possible(self) -> str:
-        return f"a whole number {self.unit and f'of {self.unit} '}from {self.minimum} to {self.maximum}"
-
-
-@dataclass(frozen=True, slots=True)
-class Fraction:
-    """A number from 0 to 1."""
-
-    def parse(self, text: str) -> float:
-        if not 0 <= (number := float(text)) <= 1:
-            raise ValueError(text)
-        return number
-
-    def possible(self) -> str:
-        return "a number from 0 to 1"
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """true or false, in any case."""
-
-    def parse(self, text: str) -> bool:
-        return ("false", "true").index(text.lower()) == 1
-
-    def possible(self) -> str:
-        return "true or false"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of a few words."""
-
-    words: tuple[str, ...]
-    synonyms: tuple[tuple[str, str], ...] = ()
-    """(another spelling, the canonical word)."""
-    why_not_others: str = ""
-
-    def parse(self, text: str) -> str:
-        word = dict(self.synonyms).get(text, text)
-        if word not in self.words:
-            raise ValueError(text)
-        return word
-
-    def possible(self) -> str:
-        return f"one of {', '.join(self.words)}{self.why_not_others}"
-
-
-@dataclass(frozen=True, slots=True)
-class Several:
-    """Any of a few words, joined by commas; an empty text if none."""
-
-    words: tuple[str, ...]
-
-    def parse(self, text: str) -> str:
-        given = [word.strip() for word in text.split(",")] if text else []
-        if not set(given) <= set(self.words):
-            raise ValueError(text)
-        return ",".join(word for word in self.words if word in given)
-
-    def possible(self) -> str:
-        return f"any of {', '.join(self.words)}, joined by commas, or empty"
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """Some names, joined by commas; an empty text if none."""
-
-    count_max: int
-
-    def parse(self, text: str) -> str:
-        given = [name.strip() for name in text.split(",")] if text else []
-        if len(given) > self.count_max or not all(given):
-            raise ValueError(text)
-        return ",".join(dict.fromkeys(given))
-
-    def possible(self) -> str:
-        return f"up to {self.count_max} names, joined by commas, or empty"
-
-
-@dataclass(frozen=True, slots=True)
-class FreeText:
-    """Any text."""
-
-    def parse(self, text: str) -> str:
-        return text
-
-    def possible(self) -> str:
-        return "any text"
-
-
-class Effect(Enum):
-    """The effect of setting a config."""
-
-    IN_FORCE = "in force"
-    NONE = "without effect"
-    """A config of Kafka that is stored and shown.  A value other than the default gives a warning with the reason,
-    `doc`."""
-    REFUSED = "refused"
-    """A config of Kafka that only accepts its default: `doc` is the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigSpec:
-    """One config."""
-
-    name: str
-    default: Value
-    kind: Kind
-    doc: str
-    """One line."""
-    effect: Effect = Effect.IN_FORCE
-
-    def parse(self, given: object) -> Value:
-        """Parse a value; a number or a bool is taken as its text.  InvalidConfig has the range, or the reason."""
-        value = self._parse_kind(given)
-        if value is None:
-            raise InvalidConfig(f"config {self.name}: {given!r} is invalid; expected {self.kind.possible()}")
-        if self.effect is Effect.REFUSED and value != self.default:
-            raise InvalidConfig(f"config {self.name}: {given!r} is refused: {self.doc}")
-        return value
-
-    def _parse_kind(self, given: object) -> Value | None:
-        if isinstance(given, str | int | float):
-            with suppress(ValueError):
-                return self.kind.parse(str(given).strip())
-        return None
-
-    @property
-    def in_force(self) -> bool:
-        """Whether pylog does what the config says."""
-        return self.effect is Effect.IN_FORCE
-
-    def warnings(self, value: Value) -> Iterator[str]:
-        """Warnings about a value that has no effect."""
-        if self.effect is Effect.NONE and value != self.default:
-            yield f"config {self.name} is kept, and has no effect in pylog: {self.doc}"
-
-
-def format_value(value: Value) -> str:
-    """The canonical text of a value: `parse(format_value(v)) == v`."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
@@ -602,24 +438,6 @@ def check_together(configs: Mapping[str, str]) -> None:
             "sort.columns and cleanup.policy=compact exclude each other: sorted rows are not in the order in which they were "
             "written, and compaction would keep another record of a key than the newest one"
         )
-
-
-def check_topic_name(name: str) -> None:
-    """Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], and not '.' or '..'.  Raises InvalidTopic that names the violation."""
-    if not name:
-        raise InvalidTopic("topic name is empty; give 1 to 249 of the characters a-z A-Z 0-9 . _ -")
-    if name in (".", ".."):
-        raise InvalidTopic(f"topic name {name!r} is a directory's name; add a letter or a digit")
-    if wrong := sorted(set(re.findall(r"[^a-zA-Z0-9._-]", name))):
-        listed = " ".join("a space" if character == " " else repr(character) for character in wrong)
-        raise InvalidTopic(f"topic name {name!r} has {listed}; expected a-z A-Z 0-9 . _ -")
-    if len(name) > TOPIC_NAME_MAX:
-        raise InvalidTopic(f"topic name {name[:40]!r}… has {len(name)} characters; expected at most {TOPIC_NAME_MAX}")
-
-
-def collision_key(name: str) -> str:
-    """Two topic names collide if their keys are equal: Kafka's metrics do not distinguish '.' and '_'."""
-    return name.replace(".", "_")
 
 
 # ------------------------------------------------------------------------------------------------------------ reference

@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import subprocess
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -18,6 +19,9 @@ import pytest
 from tests.profiles import load_profile
 
 load_profile()
+# Hundreds of processes import pylog.  Where an environment forbids Python to keep its bytecode, each would compile it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Every JVM of the tests does little: most of its time would go into compiling that well.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # A shell script ignores Ctrl-C in its background jobs.  Their processes inherit that, also those that tests interrupt.

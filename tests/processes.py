@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -73,10 +73,10 @@ class Process:
     _stderr: Path | None = None
     _before: Callable[[], None] | None = None
 
-    def _start(self, command: list[str]) -> None:
+    def _start(self, command: list[str], env: Mapping[str, str] | None = None) -> None:
         with (self._stderr or Path(os.devnull)).open("ab") as stderr:
             self._process = subprocess.Popen(
-                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, text=True, preexec_fn=self._before
+                command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True, preexec_fn=self._before
             )
         assert self._process.stdout is not None
         assert "listening on" in self._process.stdout.readline()

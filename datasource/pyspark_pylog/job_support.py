@@ -24,6 +24,7 @@ from pyspark_pylog.options.parse import Location
 from pyspark_pylog.options.values import UNITS
 from pyspark_pylog.plain_errors import plain_errors
 from spark_log.cli.base import parse_duration
+from spark_log.cli.units import parse_rate
 from spark_log.client.open_journal import TOKEN_VARIABLE
 from spark_log.debug import shows_tracebacks
 from spark_log.errors import InvalidRequest, SparkLogError
@@ -35,10 +36,10 @@ Result = TypeVar("Result")
 EXIT_FAILED = 1
 
 
-def job_parser(description: str | None) -> argparse.ArgumentParser:
+def job_parser(description: str | None, *, url_required: bool = True) -> argparse.ArgumentParser:
     """A parser with the arguments that name the log."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", required=True, help="the log: file:///…, s3://… or pylog://…")
+    parser.add_argument("--url", required=url_required, help="the log: file:///…, s3://… or pylog://…")
     parser.add_argument(
         "--storage-option",
         action="append",
@@ -72,6 +73,20 @@ def size_bytes(text: str) -> int:
     if not found or found[2] not in UNITS or int(found[1]) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; give bytes, or a number with k, m or g, as in 64m")
     return int(found[1]) * UNITS[found[2]]
+
+
+def rate_bytes(text: str) -> int:
+    """The type of an argument such as 50MB, in bytes per second."""
+    try:
+        return parse_rate(text)
+    except InvalidRequest as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def storage_beside(given: Sequence[tuple[str, str]], url: str, args: argparse.Namespace) -> dict[str, str]:
+    """Options of another storage than the log's: by default those of the log's, if both URLs are of one kind."""
+    same = url.partition("://")[0] == (args.url or "").partition("://")[0]
+    return dict(given or (args.storage_option if same else ()))
 
 
 def location_of(args: argparse.Namespace) -> Location:

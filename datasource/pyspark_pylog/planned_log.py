@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -78,12 +78,15 @@ class PlannedLog:
 
     def of_reads(self, *reads: SliceRead) -> PlannedLog:
         """The log for a task with these reads."""
+        return self.of_objects(read.slice.object for read in reads)
+
+    def of_objects(self, names: Iterable[str]) -> PlannedLog:
+        """The log for a task that reads these objects."""
         if not self.brokers:
             return self
         kept: dict[tuple[int, ...], tuple[int, ...]] = {}
         found: dict[str, tuple[int, ...]] = {}
-        for read in reads:
-            name = read.slice.object
+        for name in names:
             order = None if name in found else self.holders.get(name)
             if order is not None:
                 found[name] = kept.setdefault(order, order)

@@ -34,7 +34,7 @@ from spark_log.journal.root_threads import BUCKET_HUNG_MS, HUNG_MS, RootThreads
 from spark_log.metadata.replica_state import OWN_BROKER, Broker
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import Guard
-from spark_log.store.open import is_local, open_store
+from spark_log.store.open import is_local, mount_of_url, open_store
 from spark_log.store.retry import with_retries
 
 logger = logging.getLogger("spark_log")
@@ -212,13 +212,18 @@ class Roots(Mapping[int, ObjectStore]):
 
     def start(self, broker: int, job: Callable[[], None]) -> None:
         """As `RootThreads.start`, for the root of a broker."""
-        known = self._brokers().get(broker)
-        self._threads.start((broker, _directory(known)), job, self._hung_ms(known))
+        known, mount = self._brokers().get(broker), partial(self.mount, broker)
+        self._threads.start((broker, _directory(known)), job, self._hung_ms(known), mount)
 
     def start_read(self, broker: int, job: Callable[[], None]) -> None:
         """The same for a read that a copy to another root waits for: no put to this root delays it."""
+        known, mount = self._brokers().get(broker), partial(self.mount, broker)
+        self._readers.start((broker, _directory(known)), job, self._hung_ms(known), mount)
+
+    def mount(self, broker: int) -> int:
+        """As `mount_of_url`: whatever hangs in a mount of before says nothing about the one that is there now."""
         known = self._brokers().get(broker)
-        self._readers.start((broker, _directory(known)), job, self._hung_ms(known))
+        return mount_of_url(self.own.url if broker == OWN_BROKER or known is None else known.url)
 
     def _hung_ms(self, known: Broker | None) -> int:
         is_disk = is_local(known.url) if known is not None and known.url else self.own.local

@@ -3,7 +3,7 @@
 Processes that must agree on a value, and do not know each other, claim it under the same name: all of them get the
 value that was claimed first.  Pins of Spark queries are claims: the version that a query reads, kept while the query
 may run.  A claim is JSON with its version; it is deleted once the fence has passed that, or by age if nothing advances
-the fence.
+the fence.  The clock of the client that made it may be wrong, so the storage confirms its age.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from spark_log.errors import StorageUnavailable
 from spark_log.journal.object_names import PINS
-from spark_log.journal.store_operations import Delete, Get, List, Op, PutAnswer, PutNew, Steps
+from spark_log.journal.store_operations import Delete, Get, List, Op, PutAnswer, PutNew, Steps, WrittenTime
 
 TRIES = 5
 READ_OPS = 256
@@ -23,7 +23,10 @@ class _Claim(msgspec.Struct, frozen=True):
 
     version: int
     made_ms: int = 0
-    """When it was written; 0: by a version of pylog without this field."""
+    """When it was written, by the client's clock; 0: by a version of pylog without this field."""
+
+    def is_before(self, time_ms: int) -> bool:
+        return 0 < self.made_ms < time_ms
 
 
 def claimed(name: str) -> Steps[bytes | None]:
@@ -49,10 +52,8 @@ def claim(name: str, value: bytes) -> Steps[bytes]:
 
 def version_of(value: bytes) -> int | None:
     """The version in a claim; None if it has none."""
-    try:
-        return msgspec.json.decode(value, type=_Claim).version
-    except msgspec.DecodeError:
-        return None
+    found = _parsed(value)
+    return None if found is None else found.version
 
 
 def drop_claims(fence: int, before_ms: int) -> Steps[int]:
@@ -63,18 +64,28 @@ def drop_claims(fence: int, before_ms: int) -> Steps[int]:
     for at in range(0, len(names), READ_OPS):
         chunk = names[at : at + READ_OPS]
         reads: list[Op] = [Get(name) for name in chunk]
-        old = [name for name, blob in zip(chunk, (yield reads), strict=True) if _is_old(blob, fence, before_ms)]
+        found = [(name, _parsed(blob)) for name, blob in zip(chunk, (yield reads), strict=True)]
+        old = [name for name, one in found if one is not None and one.version <= fence]
+        aged = [name for name, one in found if one is not None and one.version > fence and one.is_before(before_ms)]
+        old += yield from _confirmed(aged, before_ms)
         if old:
             yield Delete(old)
         dropped += len(old)
     return dropped
 
 
-def _is_old(blob: bytes | None, fence: int, before_ms: int) -> bool:
-    if blob is None:
-        return False
+def _confirmed(names: list[str], before_ms: int) -> Steps[list[str]]:
+    """Those that the storage did not get later: the clock of a client may be behind."""
+    if not names:
+        return []
+    asked: list[Op] = [WrittenTime(name) for name in names]
+    times: list[int | None] = yield asked
+    return [name for name, written in zip(names, times, strict=True) if written is None or written < before_ms]
+
+
+def _parsed(blob: bytes | None) -> _Claim | None:
+    """None if it is gone, or not a claim."""
     try:
-        found = msgspec.json.decode(blob, type=_Claim)
+        return None if blob is None else msgspec.json.decode(blob, type=_Claim)
     except msgspec.DecodeError:
-        return False
-    return found.version <= fence or 0 < found.made_ms < before_ms
+        return None

@@ -52,10 +52,11 @@ from spark_log.metadata.projection import holds, is_projected, object_row
 from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.replicas import holders
 from spark_log.metadata.state import ObjectRow, State
-from spark_log.settings import check_topic_name, cluster_config
+from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import answer_until, with_retries, with_retries_for
 from spark_log.threads import SYSTEM_THREADS, Threads
+from spark_log.topic_names import check_topic_name
 
 LONG_POLL_MS_MAX = 5000
 """Maximum time of one request to a coordinator for changes: the caller has other work."""

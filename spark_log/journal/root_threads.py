@@ -1,8 +1,8 @@
 """Threads for requests to the roots of brokers, shared by the writers of a process.
 
 A root may hang, and a request to it cannot be cancelled.  So each root has separate threads, of limited number, which
-are used again; requests to a root that is busy wait for one.  A root whose threads all hang fails immediately.  The
-threads are daemons: a root that hangs does not delay the end of the process.
+are used again; requests to a root that is busy wait for one.  A root whose threads all hang fails immediately, until it
+is mounted again.  The threads are daemons: a root that hangs does not delay the end of the process.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class _Root:
     threads: ReusedThreads
     moved_ms: int
     """When a job last began, made progress or ended, on the monotonic clock."""
+    mount: int
+    """Of the folder when the threads began."""
 
 
 class RootThreads:
@@ -53,10 +55,21 @@ class RootThreads:
         self._lock = threading.Lock()
         self._roots: dict[Directory, _Root] = {}
 
-    def start(self, where: Directory, job: Callable[[], None], hung_ms: int = HUNG_MS) -> None:
-        """Run a job that raises nothing.  Raises StorageUnavailable if the root hangs, or no thread can be started."""
-        root = self._roots.get(where) or self._add(where)
+    def start(
+        self,
+        where: Directory,
+        job: Callable[[], None],
+        hung_ms: int = HUNG_MS,
+        mount: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Run a job that raises nothing.  Raises StorageUnavailable if the root hangs, or no thread can be started.
+
+        mount:  what the root is mounted as now.
+        """
+        root = self._roots.get(where) or self._add(where, mount())
         hangs = self._clock.monotonic_ms() - root.moved_ms > hung_ms
+        if hangs and root.threads.is_full and root.mount != (now := mount()):
+            root, hangs = self._add(where, now, root), False
         if hangs and root.threads.is_full:
             raise StorageUnavailable(
                 f"the root of broker {where[0]} hangs: {root.threads.threads} requests have made no progress for "
@@ -67,10 +80,13 @@ class RootThreads:
         except RuntimeError as error:
             raise StorageUnavailable(f"no thread for the root of broker {where[0]} can be started: {error}") from error
 
-    def _add(self, where: Directory) -> _Root:
+    def _add(self, where: Directory, mount: int, former: _Root | None = None) -> _Root:
         with self._lock:
-            threads = ReusedThreads(f"{self._name}-{where[0]}", THREADS_MAX)
-            return self._roots.setdefault(where, _Root(threads, self._clock.monotonic_ms()))
+            known = self._roots.get(where)
+            if known is None or known is former:
+                threads = ReusedThreads(f"{self._name}-{where[0]}", THREADS_MAX)
+                known = self._roots[where] = _Root(threads, self._clock.monotonic_ms(), mount)
+            return known
 
     def moved(self, where: Directory) -> None:
         """A request to a root makes progress."""

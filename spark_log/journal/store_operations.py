@@ -132,6 +132,13 @@ class StoreTime(NamedTuple):
     root: int = METADATA
 
 
+class WrittenTime(NamedTuple):
+    """Answer: the time of an object's last write in ms, by the storage's clock; None if it is not known."""
+
+    key: str
+    root: int = METADATA
+
+
 class Sleep(NamedTuple):
     milliseconds: float
 
@@ -324,7 +331,7 @@ class Link(Protocol):
         """Close unused connections."""
 
 
-StoreOp: TypeAlias = Get | PutNew | Put | PutReplicas | CopyReplicas | List | Delete | Sweep | StoreTime
+StoreOp: TypeAlias = Get | PutNew | Put | PutReplicas | CopyReplicas | List | Delete | Sweep | StoreTime | WrittenTime
 LinkOp: TypeAlias = Ask | AskTopics | AskChanges | AskSnapshot | AskClaim | AskStatus
 Op: TypeAlias = StoreOp | LinkOp | Sleep | Decide | Refresh
 Steps: TypeAlias = Generator[Op | list[Op], Any, Result]
@@ -530,4 +537,6 @@ def _one(op: Op, stores: Stores, clock: Clock) -> Any:
             written = store.written_ms(op.key)
             store.delete((op.key,))
             return written
+        case WrittenTime():
+            return store.written_ms(op.key)
     return None

@@ -43,8 +43,10 @@ Value = TypeVar("Value")
 Default = TypeVar("Default")
 
 BLOCK_BYTES = 1 << 20
-SORT_ROWS = 4096
 """Size of a block, about: between half of it and twice of it, unless there are few rows or a single row is longer."""
+PART_ROWS = 4096
+"""Rows that are sorted, or put into columns, in one call: one for many rows would stop all other threads until its end.
+"""
 KEPT_MAX = 100_000
 """Number of values that are kept after they were made.
 
@@ -554,9 +556,8 @@ def fold(
 
 
 def _in_order(rows: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Sorted in parts: one sort of many rows would stop all other threads until its end."""
     rest = iter(rows)
-    parts = iter(lambda: sorted(islice(rest, SORT_ROWS), key=itemgetter(0)), [])
+    parts = iter(lambda: sorted(islice(rest, PART_ROWS), key=itemgetter(0)), [])
     return list(heapq.merge(*parts, key=itemgetter(0)))
 
 
@@ -574,7 +575,7 @@ def _folded(
         if low == high and block.batch.num_rows and not small.num_rows:
             yield block
             continue
-        small = _joined(small, _changed(block, changes[low:high], kind))
+        small = _joined([small, _changed(block, changes[low:high], kind)])
         if small.nbytes >= block_bytes // 2:
             yield from map(kind, _parts(small, block_bytes))
             small = _batch(kind, ())
@@ -593,17 +594,20 @@ def _changed(
         at = block.place(key)
         if at < count and block.key(at) == key:
             numbers[at] = -1
-    numbers = np.insert(numbers, [block.place(key) for key, _ in new], np.arange(count, count + len(new)))
-    return _joined(block.batch, _batch(kind, new), numbers[numbers >= 0])
+    places = np.fromiter((block.place(key) for key, _ in new), np.int64, len(new))
+    numbers = np.insert(numbers, places, np.arange(count, count + len(new)))
+    return _joined([block.batch, _batch(kind, new)], numbers[numbers >= 0])
 
 
 def _batch(kind: type[Block[Key, Value]], rows: Sequence[tuple[Key, Value]]) -> pa.RecordBatch:
-    return pa.record_batch(kind.columns(rows), schema=kind.SCHEMA)
+    starts = range(0, max(1, len(rows)), PART_ROWS)
+    parts = [pa.record_batch(kind.columns(rows[at : at + PART_ROWS]), schema=kind.SCHEMA) for at in starts]
+    return parts[0] if len(parts) == 1 else _joined(parts)
 
 
-def _joined(first: pa.RecordBatch, second: pa.RecordBatch, numbers: npt.NDArray[Any] | None = None) -> pa.RecordBatch:
-    """The rows of two batches, or those with these numbers, as one batch."""
-    table = pa.Table.from_batches([first, second])
+def _joined(batches: Sequence[pa.RecordBatch], numbers: npt.NDArray[Any] | None = None) -> pa.RecordBatch:
+    """The rows of batches, or those with these numbers, as one batch."""
+    table = pa.Table.from_batches(batches)
     if numbers is not None:
         table = table.take(pa.array(numbers))
     return pa.record_batch([column.combine_chunks() for column in table.columns], schema=table.schema)

@@ -21,6 +21,7 @@ from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.reassignments import places_of_pending
 from spark_log.metadata.replay_reassignments import with_late_slices, with_new_objects
 from spark_log.metadata.replay_replicas import not_pending, placed_rows, swapped_copies
+from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import copies_of, epoch_of, group_at, is_active, is_async, min_insync, targets_of
 from spark_log.metadata.state import LostRange, Partition, PendingCommit, ProducerState, State, TopicKey
 from spark_log.model import ACKS_ALL, APPEND_TIME, CREATE_TIME, Slice, kind_and_stats
@@ -234,6 +235,24 @@ def is_gone(state: State, commit: PendingCommit) -> bool:
     """Whether no broker at all is known to have an object of a commit."""
     rows = (copies_of(state, state.objects[name]) for name in commit.objects)
     return any(known is not None and not known.brokers for known in rows)
+
+
+def is_given_up(state: State, commit: PendingCommit) -> bool:
+    """Whether that is so because somebody has replaced or removed a broker since: its disk does not come back."""
+    rows = (copies_of(state, state.objects[name]) for name in commit.objects)
+    return any(
+        known is not None
+        and not known.brokers
+        and any(_is_replaced(state, one, commit.version) for one in state.placement_groups[known.group].replicas)
+        for known in rows
+    )
+
+
+def _is_replaced(state: State, broker: int, version: int) -> bool:
+    known = state.brokers.get(broker)
+    if known is None:
+        return broker != OWN_BROKER
+    return bool(known.former) and known.former[0][1] > version
 
 
 def lost_commit(state: State, record: r.LostRecord) -> PendingCommit | None:

@@ -70,10 +70,11 @@ class _Mark(NamedTuple):
 
 @dataclass(slots=True)
 class _Root:
-    """Results of the checks of one root, under one registration and epoch."""
+    """Results of the checks of one root, under one registration, epoch and mount."""
 
     broker: int
     known: Broker
+    mount: int
     task: Task[None] | None = None
     began_ms: int = 0
     """When the check under way began."""
@@ -139,16 +140,17 @@ class Prober:
         return ProbeReport((), tuple(fenced), tuple(returned))
 
     def _update(self) -> None:
-        """Another registration, or a return, is another root: what was known about it does not count."""
+        """Another registration, a return, or another mount is another root: what was known about it does not count, and
+        a check that hangs with the former mount is left alone."""
         brokers = {
             broker: known
             for broker, known in self._journal.state.brokers.items()
             if self._only is None or broker in self._only
         }
         for broker, known in brokers.items():
-            before = self._roots.get(broker)
-            if known.url and (before is None or _identity(before.known) != _identity(known)):
-                self._roots[broker] = _Root(broker, known)
+            before, mount = self._roots.get(broker), self._journal.roots.mount(broker)
+            if known.url and (before is None or (before.mount, _identity(before.known)) != (mount, _identity(known))):
+                self._roots[broker] = _Root(broker, known, mount)
             elif before is not None:
                 before.known = known
         for broker in [one for one in self._roots if one not in brokers]:

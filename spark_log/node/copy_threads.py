@@ -39,8 +39,8 @@ class Copier(Protocol):
 class _Copying:
     """Copying to one broker that is under way."""
 
-    epoch: int
-    """Of the broker."""
+    root: tuple[int, int]
+    """Epoch and mount of the broker."""
     task: Task[Copied]
     began_ms: int
     """On the monotonic clock."""
@@ -74,16 +74,16 @@ class CopyThreads:
         return done
 
     def _begin(self, state: State, broker: int, until_ms: int) -> None:
-        epoch, known = epoch_of(state, broker) or 0, self._copying.get(broker)
-        if known is not None and known.epoch == epoch:
-            return  # still under way; under an older epoch it changes nothing any more
+        root, known = (epoch_of(state, broker) or 0, self._journal.roots.mount(broker)), self._copying.get(broker)
+        if known is not None and known.root == root:
+            return  # still under way; of another root it changes nothing any more, or hangs with it
         journal, pace = self._journal, self._pace
         work = Task(
             lambda: catch_up_broker(journal, state, broker, pace, until_ms),
             f"pylog-copy-{broker}",
             journal.context.threads,
         )
-        self._copying[broker] = _Copying(epoch, work, self._clock.monotonic_ms())
+        self._copying[broker] = _Copying(root, work, self._clock.monotonic_ms())
 
     def _result(self, broker: int, until_ms: int) -> Copied:
         task = self._copying[broker].task

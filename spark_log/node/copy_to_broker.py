@@ -18,7 +18,7 @@ from spark_log.metadata.state import ObjectRow
 from spark_log.node.checked_copies import BadCopy, SourceFailed, check_copy, copy_checked
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.daemon_tasks import Task
-from spark_log.node.hung_threads import hung_threads, root_of
+from spark_log.node.hung_threads import hung_threads
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import RetryingStore
 from spark_log.threads import SYSTEM_THREADS, Threads
@@ -135,7 +135,7 @@ class ObjectCopying:
         return copied
 
     def _start(self, job: _Job, target: ObjectStore) -> tuple[_Job, Task[None]]:
-        if hung_threads.are_many(root_of(self._roots, self._broker)):
+        if hung_threads.are_many(self._roots, self._broker):
             raise _TargetFailed("its root hangs")
         job.moved_ms = self._clock.monotonic_ms()
         return job, Task(lambda: self._copy(job, target), "pylog-copy", self._threads, self._notify)
@@ -173,7 +173,7 @@ class ObjectCopying:
             store = self._roots[job.source]
         except KeyError:
             return None
-        if hung_threads.are_many(root_of(self._roots, job.source)):
+        if hung_threads.are_many(self._roots, job.source):
             job.problems.append(f"broker {job.source}: its root hangs")
             return None
         return RetryingStore(store.inner, self._clock, SOURCE_MS) if isinstance(store, RetryingStore) else store
@@ -216,7 +216,7 @@ class ObjectCopying:
 
     def _leave_alone(self, job: _Job, task: Task[None]) -> None:
         """Leave the thread of a job, which may hang with a root."""
-        hung_threads.add(root_of(self._roots, self._broker if job.doing == "write" else job.source), task)
+        hung_threads.add(self._roots, self._broker if job.doing == "write" else job.source, task)
 
     def _given_up(self, job: _Job, task: Task[None]) -> list[_Job]:
         """The job again, without the source that does not answer."""

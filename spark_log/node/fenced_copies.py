@@ -84,7 +84,9 @@ class FencedCopies:
 
         Copies that take longer continue.
         """
-        brokers, begun = self._mine(_lacking_brokers(state)), list[Task[Copied]]()
+        brokers, begun = _lacking_brokers(state), list[Task[Copied]]()
+        if self._only is not None:
+            brokers = [one for one in brokers if one in self._only]
         self._targets = {broker: self._target(state, broker) for broker in brokers}
         for broker, target in self._targets.items():
             if target.task is None and self._clock.monotonic_ms() >= target.due_ms:
@@ -109,13 +111,11 @@ class FencedCopies:
         lacking = [(name, broker) for name in commit.objects for broker in _lacking(state, name)]
         if not lacking:  # nobody can copy it, as all replicas are fenced; its partition has others now
             return all(self._silent.get(one, 0) >= ATTEMPTS for one in _only_holders(state, commit.objects))
-        mine = set(self._mine(broker for _, broker in lacking))
-        return bool(mine) and all(
+        return all(
             (target := self._targets.get(broker)) is not None
             and target.task is None
             and _has_failed(target, name, over_ms)
             for name, broker in lacking
-            if broker in mine
         )
 
     def wait(self, seconds: float) -> bool:
@@ -145,9 +145,6 @@ class FencedCopies:
         answering = self._answers.among(brokers, WAIT_S) if brokers else ()
         silent = [one for one in brokers if one not in answering and not self._answers.was_denied(one)]
         self._silent = {one: self._silent.get(one, 0) + 1 for one in silent}
-
-    def _mine(self, brokers: Iterable[int]) -> list[int]:
-        return [one for one in brokers if self._only is None or one in self._only]
 
     def _target(self, state: State, broker: int) -> _Target:
         epoch, known = epoch_of(state, broker) or 0, self._targets.get(broker)

@@ -17,8 +17,8 @@ from spark_log.node.daemon_tasks import Task
 HUNG_MAX = 8
 """With so many threads that hang, nothing is copied to or from a root until one of them ends."""
 
-Root: TypeAlias = tuple[str, int, int]
-"""Cluster id, broker and epoch: a root that has returned may be another mount, whatever hangs in the former one."""
+Root: TypeAlias = tuple[str, int, int, int]
+"""Cluster id, broker, epoch and mount: whatever hangs in a mount of before says nothing about the present one."""
 
 
 class HungThreads:
@@ -33,13 +33,17 @@ class HungThreads:
         self._lock = threading.Lock()
         self._tasks: dict[Root, list[Task[Any]]] = {}
 
-    def add(self, root: Root, task: Task[Any]) -> None:
-        """Note a task that waits for a root, and is left alone."""
+    def add(self, roots: Roots, broker: int, task: Task[Any]) -> None:
+        """Note a task that waits for the root of a broker, and is left alone."""
+        root = _root_of(roots, broker)
         with self._lock:
             self._tasks[root] = [*self._alive(root), task]
 
-    def are_many(self, root: Root) -> bool:
-        """Whether no further request may be made to a root now."""
+    def are_many(self, roots: Roots, broker: int) -> bool:
+        """Whether no further request may be made to the root of a broker now."""
+        if not self._tasks:  # the usual case; to find out the mount takes a while
+            return False
+        root = _root_of(roots, broker)
         with self._lock:
             return len(self._alive(root)) >= HUNG_MAX
 
@@ -53,7 +57,7 @@ class HungThreads:
 hung_threads = HungThreads()
 
 
-def root_of(roots: Roots, broker: int) -> Root:
+def _root_of(roots: Roots, broker: int) -> Root:
     """The present root of a broker."""
     known = roots.brokers.get(broker)
-    return roots.cluster_id, broker, 0 if known is None else known.epoch
+    return roots.cluster_id, broker, 0 if known is None else known.epoch, roots.mount(broker)

@@ -56,7 +56,7 @@ from spark_log.node.lost_commits import lose_in_own_root
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
 from spark_log.store.copy_object import copy_object
-from spark_log.store.probe import probe
+from spark_log.store.probe import PROBES, probe
 from spark_log.store.retry import with_retries
 from spark_log.text import counted
 
@@ -124,8 +124,8 @@ def check_place_of_mirror(log: Log, store: ObjectStore) -> Format | None:
     if here != there and (here.startswith(there) or there.startswith(here)):
         raise InvalidRequest(f"{here} and {there}: a mirror and its log must not lie within each other")
     form = format_of(store)
-    if form is None and (found := [*store.list(META), *store.list(DATA)]):
-        raise InvalidRequest(f"{store.url} has {found[0]}: a mirror begins in an empty folder")
+    if form is None and (found := file_of_log(store)):
+        raise InvalidRequest(f"{store.url} has {found}: a mirror begins in an empty folder")
     if form is not None:
         _check_is_mirror(form, store, journal)
     return form
@@ -323,8 +323,7 @@ class Mirror:
         _check_format(self._store, self._source)  # a checkpoint of the lost log must not get into a recovered one
         if self._journal is None and record is not None:  # otherwise the mirror would have a gap for a moment
             self._put_record(last, record)
-        steps = _write_checkpoints(View("", view.state, head=view.head), self._source.context)
-        run(steps, Stores.of(self._store), self._source.context.clock)
+        write_state(self._store, view.state, self._source.context, view.head)
         if record is not None:  # it may be missing after a repair
             self._put_record(last, record)
         logger.info("the mirror at %s begins again at version %d", self._store.url, view.state.version)
@@ -351,6 +350,11 @@ def format_of(store: ObjectStore) -> Format | None:
         return parse_format(store.get(FORMAT_KEY), store.url)
     except ObjectNotFound:
         return None
+
+
+def file_of_log(store: ObjectStore) -> str:
+    """A file of a log in a root without `meta/format`; "" if there is none.  Those of a killed probe do not count."""
+    return next((key for key in (*store.list(META), *store.list(DATA)) if not key.startswith(PROBES)), "")
 
 
 def _check_format(store: ObjectStore, source: Journal) -> None:
@@ -398,6 +402,14 @@ def _replayed(state: State, data: bytes, key: str, wanted: dict[str, int | None]
 def _is_on_active_broker(state: State, name: str) -> bool:
     known = copies_of(state, state.objects[name])
     return known is None or any(is_active(state, broker) for broker in known.brokers)
+
+
+def write_state(store: ObjectStore, state: State, context: Context, head: bytes = b"") -> None:
+    """Write a state as the newest checkpoints of a mirror.  All objects that readers need must be there.
+
+    head:  first line of the record of its version, if it is known.
+    """
+    run(_write_checkpoints(View("", state, head=head), context), Stores.of(store), context.clock)
 
 
 def _write_checkpoints(view: View, context: Context) -> Steps[None]:
@@ -486,9 +498,7 @@ def recover(
     looked for.  Raises CorruptObject if objects are missing.
     """
     mirror = Journal.open(store, create=False)
-    log = mirror.metadata_log
-    assert isinstance(log, StorageLog), "it was opened from a store"
-    lost = log.form.mirrors
+    lost = _log_of(mirror).form.mirrors
     if not lost:
         raise InvalidRequest(f"{store.url} is not a mirror, but a separate log")
     moved = moving_to(mirror.state.coordinator)
@@ -499,8 +509,20 @@ def recover(
             f"{url}, which {store.url} mirrors, can be opened: it has version {newest}, and the mirror has "
             f"{mirror.state.version}. Stop all that write to it and run `pylog mirror run` once more; then give --force"
         )
-    missing = _check_objects(mirror)
-    return Recovered(mirror.state.version if dry_run else _end_mirror(mirror, log, missing), mirror.state.time, lost)
+    if dry_run:
+        _check_objects(mirror)
+    return Recovered(mirror.state.version if dry_run else become_log(mirror), mirror.state.time, lost)
+
+
+def become_log(mirror: Journal) -> int:
+    """Make a mirror a separate log; the version that it had.  Raises CorruptObject if objects are missing."""
+    return _end_mirror(mirror, _log_of(mirror), _check_objects(mirror))
+
+
+def _log_of(mirror: Journal) -> StorageLog:
+    log = mirror.metadata_log
+    assert isinstance(log, StorageLog), "it was opened from a store"
+    return log
 
 
 def _version_of(url: str, storage_options: Mapping[str, Any] | None, cluster_id: str) -> int | None:

@@ -161,6 +161,10 @@ def _remove_if_gone(journal: Journal, broker: int, names: Collection[str]) -> No
 
 
 def _is_held(state: State, copy: Copy) -> bool:
+    """Whether a copy counts.  One of a fenced broker is judged when the broker returns: an older backup of its disk may
+    be mounted for a moment."""
+    if not is_active(state, copy.broker):
+        return False
     row = state.objects.get(copy.object)
     copies = state.copies.get(row.copies) if row is not None else None
     return copies is not None and copy.broker in copies.brokers and epoch_of(state, copy.broker) == copy.epoch

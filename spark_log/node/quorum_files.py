@@ -15,6 +15,7 @@ from spark_log.quorum.snapshot_format import read_state
 from spark_log.quorum.unit_format import decode_log
 from spark_log.quorum_node.directory import read_meta
 from spark_log.quorum_node.files import LocalFiles
+from spark_log.quorum_node.inspection import read_beside
 from spark_log.quorum_node.log_files import log_names, snapshot_name, snapshots_among
 
 
@@ -26,23 +27,25 @@ def content_of(path: str, version: int | None = None) -> Content:
     version:  stop at this version; None: read everything.
     Raises InvalidRequest for another path, or if the version is not there; CorruptObject.
     """
-    found = Content(State())
-    if Path(path).is_file():
-        found = _snapshot(path)
-    else:
-        read_meta(path)
-        files = LocalFiles(path)
-        names = files.names()
-        newest = snapshots_among(names)[-1]
-        if newest != EMPTY:
-            found = _snapshot(f"{path}/{snapshot_name(newest)}")
-        logs = decode_log((f"{path}/{name}", files.read(name)) for name in log_names(names, path))
-        for entry in logs.entries:
-            if entry.kind is Kind.DATA and entry.offset >= newest.offset and found.state.version != version:
-                state = replay(found.state, decode_batch(entry.data, f"entry {entry.offset} in {path}"))
-                found = found._replace(state=state, head=first_line(entry.data))
+    read = _snapshot if Path(path).is_file() else partial(_directory, version=version)
+    found = read_beside(path, lambda: read(path))
     if version not in (None, found.state.version):
         raise InvalidRequest(f"{path} has no version {version}: it has {found.state.version}")
+    return found
+
+
+def _directory(path: str, version: int | None) -> Content:
+    read_meta(path)
+    found, files = Content(State()), LocalFiles(path)
+    names = files.names()
+    newest = snapshots_among(names)[-1]
+    if newest != EMPTY:
+        found = _snapshot(f"{path}/{snapshot_name(newest)}")
+    logs = decode_log((f"{path}/{name}", files.read(name)) for name in log_names(names, path))
+    for entry in logs.entries:
+        if entry.kind is Kind.DATA and entry.offset >= newest.offset and found.state.version != version:
+            state = replay(found.state, decode_batch(entry.data, f"entry {entry.offset} in {path}"))
+            found = found._replace(state=state, head=first_line(entry.data))
     return found
 
 

@@ -17,7 +17,7 @@ from spark_log.errors import SparkLogError
 from spark_log.journal.object_names import upload_epoch
 from spark_log.metadata.column_blocks import rows_with_copies
 from spark_log.metadata.kept_copies import next_dropped, other_holders
-from spark_log.metadata.pending import is_gone, is_lost, lacking_objects
+from spark_log.metadata.pending import is_given_up, is_gone, is_lost, lacking_objects
 from spark_log.metadata.replica_commands import AddPendingCopies, DropCopies, JoinIsr
 from spark_log.metadata.replica_state import Member
 from spark_log.metadata.replicas import (
@@ -29,7 +29,7 @@ from spark_log.metadata.replicas import (
     lacked,
     lacked_objects,
 )
-from spark_log.metadata.state import State
+from spark_log.metadata.state import PendingCommit, State
 from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
 from spark_log.node.copy_throttle import Pace, pace_of
 from spark_log.node.fenced_copies import FencedCopies
@@ -203,15 +203,18 @@ class Replicator:
             self._journal.propose(AddPendingCopies(copies=(), late=named))
 
     def _lose(self, state: State) -> None:
-        """Give up pending commits whose last copies are gone, or have been on fenced brokers for long and cannot be
-        read there."""
+        """Give up pending commits whose last copies were on a disk that somebody has replaced, are missing for long, or
+        have been on fenced brokers for long and cannot be read there.
+
+        A process for some brokers may see no other roots, so it does not judge these.
+        """
         now_ms, after_ms = self._clock.monotonic_ms(), cluster_config(state.configs, "replica.lost.after.ms")
         lost = {one.objects: one for one in state.pending if is_lost(state, one)}
         self._lost_ms = {objects: self._lost_ms.get(objects, now_ms) for objects in lost}
         for objects, commit in lost.items():
             over_ms = self._lost_ms[objects] + after_ms
-            is_over = now_ms >= over_ms and self._fenced.have_failed(state, commit, over_ms)
-            if is_over or is_gone(state, commit):
+            is_over = now_ms >= over_ms and (is_gone(state, commit) or self._are_away(state, commit, over_ms))
+            if is_over or is_given_up(state, commit):
                 try:
                     given_up = lose(self._journal, state, commit)
                 except SparkLogError as error:
@@ -219,6 +222,9 @@ class Replicator:
                 else:
                     if given_up:
                         logger.error("%s: %s", self._journal.metadata.url, lost_text(state, commit))
+
+    def _are_away(self, state: State, commit: PendingCommit, over_ms: float) -> bool:
+        return self._only is None and self._fenced.have_failed(state, commit, over_ms)
 
     # ---------------------------------------------------------------------------------------------------------- joining
 

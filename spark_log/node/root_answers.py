@@ -23,8 +23,8 @@ class RootAnswers:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._lock = threading.Lock()
-        self._asked: dict[tuple[int, int], Task[None]] = {}
-        """By broker and its epoch: a root that was replaced may hang for ever."""
+        self._asked: dict[tuple[int, int, int], Task[None]] = {}
+        """By broker, its epoch and mount: a root that was replaced or detached may hang for ever."""
         self._denied: dict[int, int] = {}
         """Broker and epoch of the roots whose last answer was that this process has no access."""
 
@@ -48,7 +48,7 @@ class RootAnswers:
 
     def _ask(self, broker: int, name: str | None) -> Task[None]:
         journal = self._journal
-        key = broker, epoch_of(journal.newest, broker) or 0
+        key = broker, epoch_of(journal.newest, broker) or 0, journal.roots.mount(broker)
 
         def ask() -> None:
             try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_log.errors import CorruptObject, InvalidRequest
 from spark_log.quorum.messages import Entry, Kind
@@ -17,6 +17,9 @@ from spark_log.quorum_node.directory import LOCK, read_meta
 from spark_log.quorum_node.files import LocalFiles
 from spark_log.quorum_node.log_files import log_names, snapshot_name, snapshots_among
 from spark_log.quorum_node.state_file import QUORUM_STATE, decode_state
+
+TRIES = 10
+Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
@@ -30,6 +33,19 @@ class FileDump:
     """Bytes at the end of a log that are not a whole unit: of a write that is under way, or was not finished."""
     problem: str = ""
     """Damage that a crash cannot have caused; the rows are those before it."""
+
+
+def read_beside(path: str, read: Callable[[], Result]) -> Result:
+    """The result of reading a directory whose node may delete files meanwhile: then it is read again.
+
+    Raises InvalidRequest if that happens each time.
+    """
+    for _ in range(TRIES):
+        try:
+            return read()
+        except FileNotFoundError as error:
+            missing = error
+    raise InvalidRequest(f"the files of {path} were deleted while they were read: run the command again") from missing
 
 
 def files_of(path: str) -> list[str]:
@@ -112,6 +128,10 @@ def _dump_snapshot(found: FileDump) -> None:
 
 def storage_info(path: str) -> dict[str, Any]:
     """The identity and the content of a directory.  Raises InvalidRequest if it is not formatted, CorruptObject."""
+    return read_beside(path, lambda: _storage_info(path))
+
+
+def _storage_info(path: str) -> dict[str, Any]:
     meta, files = read_meta(path), LocalFiles(path)
     names = files.names()
     state = decode_state(files.read(QUORUM_STATE), f"{path}/{QUORUM_STATE}")
@@ -160,3 +180,5 @@ def damage_of(paths: Sequence[str]) -> Iterator[str]:
         decode_log((path, Path(path).read_bytes()) for path in logs)
     except CorruptObject as error:
         yield str(error)
+    except FileNotFoundError as error:
+        raise InvalidRequest(f"{error.filename} was deleted meanwhile: run the command again") from error

@@ -7,7 +7,8 @@ than all other numbers, and 0.0 is equal to -0.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from math import isinf
@@ -52,6 +53,7 @@ class Leaf(NamedTuple):
     sign: str
     """As of a `ColumnTest`; or `never`."""
     values: tuple[Any, ...]
+    """Those of a list ascend, without duplicates: it may have thousands, and is looked up for each slice."""
     type: pa.DataType
 
 
@@ -138,7 +140,8 @@ class _Binding:
         except ValueError as error:
             column = f"column {shown_name(name)!r} is {sql_type(kind)}"
             raise InvalidRequest(placed(self._rest.what, f"{column}: {error}", test.at)) from None
-        return Leaf(stored_name(name), sign, values, kind)
+        ascending = tuple(sorted(set(values), key=order)) if sign in ("in", "not in") else values
+        return Leaf(stored_name(name), sign, ascending, kind)
 
     def _column(self, test: ColumnTest) -> tuple[str, pa.DataType]:
         if self._columns is None:
@@ -265,16 +268,23 @@ def _may_have(leaf: Leaf, bounds: Bounds) -> bool:
     if leaf.sign == "not null":
         return True
     low, high = _ordered(bounds.low, leaf.type), None if bounds.high is None else _ordered(bounds.high, leaf.type)
-    values = [order(value) for value in leaf.values]
     match leaf.sign:
         case "=" | "in":
-            return any(low <= value and (high is None or value <= high) for value in values)
+            return _has_between(leaf.values, low, high)
         case "<>" | "not in":
-            return low != high or low not in values
+            return low != high or not _has_between(leaf.values, low, low)
+    value = order(leaf.values[0])
+    match leaf.sign:
         case "<" | "<=":
-            return bool(low < values[0] if leaf.sign == "<" else low <= values[0])
+            return bool(low < value if leaf.sign == "<" else low <= value)
         case _:
-            return high is None or bool(high > values[0] if leaf.sign == ">" else high >= values[0])
+            return high is None or bool(high > value if leaf.sign == ">" else high >= value)
+
+
+def _has_between(ascending: Sequence[Any], low: Any, high: Any) -> bool:
+    """Whether one of the values is from `low` to `high`, which may be None for no end."""
+    at = bisect_left(ascending, low, key=order)
+    return at < len(ascending) and (high is None or bool(order(ascending[at]) <= high))
 
 
 def _ordered(value: Any, kind: pa.DataType) -> Any:
@@ -330,7 +340,7 @@ def _of_column(leaf: Leaf, array: pa.Array) -> Mask:
     if pa.types.is_floating(leaf.type):
         return _of_floats(leaf, array.cast(pa.float64()))
     if leaf.sign in ("in", "not in"):
-        values = [value for value in leaf.values if _side(value, array.type) == 0]
+        values = _within(leaf.values, array.type)
         found = _as_mask(pc.is_in(array, value_set=pa.array(values, array.type)))
         return found if leaf.sign == "in" else ~found & _as_mask(array.is_valid())
     if side := _side(leaf.values[0], array.type):
@@ -341,7 +351,8 @@ def _of_column(leaf: Leaf, array: pa.Array) -> Mask:
 
 def _of_floats(leaf: Leaf, array: pa.Array) -> Mask:
     if leaf.sign in ("in", "not in"):
-        found = np.logical_or.reduce([_as_mask(pc.equal(array, value)) for value in leaf.values])
+        values = [*leaf.values, *([-0.0, 0.0] if 0.0 in leaf.values else ())]  # for Arrow, a set has one of them
+        found = _as_mask(pc.is_in(array, value_set=pa.array(values, pa.float64())))
         return found if leaf.sign == "in" else ~found & _as_mask(array.is_valid())
     found = _as_mask(_COMPARE[leaf.sign](array, leaf.values[0]))
     return found | _as_mask(pc.is_nan(array)) if leaf.sign in (">", ">=") else found
@@ -353,12 +364,23 @@ def _as_mask(array: pa.Array) -> Mask:
     return found
 
 
+def _within(values: Sequence[Any], kind: pa.DataType) -> list[Any]:
+    """The values that a type can have."""
+    ends = _ends(kind)
+    return list(values) if ends is None else [value for value in values if ends[0] < value < ends[1]]
+
+
 def _side(value: Any, kind: pa.DataType) -> int:
     """-1 or 1 for a value below or above all of a type, otherwise 0."""
+    ends = _ends(kind)
+    return 0 if ends is None else int(value >= ends[1]) - int(value <= ends[0])
+
+
+def _ends(kind: pa.DataType) -> tuple[Any, Any] | None:
+    """All values of a type of numbers are between these two."""
     if pa.types.is_integer(kind):
-        limit: Any = 2 ** (kind.bit_width - 1)
-        return -1 if value < -limit else int(value >= limit)
+        return -(2 ** (kind.bit_width - 1)) - 1, 2 ** (kind.bit_width - 1)
     if pa.types.is_decimal(kind):
         limit = Decimal(10) ** (kind.precision - kind.scale)
-        return -1 if value <= -limit else int(value >= limit)
-    return 0
+        return -limit, limit
+    return None

@@ -60,6 +60,11 @@ class Guard(NamedTuple):
     """Raises StorageError unless the file has the right content; None: it is not there."""
 
 
+FolderId = tuple[int, int]
+"""Device and inode."""
+SYNCED_FOLDERS_MAX = 4096
+
+
 class _Base(NamedTuple):
     """Where paths of writes begin."""
 
@@ -80,6 +85,10 @@ class LocalStore:
     syncs: ClassVar[ReusedThreads] = ReusedThreads("pylog-sync")
     """Sync the names of new directories.  Not a pool of `concurrent.futures`: Python waits for its threads at exit, and
     the disk may hang.
+    """
+    synced: ClassVar[dict[str, FolderId]] = {}
+    """Folders whose names, and those of their parents, this process has made durable.  A folder that another thread or
+    process made may not be durable yet, or never become so: its maker may have been killed before its sync.
     """
 
     def __init__(self, root: str, durability: str = "disk", guard: Guard | None = None) -> None:
@@ -224,9 +233,12 @@ class LocalStore:
         temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}"
         with self._storage_errors(key):
             fd, parents = _create(base, temporary, folder)
-            are_synced = _sync_meanwhile(self.syncs, base, parents if self._sync else ())
+            are_synced: Callable[[], object] = _nothing
             try:
-                self._fill(fd, chunks)
+                with _closing(fd):
+                    if self._sync:
+                        are_synced = self._sync_names(base, folder, parents)
+                    self._fill(fd, chunks)
                 placed = place(base, temporary, target)
             except BaseException:
                 _unlink(base, temporary)
@@ -241,14 +253,41 @@ class LocalStore:
                     are_synced()
         return placed
 
+    def _sync_names(self, base: _Base, folder: str, made_in: Sequence[str]) -> Callable[[], object]:
+        """Make the name of a folder durable, and those of its parents; the result waits for it."""
+        new = self._not_synced(base, folder)
+        parents = dict.fromkeys((*made_in, *_parents_to_sync(base, new)))
+        wait = _sync_meanwhile(self.syncs, base, tuple(parents))
+        if not new:
+            return wait
+
+        def wait_and_remember() -> None:
+            wait()
+            if len(self.synced) + len(new) > SYNCED_FOLDERS_MAX:
+                self.synced.clear()
+            self.synced.update((self._known_as(base, path), found) for path, found in new.items())
+
+        return wait_and_remember
+
+    def _not_synced(self, base: _Base, folder: str) -> dict[str, FolderId]:
+        """A folder and its parents up to the root, if this process does not know that their names are durable."""
+        new = dict[str, FolderId]()
+        with suppress(FileNotFoundError):  # its objects are deleted on purpose
+            for path in _up_to_root(base, folder):
+                found = _identify(base, path)
+                if self.synced.get(self._known_as(base, path)) == found:
+                    break
+                new[path] = found
+        return new
+
+    def _known_as(self, base: _Base, folder: str) -> str:
+        return self.root + folder.removeprefix(base.root)
+
     def _fill(self, fd: int, chunks: Iterable[Bytes]) -> None:
-        try:
-            for chunk in chunks:
-                _write_all(fd, memoryview(chunk))
-            if self._sync:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
+        for chunk in chunks:
+            _write_all(fd, memoryview(chunk))
+        if self._sync:
+            os.fsync(fd)
 
     @contextmanager
     def _storage_errors(self, key: str, *, placed: bool = False) -> Iterator[None]:
@@ -302,6 +341,29 @@ def _make_folder(base: _Base, folder: str) -> None:
         # Checked once: if another process removes it again, the caller retries.
         if not stat.S_ISDIR(os.stat(folder, dir_fd=base.handle).st_mode):
             raise
+
+
+def _up_to_root(base: _Base, folder: str) -> Iterator[str]:
+    yield folder
+    while folder.strip("/") != base.root.strip("/"):
+        folder = os.path.dirname(folder)
+        yield folder
+
+
+def _identify(base: _Base, folder: str) -> FolderId:
+    found = os.stat(folder, dir_fd=base.handle)
+    return found.st_dev, found.st_ino
+
+
+def _parents_to_sync(base: _Base, folders: dict[str, FolderId]) -> Iterator[str]:
+    """Not the one of a root that is a mount point, nor one that only an administrator may read: others made that."""
+    for folder, (device, _) in folders.items():
+        parent = os.path.dirname(folder)
+        if folder == base.root:
+            is_mounted = _identify(base, parent or ".")[0] != device
+            if is_mounted or not os.access(parent or ".", os.R_OK, dir_fd=base.handle):
+                continue
+        yield parent
 
 
 def _prune(base: _Base, folder: str) -> None:
@@ -368,7 +430,7 @@ def _sync_meanwhile(syncs: ReusedThreads, base: _Base, folders: Sequence[str]) -
     Most file systems then write their journal once for both: a put into a new directory takes two thirds of the time.
     """
     if not folders:
-        return lambda: None
+        return _nothing
     running, errors = threading.Lock(), list[BaseException]()
     running.acquire()
 
@@ -389,6 +451,18 @@ def _sync_meanwhile(syncs: ReusedThreads, base: _Base, folders: Sequence[str]) -
     except RuntimeError:  # too many threads
         return partial(_sync_folders, base, folders)
     return wait
+
+
+def _nothing() -> None:
+    pass
+
+
+@contextmanager
+def _closing(fd: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(fd)
 
 
 def _unfinished(folder: str) -> Iterator[str]:

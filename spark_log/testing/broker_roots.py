@@ -72,6 +72,8 @@ class ControlledRoots(Roots):
     """
 
     folder: Path
+    mounts: dict[int, int]
+    """By broker, how often this process has mounted its root again."""
 
     @classmethod
     def of(cls, log: Log, folder: Path) -> ControlledRoots:
@@ -85,7 +87,7 @@ class ControlledRoots(Roots):
         clock = journal.context.clock
         options = journal.roots.options
         roots = cls(journal.roots.own, journal.cluster_id, lambda: journal.newest.brokers, held_by, options, clock)
-        roots.folder = folder
+        roots.folder, roots.mounts = folder, {}
         journal.stores = journal.stores._replace(objects=roots)
         return roots
 
@@ -99,8 +101,20 @@ class ControlledRoots(Roots):
         if broker <= OWN_BROKER:
             return store
         inner = getattr(store, "inner", store)
-        return with_retries(ControlledStore(inner, self.folder / str(broker)), self.clock)
+        return with_retries(ControlledStore(inner, self._orders(broker)), self.clock)
+
+    def mount(self, broker: int) -> int:
+        return self.mounts.get(broker, 0)
+
+    def mount_again(self, broker: int) -> None:
+        """The root of a broker is mounted again, without an order.  Requests to the former mount still obey those that
+        it has."""
+        self.mounts[broker] = self.mount(broker) + 1
+
+    def _orders(self, broker: int) -> Path:
+        mount = self.mount(broker)
+        return self.folder / (f"{broker}-{mount}" if mount else f"{broker}")
 
     def order(self, broker: int, text: str) -> None:
         """The behaviour of the root of a broker from now on; empty: as always."""
-        (self.folder / str(broker)).write_text(text)
+        self._orders(broker).write_text(text)

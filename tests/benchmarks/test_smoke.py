@@ -41,6 +41,7 @@ TINY = {
     "spark_tune": f"--rows 5000 {ONCE}",
     "spark_typed": f"--rows 5000 {ONCE}",
     "spark_write": f"--rows 5000 {ONCE}",
+    "standby_reads": f"--rows 2 --seconds 1 {ONCE}",
     "topic_client": "--rows 1000 --rounds 2",
     "typed": f"--rows 3000 {ONCE}",
     "trigger": f"--records 2 --first 1 {ONCE}",

@@ -1,4 +1,4 @@
-"""The folder of a log is deleted under load: its mirror has whole commits, up to the last copy."""
+"""The root of a log, which is broker 0, is lost under load: its mirror has whole commits, up to the last copy."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from spark_log.node.maintain import maintain_once
 from spark_log.node.mirror import Mirror, recover
 from spark_log.node.verify import verify
 from spark_log.store.local import LocalStore
+from spark_log.testing.broker_roots import register_broker
 from tests.cli.commands import Pylog
 from tests.processes import eventually
 
@@ -30,10 +31,15 @@ for number in range(1_000_000):
 
 
 def test_a_log_that_is_deleted_under_load_is_recovered_from_its_mirror(tmp_path: Path) -> None:
-    """The process that copies is killed and started again meanwhile; another one copies beside it."""
+    """The process that copies is killed and started again meanwhile; another one copies beside it.
+
+    One topic has a copy in the log's root, and the other one copies on two brokers.
+    """
     log = spark_log.connect(str(tmp_path / "log"), durability="os")
-    for topic in ("t", "u"):
-        log.create_topic(spark_log.NewTopic(topic, 2))
+    for broker in (1, 2):
+        register_broker(log, broker, str(tmp_path / f"disk{broker}"))
+    log.create_topic(spark_log.NewTopic("t", 2))
+    log.create_topic(spark_log.NewTopic("u", 2, replica_assignment={0: (1, 2), 1: (2, 1)}))
     log.admin.incremental_alter_configs({None: {"metadata.checkpoint.interval": "20"}})
     pylog, mirror = Pylog(tmp_path / "log"), str(tmp_path / "mirror")
     pylog.ok("mirror", "set", mirror)

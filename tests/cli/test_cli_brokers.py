@@ -39,6 +39,9 @@ def test_a_topic_has_replicas(pylog: Pylog) -> None:
     pylog.ok("produce", "orders", stdin="a\nb\n")
     has = {row["broker"]: row["objects"] for row in pylog.json("broker", "list")}
     assert has == {0: 1, 1: 1, 2: 1}
+    described = pylog.json("broker", "describe", "1")["partitions"]
+    assert [(row["topic"], row["partition"]) for row in described] == [("orders", number) for number in range(3)]
+    assert 0 < sum(row["bytes"] for row in described) <= next(iter(pylog.json("broker", "list")))["bytes"]
     assert pylog.ok("consume", "orders").split() == ["a", "b"]
 
 

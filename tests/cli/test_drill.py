@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+from tests.packaging.commands import environment
 from tests.unit.test_pages import ROOT
 
 
@@ -16,17 +15,11 @@ def test_the_drill_of_the_page_ends_with_every_record(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition("## Drill")[2]
     block = re.search(r"```bash\n(.*?)```", page, re.DOTALL)
     assert block is not None
-    shim = tmp_path / "bin" / "pylog"
-    shim.parent.mkdir()
-    shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m spark_log.cli "$@"\n')
-    shim.chmod(0o755)
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYLOG")}
-    env["PATH"] = f"{shim.parent}{os.pathsep}{env['PATH']}"
     script = block[1].replace("/tmp/drill", str(tmp_path / "drill"))
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=ROOT,
-        env=env,
+        env=environment(tmp_path),
         capture_output=True,
         text=True,
         timeout=500,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from spark_log.client.administering.brokers import return_broker
 from spark_log.client.administering.erasure import await_pending
 from spark_log.client.producing.pending_copies import (
     WaitingCopy,
@@ -31,7 +33,9 @@ from spark_log.errors import (
 )
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.pending import lacking_objects
-from spark_log.metadata.replica_commands import FenceBroker
+from spark_log.metadata.records import Copy
+from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
+from spark_log.metadata.replicas import epoch_of
 from spark_log.model import LATEST, TopicPartition
 from spark_log.node import fenced_copies
 from spark_log.node.broker_duties import replicate_once
@@ -246,6 +250,41 @@ def test_records_on_a_fenced_root_that_is_away_are_given_up_after_a_time(log: sp
     assert log.read("u").num_rows == 0
 
 
+def test_an_old_backup_of_a_fenced_root_is_not_the_last_word(log: spark_log.Log, tmp_path: Path) -> None:
+    """It is mounted for a moment.  The disk that comes back in its place has the records."""
+    shutil.copytree(tmp_path / "broker1", tmp_path / "backup")
+    commit_on_leader(log, "u", ROWS)
+    log.journal.propose(FenceBroker(broker=1, reason="its root is not usable"))
+    (tmp_path / "broker1").rename(tmp_path / "disk")
+    (tmp_path / "backup").rename(tmp_path / "broker1")
+    replicator = Replicator(log)
+    replicator.round()
+    assert ends(log, "u") == (0, 9)
+    return_broker(log.journal, 1)
+    replicator.round()
+    assert ends(log, "u") == (0, 9), "the copy is missing now"
+    log.journal.propose(FenceBroker(broker=1, reason="its root is not usable"))
+    shutil.rmtree(tmp_path / "broker1")
+    (tmp_path / "disk").rename(tmp_path / "broker1")
+    return_broker(log.journal, 1)
+    while ends(log, "u") != (9, 9):
+        replicator.round()
+    assert log.read("u").num_rows == 9
+
+
+def test_records_whose_file_is_missing_are_given_up_after_a_time(log: spark_log.Log, tmp_path: Path) -> None:
+    """So that readers do not wait for ever."""
+    commit_on_leader(log, "u", ROWS)
+    (name,) = log.journal.refresh().pending[0].objects
+    log.journal.propose(RemoveCopies(copies=(Copy(name, 1, epoch_of(log.journal.state, 1) or 0),)))
+    log.journal.roots[1].delete([name])
+    log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
+    replicator = Replicator(log)
+    while ends(log, "u") != (9, 9):
+        replicator.round()
+    assert log.read("u").num_rows == 0
+
+
 def test_a_root_that_answers_after_failed_attempts_is_copied_from(log: spark_log.Log, tmp_path: Path) -> None:
     """One attempt, or two, say little about a root, even if the time is over."""
     log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
@@ -338,7 +377,7 @@ def test_a_process_without_access_gives_nothing_up(log: spark_log.Log, roots: Co
 
 
 def test_a_process_for_one_broker_copies_from_fenced_ones_to_it_only(log: spark_log.Log, tmp_path: Path) -> None:
-    """It also gives up what it alone was to copy."""
+    """It gives nothing up for a root that it does not see: another process may copy from there."""
     register_broker(log, 3, str(tmp_path / "broker3"))
     log.admin.create_topics([spark_log.NewTopic("v", replica_assignment={0: (1, 2, 3)})])
     commit_on_leader(log, "v", ROWS)
@@ -349,12 +388,12 @@ def test_a_process_for_one_broker_copies_from_fenced_ones_to_it_only(log: spark_
     log.journal.propose(FenceBroker(broker=2, reason="by hand"))
     (tmp_path / "broker2").rename(tmp_path / "away2")
     log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
-    replicator = Replicator(log, brokers=[0])
-    for _ in range(3):
+    replicator = Replicator(log, brokers=[3])
+    for _ in range(ATTEMPTS + 1):
         replicator.round()
         time.sleep(0.002)
     assert ends(log, "v") == (0, 9)
-    replicator = Replicator(log, brokers=[3])
+    replicator = Replicator(log)
     while ends(log, "v") != (9, 9):
         replicator.round()
 

@@ -29,7 +29,7 @@ from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile, WrongRoot, re
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_owner import OWNER_KEY
 from spark_log.metadata.records import Copy
-from spark_log.metadata.replica_commands import AddCopies, RegisterBroker
+from spark_log.metadata.replica_commands import AddCopies, RegisterBroker, RemoveCopies
 from spark_log.node.verify import verify
 from spark_log.testing.broker_roots import ControlledRoots
 from tests.client.replicated import commit_copies, with_copies
@@ -387,6 +387,26 @@ def test_a_broker_with_replicas_is_not_removed(log: Log, tmp_path: Path) -> None
     with pytest.raises(InvalidRequest, match="has replicas of 1 topic"):
         remove_broker(journal, 1)
     journal.roots.check(1, again=True)
+
+
+def test_log_dirs_have_bytes_by_topic(log: Log, tmp_path: Path) -> None:
+    """Those of the files on the roots, and those that are lacking."""
+    for broker in (1, 2):
+        add_broker(log.journal, broker, str(tmp_path / f"disk{broker}"))
+    log.admin.create_topics([spark_log.NewTopic("own"), spark_log.NewTopic("both", replica_assignment={0: (1, 2)})])
+    for topic, rows in (("own", 1), ("both", 100)):
+        log.append(topic, [{"value": b"v"} for _ in range(rows)])
+    own, first, second = log.admin.describe_log_dirs().values()
+    assert first == second._replace(root=first.root) and first.root.endswith("/disk1")
+    both = spark_log.TopicPartition("both", 0)
+    assert list(own.partitions) == [spark_log.TopicPartition("own", 0)] and list(first.partitions) == [both]
+    files = [one.stat().st_size for one in (tmp_path / "disk1").rglob("*.seg")]
+    assert (sum(files), 0) == (first.bytes, first.lacking_bytes) and 0 < first.partitions[both] <= first.bytes
+    ((name, _),) = held_objects(log.journal.refresh(), 2)
+    lacks = Copy(name, 2, log.journal.state.brokers[2].epoch)
+    log.journal.propose(RemoveCopies(copies=(lacks,)))
+    second = log.admin.describe_log_dirs()[2]
+    assert (second.bytes, second.lacking_bytes) == (0, first.bytes)
 
 
 def test_unknown_brokers(log: Log) -> None:

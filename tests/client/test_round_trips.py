@@ -4,6 +4,7 @@ figures.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
 
@@ -57,9 +58,15 @@ def fill(log: spark_log.Log, commits: int) -> None:
         log.append("t", [{"value": b"%d" % number}])
 
 
+def random_values(count: int) -> pa.Array:
+    """32 bytes each, which do not compress."""
+    data = pa.py_buffer(os.urandom(32 * count))
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(32), count, [None, data]).cast(pa.binary())
+
+
 def large(log: spark_log.Log) -> pa.Table:
     """Values that do not compress, in a run that is not read in one go."""
-    rows = pa.table({"value": [uuid.uuid4().bytes * 2 for _ in range(LARGE_ROWS)]})
+    rows = pa.table({"value": random_values(LARGE_ROWS)})
     assert rows.nbytes > WHOLE_BYTES_MAX
     log.append("t", rows)
     return rows
@@ -171,18 +178,27 @@ def test_a_cold_read_of_a_part_of_a_large_object_takes_three(store: SlowStore) -
     assert found == 3 and counts(requests) == {"get": 4, "list": 1}
 
 
-def test_large_slices_of_one_object_share_its_index(store: SlowStore) -> None:
-    """A task wrote 16 partitions: the index is fetched once, in the background, and each slice in one range of up to 8
-    MiB.
-    """
-    log = log_on(store)
+def slices_of_one_object(log: spark_log.Log) -> None:
+    """16 partitions, as a task writes them."""
     log.create_topic(spark_log.NewTopic("t", 16))
     numbers = pa.array([number % 16 for number in range(16 * LARGE_ROWS)], pa.int32())
-    values = [uuid.uuid4().bytes * 2 for _ in range(16 * LARGE_ROWS)]
-    log.append("t", pa.table({"value": values, "partition": numbers}))
+    log.append("t", pa.table({"value": random_values(len(numbers)), "partition": numbers}))
     assert all(read.slice.length > WHOLE_BYTES_MAX for read in log.plan("t"))
-    with store.watched() as requests:
-        assert log.read("t", columns=["offset"]).num_rows == 16 * LARGE_ROWS
+
+
+def test_larger_slices_are_fetched_four_at_a_time(store: SlowStore) -> None:
+    """A range each, without the index of their object, since all of each one is read."""
+    log = log_on(store)
+    slices_of_one_object(log)
+    found, requests = trips(store, lambda: log.read("t", columns=["offset"]), latency_ms=100)
+    assert found <= 1 + 16 / 4 + 1 and counts(requests)["get"] == 2 + 16
+
+
+def test_parts_of_larger_slices_of_one_object_share_its_index(store: SlowStore) -> None:
+    """It is fetched once, in the background."""
+    log = log_on(store)
+    slices_of_one_object(log)
+    _, requests = trips(store, lambda: log.read("t", start=LARGE_ROWS - 10, columns=["offset"]))
     assert counts(requests)["get"] == 2 + 1 + 16
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import uuid
 
+import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.client.reading.fetch import BLOCK_BYTES_MAX, GAP_BYTES_MAX
+from spark_log.client.reading.fetch import BLOCK_BYTES_MAX, GAP_BYTES_MAX, GROUP_BYTES_MAX, WHOLE_BYTES_MAX
 from spark_log.errors import CorruptObject
 from spark_log.journal.journal import Journal
 from spark_log.journal.sealing import seal
@@ -145,3 +146,21 @@ def test_a_damaged_slice_index_does_not_hide_the_other_partitions(store: SlowSto
         assert {tp.partition for tp in found} == set(range(PARTITIONS)) - {7}
         with pytest.raises(CorruptObject):
             consumer.poll(10_000)
+
+
+def test_a_damaged_batch_of_a_slice_that_was_fetched_whole_leaves_the_others(
+    store: SlowStore, log: spark_log.Log
+) -> None:
+    """The records before it are read, and the error names those that cannot be."""
+    for _ in range(2):
+        log.append("t", pa.table({"value": [os.urandom(100) for _ in range(30_000)], "partition": [0] * 30_000}))
+    read, _ = log.plan("t")
+    assert WHOLE_BYTES_MAX < read.slice.length <= GROUP_BYTES_MAX["remote"] and read.slice.batches == 3
+    data = bytearray(store.get(read.slice.object))
+    data[read.slice.position + read.slice.length // 2] ^= 1
+    store.put(read.slice.object, [bytes(data)])
+    parts = log.scan("t", columns=["offset"])
+    assert next(parts).num_rows == 10_000
+    with pytest.raises(CorruptObject) as raised:
+        list(parts)
+    assert (raised.value.start, raised.value.end) == (10_000, 20_000)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +23,8 @@ from tests.unit.quorum_node.test_node_tools import LEADS
 from tests.unit.test_pages import ROOT, anchors
 
 CONF = ROOT / "conf"
-RULES = [
-    rule
-    for group in yaml.safe_load((CONF / "prometheus-alerts.yml").read_text(encoding="utf-8"))["groups"]
-    for rule in group["rules"]
-]
+ALERTS = CONF / "prometheus-alerts.yml"
+RULES = [rule for group in yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]]
 DASHBOARD = json.loads((CONF / "grafana-dashboard.json").read_text(encoding="utf-8"))
 OF_HISTOGRAMS = re.compile(r"_(?:bucket|sum|count)$")
 SELECTORS = {"instance", "job", "le"}
@@ -92,11 +92,31 @@ def test_labels_are_those_of_the_metrics() -> None:
         assert {*groups, *shown, *re.findall(r"[{,](\w+)=", expression)} <= allowed, expression
 
 
-def test_brackets_of_expressions_are_closed() -> None:
-    for expression in expressions():
-        open_ = [character for character in expression if character in "([{"]
-        closed = [character for character in expression if character in ")]}"]
-        assert len(open_) == len(closed), expression
+def promtool(folder: Path, *arguments: str) -> None:
+    """Run Prometheus's own tool, which must succeed."""
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("Debian's package prometheus is not installed")
+    done = subprocess.run([tool, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_reads_the_alerts_and_the_dashboard(tmp_path: Path) -> None:
+    """Each panel's expression as a rule, with values for Grafana's variables."""
+    texts = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+    rules = [
+        {"record": f"panel:{number}", "expr": text.replace("$__rate_interval", "1m").replace("$job", "orders")}
+        for number, text in enumerate(texts)
+    ]
+    (tmp_path / "dashboard.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    promtool(tmp_path, "check", "rules", str(ALERTS), "dashboard.yml")
+
+
+def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
+    """By Prometheus's own evaluation of series, those of healthy logs among them."""
+    shutil.copy(ALERTS, tmp_path)
+    shutil.copy(Path(__file__).with_name("alerts_test.yml"), tmp_path)
+    promtool(tmp_path, "test", "rules", "alerts_test.yml")
 
 
 def test_every_alert_says_what_prometheus_needs() -> None:

@@ -14,6 +14,7 @@ from spark_log.client.administering.brokers import fence_broker
 from spark_log.node import broker_prober
 from spark_log.node.broker_prober import Prober, ProbeReport
 from spark_log.node.replicator import Replicator
+from spark_log.testing.broker_roots import ControlledRoots
 from spark_log.testing.stores import ControlledStore
 from tests.node.replicated_logs import brokers_of, folder_of, group_of, move_away, move_back, put, replicated_log
 
@@ -133,6 +134,17 @@ def test_a_root_that_fails_is_fenced_after_the_session_timeout(
     assert (state.brokers[1].fenced, state.brokers[2].fenced) == (False, True)
     orders.unlink()
     assert rounds_until(prober, lambda report: report.returned).returned == (2,)
+
+
+def test_a_root_that_hangs_is_mounted_again(log: Log, tmp_path: Path) -> None:
+    """The check that hangs with the former mount, for ever, does not keep the broker out."""
+    roots, prober = ControlledRoots.of(log, tmp_path), Prober(log)
+    roots.order(2, "hang")
+    rounds_until(prober, lambda report: report.fenced)
+    roots.mount_again(2)
+    assert rounds_until(prober, lambda report: report.returned).returned == (2,)
+    roots.mounts.clear()
+    roots.order(2, "")
 
 
 def test_a_root_that_fails_for_a_moment_is_not_fenced(tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ def test_a_root_that_is_slow_for_days_is_named_ever_less_often(
 def test_a_root_that_hangs_with_each_object_keeps_few_threads(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long it does: each round would leave some more.  Its objects are copied when it answers again."""
+    """However long it does: each round would leave some more.  Its objects are copied when it is mounted again."""
     monkeypatch.setattr(copy_to_broker, "STALLED_S", 0.05)
     names = [put(log, [1]) for _ in range(4)]
     roots = ControlledRoots.of(log, tmp_path / "orders")
@@ -295,6 +295,7 @@ def test_a_root_that_hangs_with_each_object_keeps_few_threads(
     left = [one for one in threading.enumerate() if one.name == "pylog-copy"]
     assert Replicator(log).round().problems and Replicator(log).round().problems
     assert len([one for one in threading.enumerate() if one.name == "pylog-copy"]) <= len(left)
-    roots.order(1, "")
+    roots.mount_again(1)  # the threads hang with the former mount
     while brokers_of(log.journal.refresh(), names[0]) != (0, 1, 2):
         Replicator(log).round()
+    (roots.folder / "1").unlink()

@@ -1,8 +1,11 @@
-"""Commands of shipped files, parsed as `pylog` parses them, and not run."""
+"""Commands of shipped files: parsed as `pylog` parses them, or run with the `pylog` of the tests."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -19,3 +22,13 @@ def parse_command(arguments: Sequence[str]) -> click.Context:
         assert found is not None
         command, context = found, click.Context(found, parent=context)
     return command.make_context(command.name, rest, parent=context.parent)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Variables for a shell in the root of the checkout that finds `pylog`, without the user's settings for it."""
+    shim = folder / "bin" / "pylog"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m spark_log.cli "$@"\n')
+    shim.chmod(0o755)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYLOG")}
+    return env | {"PATH": f"{shim.parent}{os.pathsep}{env['PATH']}"}

@@ -1,4 +1,4 @@
-"""deploy/: the files are well-formed, their commands are accepted, and their settings are read; no container is run."""
+"""deploy/: the files are well-formed, and their settings are read; test_deployed_processes runs their commands."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from spark_log.net.tokens import parse_tokens
@@ -17,17 +18,30 @@ from tests.unit.test_pages import ROOT
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
-MANIFESTS = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "coordinator.yaml").read_text(encoding="utf-8")))
 TOKENS = "[tokens]\nme = admin a-token-of-the-tests\n"
 
 
-def of_kind(kind: str) -> Any:
-    (found,) = [manifest for manifest in MANIFESTS if manifest["kind"] == kind]
-    return found
+class Manifest:
+    """A file of deploy/kubernetes with one stateful set of one container."""
+
+    def __init__(self, name: str) -> None:
+        text = (DEPLOY / "kubernetes" / name).read_text(encoding="utf-8")
+        self.documents: list[dict[str, Any]] = list(yaml.safe_load_all(text))
+        self.set = self.of_kind("StatefulSet")["spec"]
+        self.pod = self.set["template"]["spec"]
+        (self.container,) = self.pod["containers"]
+
+    def of_kind(self, kind: str) -> Any:
+        (found,) = [document for document in self.documents if document["kind"] == kind]
+        return found
+
+    @property
+    def init(self) -> Any:
+        (found,) = self.pod["initContainers"]
+        return found
 
 
-POD = of_kind("StatefulSet")["spec"]["template"]["spec"]
-(CONTAINER,) = POD["containers"]
+COORDINATOR, QUORUM = Manifest("coordinator.yaml"), Manifest("quorum.yaml")
 
 
 def test_the_image_copies_what_is_there_and_is_not_ignored() -> None:
@@ -45,38 +59,58 @@ def test_the_image_runs_without_root_and_checks_its_health() -> None:
     parse_command(yaml.safe_load(command[1]))
 
 
-def test_pylog_accepts_the_commands_of_the_compose_file(tmp_path: Path) -> None:
-    """Each coordinator has its address, and settings that `pylog serve` takes."""
-    coordinators = {name: one for name, one in COMPOSE["services"].items() if one.get("image") == "pylog"}
-    assert len(coordinators) == 2
-    for name, service in coordinators.items():
-        given = parse_command(shlex.split(service["command"])).params
-        assert given["advertise"] == f"{name}:9550" and given["insecure"]
-        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+def test_the_compose_file_opens_no_port_to_other_machines() -> None:
+    """It has neither tokens nor TLS."""
+    ports = [port for service in COMPOSE["services"].values() for port in service.get("ports", ())]
+    assert len(ports) == 2 and all(port.startswith("127.0.0.1:") for port in ports)
 
 
 def test_a_pod_starts_with_the_settings_of_the_manifest(tmp_path: Path) -> None:
     """Config map and tokens in one file, as its shell command makes it; the addresses are those of the service."""
-    (text,) = CONTAINER["args"]
+    (text,) = COORDINATOR.container["args"]
     before, _, command = text.partition("exec pylog ")
     assert [Path(word).name for word in before.split() if word.startswith("/etc")] == ["coordinator.ini", "tokens.ini"]
     given = parse_command(shlex.split(command)).params
-    assert given["advertise"] == f"$(POD).{of_kind('Service')['metadata']['name']}:9550"
+    assert given["advertise"] == f"$(POD).{COORDINATOR.of_kind('Service')['metadata']['name']}:9550"
     path = tmp_path / "coordinator.ini"
-    path.write_text(of_kind("ConfigMap")["data"]["coordinator.ini"] + TOKENS)
+    path.write_text(COORDINATOR.of_kind("ConfigMap")["data"]["coordinator.ini"] + TOKENS)
     found = read_config(str(path), {"advertise": "pylog-0.pylog:9550"}, {})
     assert found.certificate and found.ca and found.tokens and not found.insecure
     assert parse_tokens({"me": "admin a-token-of-the-tests"})
 
 
-def test_probes_and_names_of_the_manifest_agree() -> None:
-    """Readiness asks for health, liveness only whether the process answers; there is a standby."""
-    assert CONTAINER["readinessProbe"]["httpGet"]["path"] == "/health"
-    assert CONTAINER["livenessProbe"]["httpGet"]["path"] == "/alive"
-    labels = of_kind("StatefulSet")["spec"]["template"]["metadata"]["labels"]
-    selectors = [of_kind("Service")["spec"]["selector"]]
-    selectors += [of_kind(kind)["spec"]["selector"]["matchLabels"] for kind in ("StatefulSet", "PodDisruptionBudget")]
-    assert all(selector == labels for selector in selectors) and of_kind("StatefulSet")["spec"]["replicas"] == 2
-    mounted = {mount["name"] for mount in CONTAINER["volumeMounts"]}
-    assert mounted == {volume["name"] for volume in POD["volumes"]}
-    assert POD["securityContext"]["runAsNonRoot"]
+@pytest.mark.parametrize("manifest", [COORDINATOR, QUORUM], ids=["coordinator", "quorum"])
+def test_probes_and_names_of_a_manifest_agree(manifest: Manifest) -> None:
+    """Readiness asks for health, liveness only whether the process answers; at most one pod is evicted at a time."""
+    assert manifest.container["readinessProbe"]["httpGet"]["path"] == "/health"
+    assert manifest.container["livenessProbe"]["httpGet"]["path"] == "/alive"
+    labels = manifest.set["template"]["metadata"]["labels"]
+    selectors = [manifest.of_kind("Service")["spec"]["selector"], manifest.set["selector"]["matchLabels"]]
+    selectors.append(manifest.of_kind("PodDisruptionBudget")["spec"]["selector"]["matchLabels"])
+    assert all(selector == labels for selector in selectors)
+    assert manifest.of_kind("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    volumes = {volume["name"] for volume in manifest.pod["volumes"]}
+    volumes |= {claim["metadata"]["name"] for claim in manifest.set.get("volumeClaimTemplates", ())}
+    assert {mount["name"] for mount in manifest.container["volumeMounts"]} == volumes
+    assert manifest.pod["securityContext"]["runAsNonRoot"]
+
+
+def test_there_is_a_standby_and_a_node_for_each_peer() -> None:
+    """The peers of the quorum are its pods, numbered as Kubernetes numbers them."""
+    assert COORDINATOR.set["replicas"] == 2
+    peers = re.search(r"^peers = (.*)$", QUORUM.of_kind("ConfigMap")["data"]["coordinator.ini"], re.MULTILINE)
+    assert peers is not None
+    name = QUORUM.of_kind("Service")["metadata"]["name"]
+    expected = [f"{n}@{name}-{n}.{QUORUM.set['serviceName']}:9551" for n in range(QUORUM.set["replicas"])]
+    assert peers[1].split(",") == expected
+
+
+@pytest.mark.parametrize("version", ["1.29", "1.37"])
+def test_kubernetes_knows_each_field_of_the_manifests(version: str) -> None:
+    """By the schemas of an old and a new version: no field is unknown, missing or of another type."""
+    schemas = pytest.importorskip("kubernetes_validate")
+    for document in (*COORDINATOR.documents, *QUORUM.documents):
+        schemas.validate(document, version, strict=True)
+    wrong = COORDINATOR.of_kind("PodDisruptionBudget")
+    with pytest.raises(schemas.ValidationError):
+        schemas.validate(wrong | {"spec": {"maxunavailable": 1}}, version, strict=True)

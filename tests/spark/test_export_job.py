@@ -23,7 +23,7 @@ from pyspark_pylog.export.manifest import Manifest, Part, Settings
 from pyspark_pylog.export.parquet_files import by_folder
 from pyspark_pylog.export.planning import divide
 from pyspark_pylog.export.task import write_files
-from pyspark_pylog.job_support import sentence
+from pyspark_pylog.job_support import sentence, storage_beside
 from pyspark_pylog.open_log import planned_log
 from pyspark_pylog.options.parse import Location
 
@@ -361,7 +361,8 @@ def test_wrong_arguments(more: list[str], said: str, capsys: pytest.CaptureFixtu
 def test_options_of_the_tables_storage(to: str, more: list[str], options: dict[str, str]) -> None:
     """Those of the log's storage, if both are of one kind and nothing else is given."""
     args = ["--url", "s3://b/log", "--storage-option", "key=a", "--topic", "t", "--to", to, *more]
-    assert job.table_options(job.parse_args(args)) == options
+    given = job.parse_args(args)
+    assert storage_beside(given.to_option, given.to, given) == options
 
 
 def test_a_table_in_a_bucket(topic: Log, s3: Callable[[], Bucket]) -> None:

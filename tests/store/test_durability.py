@@ -67,9 +67,9 @@ WRITES: dict[str, Callable[[LocalStore], object]] = {
 @pytest.mark.parametrize("kind", WRITES)
 def test_durability_disk_syncs_a_file_before_its_name_and_the_folder_after(tmp_path: Path, kind: str) -> None:
     """A name that survives a power cut has all of its bytes, and a write that was reported has its name."""
-    (tmp_path / "data").mkdir()
-    calls = calls_of(lambda: WRITES[kind](LocalStore(str(tmp_path))))
-    assert calls == ["fsync file", "name", "fsync folder"]
+    store = LocalStore(str(tmp_path))
+    store.put("data/b", [b"bytes"])
+    assert calls_of(lambda: WRITES[kind](store)) == ["fsync file", "name", "fsync folder"]
 
 
 @pytest.mark.parametrize("kind", WRITES)
@@ -79,6 +79,30 @@ def test_durability_disk_syncs_new_folders(tmp_path: Path, kind: str) -> None:
     assert sorted(calls) == ["fsync file", "fsync folder", "fsync folder", "fsync folder", "name"]
     assert calls.index("fsync file") < calls.index("name") < len(calls) - 1
     assert calls[calls.index("name") + 1 :].count("fsync folder") >= 1
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_durability_disk_syncs_folders_that_another_process_made(tmp_path: Path, kind: str) -> None:
+    """It may have been killed between making them and syncing their names, which a power cut then takes with all that
+    is in them.  A folder that was removed and made again is another one.
+    """
+    (tmp_path / "log" / "data").mkdir(parents=True)
+    calls = calls_of(lambda: WRITES[kind](watched(tmp_path / "log")))
+    assert sorted(calls) == ["fsync file", "fsync folder", "fsync folder", "fsync folder", "name"]
+    (tmp_path / "log" / "data").rename(tmp_path / "before")
+    (tmp_path / "log" / "data").mkdir()
+    calls = calls_of(lambda: WRITES[kind](watched(tmp_path / "log")))
+    assert sorted(calls) == ["fsync file", "fsync folder", "fsync folder", "name"]
+
+
+def test_the_folder_above_a_root_may_be_closed(tmp_path: Path) -> None:
+    """An administrator made the root, and lets pylog only pass through the folder above it."""
+    (tmp_path / "log").mkdir()
+    os.chmod(tmp_path, 0o311)
+    try:
+        watched(tmp_path / "log").put("data/a", [b"bytes"])
+    finally:
+        os.chmod(tmp_path, 0o755)
 
 
 def test_a_disk_that_hangs_does_not_delay_the_end_of_the_process(tmp_path: Path) -> None:

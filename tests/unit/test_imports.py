@@ -19,7 +19,9 @@ LAYERS = (
         "errors",
         "debug",
         "model",
+        "config_types",
         "settings",
+        "topic_names",
         "clock",
         "threads",
         "driver_python",
@@ -38,7 +40,20 @@ LAYERS = (
 itself.
 """
 
-PURE = ("errors", "model", "settings", "positions", "conditions", "schema", "segment", "metadata", "groups", "quorum")
+PURE = (
+    "errors",
+    "model",
+    "config_types",
+    "settings",
+    "topic_names",
+    "positions",
+    "conditions",
+    "schema",
+    "segment",
+    "metadata",
+    "groups",
+    "quorum",
+)
 """Plain values in, plain values out."""
 
 ACTING = frozenset(
@@ -100,12 +115,13 @@ STORAGE_TOOLS = {
     "spark_log.node.quorum_log",
     "spark_log.node.quorum_root",
     "spark_log.node.repair",
+    "spark_log.node.restore_backup",
     "spark_log.node.verify",
     "spark_log.cli.cluster",
     "spark_log.client.open_journal",
     "spark_log.journal.served_log",
 }
-"""`Journal.open` opens one; a feed and a served log send changes to the coordinator in the same way; five check, repair
+"""`Journal.open` opens one; a feed and a served log send changes to the coordinator in the same way; six check, repair
 or copy the files of the storage; a quorum marks the folder of its records as one without metadata, and
 keeps claims there, also one that has taken the log over; a task that finds a pin opens no log."""
 

@@ -8,22 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_log.config_types import ConfigSpec, format_value
 from spark_log.errors import InvalidConfig, InvalidTopic
 from spark_log.settings import (
     CLUSTER_CONFIGS,
     LONG_MAX,
     TOPIC_CONFIGS,
-    ConfigSpec,
     check_together,
-    check_topic_name,
     cluster_config,
-    collision_key,
-    format_value,
     reference_markdown,
     topic_config,
     validate_cluster_configs,
     validate_topic_configs,
 )
+from spark_log.topic_names import check_topic_name, collision_key
 
 PAGE = Path(__file__).parents[2] / "docs" / "topic-configs.md"
 ALL = [*TOPIC_CONFIGS.values(), *CLUSTER_CONFIGS.values()]

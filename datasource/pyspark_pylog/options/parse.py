@@ -31,7 +31,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.model import ACKS_ALL, ACKS_LEADER, PROGRESS_TOPIC, TopicPartition
 from spark_log.positions import Earliest, Latest
 from spark_log.segment.compression import COMPRESSIONS
-from spark_log.settings import check_topic_name
+from spark_log.topic_names import check_topic_name
 
 STRATEGIES = ("subscribe", "subscribepattern", "assign")
 OF_OBJECTS = (

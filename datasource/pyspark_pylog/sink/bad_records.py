@@ -32,8 +32,8 @@ from spark_log.journal.journal import Journal
 from spark_log.segment.conform import Rows, header_counts
 from spark_log.segment.json_values import as_json
 from spark_log.segment.schema import HEADERS, TIMESTAMP
-from spark_log.settings import check_topic_name
 from spark_log.text import counted
+from spark_log.topic_names import check_topic_name
 
 KEY_MAX = 100
 """Bytes of a key in a message, at most."""

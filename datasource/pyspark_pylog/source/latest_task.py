@@ -99,7 +99,7 @@ def read_latest(task: LatestTask, schema: pa.Schema, options: ReadOptions) -> It
 
     def fetch(reads: Sequence[SliceRead], columns: Sequence[str], where: Condition) -> Iterator[Fetched]:
         of_view = replace(options, where=where, latest=True)
-        for read, coming in asked_ahead(store, reads):
+        for read, coming in asked_ahead(store, reads, where.window):
             yield from fetched(task.log, store, read, columns, of_view, coming, value)
 
     for part in fetch_latest(task.reads, task.view, stored_columns(schema, stored), options.where, fetch):

@@ -176,7 +176,7 @@ def read_pinned(
     task: ReadTask, query: PinnedQuery, schema: pa.Schema, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     """Run a task of a batch read: ask for its first objects, and agree on a version meanwhile."""
-    begun = begin(task.log.objects(), task.reads)
+    begun = begin(task.log.objects(), task.reads, options.where.window)
     return read_batches(task.log, query.reads(), schema, options, begun, task.data)
 
 
@@ -196,7 +196,7 @@ def read_batches(
     options = dataclasses.replace(options, where=where_of(options, data))
     store, stored, value = log.objects(), names_of(data), value_of(data)
     columns = columns_to_read(stored_columns(schema, stored), options.where)
-    for read, coming in asked_ahead(store, reads, begun or {}):
+    for read, coming in asked_ahead(store, reads, options.where.window, begun or {}):
         for part in fetched(log, store, read, columns, options, coming, value):
             if part.records.num_rows:
                 yield only_matching(to_batch(part, schema, stored), part, options.where)

@@ -37,6 +37,7 @@ from spark_log.client.administering.transactional_ids import (
 from spark_log.client.reading.resolve import offsets_for_times, partition_of, resolve
 from spark_log.client.topics import create_command, new_topic_id, set_schema
 from spark_log.client.validate import new_topics, partition_count, partition_keys, several, times_ms
+from spark_log.config_types import ConfigSpec, format_value
 from spark_log.errors import InvalidRequest
 from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
 from spark_log.journal.index_reads import read_found
@@ -72,14 +73,7 @@ from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, Slice
 from spark_log.net.client import HttpLink
 from spark_log.positions import At, Latest, parse_position
 from spark_log.schema.topic_schema import TopicSchema, as_schema
-from spark_log.settings import (
-    CLUSTER_CONFIGS,
-    TOPIC_CONFIGS,
-    ConfigSpec,
-    format_value,
-    validate_cluster_configs,
-    validate_topic_configs,
-)
+from spark_log.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS, validate_cluster_configs, validate_topic_configs
 
 Reply = TypeVar("Reply")
 

@@ -2,8 +2,8 @@
 
 A slice of one batch, or a small slice, takes one ranged read, verified by the slice's checksum.  Other slices are read
 through the object's index: the overlapping batches, adjacent ones in one request.  From remote storage, the next
-requests are sent while the current batches are decoded, and small slices that are near each other in one object share a
-request.  `touched` predicts the size of a read.
+requests are sent while the current batches are decoded, a whole slice of up to 8 MiB takes one request, and small
+slices that are near each other in one object share a request.  `touched` predicts the size of a read.
 """
 
 from __future__ import annotations
@@ -61,11 +61,15 @@ INDEXES_MAX = 16
 GROUP_BYTES_MAX = {"local": 1 << 20, "remote": 8 << 20}
 """Adjacent batches are read together up to this size."""
 GROUPS_AHEAD = 4
-"""Groups of batches that are requested concurrently: a task holds four times 8 MiB."""
+"""Groups of batches that are requested concurrently, of one slice or of several: a task holds four times 8 MiB."""
 
 
-Coming: TypeAlias = Callable[[], bytes]
-"""Waits for bytes that were requested in the background."""
+class Coming(NamedTuple):
+    """Bytes that were requested in the background."""
+
+    wait: Callable[[], bytes]
+    whole: bool
+    """They are the slice; False: the index of its object."""
 
 
 class Fetched(NamedTuple):
@@ -103,7 +107,7 @@ def fetch(
 
     columns:  any of key, value, timestamp, headers and the names of data columns; None: all that exist.
     window:   batches that it rules out are not read from larger slices, so there may be gaps between results.
-    coming:   the bytes of the slice or of its object's index, whichever is read first, if they were requested earlier.
+    coming:   what is read first, if it was requested earlier.
     value:    how to read the values of a topic with a schema; None: as bytes.
     Raises ObjectNotFound if the object is gone; CopiesAway if a root that may have it is away.  After either error,
     plan the read again, from the offset reached.
@@ -150,10 +154,10 @@ def _fetch(
 ) -> Iterator[Fetched]:
     piece = read.slice
     place = Place(piece.object, read.topic, read.topic_id, read.partition)
-    if _in_one_go(piece):
+    if coming.whole if coming is not None else _in_one_go(store, read, window):
         batches = _whole(store, read, columns, coming, value, place)
     else:
-        batches = _by_index(store, read, columns, window, place, coming, value)
+        batches = _by_index(store, read, columns, window, coming, value, place)
     at = read.start
     with _named(store, read):
         for found in batches:
@@ -219,43 +223,57 @@ def _whole(
     place: Place,
 ) -> Iterator[Decoded]:
     piece = read.slice
-    data = coming() if coming is not None else store.get(piece.object, piece.position, piece.position + piece.length)
+    end = piece.position + piece.length
+    data = coming.wait() if coming is not None else store.get(piece.object, piece.position, end)
     with _intact(store, read, piece.start, piece.end):
-        yield from decode_run(data, piece, columns, value, place=place)
+        try:
+            batches = decode_run(data, piece, columns, value, place=place)
+        except CorruptObject:
+            if piece.batches == 1 or _is_small(piece):
+                raise
+        else:
+            yield from batches
+            return
+    # The index has a checksum of each batch: only a damaged one cannot be read.
+    yield from _by_index(store, read, columns, None, None, value, place)
 
 
 Begun: TypeAlias = Mapping[tuple[str, int], Coming]
 """Requests that were sent, by the object and position of their slice."""
 
 
-def begin(store: ObjectStore, reads: Sequence[SliceRead]) -> Begun:
+def begin(store: ObjectStore, reads: Sequence[SliceRead], window: Window | None = None) -> Begun:
     """Request the first block of `reads` from remote storage, for `asked_ahead`.
 
     It is called before the caller knows which of these reads it needs.
     """
-    block = [] if store.local else next(_blocks(reads), [])
-    found = _Requests(store).of(block)
+    block = [] if store.local else next(_blocks(reads, window), [])
+    found = _Requests(store, window).of(block)
     return {_place(read): coming for read, coming in zip(block, found, strict=True) if coming is not None}
 
 
 def asked_ahead(
-    store: ObjectStore, reads: Sequence[SliceRead], begun: Begun = MappingProxyType({})
+    store: ObjectStore,
+    reads: Sequence[SliceRead],
+    window: Window | None = None,
+    begun: Begun = MappingProxyType({}),
 ) -> Iterator[tuple[SliceRead, Coming | None]]:
     """Yield planned reads, each with bytes that were requested ahead; None if none were.
 
-    For a small slice, these are the bytes of the slice.  For a larger one, they are the bytes of its object's index,
-    which is fetched once.
+    They are the slice, if it fits into one request and all of it is read.  Otherwise they are its object's index, which
+    is fetched once.
 
-    Remote storage is read in blocks: the next block is requested in the background.  So a range of many commits does
-    not wait for each commit in turn.
+    Remote storage is read in blocks: the next block is requested in the background.  So a range of many slices does not
+    wait for each of them in turn.
 
-    begun:  requests for these reads that were sent earlier.
+    window:  that of `fetch`.
+    begun:   requests for these reads that were sent earlier.
     """
     if store.local or (len(reads) < 2 and not begun):
         yield from ((read, None) for read in reads)
         return
-    requests, asked = _Requests(store, begun), deque[tuple[list[SliceRead], list[Coming | None]]]()
-    for block in _blocks(reads):
+    requests, asked = _Requests(store, window, begun), deque[tuple[list[SliceRead], list[Coming | None]]]()
+    for block in _blocks(reads, window):
         asked.append((block, requests.of(block)))
         if len(asked) > 1:
             yield from zip(*asked.popleft(), strict=True)
@@ -265,15 +283,20 @@ def asked_ahead(
 
 def asked_together(store: ObjectStore, reads: Sequence[SliceRead]) -> list[tuple[SliceRead, Coming | None]]:
     """The first block of the reads, requested now, for readers that do not take them in this order."""
-    block = next(_blocks(reads), [])
-    return list(zip(block, _Requests(store).of(block), strict=True))
+    block = next(_blocks(reads, None), [])
+    return list(zip(block, _Requests(store, None).of(block), strict=True))
 
 
-def _blocks(reads: Sequence[SliceRead]) -> Iterator[list[SliceRead]]:
-    """The reads in order: so many that small slices have `BLOCK_BYTES_MAX`, and `REQUESTS_AHEAD` larger ones."""
+def _blocks(reads: Sequence[SliceRead], window: Window | None) -> Iterator[list[SliceRead]]:
+    """The reads in order: so many that small slices have `BLOCK_BYTES_MAX`, or else half of `GROUPS_AHEAD` whole slices
+    or `REQUESTS_AHEAD` indexes.
+    """
     block, size = list[SliceRead](), 0
     for read in reads:
-        cost = read.slice.length if _is_small(read.slice) else BLOCK_BYTES_MAX // REQUESTS_AHEAD
+        if _is_small(read.slice):
+            cost = read.slice.length
+        else:
+            cost = BLOCK_BYTES_MAX // (GROUPS_AHEAD // 2 if _is_group(read, window) else REQUESTS_AHEAD)
         if block and size + cost > BLOCK_BYTES_MAX:
             yield block
             block, size = [], 0
@@ -286,8 +309,8 @@ def _blocks(reads: Sequence[SliceRead]) -> Iterator[list[SliceRead]]:
 class _Requests:
     """Requests in the background for one reader."""
 
-    def __init__(self, store: ObjectStore, begun: Begun = MappingProxyType({})) -> None:
-        self._store, self._begun = store, dict(begun)
+    def __init__(self, store: ObjectStore, window: Window | None, begun: Begun = MappingProxyType({})) -> None:
+        self._store, self._window, self._begun = store, window, dict(begun)
         self._pool = _pool(os.getpid())
         self._indexes: OrderedDict[str, Future[bytes]] = OrderedDict()
 
@@ -298,11 +321,18 @@ class _Requests:
         for span in _spans(reads, [number for number in left if _is_small(reads[number].slice)]):
             data = self._pool.submit(self._store.get, span.object, span.start, span.end)
             for number in span.reads:
-                found[number] = partial(_part, data, reads[number].slice, span.start)
+                found[number] = Coming(partial(_part, data, reads[number].slice, span.start), whole=True)
         for number in left:
-            if not _in_one_go(reads[number].slice):
-                found[number] = self._index(reads[number]).result
+            if found[number] is None:
+                found[number] = self._of_larger(reads[number])
         return found
+
+    def _of_larger(self, read: SliceRead) -> Coming | None:
+        piece = read.slice
+        if _is_group(read, self._window):
+            data = self._pool.submit(self._store.get, piece.object, piece.position, piece.position + piece.length)
+            return Coming(data.result, whole=True)
+        return None if piece.batches == 1 else Coming(self._index(read).result, whole=False)
 
     def _index(self, read: SliceRead) -> Future[bytes]:
         name = read.slice.object
@@ -320,6 +350,11 @@ def _place(read: SliceRead) -> tuple[str, int]:
 
 def _is_small(piece: Slice) -> bool:
     return piece.length <= WHOLE_BYTES_MAX
+
+
+def _is_group(read: SliceRead, window: Window | None) -> bool:
+    """Whether a larger slice is read whole, and fits into one request."""
+    return read.slice.length <= GROUP_BYTES_MAX["remote"] and _wants_all(read, window)
 
 
 class _Span(NamedTuple):
@@ -356,13 +391,13 @@ def _by_index(
     read: SliceRead,
     columns: Sequence[str] | None,
     window: Window | None,
-    place: Place,
     coming: Coming | None,
     value: ValueRead | None,
+    place: Place,
 ) -> Iterator[Decoded]:
     piece = read.slice
     with _intact(store, read, piece.start, piece.end):
-        index = load_index(store, read) if coming is None else _parsed(coming(), read)
+        index = load_index(store, read) if coming is None else _parsed(coming.wait(), read)
         groups = _groups(_wanted(index, read, window, place), GROUP_BYTES_MAX["local" if store.local else "remote"])
     if groups and _wants_all(read, window):
         # Including its schema and end mark: `touched` knows the size of a whole run without the index.
@@ -376,8 +411,9 @@ def _by_index(
             yield found
 
 
-def _in_one_go(piece: Slice) -> bool:
-    return piece.batches == 1 or _is_small(piece)
+def _in_one_go(store: ObjectStore, read: SliceRead, window: Window | None) -> bool:
+    piece = read.slice
+    return piece.batches == 1 or _is_small(piece) or (not store.local and _is_group(read, window))
 
 
 def _wants_all(read: SliceRead, window: Window | None) -> bool:
@@ -502,7 +538,7 @@ class Touched(NamedTuple):
 def touched(store: ObjectStore, read: SliceRead, window: Window | None = None) -> Touched:
     """The exact extent of `fetch` with the same arguments.  Reads an index only for a part of a larger slice."""
     piece, records = read.slice, read.end - read.start
-    if _in_one_go(piece):
+    if _in_one_go(store, read, window):
         return Touched(records, piece.batches, piece.length)
     of_index = read.object_size - read.index_position
     if _wants_all(read, window):

@@ -84,7 +84,7 @@ def fetch_ranges(
     rack:    the reader's rack; "": the rack of the process.
     value:   as for `fetch`.
     """
-    asked = asked_ahead(journal.objects_near(rack), reads)
+    asked = asked_ahead(journal.objects_near(rack), reads, window)
     yield from fetch_asked(journal, asked, columns, window, latest=latest, rack=rack, value=value)
 
 

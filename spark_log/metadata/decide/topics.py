@@ -28,14 +28,13 @@ from spark_log.schema.topic_schema import as_schema
 from spark_log.settings import (
     check_config_names,
     check_together,
-    check_topic_name,
     cluster_config,
-    collision_key,
     topic_config,
     validate_cluster_configs,
     validate_topic_configs,
 )
 from spark_log.text import counted
+from spark_log.topic_names import check_topic_name, collision_key
 
 PARTITIONS_MAX = 100_000
 

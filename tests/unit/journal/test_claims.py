@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from spark_log.clock import SystemClock
 from spark_log.errors import StorageError, StorageUnavailable
-from spark_log.journal.claims import TRIES, claim, claimed
-from spark_log.journal.store_operations import Get, PutAnswer, PutNew, Stores, run
+from spark_log.journal.claims import TRIES, claim, claimed, drop_claims
+from spark_log.journal.store_operations import Delete, Get, PutAnswer, PutNew, Stores, WrittenTime, run
 from spark_log.store.base import ObjectStore
+from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.stores import Faults, FaultyStore
 
@@ -76,3 +78,24 @@ def test_a_claim_gives_up(store: ObjectStore) -> None:
     rejecting = FaultyStore(store, random.Random(1), Faults(errors={"meta/": StorageError("not allowed")}))
     with pytest.raises(StorageError, match="not allowed"):
         claim_in(rejecting, b"mine")
+
+
+def test_a_clock_that_is_behind_makes_no_claim_old(tmp_path: Path) -> None:
+    """The storage knows when it got a claim whose client's clock is a day behind.  An old one is deleted."""
+    store = LocalStore(str(tmp_path), durability="os")
+    now_ms, day_ms = SystemClock().now_ms(), 86_400_000
+    claim_in(store, b'{"version":7,"made_ms":%d}' % (now_ms - 2 * day_ms))
+
+    def drop(fence: int, before_ms: int) -> int:
+        return run(drop_claims(fence, before_ms), Stores.of(store), SystemClock())
+
+    assert drop(6, now_ms - day_ms) == 0 and store.list(NAME)
+    assert drop(6, now_ms + day_ms) == 1 and not store.list(NAME)
+
+
+def test_a_storage_without_times_has_claims_judged_by_their_clients() -> None:
+    steps = drop_claims(6, 1000)
+    next(steps)
+    steps.send([NAME, "meta/pin/r"])
+    assert steps.send([b'{"version":7,"made_ms":999}', b'{"version":7,"made_ms":1000}']) == [WrittenTime(NAME)]
+    assert steps.send([None]) == Delete([NAME])

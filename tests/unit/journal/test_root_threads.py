@@ -69,6 +69,8 @@ def test_a_root_whose_threads_all_hang_fails_immediately() -> None:
     with pytest.raises(StorageUnavailable, match="the root of broker 1 hangs: 32 requests"):
         threads.start((1, "d"), hang)
     threads.start((1, "d"), ended.release, BUCKET_HUNG_MS)
+    threads.start((1, "d"), ended.release, mount=lambda: 7)  # the root was mounted again
+    assert ended.acquire(timeout=WAIT_S)
     assert done_by(threads, 2)
     threads.start((1, "other"), ended.release)
     assert ended.acquire(timeout=WAIT_S)

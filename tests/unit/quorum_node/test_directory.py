@@ -16,6 +16,7 @@ from spark_log.quorum_node.directory import (
     parse_voters,
     read_meta,
 )
+from spark_log.quorum_node.inspection import read_beside
 from spark_log.quorum_node.state_file import Meta
 
 META = Meta(cluster_id="c1", node_id=1, directory_id="dir-1")
@@ -124,3 +125,17 @@ def test_a_directory_of_a_newer_pylog_is_refused(path: str) -> None:
     meta.write_text(meta.read_text().replace("version=1", "version=2"))
     with pytest.raises(UnsupportedVersion, match="has version 2, and this pylog knows version 1: update pylog"):
         open_directory(path, cluster_id="c1", node_id=1)
+
+
+def test_a_directory_whose_node_deletes_files_is_read_again() -> None:
+    """A snapshot is replaced while a tool reads it.  If that never ends, the error says what to do."""
+    listed = iter(["old", "old", "new"])
+
+    def read() -> str:
+        if (name := next(listed, "old")) == "old":
+            raise FileNotFoundError(name)
+        return name
+
+    assert read_beside("/data", read) == "new"
+    with pytest.raises(InvalidRequest, match="files of /data were deleted while they were read: run the command again"):
+        read_beside("/data", read)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from spark_log.config_types import Whole
 from spark_log.segment import ipc
 from spark_log.segment.compression import COMPRESSIONS, Compression, topic_compression
-from spark_log.settings import TOPIC_CONFIGS, Whole
+from spark_log.settings import TOPIC_CONFIGS
 from tests.unit.segment.builders import numbered, read, write
 
 LEVELS = {

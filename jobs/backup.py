@@ -1,0 +1,232 @@
+"""Backups of a log: whole versions in another folder or bucket, which share the objects that they have in common.
+
+    spark-submit jobs/backup.py --url s3://bucket/log --backups s3://other/log-backups --create
+    spark-submit jobs/backup.py --url s3://bucket/log --backups s3://other/log-backups --keep 30d
+    spark-submit jobs/backup.py --backups s3://other/log-backups --list
+    spark-submit jobs/backup.py --backups s3://other/log-backups --prune --keep 10
+    spark-submit jobs/backup.py --backups s3://other/log-backups --restore latest --url s3://bucket/restored
+
+A backup has the log at one version, and copies the objects that no earlier backup has.  Writers and upkeep may run
+meanwhile.  --restore makes a new log of a backup, in an empty folder.  A job that is killed leaves nothing that counts;
+run it again, and it continues.
+
+The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, 2 wrong usage.
+See docs/tasks/backup.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark_pylog.job_support import (
+    duration_ms,
+    in_tasks,
+    job_parser,
+    key_value,
+    location_of,
+    progress,
+    rate_bytes,
+    run_job,
+    storage_beside,
+)
+from pyspark_pylog.open_log import journal_of, planned_log
+from pyspark_pylog.planned_log import PlannedLog
+
+from spark_log import Log
+from spark_log.cli.units import size_text
+from spark_log.clock import SystemClock
+from spark_log.errors import InvalidRequest
+from spark_log.journal.proposal import Context
+from spark_log.node.backup import back_up, check_place, missing, prune
+from spark_log.node.backup_copies import CopiedShare, CopyShares, Share, copy_share
+from spark_log.node.backup_files import Backup, BackupFiles
+from spark_log.node.copy_throttle import Pace, rate_of
+from spark_log.node.restore_backup import plan_restore, restore
+from spark_log.positions import format_timestamp_ms, parse_timestamp_ms
+from spark_log.store.base import ObjectStore
+from spark_log.store.open import open_store
+from spark_log.store.retry import with_retries
+from spark_log.text import counted
+
+SHARES_PER_SLOT = 4
+"""Tasks of one Spark job for each one that runs at a time: after it, the progress is shown."""
+
+
+def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = job_parser(__doc__, url_required=False)
+    parser.add_argument("--backups", required=True, metavar="URL", help="the folder of the backups: a path, s3://…")
+    parser.add_argument(
+        "--backup-option",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="KEY=VALUE",
+        help="for the storage of the backups (default: those of --storage-option, if both URLs are of one kind)",
+    )
+    parser.add_argument("--create", action="store_true", help="begin backups in an empty folder")
+    parser.add_argument(
+        "--keep",
+        type=_keep,
+        metavar="NUMBER|DURATION",
+        help="remove older backups than so many, or than so long (30d); the newest one is always kept",
+    )
+    parser.add_argument(
+        "--throttle", type=rate_bytes, metavar="RATE", help="copy at most so many bytes per second, as 50MB"
+    )
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--list", action="store_true", help="show the backups")
+    other.add_argument("--prune", action="store_true", help="only remove backups, as --keep says")
+    other.add_argument(
+        "--restore",
+        metavar="WHICH",
+        help="make a log at --url of a backup: latest, an id, a version, or the last one up to a time (@2026-01-31T10:00)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
+    found = parser.parse_args(args)
+    if not found.url and not (found.list or found.prune):
+        parser.error("--url is missing")
+    if found.prune and found.keep is None:
+        parser.error("--prune needs --keep")
+    if found.keep is not None and (found.list or found.restore):
+        parser.error("--keep is for backups and --prune")
+    return found
+
+
+def _keep(text: str) -> dict[str, int]:
+    if not text.isdigit():
+        return {"keep_ms": duration_ms(text)}
+    if not int(text):
+        raise argparse.ArgumentTypeError("0 would keep no backup")
+    return {"keep": int(text)}
+
+
+def run(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
+    """The summary and exit status of a job."""
+    files = files_of(args)
+    if not (args.list or args.prune or args.restore):
+        return make_backup(spark, args, files), 0
+    files.check()
+    if args.list:
+        return {"backups": [shown(one) for one in files.complete()], "unfinished": files.unfinished()}, 0
+    if args.prune:
+        return pruned(args, files), 0
+    return make_log(spark, args, files)
+
+
+def files_of(args: argparse.Namespace) -> BackupFiles:
+    options = storage_beside(args.backup_option, args.backups, args)
+    url = args.backups.rstrip("/")
+    return BackupFiles(
+        with_retries(open_store(url, options)), lambda folder: with_retries(open_store(f"{url}/{folder}", options))
+    )
+
+
+def shown(backup: Backup) -> dict[str, Any]:
+    """A backup, for JSON."""
+    end = backup.end
+    time = format_timestamp_ms(end.time_ms)
+    return {"id": backup.id, "version": end.version, "time": time, "objects": end.objects, "bytes": end.bytes}
+
+
+def pruned(args: argparse.Namespace, files: BackupFiles) -> dict[str, Any]:
+    done = prune(files, SystemClock().now_ms(), dry_run=args.dry_run, **args.keep)
+    return {"removed": done.removed, "objects_deleted": done.objects}
+
+
+def tell(_: str, done: int, total: int) -> None:
+    """How far the copies are."""
+    progress(f"{size_text(done)} of {size_text(total)} copied")
+
+
+# ------------------------------------------------------------------------------------------------------------- backups
+
+
+def make_backup(spark: SparkSession, args: argparse.Namespace, files: BackupFiles) -> dict[str, Any]:
+    with Log(journal_of(location_of(args))) as log:
+        if args.dry_run:
+            objects, size = missing(log, files)
+            return {"dry_run": True, "version": log.journal.state.version, "objects": objects, "bytes": size}
+        check_place(log, files, create=args.create)
+        made = back_up(log, files, from_log(spark, args, log, files), tell)
+    progress(f"backup {made.backup.id}: {counted(made.objects, 'object')} copied")
+    summary = {"backup": shown(made.backup), "copied_objects": made.objects, "copied_bytes": made.bytes}
+    return summary | (pruned(args, files) if args.keep else {})
+
+
+def from_log(spark: SparkSession, args: argparse.Namespace, log: Log, files: BackupFiles) -> CopyShares:
+    """Tasks copy objects of a log to a backup."""
+
+    def copy(shares: Sequence[Share]) -> Iterator[CopiedShare]:
+        planned = planned_log(location_of(args), log.journal)
+        for some, of_task in waves(spark, shares, rate_of(log, args.throttle)):
+            known = planned.of_objects(one.name for share in some for one in share.objects)
+            yield from in_tasks(spark, some, partial(back_up_in_task, known, files, of_task))
+
+    return copy
+
+
+def back_up_in_task(planned: PlannedLog, files: BackupFiles, bytes_per_s: int | None, share: Share) -> CopiedShare:
+    """In a task: copy the objects of a share to their backup.  Reads no metadata."""
+    return copy_share(planned.objects(), files.folder(share.folder), share, Pace(SystemClock(), bytes_per_s))
+
+
+def waves(
+    spark: SparkSession, shares: Sequence[Share], bytes_per_s: int | None
+) -> Iterator[tuple[Sequence[Share], int | None]]:
+    """The shares of one Spark job after another, and the bytes per second of each task."""
+    slots = spark.sparkContext.defaultParallelism
+    for at in range(0, len(shares), slots * SHARES_PER_SLOT):
+        some = shares[at : at + slots * SHARES_PER_SLOT]
+        yield some, None if bytes_per_s is None else max(1, bytes_per_s // min(slots, len(some)))
+
+
+# ----------------------------------------------------------------------------------------------------------- restoring
+
+
+def make_log(spark: SparkSession, args: argparse.Namespace, files: BackupFiles) -> tuple[dict[str, Any], int]:
+    time = parse_timestamp_ms(args.restore[1:], "--restore") if args.restore.startswith("@") else None
+    backup = files.find(args.restore, time)
+    location = location_of(args)
+    if location.token is not None or args.url.startswith("pylog:"):
+        raise InvalidRequest(f"--url {args.url}: give the folder or bucket of the new log")
+    store = with_retries(open_store(args.url, dict(location.storage)))
+    summary: dict[str, Any] = {"backup": shown(backup), "url": store.url}
+    if args.dry_run:
+        shares = plan_restore(files, backup, store)[1]
+        objects, size = sum(len(share.objects) for share in shares), sum(share.bytes for share in shares)
+        return summary | {"dry_run": True, "objects": objects, "bytes": size}, 0
+    context = Context(SystemClock(), random.SystemRandom())
+    made = restore(files, backup, store, context, from_backup(spark, args, files, store), tell)
+    problems = [f"{problem.what}: {problem.message}" for problem in made.problems]
+    progress(f"{store.url} is a log now, with the id {made.cluster_id}")
+    summary |= {"cluster_id": made.cluster_id, "copied_objects": made.objects, "copied_bytes": made.bytes}
+    return summary | {"problems": problems}, int(bool(problems))
+
+
+def from_backup(spark: SparkSession, args: argparse.Namespace, files: BackupFiles, store: ObjectStore) -> CopyShares:
+    """Tasks copy objects of a backup to a log."""
+
+    def copy(shares: Sequence[Share]) -> Iterator[CopiedShare]:
+        for some, of_task in waves(spark, shares, args.throttle):
+            yield from in_tasks(spark, some, partial(restore_in_task, files, store, of_task))
+
+    return copy
+
+
+def restore_in_task(files: BackupFiles, store: ObjectStore, bytes_per_s: int | None, share: Share) -> CopiedShare:
+    """In a task: copy the objects of a share from a backup."""
+    return copy_share(files.folder(share.folder), store, share, Pace(SystemClock(), bytes_per_s))
+
+
+def main() -> None:
+    args = parse_args()
+    run_job("backup", partial(run, args=args))
+
+
+if __name__ == "__main__":
+    main()

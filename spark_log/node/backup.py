@@ -1,0 +1,225 @@
+"""Backups of a log: copies of whole versions in another root, which share the objects that they have in common.
+
+A backup puts the newest state of the log, copies the objects that no complete backup has, and is complete when one file
+says so.  The log knows nothing of it and keeps nothing for it: objects that it drops are there for `gc.fence.age.ms`.
+If a copy takes longer, the backup becomes one of a newer version, and keeps what it has copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spark_log.client.log import Log
+from spark_log.errors import CorruptObject, InvalidRequest, NoLog
+from spark_log.metadata.checkpoint_format import folded
+from spark_log.node.backup_copies import CopyShares, NeededObject, shares_of
+from spark_log.node.backup_files import (
+    OBJECTS,
+    Backup,
+    BackupFiles,
+    End,
+    Files,
+    Needed,
+    backup_id,
+    end_key,
+    needed_objects,
+)
+from spark_log.node.rewrite import Progress
+
+DAY_MS = 86_400_000
+ABANDONED_MS = 7 * DAY_MS
+"""An unfinished backup without a new state for so long is given up when backups are removed."""
+MARKED_MS = 30 * DAY_MS
+"""The mark of a removed backup stays for so long, so that a process that was stopped does not complete the backup."""
+
+
+class Made(NamedTuple):
+    """The result of a backup."""
+
+    backup: Backup
+    objects: int
+    bytes: int
+    """Number and size of the objects that were copied; the others were there."""
+
+
+def check_place(log: Log, files: BackupFiles, *, create: bool) -> None:
+    """Raises InvalidRequest if a folder cannot have the backups of a log, and NoLog if it has none and not `create`.
+
+    create:  if there is nothing, begin backups there.
+    """
+    here, there = f"{files.store.url}/", f"{log.journal.objects.url}/"
+    if here.startswith(there) or there.startswith(here):
+        raise InvalidRequest(f"{here} and {there}: a log and its backups must not lie within each other")
+    if files.about() is None:
+        if not create:
+            raise NoLog(f"{files.store.url} has no backups: is its disk mounted? Give --create for the first backup")
+        files.begin(log.cluster_id, log.url)
+    files.check(log.cluster_id)
+
+
+def back_up(log: Log, files: BackupFiles, copy: CopyShares, progress: Progress | None = None) -> Made:
+    """Make a backup of the newest version, or complete one that was interrupted as a backup of that version.
+
+    files:     checked by `check_place`.
+    copy:      copies some shares.
+    progress:  called with ("copy", bytes, total).
+    Raises CorruptObject if an object of the log is missing or damaged.
+    """
+    return _Backup(log, files, copy, progress).run()
+
+
+def missing(log: Log, files: BackupFiles) -> tuple[int, int]:
+    """Number and size of the objects that a backup would copy now."""
+    needed = needed_objects(log.journal.refresh())
+    unfinished = files.unfinished()
+    left = _lacking(files, needed, unfinished[-1] if unfinished else "") if files.about() is not None else needed
+    return len(left), sum(row.size for row in left.values() if row is not None)
+
+
+@dataclass
+class _Backup:
+    """A backup that is being made."""
+
+    log: Log
+    files: BackupFiles
+    copy: CopyShares
+    progress: Progress | None
+    objects: int = 0
+    bytes: int = 0
+
+    def run(self) -> Made:
+        context, unfinished = self.log.journal.context, self.files.unfinished()
+        backup = unfinished[-1] if unfinished else ""
+        while True:
+            backup = backup or backup_id(context.clock.now_ms(), context.unique())
+            end = self._copied(backup)
+            self.files.check(self.log.cluster_id)  # its disk may not be mounted any more
+            if self.files.put_end(backup, end):
+                return Made(Backup(backup, end), self.objects, self.bytes)
+            other = self.files.end(backup)
+            if other is not None and other.complete and other.version >= end.version:
+                return Made(Backup(backup, other), self.objects, self.bytes)
+            backup = ""  # it was given up, or another process has completed it with an older version
+
+    def _copied(self, backup: str) -> End:
+        """Copy all that the newest version needs.  Returns the end of the backup, to be put."""
+        journal, absent = self.log.journal, dict[str, str]()
+        while True:
+            time_ms, state = journal.context.clock.now_ms(), folded(journal.refresh())
+            needed = needed_objects(state)
+            if still := next((name for name in absent if name in needed), ""):
+                raise CorruptObject(f"{absent[still]}: no backup can be made; run `pylog verify`")
+            key = self.files.put_state(backup, journal.context.unique(), state)
+            absent = self._copy(backup, _lacking(self.files, needed, backup))
+            if not absent:
+                size = sum(row.size for row in needed.values() if row is not None)
+                return End(
+                    complete=True, time_ms=time_ms, state=key, version=state.version, objects=len(needed), bytes=size
+                )
+
+    def _copy(self, backup: str, left: Needed) -> dict[str, str]:
+        """Copy objects; those that are absent, with the reasons."""
+        shares = list(shares_of(backup, [NeededObject(name, row) for name, row in left.items()]))
+        total, at, absent = sum(share.bytes for share in shares), 0, dict[str, str]()
+        for done in self.copy(shares):
+            self.objects += done.objects
+            self.bytes += done.bytes
+            at += done.bytes
+            absent |= done.absent
+            if self.progress is not None:
+                self.progress("copy", min(at, total), total)
+        return absent
+
+
+def _lacking(files: BackupFiles, needed: Needed, own: str) -> Needed:
+    """The objects that neither a complete backup nor this one has.
+
+    An object that is there, and that no complete backup needs, may be deleted at this moment.
+    own:  the id of this backup, whose state was put before.
+    """
+    places = files.places()
+    left = {name: row for name, row in needed.items() if own not in places.get(name, ())}
+    doubtful = {name for name in left if name in places}
+    for backup in reversed(files.complete()):
+        if not doubtful:
+            break
+        state = files.state(backup.end.state)
+        sure = doubtful & needed_objects(state).keys() if state is not None else set[str]()
+        doubtful -= sure
+        left = {name: row for name, row in left.items() if name not in sure}
+    return left
+
+
+# ------------------------------------------------------------------------------------------------------------- removal
+
+
+class Pruned(NamedTuple):
+    """The result of removing backups."""
+
+    removed: tuple[str, ...]
+    """Ids of the backups."""
+    objects: int
+    """Number of the objects that were deleted, because no backup needs them."""
+
+
+def prune(files: BackupFiles, now_ms: int, *, keep: int = 0, keep_ms: int = 0, dry_run: bool = False) -> Pruned:
+    """Remove old backups, and the objects that none of the others needs.  If this is killed, run it again.
+
+    keep, keep_ms:  the newest backups, and those that are at most so old, are kept; in any case the newest one.
+    """
+    known = files.complete()
+    old = [one.id for one in known[: -max(keep, 1)] if now_ms - one.end.time_ms > keep_ms]
+    if not dry_run:
+        _give_up(files, now_ms)
+    useless = _useless_states(files, old)
+    if not dry_run:
+        files.store.delete(useless)
+    listed, places = files.files(), files.places()
+    named = _named(files, [key for one in listed.values() for key in one.states if key not in useless])
+    garbage = [(at, name) for name, ids in places.items() if name not in named for at in ids if _has_ended(listed, at)]
+    if not dry_run:
+        files.store.delete([f"{OBJECTS}{at}/{name}" for at, name in garbage])
+        left = {at for name, ids in places.items() if name in named for at in ids}
+        files.store.delete([end_key(at) for at in listed if at not in left and _is_past(files, listed[at], at, now_ms)])
+    return Pruned(tuple(old), len(garbage))
+
+
+def _give_up(files: BackupFiles, now_ms: int) -> None:
+    """End the unfinished backups that no process continues."""
+    for backup, found in files.files().items():
+        if not found.has_end:
+            times = [files.store.written_ms(key) for key in found.states]
+            if all(time is not None and now_ms - time > ABANDONED_MS for time in times):
+                files.put_end(backup, End(complete=False, time_ms=now_ms))
+
+
+def _useless_states(files: BackupFiles, old: Collection[str]) -> list[str]:
+    """States of old backups, and those of ended ones that they do not have."""
+    found = list[str]()
+    for backup, one in files.files().items():
+        if one.has_end and (end := files.end(backup)) is not None:
+            kept = end.state if end.complete and backup not in old else ""
+            found += [key for key in one.states if key != kept]
+    return found
+
+
+def _named(files: BackupFiles, keys: Iterable[str]) -> set[str]:
+    """The objects that states name."""
+    found = set[str]()
+    for key in keys:
+        if (state := files.state(key)) is not None:
+            found |= needed_objects(state).keys()
+    return found
+
+
+def _has_ended(listed: Mapping[str, Files], backup: str) -> bool:
+    """Whether a backup had ended when the states were listed.  Objects of others are left alone."""
+    return backup in listed and listed[backup].has_end
+
+
+def _is_past(files: BackupFiles, found: Files, backup: str, now_ms: int) -> bool:
+    """Whether nobody needs the mark of a removed backup any more."""
+    end = files.end(backup) if found.has_end and not found.states else None
+    return end is not None and now_ms - end.time_ms > MARKED_MS

@@ -1,0 +1,114 @@
+"""Copying the objects of a log to and from its backups.  Reads no log: executors of a Spark job do it, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from spark_log.errors import CorruptObject, ObjectNotFound, StorageUnavailable
+from spark_log.journal.broker_roots import sources_of
+from spark_log.journal.read_failover import NOT_READ, from_sources
+from spark_log.metadata.state import ObjectRow
+from spark_log.node.checked_copies import BadCopy, SourceFailed, copy_checked
+from spark_log.node.copy_throttle import Pace
+from spark_log.store.base import ObjectStore
+from spark_log.store.copy_object import copy_object
+
+PARALLEL_COPIES = 4
+"""Objects that a task copies at the same time."""
+SHARE_BYTES, SHARE_OBJECTS = 256 << 20, 1000
+"""A task copies about so much."""
+SEGMENT = ".seg"
+
+
+class NeededObject(NamedTuple):
+    """An object that is to be copied.  Sent to tasks."""
+
+    name: str
+    row: ObjectRow | None
+
+
+class Share(NamedTuple):
+    """The objects that a task copies."""
+
+    folder: str
+    """The backup that has these objects, or gets them."""
+    objects: tuple[NeededObject, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.row.size for one in self.objects if one.row is not None)
+
+
+class CopiedShare(NamedTuple):
+    """The result of a task.  Sent back by it."""
+
+    objects: int
+    bytes: int
+    absent: dict[str, str]
+    """Objects that are in no root, or whose root is away, with the error.  The log may have dropped them meanwhile."""
+
+
+CopyShares = Callable[[Sequence[Share]], Iterable[CopiedShare]]
+"""Copies some shares, in this process or in tasks."""
+
+
+def shares_of(folder: str, objects: Iterable[NeededObject]) -> Iterator[Share]:
+    """Objects divided among tasks."""
+    some, size = list[NeededObject](), 0
+    for one in objects:
+        some.append(one)
+        size += 0 if one.row is None else one.row.size
+        if size >= SHARE_BYTES or len(some) == SHARE_OBJECTS:
+            yield Share(folder, tuple(some))
+            some, size = [], 0
+    if some:
+        yield Share(folder, tuple(some))
+
+
+def copy_share(source: ObjectStore, target: ObjectStore, share: Share, pace: Pace) -> CopiedShare:
+    """Copy the objects of a share, with the bytes of segments checked on the way.
+
+    Raises CorruptObject for a damaged object, and StorageError if a storage fails.
+    """
+    sizes, absent = list[int](), dict[str, str]()
+
+    def copied(one: NeededObject) -> None:
+        try:
+            sizes.append(_copy(source, target, one, pace))
+        except NOT_READ as error:
+            absent[one.name] = str(error)
+
+    with ThreadPoolExecutor(PARALLEL_COPIES, thread_name_prefix="pylog-backup") as pool:
+        for _ in pool.map(copied, share.objects):
+            pass
+    return CopiedShare(len(sizes), sum(sizes), absent)
+
+
+def _copy(source: ObjectStore, target: ObjectStore, needed: NeededObject, pace: Pace) -> int:
+    """Copy one object from any root that has it; its size."""
+    name, row = needed
+
+    def copied(root: ObjectStore) -> int:
+        if row is not None and name.endswith(SEGMENT):
+            return _copy_segment(root, target, name, row, pace)
+        pace.take(0 if row is None else row.size)
+        size = copy_object(root, target, name, None if row is None else row.size)
+        if size is None:
+            raise ObjectNotFound(f"{root.url}/{name} is not there", key=name)
+        return size
+
+    return from_sources(name, sources_of(source, name), copied)
+
+
+def _copy_segment(root: ObjectStore, target: ObjectStore, name: str, row: ObjectRow, pace: Pace) -> int:
+    try:
+        copy_checked(root, target, name, row, pace)
+    except BadCopy as error:
+        if isinstance(error.__cause__, ObjectNotFound):
+            raise ObjectNotFound(str(error), key=name) from error
+        raise CorruptObject(str(error)) from error
+    except SourceFailed as error:
+        raise StorageUnavailable(str(error)) from error
+    return row.size

@@ -1,0 +1,221 @@
+"""The files of the backups of a log, in a folder or bucket that is not a log.
+
+    backups.json                   names the log whose backups these are
+    backups/<id>/<unique>.state    the state of the log, as a checkpoint: it names the objects that the backup needs
+    backups/<id>/end.json          the backup is complete, or was given up; the first process puts it
+    objects/<id>/data/…            the objects that this backup has copied; later backups need them, too
+
+A backup is *complete* if `end.json` says so and the state that it names is there.  It is *unfinished* without
+`end.json`: its process copies, or was killed, and the next one continues it.  To remove a backup, its states are
+deleted first: what is left of it counts as nothing from then on.
+
+A new backup does without copying an object only if a complete backup needs the object, and it looks for these after its
+own state was put.  Removing looks for states after it has removed those of old backups, and deletes no object that one
+of the states names, nor any that an unfinished backup has copied.  So both may run at any time, without clocks
+(docs/decisions/0090-backups.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from spark_log.errors import InvalidRequest, NoLog, ObjectNotFound
+from spark_log.journal.object_names import DATA, META
+from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.pending import pending_copies
+from spark_log.metadata.state import ObjectRow, State
+from spark_log.positions import format_timestamp_ms
+from spark_log.store.base import ObjectStore
+
+ABOUT = "backups.json"
+BACKUPS = "backups/"
+OBJECTS = "objects/"
+END = "end.json"
+STATE = ".state"
+FORMAT = 1
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of `backups.json`."""
+
+    pylog_backups: int
+    """Version of the format."""
+    log: str
+    """The log's id."""
+    url: str
+    """The log's URL when the first backup was made."""
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of `end.json`."""
+
+    complete: bool
+    time_ms: int
+    """When the state was read, by the clock of the process that made the backup; or when the backup was given up."""
+    state: str = ""
+    """The name of its file."""
+    version: int = 0
+    """The version of the log."""
+    objects: int = 0
+    bytes: int = 0
+    """Number and size of the objects that the backup needs."""
+
+
+class Backup(NamedTuple):
+    """A complete backup."""
+
+    id: str
+    end: End
+
+
+@dataclass(slots=True)
+class Files:
+    """The files of one backup."""
+
+    states: list[str] = field(default_factory=list)
+    has_end: bool = False
+
+
+Needed = Mapping[str, ObjectRow | None]
+"""The objects that a state names; None for lists of dropped objects, of which it has no row."""
+
+
+def needed_objects(state: State) -> Needed:
+    """The objects of a state.  Those of commits that readers do not see yet are left out: they may never be seen."""
+    pending = pending_copies(state)
+    rows: dict[str, ObjectRow | None] = {name: row for name, row in state.objects.items() if name not in pending}
+    return rows | dict.fromkeys(state.dropped_lists)
+
+
+class BackupFiles:
+    """The files of all backups of a log."""
+
+    def __init__(self, store: ObjectStore, open_folder: Callable[[str], ObjectStore]) -> None:
+        """
+        open_folder:  gives the store of a folder in `store`, by its name.
+        """
+        self.store, self._open_folder = store, open_folder
+
+    def folder(self, backup: str) -> ObjectStore:
+        """The objects that a backup has copied, under the names that they have in the log."""
+        return self._open_folder(f"{OBJECTS}{backup}")
+
+    def begin(self, log: str, url: str) -> None:
+        """Make an empty folder one for the backups of a log.  Raises InvalidRequest if it has anything else."""
+        for prefix in (META, DATA, BACKUPS, OBJECTS):
+            if found := self.store.list(prefix):
+                raise InvalidRequest(f"{self.store.url} has {found[0]}: backups begin in an empty folder")
+        about = About(pylog_backups=FORMAT, log=log, url=url)
+        self.store.put_new(ABOUT, msgspec.json.encode(about))
+
+    def about(self) -> About | None:
+        """None if no backup was ever made there, or if its disk is not mounted.  Raises InvalidRequest."""
+        try:
+            found = msgspec.json.decode(self.store.get(ABOUT), type=About)
+        except ObjectNotFound:
+            return None
+        except msgspec.MsgspecError as error:
+            raise InvalidRequest(f"{self.store.url}/{ABOUT} is damaged, or of something else: {error}") from error
+        if found.pylog_backups != FORMAT:
+            raise InvalidRequest(f"{self.store.url} has backups of format {found.pylog_backups}: update pylog")
+        return found
+
+    def check(self, log: str = "") -> None:
+        """Raises NoLog if there are no backups; InvalidRequest if they are of another log than that with this id."""
+        about = self.about()
+        if about is None:
+            raise NoLog(f"{self.store.url} has no backups: is its disk mounted?")
+        if log not in ("", about.log):
+            raise InvalidRequest(
+                f"{self.store.url} has backups of another log, with the id {about.log}, which was at {about.url}: give "
+                "another folder. A log that was restored from a backup is a new log"
+            )
+
+    def files(self) -> dict[str, Files]:
+        """The files of each backup, by its id."""
+        found: dict[str, Files] = {}
+        for key in self.store.list(BACKUPS):
+            backup, _, name = key.removeprefix(BACKUPS).partition("/")
+            files = found.setdefault(backup, Files())
+            if name == END:
+                files.has_end = True
+            elif name.endswith(STATE):
+                files.states.append(key)
+        return found
+
+    def complete(self) -> list[Backup]:
+        """The complete backups, by time."""
+        found = list[Backup]()
+        for backup, files in self.files().items():
+            end = self.end(backup) if files.has_end else None
+            if end is not None and end.complete and end.state in files.states:
+                found.append(Backup(backup, end))
+        return sorted(found, key=lambda one: (one.end.time_ms, one.id))
+
+    def unfinished(self) -> list[str]:
+        """Ids of unfinished backups."""
+        return sorted(backup for backup, files in self.files().items() if files.states and not files.has_end)
+
+    def end(self, backup: str) -> End | None:
+        """How a backup has ended; None if it is unfinished."""
+        try:
+            return msgspec.json.decode(self.store.get(end_key(backup)), type=End)
+        except ObjectNotFound:
+            return None
+
+    def put_end(self, backup: str, end: End) -> bool:
+        """End a backup.  False if another process was first."""
+        return self.store.put_new(end_key(backup), msgspec.json.encode(end))
+
+    def put_state(self, backup: str, unique: str, state: State) -> str:
+        """Put the state that a backup is to have; the name of its file."""
+        key = f"{BACKUPS}{backup}/{unique}{STATE}"
+        self.store.put(key, (encode_checkpoint(state),))
+        return key
+
+    def state(self, key: str) -> State | None:
+        """None if the backup was removed.  Raises CorruptObject."""
+        try:
+            return decode_checkpoint(self.store.get(key), key)
+        except ObjectNotFound:
+            return None
+
+    def find(self, wanted: str, until_ms: int | None) -> Backup:
+        """The complete backup with an id or version, the last one up to a time, or the `latest`.
+
+        Raises InvalidRequest if there is none.
+        """
+        known = self.complete()
+        if wanted == "latest":
+            found = known
+        elif until_ms is not None:
+            found = [one for one in known if one.end.time_ms <= until_ms]
+        else:
+            found = [one for one in known if wanted in (one.id, str(one.end.version))]
+        if not found:
+            there = ", ".join(f"{one.id} (version {one.end.version})" for one in known[-5:])
+            raise InvalidRequest(f"{self.store.url} has no such backup as {wanted!r}; it has {there or 'none'}")
+        return found[-1]
+
+    def places(self) -> dict[str, list[str]]:
+        """By object, the backups that have copied it."""
+        found: dict[str, list[str]] = {}
+        for key in self.store.list(OBJECTS):
+            backup, _, name = key.removeprefix(OBJECTS).partition("/")
+            found.setdefault(name, []).append(backup)
+        return found
+
+
+def end_key(backup: str) -> str:
+    """The name of the file that ends a backup."""
+    return f"{BACKUPS}{backup}/{END}"
+
+
+def backup_id(now_ms: int, unique: str) -> str:
+    """The id of a new backup."""
+    when = format_timestamp_ms(now_ms).partition(".")[0]
+    return f"{when.replace('-', '').replace(':', '')}Z-{unique[:6]}"

@@ -1,0 +1,118 @@
+"""A log as it was, from one of its backups, in an empty root.
+
+The root is a mirror (`mirror.py`) until all is there, so a restoration that was killed is not taken for a log.  Then it
+becomes a separate log, as a mirror that is recovered.  It has a new id: no client, coordinator, mirror or export takes
+it for the log of which the backup was made, which may still be there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_log.client.log import Log
+from spark_log.errors import CorruptObject, InvalidRequest
+from spark_log.journal.journal import Journal
+from spark_log.journal.log_format import Format
+from spark_log.journal.object_names import DATA
+from spark_log.journal.proposal import Context
+from spark_log.journal.storage_log import begin_log
+from spark_log.journal.store_operations import Stores
+from spark_log.metadata.state import State
+from spark_log.node.backup_copies import CopyShares, NeededObject, Share, shares_of
+from spark_log.node.backup_files import Backup, BackupFiles, Needed, needed_objects
+from spark_log.node.mirror import become_log, file_of_log, format_of, write_state
+from spark_log.node.rewrite import Progress
+from spark_log.node.verify import Problem, verify
+from spark_log.store.base import ObjectStore
+from spark_log.text import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The result of restoring a log."""
+
+    cluster_id: str
+    """The id of the new log."""
+    objects: int
+    bytes: int
+    """Number and size of the objects that were copied."""
+    problems: list[Problem]
+    """Those that `verify` has found in the new log."""
+
+
+def plan_restore(files: BackupFiles, backup: Backup, store: ObjectStore) -> tuple[State, list[Share]]:
+    """The state of a backup, and the objects that a root lacks of it, by the folder that has them.
+
+    store:  the root of the log that is to be, empty or left by a restoration of this backup.
+    Raises InvalidRequest if the root has something else, and CorruptObject if the backup lacks objects.
+    """
+    here, there = f"{files.store.url}/", f"{store.url}/"
+    if here.startswith(there) or there.startswith(here):
+        raise InvalidRequest(f"{here} and {there}: a log and its backups must not lie within each other")
+    _check_root(files, backup, store)
+    state = files.state(backup.end.state)
+    if state is None:
+        raise InvalidRequest(f"the backup {backup.id} was removed meanwhile")
+    needed, there_now = needed_objects(state), set(store.list(DATA))
+    return state, _shares(files, {name: row for name, row in needed.items() if name not in there_now}, backup)
+
+
+def restore(
+    files: BackupFiles,
+    backup: Backup,
+    store: ObjectStore,
+    context: Context,
+    copy: CopyShares,
+    progress: Progress | None = None,
+) -> Restored:
+    """Make a log of a backup, and verify it.  If this is killed, run it again.
+
+    Raises the errors of `plan_restore`, and those of the storages.
+    """
+    state, shares = plan_restore(files, backup, store)
+    if _check_root(files, backup, store) is None:
+        begin_log(Stores.of(store), context, context.unique() + context.unique(), _source(files, backup))
+    total, objects, size = sum(share.bytes for share in shares), 0, 0
+    for done in copy(shares):
+        if done.absent:
+            raise CorruptObject(f"{next(iter(done.absent.values()))}: the backup {backup.id} cannot be restored")
+        objects, size = objects + done.objects, size + done.bytes
+        if progress is not None:
+            progress("copy", size, total)
+    if _check_root(files, backup, store) is None:
+        raise InvalidRequest(f"{store.url} is empty: was its disk unmounted?")
+    write_state(store, state, context)
+    become_log(Journal.open(store, create=False, clock=context.clock))
+    log = Log(Journal.open(store, create=False, clock=context.clock))
+    return Restored(log.cluster_id, objects, size, verify(log))
+
+
+def _source(files: BackupFiles, backup: Backup) -> str:
+    return f"{files.store.url}/{backup.id}"
+
+
+def _check_root(files: BackupFiles, backup: Backup, store: ObjectStore) -> Format | None:
+    """The format of a root in which this backup is being restored; None if the root is empty."""
+    form = format_of(store)
+    if form is None:
+        if found := file_of_log(store):
+            raise InvalidRequest(f"{store.url} has {found}: a backup is restored to an empty folder")
+    elif form.mirrors != _source(files, backup):
+        what = f"what is left of a restoration of {form.mirrors}, or its mirror" if form.mirrors else "a log"
+        raise InvalidRequest(f"{store.url} has {what}: a backup is restored to an empty folder")
+    return form
+
+
+def _shares(files: BackupFiles, needed: Needed, backup: Backup) -> list[Share]:
+    places, by_folder, lost = files.places(), dict[str, list[NeededObject]](), list[str]()
+    for name, row in needed.items():
+        if name in places:
+            by_folder.setdefault(places[name][-1], []).append(NeededObject(name, row))
+        else:
+            lost.append(name)
+    if lost:
+        raise CorruptObject(
+            f"{files.store.url} lacks {counted(len(lost), 'object')} of the backup {backup.id}, such as {lost[0]}: "
+            "restore an older or newer backup; the next backup copies what the log still has"
+        )
+    return [share for folder, objects in by_folder.items() for share in shares_of(folder, objects)]

@@ -1,0 +1,105 @@
+"""`jobs/backup.py`: tasks copy to backups and back; a job that is killed is run again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.backup import parse_args, run
+from spark_log import connect
+from spark_log.errors import InvalidRequest
+from spark_log.node.verify import verify
+from tests.node.logs import append_small, new_log
+from tests.node.replicated_logs import put, replicated_log
+from tests.spark.submitted import finished, killed_when, submitted
+
+
+def done(spark: SparkSession, *arguments: str, url: str = "") -> dict[str, Any]:
+    """The summary of a job in this process."""
+    summary, status = run(spark, parse_args([*(["--url", url] if url else []), *arguments]))
+    assert status == 0
+    json.dumps(summary)
+    return summary
+
+
+def test_backups_of_a_log_with_brokers(classic: SparkSession, tmp_path: Path) -> None:
+    """Made, listed, removed and restored by tasks, which read copies in any root."""
+    log, to = replicated_log(tmp_path), ["--backups", f"file://{tmp_path}/backups"]
+    for _ in range(3):
+        put(log, [1, 2])
+    planned = done(classic, *to, "--dry-run", url=log.url)
+    assert (planned["objects"], (tmp_path / "backups").exists()) == (3, False)
+    first = done(classic, *to, "--create", url=log.url)
+    put(log, [1, 2])
+    second = done(classic, *to, "--throttle", "50MB", url=log.url)
+    assert [one["copied_objects"] for one in (first, second)] == [3, 1]
+    assert done(classic, *to, "--list") == {"backups": [first["backup"], second["backup"]], "unfinished": []}
+
+    url = f"file://{tmp_path}/new"
+    restore = [*to, "--restore", str(first["backup"]["version"])]
+    assert done(classic, *restore, "--dry-run", url=url)["objects"] == 3
+    restored = done(classic, *restore, url=url)
+    new = connect(url, create=False)
+    assert (restored["problems"], new.cluster_id) == ([], restored["cluster_id"])
+    assert verify(new, deep=True) == [] and new.read("t").num_rows == 30
+    assert done(classic, *to, "--prune", "--keep", "1") == {"removed": (first["backup"]["id"],), "objects_deleted": 0}
+    assert done(classic, *to, "--keep", "30d", url=log.url)["removed"] == ()
+
+
+def test_a_job_that_was_killed_is_run_again(tmp_path: Path) -> None:
+    """Under spark-submit: the next one has the newest version, and copies what is missing."""
+    log = new_log(tmp_path / "log")
+    append_small(log, 12)
+    to = ["--backups", str(tmp_path / "backups")]
+    first = submitted("backup.py", "--url", log.url, *to, "--create", "--throttle", "1KB")
+    killed_when(first, lambda: any((tmp_path / "backups").glob("objects/*/data/*/*.seg")))
+    assert done_jobs(tmp_path) == []
+    append_small(log, 1, first=12)
+    status, out, err = finished(submitted("backup.py", "--url", log.url, *to))
+    assert status == 0, err[-4000:]
+    summary = json.loads(out.splitlines()[-1])
+    assert 0 < summary["copied_objects"] < summary["backup"]["objects"] == 13
+    assert len(done_jobs(tmp_path)) == 1
+
+
+def done_jobs(folder: Path) -> list[Path]:
+    return list((folder / "backups").glob("backups/*/end.json"))
+
+
+def test_what_is_refused(classic: SparkSession, tmp_path: Path) -> None:
+    """Unknown backups, a coordinator as the place of a log, and a root that is not empty."""
+    log, to = new_log(tmp_path / "log"), ["--backups", str(tmp_path / "backups")]
+    append_small(log, 1)
+    done(classic, *to, "--create", url=log.url)
+    for which, url, said in (
+        ("99", f"{tmp_path}/new", "no such backup as '99'"),
+        ("@2020-01-01T00:00Z", f"{tmp_path}/new", "no such backup"),
+        ("latest", "pylog://host:9550", "give the folder or bucket of the new log"),
+        ("latest", log.url, "a backup is restored to an empty folder"),
+    ):
+        with pytest.raises(InvalidRequest, match=said):
+            done(classic, *to, "--restore", which, url=url)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "--url is missing"),
+        (["--prune"], "--prune needs --keep"),
+        (["--list", "--keep", "3"], "--keep is for backups and --prune"),
+        (["--url", "x", "--keep", "0"], "0 would keep no backup"),
+        (["--url", "x", "--keep", "often"], "is not a duration"),
+        (["--url", "x", "--throttle", "fast"], "bytes per second"),
+        (["--list", "--prune", "--keep", "3"], "not allowed with"),
+    ],
+)
+def test_wrong_arguments(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2 and a sentence."""
+    with pytest.raises(SystemExit) as ended:
+        parse_args(["--backups", "b", *given])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,31 @@
+"""The mount of a path is known without a request to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_log.store.mounts import find_mount
+from spark_log.store.open import mount_of_url
+
+MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+40 27 0:30 / /mnt/nfs rw,relatime - nfs4 server:/export rw
+41 27 0:31 / /mnt/nfs2 rw,relatime - nfs4 server:/other rw
+43 27 8:2 / /mnt/my\040disk rw,relatime - ext4 /dev/sdb rw
+44 27 0:32 / /mnt/nfs rw,relatime - nfs4 server:/export rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "mount"),
+    [("/mnt/nfs/log/1", 44), ("/mnt/nfs", 44), ("/mnt/nfs2/log", 41), ("/mnt/my disk/log", 43), ("/mnt/other", 27)],
+)
+def test_the_last_and_nearest_mount_of_a_path(path: str, mount: int) -> None:
+    assert find_mount(MOUNTS, path) == mount
+
+
+def test_a_bucket_has_none(tmp_path: Path) -> None:
+    assert mount_of_url("s3://bucket/log") == 0
+    assert mount_of_url(tmp_path.as_uri()) == mount_of_url((tmp_path / "not-there").as_uri())
