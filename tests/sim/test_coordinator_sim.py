@@ -15,7 +15,7 @@ SEEDS = 6
 NOTICED_IN = {
     "claimed_newest": 4,
     "commits_unchecked": 2,
-    "leads_immediately": 27,
+    "leads_immediately": 2,
     "levels_unchecked": 8,
     "own_clock": 4,
     "reads_unconfirmed": 8,

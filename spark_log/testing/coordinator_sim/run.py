@@ -122,12 +122,14 @@ class _Errors(logging.Handler):
 
 @contextmanager
 def _quiet() -> Iterator[list[str]]:
-    """Log nothing; give the errors with tracebacks."""
-    handler, propagates = _Errors(), logger.propagate
+    """Log nothing; give the errors with tracebacks, whatever level the process logs."""
+    handler, propagates, level = _Errors(), logger.propagate, logger.level
     logger.addHandler(handler)
+    logger.setLevel(logging.ERROR)
     logger.propagate = False
     try:
         yield handler.found
     finally:
         logger.removeHandler(handler)
+        logger.setLevel(level)
         logger.propagate = propagates
