@@ -16,8 +16,8 @@ Last, coordinators with a large state, positions of groups (`large_…`).  One o
 and fetches a snapshot while a client appends.  Then 50 clients append, and snapshots are made: how long does the
 leader's event loop stall, as the longest answer of its health check shows?
 
-`--nodes 5` has five of them, and `--parts` leaves parts out: `--parts coordinators,state --rounds 100 --stops 100` makes
-the figures of docs/measurements.md in about 12 minutes on a quiet machine.
+`--nodes 5` has five of them, and `--parts` leaves parts out.  `--parts coordinators,state --rounds 100 --stops 100`
+makes the figures of docs/measurements.md in about 12 minutes on a quiet machine.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def values_of(log: spark_log.Log, topic: str) -> list[str]:
 
 
 def check_order(found: Sequence[Appended], values: Sequence[str]) -> None:
-    """Each acknowledged record is there, none twice, and one that was acknowledged before another began is before it."""
+    """Each acknowledged record is there, none twice, and before those that began after its acknowledgement."""
     offsets = {value: offset for offset, value in enumerate(values)}
     assert len(offsets) == len(values), "nothing is there twice"
     assert [one for one in found if one.value not in offsets] == []

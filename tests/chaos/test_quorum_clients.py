@@ -126,7 +126,7 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
 
 
 def test_clients_ride_through_lost_answers_and_a_rolling_restart(setting: Setting) -> None:
-    """What was done without an answer is not done again, and a group continues in transactions."""
+    """A change without an answer is not made again, and a group continues in transactions."""
     setting.wait_for()
     setting.mute_leader()
     setting.wait_for()
