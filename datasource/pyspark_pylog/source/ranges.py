@@ -39,7 +39,7 @@ def asked_for(options: ReadOptions, names: Iterable[str], count: Callable[[str],
 
 
 def topics_asked_for(options: ReadOptions, names: Iterable[str]) -> list[str]:
-    """The topics that the options request, of existing ones."""
+    """The existing topics that the options request."""
     topics = {tp.topic for tp in options.assign}.union(options.subscribe)
     return sorted(name for name in names if name in topics or (options.pattern and finds(options.pattern, name)))
 
