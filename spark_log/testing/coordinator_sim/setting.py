@@ -48,6 +48,7 @@ class QuorumOracle(Oracle):
     claimed     all processes have the value of a claim that was made first, and the state at its version
     owned       a partition has one member in a generation, and what members commit never goes back
     level       a node that does not know a level gets no batch of it
+    digests     the digests that nodes compute of their states at a version are equal, as the nodes compare them
     """
 
     def __init__(self, *values: Any) -> None:
