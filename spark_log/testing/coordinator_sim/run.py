@@ -51,7 +51,8 @@ def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Resu
             faults = Faults(sim.world)
             violation = violation_of(partial(_simulate, sim, faults))
             sim.world.close()
-    compared = sum(bool(node.runs and node.coordinator.node.digests.compared) for node in sim.world.nodes.values())
+    running = [node for node in sim.world.nodes.values() if node.runs and node.has_begun]
+    compared = sum(bool(node.coordinator.node.digests.compared) for node in running)
     counts = (
         sim.oracle.seen
         + Counter(compared=compared)
