@@ -85,7 +85,7 @@ def start_offsets(
     state = journal.state
     positions = {tp: options.start.of(tp) for tp in tps}
     if not options.assign:
-        _check_there(options, positions)
+        _check_there(options, wanted_partitions(state, options))
     starts = {tp: standing[tp] for tp in positions if tp in standing}
     stated = {tp: _stated(state, tp, position) for tp, position in positions.items() if tp not in starts}
     losses = []
