@@ -168,9 +168,8 @@ def erase_in_task(
 # ------------------------------------------------------------------------------------------------------------- running
 
 
-def main() -> None:
-    args = parse_args()
-    spark = SparkSession.builder.appName(f"pylog {args.verb}").getOrCreate()
+def run(spark: SparkSession, args: argparse.Namespace) -> int | str:
+    """The status for `sys.exit`: 0, 1 if something is left to do, or the message of an error."""
     token = os.environ.get(TOKEN_VARIABLE) if is_coordinator(args.url) else None
     location = Location(url=args.url, storage=dict(args.storage_option), token=token)
     try:
@@ -182,10 +181,18 @@ def main() -> None:
             case _:
                 done = erase_keys(spark, location, args)
     except (SparkLogError, PySparkException) as error:
-        sys.exit(str(error))
+        return str(error)
+    return 0 if done else 1
+
+
+def main() -> None:
+    args = parse_args()
+    spark = SparkSession.builder.appName(f"pylog {args.verb}").getOrCreate()
+    try:
+        status = run(spark, args)
     finally:
         spark.stop()
-    sys.exit(not done)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

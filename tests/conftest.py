@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests import class_archive
 from tests.profiles import load_profile
 
 load_profile()
 # Hundreds of processes import pylog.  Where an environment forbids Python to keep its bytecode, each would compile it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# Every JVM of the tests does little: most of its time would go into compiling that well.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+class_archive.use()
 # A shell script ignores Ctrl-C in its background jobs.  Their processes inherit that, also those that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -71,6 +71,10 @@ def _scope(root: Path, nodeid: str) -> str:
     return ONE_SPARK if file.startswith("tests/spark/") and name in _on_spark(root / file) else file
 
 
+def pytest_runtest_setup() -> None:
+    class_archive.use()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With several processes, one runs the tests on the one Spark, and the others the rest, file by file."""
@@ -86,6 +90,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             )
             super()._assign_work_unit(node)
 
+    class_archive.start_making()
     return OneSpark(config, log)
 
 

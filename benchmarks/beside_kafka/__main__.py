@@ -192,6 +192,7 @@ def typed_queries(wanted: Sequence[str], bench: Bench, pylog: Pylog, kafka: Kafk
     tell(f"{bench.settings}: {bench.rows:,} orders to each side")
     sides = (*typed_query.sides_of(typed_query.WORK[-1], bench, pylog, kafka), pylog)
     found.facts.extend(typed_query.fill(bench, sides))
+    tell(f"{bench.settings}: the answers of all sides are compared")
     typed_query.check(sides)
     for work in works:
         tell(f"{bench.settings}: {work.title}")

@@ -47,6 +47,7 @@ from spark_log.cli.session import CommandSession
 )
 @click.option(
     "--quorum",
+    "quorum_directory",
     metavar="DIR",
     help="Be a node of a quorum, with this directory of `pylog quorum init`; the URL is that of the records.",
 )
@@ -58,18 +59,10 @@ from spark_log.cli.session import CommandSession
 @pass_session
 def serve(
     session: CommandSession,
+    /,
     conf: str | None,
-    listen: str | None,
-    advertise: str | None,
-    takeover_after: str | None,
-    maintain_every: str | None,
-    storage_timeout: str | None,
-    durability: str | None,
-    metadata: str | None,
-    quorum: str | None,
-    quorum_listen: str | None,
-    quorum_peers: str | None,
     insecure: bool | None,
+    **settings: str | None,
 ) -> None:
     """Run the coordinator of a log, until SIGTERM or SIGINT.
 
@@ -99,20 +92,10 @@ def serve(
             raise
         raise Failed("the coordinator needs aiohttp: pip install 'spark-log[server]'") from error
 
-    flags = {
-        "url": session.url if session.is_given else None,
-        "listen": listen,
-        "advertise": advertise,
-        "takeover.after": takeover_after,
-        "maintain.every": maintain_every,
-        "storage.timeout": storage_timeout,
-        "durability": durability,
-        "quorum.directory": quorum,
-        "quorum.listen": quorum_listen,
-        "quorum.peers": quorum_peers,
-        "metadata": metadata,
-        "insecure": None if insecure is None else "true",
-    }
+    # The names of the options, with dots, are those of the file.
+    flags = {name.replace("_", "."): text for name, text in settings.items()}
+    flags["url"] = session.url if session.is_given else None
+    flags["insecure"] = None if insecure is None else "true"
 
     def read() -> Config:
         if session.is_given:

@@ -17,6 +17,8 @@ from spark_log.net.listener import Listener
 KEEPALIVE_S = 75.0
 SHUTDOWN_S = 2.0
 """Time for open requests at shutdown."""
+LINGER_S = 10.0
+"""After an answer, the rest of a body is read for this long, or for the time limit of a request if that is shorter."""
 SWEEP_S = 1.0
 _broken = logging.getLogger("spark_log.http")
 _broken.setLevel(logging.CRITICAL)
@@ -60,6 +62,7 @@ class HttpPort:
             access_log=None,
             logger=_broken,
             keepalive_timeout=KEEPALIVE_S,
+            lingering_time=min(LINGER_S, self._limits.request_ms / 1000),
             max_line_size=self._limits.header_bytes,
             max_field_size=self._limits.header_bytes,
         )

@@ -38,7 +38,8 @@ CONNECTOR_JARS = (
 )
 CLUSTER_ID = "cHlsb2ctdGVzdC1rYWZrYQ"
 PORT = 9092
-DEADLINE_S = 60
+START_S, STOP_S = 300, 60
+"""Limits: a broker starts in 5 s on an idle machine and in minutes on a busy one."""
 PIDS = "pids"
 """The file with the process ids of the brokers."""
 SETTINGS_FILE = "PYLOG_IVY_SETTINGS"
@@ -183,7 +184,7 @@ def _spawn(command: list[str], log: Path) -> int:
 
 
 def _wait_until_up(directory: Path, node: int, pid: int) -> None:
-    log, deadline = directory / "run" / f"broker-{node}.log", time.monotonic() + DEADLINE_S
+    log, deadline = directory / "run" / f"broker-{node}.log", time.monotonic() + START_S
     while "Kafka Server started" not in log.read_text():
         if not _is_broker(pid) or time.monotonic() > deadline:
             found = log.read_text()[-3000:]
@@ -207,7 +208,7 @@ def _stop(pid: int) -> None:
     if not _is_broker(pid):
         return
     os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + STOP_S
     while _is_broker(pid):
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)

@@ -14,11 +14,11 @@ from tests.kafka.conftest import FOLDER
 from tests.spark.conftest import ROOT
 
 ROWS = 20_000
-PARTS = {"write", "drain", "query"}
+PARTS = {"write", "drain", "query", "orders", "orders-json-stream"}
 
 
 def test_the_comparison_runs_and_reports(tmp_path: Path) -> None:
-    """A batch, a stream, a query and the latency have figures of both sides, in the table and in the file."""
+    """Batches, streams, queries and the latency have figures of both sides, in the table and in the file."""
     found, shown = compared(tmp_path, f"--parts {','.join([*sorted(PARTS), 'latency'])} --records 2")
     measured = {part["name"]: set(part["rounds"]) for part in found["parts"]}
     assert set(measured) == PARTS and all({"pylog", "kafka"} <= sides for sides in measured.values())

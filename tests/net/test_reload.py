@@ -47,7 +47,9 @@ class Reloading:
 
 
 def tokens(**tokens: str) -> str:
-    return "[tokens]\n" + "".join(f"{name} = {text}\n" for name, text in tokens.items())
+    return "[groups]\ninitial.rebalance.delay = 1ms\n[tokens]\n" + "".join(
+        f"{name} = {text}\n" for name, text in tokens.items()
+    )
 
 
 @pytest.fixture

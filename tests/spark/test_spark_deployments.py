@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
@@ -37,20 +37,54 @@ def main_paths(spark, url, checkpoint, limits={"maxOffsetsPerTrigger": 40}, **op
 CLUSTER = f"""
 import sys
 {MAIN_PATHS}
-spark = session("local-cluster[2,1,1024]", spark_executor_memory="512m", spark_executorEnv_PYTHONPATH=sys.argv[3])
+url, checkpoint, bucket, endpoint, path = sys.argv[1:]
+spark = session(
+    "local-cluster[2,1,1024]", spark_executor_memory="512m", spark_executorEnv_PYTHONPATH=path, spark_task_maxFailures="1",
+    **{{"spark.executorEnv.AWS_ACCESS_KEY_ID": "", "spark.executorEnv.AWS_SECRET_ACCESS_KEY": ""}},
+)
 spark.range(0, 100, 1, 4).count()
-main_paths(spark, sys.argv[1], sys.argv[2])
+main_paths(spark, url, checkpoint)
 hosts = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()
 print("executors", hosts - 1)
+try:
+    frame = spark.range(3).selectExpr("string(id) as value")
+    frame.write.format("pylog").mode("append").options(**{{"topic": "t", "storage.endpoint_url": endpoint}}).save(bucket)
+except Exception as error:
+    print("refused", " ".join(str(error).split()))
 """
 
 
+class OnCluster(NamedTuple):
+    """A job on a cluster with two executors."""
+
+    printed: str
+    bucket: Bucket
+
+
+@pytest.fixture(scope="module")
+def on_cluster(s3: Callable[[], Bucket], tmp_path_factory: pytest.TempPathFactory) -> OnCluster:
+    """A write, a read and a stream; then a write to a bucket, whose credentials only the driver has."""
+    bucket, folder = s3(), tmp_path_factory.mktemp("cluster")
+    env = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"}
+    places = (str(folder / "log"), str(folder / "checkpoint"), f"{bucket.url}/log", bucket.options["endpoint_url"])
+    job = script(folder / "job.py", CLUSTER)
+    return OnCluster(run_job(job, *places, os.environ["PYTHONPATH"], env=env), bucket)
+
+
 @pytest.mark.slow
-def test_executors_in_processes_of_their_own_share_a_log(url: str, tmp_path: Path) -> None:
+def test_executors_in_processes_of_their_own_share_a_log(on_cluster: OnCluster) -> None:
     """local-cluster with two executors: a write, a read and a stream."""
-    job = script(tmp_path / "job.py", CLUSTER)
-    printed = run_job(job, url, str(tmp_path / "checkpoint"), os.environ["PYTHONPATH"])
-    assert "batches 3" in printed and "executors 2" in printed
+    assert "batches 3" in on_cluster.printed and "executors 2" in on_cluster.printed
+
+
+@pytest.mark.slow
+def test_credentials_that_only_the_driver_has_are_missed_in_a_sentence(on_cluster: OnCluster) -> None:
+    """In the environment of the driver, but not of the executors: nothing is written, and the message says what is
+    missing.
+    """
+    _, refused, message = on_cluster.printed.partition("refused")
+    assert refused and "credentials" in message.lower() and "spark_log/" not in message
+    assert spark_log.connect(f"{on_cluster.bucket.url}/log", on_cluster.bucket.options).read("t").num_rows == 0
 
 
 NOTEBOOK = """
@@ -137,33 +171,3 @@ def test_a_missing_credential_is_said_in_a_sentence(spark: SparkSession, s3: Cal
         append(numbers(spark, [1]), f"{bucket.url}/log", **options)
     assert "spark_log/" not in str(error.value)
     assert sys.modules["boto3"]
-
-
-DRIVER_ONLY = """
-import sys
-url, endpoint, path = sys.argv[1:]
-spark = session(
-    "local-cluster[1,1,1024]", spark_executor_memory="512m", spark_executorEnv_PYTHONPATH=path, spark_task_maxFailures="1",
-    **{"spark.executorEnv.AWS_ACCESS_KEY_ID": "", "spark.executorEnv.AWS_SECRET_ACCESS_KEY": ""},
-)
-try:
-    frame = spark.range(3).selectExpr("string(id) as value")
-    frame.write.format("pylog").mode("append").options(**{"topic": "t", "storage.endpoint_url": endpoint}).save(url)
-except Exception as error:
-    print("refused", " ".join(str(error).split()))
-"""
-
-
-@pytest.mark.slow
-def test_credentials_that_only_the_driver_has_are_missed_in_a_sentence(
-    s3: Callable[[], Bucket], tmp_path: Path
-) -> None:
-    """In the environment of the driver, but not of the executors: nothing is written, and the message says what is
-    missing.
-    """
-    bucket = s3()
-    env = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"}
-    job = script(tmp_path / "job.py", DRIVER_ONLY)
-    printed = run_job(job, f"{bucket.url}/log", bucket.options["endpoint_url"], os.environ["PYTHONPATH"], env=env)
-    assert "refused" in printed and "credentials" in printed.lower() and "spark_log/" not in printed
-    assert spark_log.connect(f"{bucket.url}/log", bucket.options).read("t").num_rows == 0

@@ -30,7 +30,6 @@ from tests.spark.builders import (
     copy,
     load,
     load_stream,
-    run_job,
     script,
     texts,
     values,
@@ -56,63 +55,65 @@ def test_a_task_that_fails_at_its_last_row_leaves_nothing(spark: SparkSession, u
     assert values(load(spark, url)) == as_bytes(range(5))
 
 
-RETRY = """
-import os, sys
+JOB = """
+import sys, time
+from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import functions as F
-url, mark = sys.argv[1:]
+folder = Path(sys.argv[1])
 spark = session("local[2,3]")
 def fails_once(number):
     if number == 4_999 and TaskContext.get().attemptNumber() == 0:
-        open(mark, "w").close()
+        (folder / "failed").touch()
         raise RuntimeError("first attempt")
     return str(number)
-frame = spark.range(0, 5_000, 1, 2).select(F.udf(fails_once, useArrow=False)("id").alias("value"))
-frame.write.format("pylog").mode("append").option("topic", "t").save(url)
-"""
-
-
-@pytest.mark.slow
-def test_an_attempt_that_is_made_again_lands_once(url: str, tmp_path: Path) -> None:
-    """No commit names the objects of the first attempt."""
-    run_job(script(tmp_path / "job.py", RETRY), url, str(tmp_path / "failed"))
-    assert (tmp_path / "failed").exists()
-    found = spark_log.connect(url).read("t").column("value").to_pylist()
-    assert sorted(found) == as_bytes(range(5_000))
-
-
-KILLED = """
-import os, sys, time
-from pyspark.sql import functions as F
-url, mark = sys.argv[1:]
-spark = session("local[2]")
 def waits(number):
     if number == 1_999:
-        open(mark, "w").close()
+        (folder / "waiting").touch()
         time.sleep(600)
     return str(number)
-frame = spark.range(0, 2_000, 1, 2).select(F.udf(waits, useArrow=False)("id").alias("value"))
-frame.write.format("pylog").mode("append").option("topic", "t").save(url)
+def write(function, rows, log):
+    frame = spark.range(0, rows, 1, 2).select(F.udf(function, useArrow=False)("id").alias("value"))
+    frame.write.format("pylog").mode("append").option("topic", "t").save(str(folder / log))
+write(fails_once, 5_000, "retried")
+write(waits, 2_000, "killed")
 """
 
 
-@pytest.mark.slow
-def test_a_job_that_is_killed_leaves_nothing(url: str, log: spark_log.Log, tmp_path: Path) -> None:
-    """SIGKILL in the middle of a write, with one task done."""
-    log.append("t", texts(2))
-    mark = tmp_path / "waiting"
+@pytest.fixture(scope="module")
+def killed_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two logs.  A job wrote to `retried`, where one attempt of a task failed.  While it wrote to
+    `killed`, it got SIGKILL, with one task done.
+    """
+    folder = tmp_path_factory.mktemp("killed-job")
+    spark_log.connect(str(folder / "killed"), durability="os").append("t", texts(2))
     job = subprocess.Popen(
-        [sys.executable, str(script(tmp_path / "job.py", KILLED)), url, str(mark)],
+        [sys.executable, str(script(folder / "job.py", JOB)), str(folder)],
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        assert wait_until(mark.exists)
-        assert wait_until(lambda: len(list(Path(url, "data").rglob("*.seg"))) >= 2)
+        assert wait_until((folder / "waiting").exists)
+        assert wait_until(lambda: len(list((folder / "killed" / "data").rglob("*.seg"))) >= 2)
     finally:
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
+    return folder
+
+
+@pytest.mark.slow
+def test_an_attempt_that_is_made_again_lands_once(killed_job: Path) -> None:
+    """No commit names the objects of the first attempt."""
+    assert (killed_job / "failed").exists()
+    found = spark_log.connect(str(killed_job / "retried")).read("t").column("value").to_pylist()
+    assert sorted(found) == as_bytes(range(5_000))
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_leaves_nothing(killed_job: Path) -> None:
+    """SIGKILL in the middle of a write, with one task done."""
+    log = spark_log.connect(str(killed_job / "killed"))
     assert log.read("t").num_rows == 2
     log.append("t", texts(2, 2))
     assert log.read("t").column("value").to_pylist() == as_bytes(range(4))
@@ -223,7 +224,7 @@ def test_a_batch_without_rows_commits_nothing(url: str) -> None:
     assert log.read("t").num_rows == 0 and not list(Path(url).rglob("*.seg"))
 
 
-STREAM_KILLED = """
+STREAM = """
 import sys
 url, checkpoint = sys.argv[1:]
 spark = session("local[2]")
@@ -232,36 +233,6 @@ stream = stream.option("maxOffsetsPerTrigger", 10).load(url)
 writer = stream.writeStream.format("pylog").option("topic", "copy").option("checkpointLocation", checkpoint)
 writer.trigger(availableNow=True).start(url).awaitTermination()
 """
-
-
-@pytest.mark.slow
-def test_a_stream_that_is_killed_resumes_without_loss_or_repeat(
-    classic: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
-) -> None:
-    """SIGKILL of the driver while batches commit, then a run to the end, in another driver."""
-    log.append("t", texts(150))
-    job = script(tmp_path / "job.py", STREAM_KILLED)
-    checkpoint = tmp_path / "checkpoint"
-    killed = subprocess.Popen(
-        [sys.executable, str(job), url, str(checkpoint)],
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-    def some_copied() -> bool:
-        found = spark_log.connect(url)
-        return "copy" in found.admin.list_topics() and found.read("copy").num_rows >= 30
-
-    try:
-        assert wait_until(some_copied)
-        time.sleep(0.1)
-    finally:
-        os.killpg(killed.pid, signal.SIGKILL)
-        killed.wait()
-    assert spark_log.connect(url).read("copy").num_rows < 150
-    copy(load_stream(classic, url, maxOffsetsPerTrigger=10), url, "copy", checkpoint)
-    assert sorted(spark_log.connect(url).read("copy").column("value").to_pylist()) == as_bytes(range(150))
 
 
 @pytest.mark.slow
@@ -277,7 +248,7 @@ def test_a_stream_that_is_stopped_while_the_fence_passes_resumes_without_loss_or
     checkpoint, said, rng = tmp_path / "checkpoint", tmp_path / "stderr", random.Random(5)
     with said.open("w") as stderr:
         query = subprocess.Popen(
-            [sys.executable, str(script(tmp_path / "job.py", STREAM_KILLED)), url, str(checkpoint)],
+            [sys.executable, str(script(tmp_path / "job.py", STREAM)), url, str(checkpoint)],
             start_new_session=True,
             stdout=subprocess.DEVNULL,
             stderr=stderr,

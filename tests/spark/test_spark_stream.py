@@ -120,6 +120,7 @@ def test_two_appends_in_one_foreach_batch_both_land(
     assert copied(log) == as_bytes([0, 0, 1, 1, 2, 2])
 
 
+@pytest.mark.tasks
 def test_a_sink_appends_aggregates_exactly_once(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
@@ -142,7 +143,6 @@ def where(spark: SparkSession, checkpoint: Path) -> dict[str, str]:
     return {"checkpoint": str(checkpoint)} if is_connect(spark) else {}
 
 
-@pytest.mark.tasks
 def test_two_sinks_of_one_query_are_told_apart_by_name(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:

@@ -17,7 +17,7 @@ from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.planned_log import PlannedLog
 
-from jobs.upkeep import compact_group, compact_log, erase_in_task, in_tasks, merge_in_task, merge_log, parse_args
+from jobs.upkeep import compact_group, compact_log, erase_in_task, in_tasks, merge_in_task, merge_log, parse_args, run
 from spark_log import Log, NewTopic
 from spark_log.client.administering.erasure import ErasedShare, erase_records
 from spark_log.metadata.state import TopicKey
@@ -207,20 +207,15 @@ def test_tasks_erase_from_objects(spark: SparkSession, url: str, log: Log) -> No
     assert log.admin.erase_records("t", [b"k1", b"k3"]).objects == 0  # no dead copy is left either
 
 
-def run(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(JOB), *args]
-    env = {**os.environ, "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false pyspark-shell"}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
-
-
-def test_the_job_erases_and_reports(url: str, log: Log, tmp_path: Path) -> None:
+def test_the_job_erases_and_reports(
+    classic: SparkSession, url: str, log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Keys from a file; the exit status is 1 if an object is damaged, and the other records are erased."""
     fill_for_erasure(log)
     keys = tmp_path / "keys.txt"
     keys.write_text("k1\nk3\n")
-    done = run("erase", url, "t", "--keys", str(keys))
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert f"erased {2 * PARTITIONS * 2 * ROUNDS} records of 2 keys" in done.stdout
+    assert run(classic, parse_args(["erase", url, "t", "--keys", str(keys)])) == 0
+    assert f"erased {2 * PARTITIONS * 2 * ROUNDS} records of 2 keys" in capsys.readouterr().out
     assert {row[1] for row in pairs(log)} == {b"k0", b"k2", b"k4"}
 
     append_old(log, "t", 2 * ROUNDS)
@@ -228,12 +223,16 @@ def test_the_job_erases_and_reports(url: str, log: Log, tmp_path: Path) -> None:
     content = bytearray(newest.read_bytes())
     content[len(content) // 3] ^= 255
     newest.write_bytes(content)
-    done = run("erase", url, "t", "--key", "k1")
+    env = {**os.environ, "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false pyspark-shell"}
+    command = [sys.executable, str(JOB), "erase", url, "t", "--key", "k1"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1
     assert newest.name in done.stdout
 
 
-def test_a_damaged_partition_is_named_and_the_others_are_merged(url: str, log: Log) -> None:
+def test_a_damaged_partition_is_named_and_the_others_are_merged(
+    classic: SparkSession, url: str, log: Log, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The exit status is 1."""
     log.admin.create_topics([NewTopic("t", PARTITIONS)])
     append_old(log, "t")
@@ -243,17 +242,17 @@ def test_a_damaged_partition_is_named_and_the_others_are_merged(url: str, log: L
     content = bytearray(path.read_bytes())
     content[first.position + first.length // 2] ^= 255
     path.write_bytes(content)
-    done = run("merge", url)
-    assert done.returncode == 1
-    assert f"{(PARTITIONS - 1) * ROUNDS} slices merged into {PARTITIONS - 1} segments" in done.stdout
-    assert "merging t-0 failed" in done.stdout
+    assert run(classic, parse_args(["merge", url])) == 1
+    printed = capsys.readouterr().out
+    assert f"{(PARTITIONS - 1) * ROUNDS} slices merged into {PARTITIONS - 1} segments" in printed
+    assert "merging t-0 failed" in printed
 
 
-def test_an_error_is_a_sentence_and_status_1(url: str, log: Log) -> None:
-    """A topic that does not exist is named."""
-    done = run("erase", url, "none", "--key", "k1")
-    assert done.returncode == 1
-    assert "none" in done.stderr and "Traceback" not in done.stderr
+def test_an_error_is_a_sentence_and_status_1(classic: SparkSession, url: str, log: Log) -> None:
+    """A topic that does not exist is named.  `sys.exit` prints a message to standard error, and its status is 1."""
+    message = run(classic, parse_args(["erase", url, "none", "--key", "k1"]))
+    assert isinstance(message, str)
+    assert "none" in message and "Traceback" not in message
 
 
 @pytest.mark.parametrize(
