@@ -128,6 +128,7 @@ class LogSource:
             .option("maxOffsetsPerTrigger", self._args.max_offsets)
             .option("failOnDataLoss", not self._args.skip_lost)
             .option("includeHeaders", True)
+            .option("value.format", "json")  # of topics with a schema: parsed as those of Kafka
             .load(location.url)
         )
 
