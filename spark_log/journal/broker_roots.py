@@ -221,7 +221,7 @@ class Roots(Mapping[int, ObjectStore]):
         self._readers.start((broker, _directory(known)), job, self._hung_ms(known), mount)
 
     def mount(self, broker: int) -> int:
-        """As `mount_of_url`: whatever hangs in a mount of before says nothing about the one that is there now."""
+        """As `mount_of_url`.  Calls that hang in a former mount say nothing about the present one."""
         known = self._brokers().get(broker)
         return mount_of_url(self.own.url if broker == OWN_BROKER or known is None else known.url)
 

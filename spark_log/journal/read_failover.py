@@ -160,8 +160,8 @@ def _why_passed_over(failure: Failure) -> str:
 def none_left(name: str, failures: Sequence[Failure]) -> StorageError | CorruptObject:
     """The error for an object that cannot be read from any root.
 
-    ObjectNotFound, which counts as lost records, only if each root that may have it was looked at, is that of its
-    broker, which is active, and lacks it.  If a root is away, CopiesAway.
+    It is ObjectNotFound, which counts as lost records, only if every root that may have the object was read, belongs
+    to an active broker, and lacks the object.  If one of these roots is away, it is CopiesAway.
     """
     last = {failure.url: failure for failure in failures}
     first = _most_telling([failure.error for failure in failures])

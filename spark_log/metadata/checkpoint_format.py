@@ -43,6 +43,7 @@ from spark_log.metadata.state import (
     PendingCommit,
     Position,
     ProducerState,
+    ShareMember,
     State,
     Topic,
     TopicKey,
@@ -103,6 +104,7 @@ class GroupRow(NamedTuple):
     seen: int = 0
     session: MemberSession | None = None
     roster: Roster | None = None
+    shares: tuple[ShareMember, ...] = ()
 
 
 class _Kind(NamedTuple):
@@ -147,8 +149,11 @@ def _sharing(known: ProducerState) -> ProducerState:
     return known if last is None else known._replace(last_commit=last._replace(topics=shared(last.topics)))
 
 
-def _groups(state: State) -> Iterator[tuple[str, GroupRow]]:
-    return ((name, GroupRow(g.generation, g.member, g.seen, g.session, g.roster)) for name, g in _sorted(state.groups))
+def _groups(state: State) -> Iterator[tuple[str, Any]]:
+    """Without shares for groups that have none, as older pylogs read them."""
+    for name, g in _sorted(state.groups):
+        row = GroupRow(g.generation, g.member, g.seen, g.session, g.roster, g.shares)
+        yield name, row if row.shares else row[:-1]
 
 
 def _positions(state: State) -> Iterator[tuple[str, TopicKey, Position]]:
@@ -399,7 +404,7 @@ class _Maps:
 
     def _group(self, name: str, row: GroupRow) -> GroupState:
         offsets = self._offsets[name].finish()
-        return GroupState(row.generation, row.member, offsets, row.seen, row.session, row.roster)
+        return GroupState(row.generation, row.member, offsets, row.seen, row.session, row.roster, row.shares)
 
     def _layered(self, name: str, kind: str) -> LayeredMap[Any, Any]:
         rows = self._maps[name].finish()

@@ -9,7 +9,7 @@ from typing import TypeVar
 from immutables import Map
 
 from spark_log.metadata.replica_state import Broker, PlacementGroup
-from spark_log.metadata.state import CleanedPart, GroupState, State
+from spark_log.metadata.state import CleanedPart, GroupState, ShareMember, State
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -54,7 +54,13 @@ def _group_by(group: GroupState, time: int) -> GroupState:
     session = group.session and group.session._replace(since=min(group.session.since, time))
     roster = group.roster and group.roster._replace(state_ms=min(group.roster.state_ms, time))
     offsets = _clamped(group.offsets, lambda position: position._replace(time=min(position.time, time)))
-    return group._replace(seen=min(group.seen, time), session=session, roster=roster, offsets=offsets)
+    shares = tuple(_share_by(member, time) for member in group.shares)
+    return group._replace(seen=min(group.seen, time), session=session, roster=roster, offsets=offsets, shares=shares)
+
+
+def _share_by(member: ShareMember, time: int) -> ShareMember:
+    session = member.session._replace(since=min(member.session.since, time))
+    return member._replace(seen=min(member.seen, time), session=session)
 
 
 def _replicas_by(group: PlacementGroup, time: int) -> PlacementGroup:

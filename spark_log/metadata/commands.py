@@ -14,6 +14,7 @@ import msgspec
 
 from spark_log.errors import ConcurrentChange, GroupIdNotFound, InvalidRequest
 from spark_log.groups.group import Roster
+from spark_log.groups.share import Share
 from spark_log.metadata import records as r
 from spark_log.metadata.command import Command
 from spark_log.metadata.decide import commits, groups, topics, transactions, upkeep
@@ -375,7 +376,7 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
 
 
 class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
-    """Take all partitions of a group, unless a live member owns it."""
+    """Take all partitions of a group, or a share of them, unless a live member owns one of them."""
 
     role = "read"
     group: str
@@ -383,13 +384,22 @@ class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
     token: str = ""
     owner: str = ""
     timeout_ms: int = 0
+    share: Share | None = None
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        if state.groups.get(self.group, GroupState()).member != self.member:
-            groups.check_group_free(state, self.group, now_ms, self.token)
+        if self.share is not None:
+            groups.check_share(state, self.share, self.timeout_ms)
+        if state.groups.get(self.group, GroupState()).generation_of(self.member) is None:
+            groups.check_group_free(state, self.group, now_ms, self.token, self.share)
         check_not_shared(state, self.group)
         return groups.decide_join_group(
-            state, self.group, self.member, token=self.token, owner=self.owner, timeout_ms=self.timeout_ms
+            state,
+            self.group,
+            self.member,
+            token=self.token,
+            owner=self.owner,
+            timeout_ms=self.timeout_ms,
+            share=self.share,
         )
 
     def groups(self) -> Sequence[str]:
@@ -397,16 +407,16 @@ class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
 
 
 class LeaveGroup(Command, frozen=True, kw_only=True, tag="leave_group"):
-    """Release a group, if the member still owns it."""
+    """Release a group, or a share, if the member still owns it."""
 
     role = "read"
     group: str
     member: str
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        if not self.member or state.groups.get(self.group, GroupState()).member != self.member:
+        if not self.member or state.groups.get(self.group, GroupState()).generation_of(self.member) is None:
             return Decision((), UNFENCED)
-        return groups.decide_join_group(state, self.group, "")
+        return groups.decide_leave_group(state, self.group, self.member)
 
     def groups(self) -> Sequence[str]:
         return (self.group,)

@@ -32,6 +32,7 @@ from spark_log.metadata.state import (
     ObjectRow,
     Partition,
     Position,
+    ShareMember,
     State,
     Topic,
     TopicKey,
@@ -146,6 +147,7 @@ class GroupRow(Struct, frozen=True, array_like=True):
     member: str
     seen: int
     positions: tuple[tuple[str, int, Position], ...]
+    shares: tuple[ShareMember, ...] = ()
 
 
 class Delta(Struct, frozen=True, array_like=True):
@@ -275,7 +277,7 @@ def _group_row(state: State, group: GroupState, topic_ids: Sequence[str]) -> Gro
     """Looks up the positions in these topics: a group may have many in others."""
     keys = [key for topic_id in topic_ids for key in _keys(state, topic_id)]
     positions = tuple((*key, position) for key in keys if (position := group.offsets.get(key)) is not None)
-    return GroupRow(group.generation, group.member, group.seen, positions)
+    return GroupRow(group.generation, group.member, group.seen, positions, group.shares)
 
 
 def apply(state: State, changes: Delta) -> State:
@@ -365,7 +367,7 @@ def _in_use(
 
 def _group(row: GroupRow) -> GroupState:
     offsets: Map[TopicKey, Position] = Map([((at[0], at[1]), at[2]) for at in row.positions])
-    return GroupState(generation=row.generation, member=row.member, seen=row.seen, offsets=offsets)
+    return GroupState(generation=row.generation, member=row.member, seen=row.seen, offsets=offsets, shares=row.shares)
 
 
 def _projected(

@@ -171,7 +171,8 @@ class CommitOffsetsRecord(Record, frozen=True, kw_only=True, tag="commit_offsets
 
 
 class JoinGroupRecord(Record, frozen=True, kw_only=True, tag="join_group"):
-    """A consumer takes all partitions of a group: the generation goes up by one and older commits are refused."""
+    """A consumer takes all partitions of a group, or its share of them: the generation goes up by one, and commits of
+    earlier owners of these partitions are refused."""
 
     group: str
     member: str
@@ -182,6 +183,10 @@ class JoinGroupRecord(Record, frozen=True, kw_only=True, tag="join_group"):
     """A name of the member for people."""
     timeout_ms: int = 0
     """Session timeout: nobody else may join so soon after a heartbeat.  0: no session, newer members may join."""
+    number: int = 0
+    """Of a member that owns a share of the partitions (groups/share.py).  Level 4, as `of`."""
+    of: int = 0
+    """How many such members the group has; 0: the member owns all partitions."""
 
 
 class GroupGenerationRecord(Record, frozen=True, kw_only=True, tag="group_generation"):

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from immutables import Map
 from msgspec.structs import replace as moved
 
+from spark_log.groups.share import Share
 from spark_log.metadata import records as r
 from spark_log.metadata.changes import extended
 from spark_log.metadata.cleaner_point import moved_point
@@ -64,6 +65,7 @@ from spark_log.metadata.state import (
     Partition,
     Position,
     ProducerState,
+    ShareMember,
     State,
     Topic,
 )
@@ -361,7 +363,7 @@ def _produced(state: State, record: r.CommitRecord, ranges: Mapping[tuple[str, i
 
 
 def _groups_hold(state: State, commits: Iterable[r.GroupCommit]) -> bool:
-    return all(c.generation in (-1, state.groups.get(c.group, GroupState()).generation) for c in commits)
+    return all(state.groups.get(c.group, GroupState()).admits(c) for c in commits)
 
 
 def _with_positions(state: State, commits: Iterable[r.GroupCommit]) -> State:
@@ -373,7 +375,8 @@ def _with_positions(state: State, commits: Iterable[r.GroupCommit]) -> State:
             if (o.topic_id, o.partition) in state.partitions and _live(state, o.topic_id) is not None
         }
         seen = group.seen if commit.generation == -1 else state.time
-        group = group._replace(offsets=group.offsets.update(new), seen=seen)
+        shares = tuple(m._replace(seen=seen) if m.generation == commit.generation else m for m in group.shares)
+        group = group._replace(offsets=group.offsets.update(new), seen=seen, shares=shares)
         state = replace(state, groups=state.groups.set(commit.group, group))
         if new:  # otherwise it only extends the session
             again = {(commit.group, state.topics[topic_id].name, number) for topic_id, number in new}
@@ -420,21 +423,37 @@ def next_generation(state: State, group: str) -> int:
 
 def _join_group(state: State, record: r.JoinGroupRecord) -> State:
     session = MemberSession(record.token, record.owner, record.timeout_ms, state.time) if record.timeout_ms else None
-    group = state.groups.get(record.group, GroupState())._replace(
-        generation=next_generation(state, record.group),
-        member=record.member,
-        seen=state.time,
-        session=session,
-        roster=None,
-    )
+    before, generation = state.groups.get(record.group, GroupState()), next_generation(state, record.group)
+    group = before._replace(generation=generation, member="", seen=state.time, session=None, roster=None, shares=())
+    if record.of:
+        group = group._replace(shares=_shares(before, record, generation, session, state.time))
+    else:
+        group = group._replace(member=record.member, session=session)
     return replace(state, groups=state.groups.set(record.group, group))
+
+
+def _shares(
+    before: GroupState, record: r.JoinGroupRecord, generation: int, session: MemberSession | None, time: int
+) -> tuple[ShareMember, ...]:
+    """The members after a join.  Those of another count of members leave, and so does the same query's older member."""
+    share = Share(record.number, record.of)
+    stay = [
+        one
+        for one in before.shares
+        if not one.share.overlaps(share) and not (record.token and one.session.token == record.token)
+    ]
+    if record.member and session is not None:
+        stay.append(ShareMember(share, record.member, generation, time, session))
+    return tuple(sorted(stay, key=lambda one: one.share))
 
 
 def _group_generation(state: State, record: r.GroupGenerationRecord) -> State | None:
     group, roster = state.groups.get(record.group, GroupState()), record.roster
     if roster.generation < state.last_generation(record.group):
         return None
-    group = group._replace(generation=roster.generation, member="", seen=state.time, session=None, roster=roster)
+    group = group._replace(
+        generation=roster.generation, member="", seen=state.time, session=None, roster=roster, shares=()
+    )
     return replace(state, groups=state.groups.set(record.group, group))
 
 

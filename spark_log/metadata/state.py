@@ -15,11 +15,12 @@ from immutables import Map
 from msgspec import Struct
 
 from spark_log.groups.group import Roster
+from spark_log.groups.share import Share
 from spark_log.metadata.changes import Changes, merged, no_changes
 from spark_log.metadata.features import SUPPORTED
 from spark_log.metadata.last_commit import LastCommit
 from spark_log.metadata.layered_map import LayeredMap
-from spark_log.metadata.records import Piece
+from spark_log.metadata.records import GroupCommit, Piece
 from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment
 from spark_log.model import ACKS_LEADER, Slice
 
@@ -164,6 +165,22 @@ class MemberSession(NamedTuple):
     """Time of its join."""
 
 
+class ShareMember(NamedTuple):
+    """A member that owns a share of a group's partitions."""
+
+    share: Share
+    member: str
+    generation: int
+    """Of the group when it joined: its commits have it."""
+    seen: int
+    """Time of its join or last commit."""
+    session: MemberSession
+
+    def fences(self, commit: GroupCommit) -> bool:
+        """Whether a commit is not its own."""
+        return commit.generation != self.generation or not all(self.share.owns(o.partition) for o in commit.offsets)
+
+
 class GroupState(NamedTuple):
     generation: int = 0
     member: str = ""
@@ -174,6 +191,22 @@ class GroupState(NamedTuple):
     """The member's session; None if a newer member may take the group at any time."""
     roster: Roster | None = None
     """For a group of a coordinator: the members of this generation and their assignments."""
+    shares: tuple[ShareMember, ...] = ()
+    """Members that own a share each, by number; then there is no other member."""
+
+    def admits(self, commit: GroupCommit) -> bool:
+        """Whether a commit is of the current owner of its positions, or of nobody."""
+        if commit.generation == -1:
+            return True
+        if self.shares:
+            return not all(member.fences(commit) for member in self.shares)
+        return commit.generation == self.generation
+
+    def generation_of(self, member: str) -> int | None:
+        """The generation of a member without a coordinator; "" is the member of a group without members."""
+        if self.shares:
+            return next((one.generation for one in self.shares if one.member == member), None)
+        return self.generation if self.member == member else None
 
 
 class Leadership(NamedTuple):

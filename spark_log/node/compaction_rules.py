@@ -151,7 +151,7 @@ class Compared:
 
     @property
     def end(self) -> int:
-        """The records before it were compared."""
+        """Records before this offset have been compared."""
         return self.slices[-1].end if self.slices else self.until
 
     @property
@@ -160,7 +160,7 @@ class Compared:
         return sum(piece.length for piece in self.slices)
 
     def compare(self, piece: Slice, batches: Iterable[Decoded]) -> None:
-        """Find the records of a slice that go."""
+        """Find the records of a slice that compaction removes."""
         for batch in batches:
             stays = self.of.stays(piece, batch)
             if not stays.all():

@@ -141,8 +141,8 @@ def summary_of(state: State, name: str) -> GroupSummary:
     group = state.groups[name]
     if group.roster is not None and members_in_force(state, name):
         return GroupSummary(GroupState.STABLE.value, len(group.roster.members), group.roster.generation)
-    owned = bool(group.member) or group.session is not None
-    return GroupSummary((GroupState.STABLE if owned else GroupState.EMPTY).value, int(owned), group.generation)
+    members = len(group.shares) or int(bool(group.member) or group.session is not None)
+    return GroupSummary((GroupState.STABLE if members else GroupState.EMPTY).value, members, group.generation)
 
 
 class GroupMetrics:

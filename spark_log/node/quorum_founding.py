@@ -136,6 +136,21 @@ def end_adoption(store: ObjectStore, state: State, form: Format, clock: Clock, f
     return ended
 
 
+def name_again(store: ObjectStore, form: Format, founding: str) -> Format:
+    """The format, which names the quorum with this id again if that was overwritten.
+
+    A `pylog move` to this place that was stopped before its last write, and wakes up now, makes a log of it that is on
+    storage.  The records say that it is in a quorum, and the newest copy of the state says in which.
+    """
+    url = moved_to(Journal.open(store, create=False).state.coordinator)
+    copy = newest_snapshot(store) if url.startswith(QUORUM) else None
+    if copy is None or copy.founding != founding:
+        return form
+    named = form.of_quorum(url, founding)
+    store.put(FORMAT_KEY, (named.encode(),))
+    return named
+
+
 def check_is_adopted(store: ObjectStore) -> None:
     """Raises InvalidRequest for a log on storage that no quorum is adopting."""
     held = Journal.open(store, create=False).state.coordinator

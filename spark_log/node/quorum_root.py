@@ -14,7 +14,7 @@ from spark_log.journal.object_names import DATA, FORMAT_KEY
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.state import State
 from spark_log.net.address import SCHEME
-from spark_log.node.quorum_founding import check_is_adopted, end_adoption
+from spark_log.node.quorum_founding import check_is_adopted, end_adoption, name_again
 from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
@@ -44,6 +44,8 @@ class QuorumRoot:
     def is_ours(self, founding: str) -> bool:
         """Whether no other quorum has replaced the one with this id."""
         form = self._format()
+        if form is not None and not form.quorum:
+            form = name_again(self.store, form, founding)
         is_ours = form is None or (bool(form.quorum) and form.founding == founding)
         self._is_claimed &= is_ours
         return is_ours
@@ -73,6 +75,8 @@ class QuorumRoot:
             return
         form = self._format() or self._put_format(address, nonce)
         self._check_cluster(form)
+        if not form.quorum:
+            form = name_again(self.store, form, founding)
         if not form.quorum:
             form = end_adoption(self.store, state, form, SystemClock(), founding)
         if form.founding != founding:

@@ -28,6 +28,7 @@ TINY = {
     "memory": "--rows 4",
     "million_commits": "--rows 400",
     "merge": f"--rows 20 {ONCE}",
+    "mirror": "--rows 1000 --rounds 20 --warm 0",
     "object_store": "--quick",
     "plan": "--rows 300 --rounds 1",
     "producers": "--rows 2000",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidReques
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import parse_format
 from spark_log.journal.object_names import FORMAT_KEY, SNAPSHOTS
-from spark_log.node.move import cancel_move
+from spark_log.node.move import cancel_move, move_log
 from spark_log.node.quorum_founding import (
     Founded,
     adopt_log,
@@ -39,7 +39,7 @@ from spark_log.quorum_node.files import LocalFiles
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.quorum_admin import QuorumAdmin
 from spark_log.quorum_node.state_file import Meta
-from spark_log.store.base import ObjectStore
+from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store
 from spark_log.testing.clocks import ManualClock
@@ -316,6 +316,46 @@ def opened_by_force(store: ObjectStore) -> Log:
     form = parse_format(store.get(FORMAT_KEY), store.url)
     store.put(FORMAT_KEY, (replace(form, pylog=1, quorum="", founding="").encode(),))
     return Log(Journal.open(store, create=False))
+
+
+class SleepsAtTheEnd(Dying):
+    """Something happens before the write that ends a move, as while its process is stopped."""
+
+    def __init__(self, inner: ObjectStore, happens: Callable[[], None]) -> None:
+        super().__init__(inner, 1 << 30, after=False)
+        self.probed, self._happens = inner.fingerprint(), happens
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        data = b"".join(chunks)
+        if key == FORMAT_KEY and not parse_format(data, self.url).mirrors:
+            self._happens()
+        super().put(key, (data,))
+
+
+def test_a_move_that_sleeps_while_a_quorum_adopts_the_place_changes_nothing(store: ObjectStore, tmp_path: Path) -> None:
+    """Its last write makes a log on storage of it, as if no quorum had it.  The leader writes its name again."""
+    moved, log = LocalStore(str(tmp_path / "new"), "os"), tmp_path / "log"
+    nodes, contents = Nodes(tmp_path, cluster_id(store), 1), list[Content]()
+
+    def adopted() -> None:
+        move_log(opened(log), moved)
+        adopt(moved, nodes)
+        with nodes.open() as directory:
+            content = stored_content(directory, directory.disk.load())
+        QuorumRoot(moved, cluster_id(moved)).claim(content.state, content.founding, "", "n")
+        put_snapshot(moved, content, "u")
+        contents.append(content)
+
+    move_log(opened(log), SleepsAtTheEnd(moved, adopted))
+    (content,), root = contents, QuorumRoot(moved, cluster_id(moved))
+    assert not parse_format(moved.get(FORMAT_KEY), moved.url).quorum
+    with pytest.raises(LogMoved):
+        opened(tmp_path / "new").append("t", [{"value": "x"}])
+    assert not root.is_ours("another"), "it belongs to the quorum with the newest copy"
+    assert root.is_ours(content.founding)
+    form = parse_format(moved.get(FORMAT_KEY), moved.url)
+    assert (form.quorum, form.founding) == (URL, content.founding)
+    root.claim(content.state, content.founding, "", "n")
 
 
 def test_a_quorum_that_is_lost_is_restored(store: ObjectStore, tmp_path: Path) -> None:

@@ -147,6 +147,20 @@ READING = (
         "stream has no checkpoint: [named progress](spark.md#named-progress)",
     ),
     Option(
+        "group.members",
+        "S",
+        "",
+        "how many queries [share the partitions](tasks/share-a-topic.md) of the group: 1 to 1000. `auto`: the "
+        "coordinator divides them among those that run",
+    ),
+    Option(
+        "group.member",
+        "S",
+        "",
+        "the number of this query among `group.members`, from 0. It reads the partitions whose number modulo "
+        "`group.members` is this number",
+    ),
+    Option(
         "maxOffsetsPerTrigger",
         "S",
         "",

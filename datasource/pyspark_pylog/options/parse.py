@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
+from pyspark_pylog.options.group_options import group_of, is_coordinated, share_of
 from pyspark_pylog.options.kafka_client_settings import PARTITIONERS, READS, WRITES, refuse_kafkas, why_without_effect
 from pyspark_pylog.options.option_table import INTERNAL, SPARKS, SPELLING, names, spelt
 from pyspark_pylog.options.patterns import finds, parse_pattern
@@ -28,6 +29,7 @@ from pyspark_pylog.options.values import Options, duration_ms, flag, one_of, pos
 from pyspark_pylog.options.where_condition import condition_of
 from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
+from spark_log.groups.share import Share
 from spark_log.model import ACKS_ALL, ACKS_LEADER, PROGRESS_TOPIC, TopicPartition
 from spark_log.positions import Earliest, Latest
 from spark_log.segment.compression import COMPRESSIONS
@@ -36,6 +38,8 @@ from spark_log.topic_names import check_topic_name
 STRATEGIES = ("subscribe", "subscribepattern", "assign")
 OF_OBJECTS = (
     "group.id",
+    "group.members",
+    "group.member",
     "maxoffsetspertrigger",
     "minoffsetspertrigger",
     "maxtriggerdelay",
@@ -103,6 +107,10 @@ class ReadOptions:
     try_wait_ms: int
     group: str | None = None
     """The group to which a stream publishes its progress."""
+    share: Share | None = None
+    """The share of the group's partitions that the stream reads; None: all."""
+    coordinated: bool = False
+    """Whether a coordinator assigns the group's partitions to the stream and to others."""
     latest: bool = False
     """Whether to read the latest record of each key only."""
     columns: tuple[str, ...] | None = None
@@ -202,7 +210,9 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
         parallelism=positive(options, "parallelism"),
         tries=positive(options, "fetchoffset.numretries") or DEFAULT_TRIES,
         try_wait_ms=_or(whole(options, "fetchoffset.retryintervalms"), DEFAULT_TRY_WAIT_MS),
-        group=_group(options, streaming),
+        group=group_of(options, streaming),
+        share=share_of(options),
+        coordinated=is_coordinated(options, location.url, start),
         latest=_is_latest(options, streaming),
         columns=_names(options, "columns"),
         headers=flag(options, "includeheaders", False),  # no effect with a user's schema
@@ -267,19 +277,6 @@ def _check_per_key(start: Bounds, subscribe: tuple[str, ...], assign: tuple[Topi
             f"option {start.option}: {LATEST_PER_KEY} has no meaning for {PROGRESS_TOPIC}, which is made from the log's "
             "state: use earliest"
         )
-
-
-def _group(options: Options, streaming: bool) -> str | None:
-    if "group.id" not in options:
-        return None
-    if not streaming:
-        raise InvalidRequest(
-            "option group.id is for streams; for a batch use log.bookmark, or startingOffsets=group:NAME"
-        )
-    name = options["group.id"].strip()
-    if not name:
-        raise InvalidRequest("option group.id: is empty; give the group a name")
-    return name
 
 
 def _check_progress_topic(options: Options, topics: set[str]) -> None:

@@ -1,6 +1,7 @@
 """The named progress of a stream: `group.id`.
 
-A stream with a group joins it as its only member on Spark's first request, and sends heartbeats.  When Spark passes an
+A stream with a group joins it on Spark's first request, as its only member or as the owner of a share of its
+partitions (`group.members`), and sends heartbeats.  When Spark passes an
 offset as a start, the records before it are processed: a thread publishes it as the group's committed offsets, so that
 no batch waits.  The ends of batches, and so the checkpoint, contain a token of the query.  A restarted query with the
 same token may take the group before the old session expires.
@@ -21,10 +22,11 @@ from pyspark_pylog.source.loss import TRIMMED, Loss, report
 from pyspark_pylog.source.offset_format import Offset
 from spark_log.client.consuming.membership import Membership, SessionRequest
 from spark_log.errors import GroupInUse, IllegalGeneration, SparkLogError
+from spark_log.groups.share import Share
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import CommitOffsets
 from spark_log.metadata.records import GroupCommit, OffsetEntry
-from spark_log.metadata.state import GroupState, Position, State, TopicKey
+from spark_log.metadata.state import GroupState, MemberSession, Position, State, TopicKey
 from spark_log.model import TopicPartition
 from spark_log.positions import format_timestamp_ms
 
@@ -42,8 +44,11 @@ logger = logging.getLogger("spark_log")
 class GroupProgress:
     """A stream's membership in its group; without a group, nothing happens.  Used by one thread."""
 
-    def __init__(self, group: str | None, session_ms: int = SESSION_MS, sign_s: float = SIGN_S) -> None:
+    def __init__(
+        self, group: str | None, share: Share | None = None, session_ms: int = SESSION_MS, sign_s: float = SIGN_S
+    ) -> None:
         self.group = group
+        self._share = share
         self._session_ms = session_ms
         self._sign_s = sign_s
         self._token = ""
@@ -55,21 +60,33 @@ class GroupProgress:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy for the tasks is not a member."""
-        return GroupProgress, (self.group, self._session_ms, self._sign_s)
+        return GroupProgress, (self.group, self._share, self._session_ms, self._sign_s)
+
+    def owns(self, tp: TopicPartition) -> bool:
+        """Whether the stream reads a partition of its topics."""
+        return self._share is None or self._share.owns(tp.partition)
+
+    def positions(self, state: State, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The positions of the queries that share the group: they may be beyond a checkpoint of an earlier share."""
+        if self.group is None or self._share is None:
+            return {}
+        offsets = state.groups.get(self.group, GroupState()).offsets
+        return within(state, offsets, tps)
 
     def join(self, journal: Journal, at: Offset) -> None:
         """Join the group as the query with this offset, unless this was done already.
 
-        Raises GroupInUse if another live query owns the group.
+        Raises GroupInUse if another live query owns the group, or this share of it.
         """
         if self.group is None or self._publisher is not None:
             return
         self._token = at.carried.get(QUERY) or self._token or journal.context.unique()
-        membership = Membership(journal, self.group, SessionRequest(self._token, _owner(), self._session_ms))
+        session = SessionRequest(self._token, _owner(self._share), self._session_ms, self._share)
+        membership = Membership(journal, self.group, session)
         try:
             membership.join()
         except GroupInUse as error:
-            raise GroupInUse(f"{error}. Two loads in one query need a group each", owner=error.owner) from None
+            raise GroupInUse(f"{error}. {_advice(self._share)}", owner=error.owner) from None
         self._publisher = Publisher(journal, membership, self._sign_s)
         self._publisher.start()
         self._heed_sigterm()
@@ -82,13 +99,11 @@ class GroupProgress:
         if self.group is None:
             return {}
         offsets = self._stood = state.groups.get(self.group, GroupState()).offsets
-        found, losses = {}, []
-        for tp in tps:
-            key = (state.names[tp.topic], tp.partition)
-            if key in offsets:
-                part, offset = state.partitions[key], offsets[key].offset
-                found[tp] = min(max(offset, part.start), part.readable_end)
-                losses += [Loss(tp, offset, part.start, TRIMMED)] if offset < part.start else []
+        found, losses = within(state, offsets, tps), []
+        for tp, offset in found.items():
+            start = state.partitions[state.names[tp.topic], tp.partition].start
+            losses += [Loss(tp, offset, start, TRIMMED)] if offset < start else []
+            found[tp] = max(offset, start)
         report(losses, fail)
         return found
 
@@ -153,6 +168,7 @@ class Publisher(threading.Thread):
         super().__init__(name=f"pylog-group-{membership.group}", daemon=True)
         self._journal = journal
         self._membership = membership
+        self._share = None if membership.session is None else membership.session.share
         self._sign_s = sign_s
         self._changed = threading.Condition()
         self._wanted: Offset | None = None
@@ -218,14 +234,11 @@ class Publisher(threading.Thread):
             self._published = at
 
     def _commit(self, at: Offset) -> GroupCommit:
-        """Positions of topics that still have the offset's ids."""
-        names = self._journal.state.names
-        entries = tuple(
-            OffsetEntry(topic_id, tp.partition, end)
-            for tp, end in sorted(at.ends.items())
-            if (topic_id := names.get(tp.topic)) is not None and at.same_topic(tp.topic, topic_id)
-        )
-        return GroupCommit(self._membership.group, self._membership.generation, entries)
+        group, entries = self._membership.group, entries_at(self._journal.state, at)
+        if self._share is not None:
+            offsets = self._journal.state.groups.get(group, GroupState()).offsets
+            entries = [one for one in entries if self._share.owns(one.partition) and is_ahead(one, offsets)]
+        return GroupCommit(group, self._membership.generation, tuple(entries))
 
     def _close(self) -> None:
         with self._changed:
@@ -242,8 +255,8 @@ class Publisher(threading.Thread):
         group = self._journal.state.groups.get(name)
         if group is None:
             what = "was deleted"
-        elif group.session is not None:
-            what = f"was taken by {group.session.owner} at {format_timestamp_ms(group.session.since)}"
+        elif (taker := self._taker(group)) is not None:
+            what = f"was taken by {taker.owner} at {format_timestamp_ms(taker.since)}"
         elif group.member:
             what = f"was taken by a consumer at {format_timestamp_ms(group.seen)}"
         else:
@@ -254,6 +267,46 @@ class Publisher(threading.Thread):
             current=0 if group is None else group.generation,
         )
 
+    def _taker(self, group: GroupState) -> MemberSession | None:
+        """The session of the query that has taken the partitions of this one, or some of them."""
+        takers = [one.session for one in group.shares if self._share is None or one.share.overlaps(self._share)]
+        return group.session or next(iter(takers), None)
 
-def _owner() -> str:
-    return f"a stream on {os.uname().nodename} (process {os.getpid()})"
+
+def entries_at(state: State, at: Offset) -> list[OffsetEntry]:
+    """The positions of an offset, in topics that still have its ids."""
+    return [
+        OffsetEntry(topic_id, tp.partition, end)
+        for tp, end in sorted(at.ends.items())
+        if (topic_id := state.names.get(tp.topic)) is not None and at.same_topic(tp.topic, topic_id)
+    ]
+
+
+def is_ahead(entry: OffsetEntry, offsets: Mapping[TopicKey, Position]) -> bool:
+    """Whether a position is new to a group that queries share: an old checkpoint does not move it back."""
+    known = offsets.get((entry.topic_id, entry.partition))
+    return known is None or known.offset < entry.offset
+
+
+def within(
+    state: State, offsets: Mapping[TopicKey, Position], tps: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Positions of existing partitions, at most their ends."""
+    keys = {tp: (state.names[tp.topic], tp.partition) for tp in tps}
+    return {
+        tp: min(offsets[key].offset, state.partitions[key].readable_end) for tp, key in keys.items() if key in offsets
+    }
+
+
+def _advice(share: Share | None) -> str:
+    if share is None:
+        return "Two loads in one query need a group each"
+    return (
+        f"Of queries that share a group, each has another group.member and all have the same group.members, here "
+        f"{share.of}: before this number changes, stop all of them"
+    )
+
+
+def _owner(share: Share | None) -> str:
+    which = "" if share is None else f", {share}"
+    return f"a stream on {os.uname().nodename} (process {os.getpid()}{which})"

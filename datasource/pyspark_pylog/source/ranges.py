@@ -39,7 +39,7 @@ def asked_for(options: ReadOptions, names: Iterable[str], count: Callable[[str],
 
 
 def topics_asked_for(options: ReadOptions, names: Iterable[str]) -> list[str]:
-    """The topics that the options request, of existing ones."""
+    """The existing topics that the options request."""
     topics = {tp.topic for tp in options.assign}.union(options.subscribe)
     return sorted(name for name in names if name in topics or (options.pattern and finds(options.pattern, name)))
 
@@ -85,7 +85,7 @@ def start_offsets(
     state = journal.state
     positions = {tp: options.start.of(tp) for tp in tps}
     if not options.assign:
-        _check_there(options, positions)
+        _check_there(options, wanted_partitions(state, options))
     starts = {tp: standing[tp] for tp in positions if tp in standing}
     stated = {tp: _stated(state, tp, position) for tp, position in positions.items() if tp not in starts}
     losses = []

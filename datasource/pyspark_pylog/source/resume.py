@@ -6,7 +6,8 @@ options no longer request is not a loss.  A partition created since the last che
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.source.loss import TRIMMED, Loss
@@ -42,9 +43,16 @@ def check_target(state: State, target: Offset) -> None:
             )
 
 
-def go_on(state: State, options: ReadOptions, at: Offset, tps: Iterable[TopicPartition]) -> tuple[Ends, list[Loss]]:
+def go_on(
+    state: State,
+    options: ReadOptions,
+    at: Offset,
+    tps: Iterable[TopicPartition],
+    committed: Mapping[TopicPartition, int] = MappingProxyType({}),
+) -> tuple[Ends, list[Loss]]:
     """Where a stream at the offset `at` continues in each of `tps`, and what it lost.
 
+    committed:  positions of queries that share the partitions: what one of them has read, no other reads.
     Raises DataLoss if the offset is beyond the end of the log.
     """
     starts: Ends = {}
@@ -53,10 +61,10 @@ def go_on(state: State, options: ReadOptions, at: Offset, tps: Iterable[TopicPar
         topic_id = state.names[tp.topic]
         part = state.partitions[topic_id, tp.partition]
         if tp in at.ends and at.same_topic(tp.topic, topic_id):
-            wanted = at.ends[tp]
-            _check_end(tp, wanted, part)
+            _check_end(tp, at.ends[tp], part)
+            wanted = max(at.ends[tp], committed.get(tp, 0))
         else:
-            wanted = 0 if _followed(options, at, tp) else part.start
+            wanted = committed.get(tp, 0 if _followed(options, at, tp) else part.start)
         starts[tp] = max(wanted, part.start)
         if wanted < part.start:
             losses.append(Loss(tp, wanted, part.start, TRIMMED))

@@ -21,13 +21,13 @@ from pyspark_pylog.open_log import journal_of, patiently, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain, plain_errors
 from pyspark_pylog.planned_log import PlannedLog
-from pyspark_pylog.progress.group_publisher import GroupProgress
+from pyspark_pylog.progress.coordinated_progress import CoordinatedProgress, progress_of
 from pyspark_pylog.source.batch import deal_out
 from pyspark_pylog.source.data_columns import where_of
 from pyspark_pylog.source.latest_task import LatestTask, divide, from_first, read_latest, upto
 from pyspark_pylog.source.loss import Loss, report
 from pyspark_pylog.source.offset_format import Ends, Offset, offset_at, parse_offset
-from pyspark_pylog.source.ranges import start_offsets, wanted_partitions
+from pyspark_pylog.source.ranges import start_offsets, topics_asked_for, wanted_partitions
 from pyspark_pylog.source.rate_limits import byte_budgets, end_within, is_due, share
 from pyspark_pylog.source.read_task import ReadTask, read_batches
 from pyspark_pylog.source.resume import check_target, check_topics, go_on, planned_ranges, split_at
@@ -41,13 +41,15 @@ from spark_log.client.reading.plan import REPLAN_TRIES, Chunk, OffsetRange, chun
 from spark_log.client.reading.prune import plan_matching
 from spark_log.client.reading.resolve import ranges_between
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import DataLoss, LogMoved, SparkLogError, UnknownTopicOrPartition
+from spark_log.errors import DataLoss, LogMoved, RebalanceInProgress, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 
 LONG_POLL_MS = 200
 """Maximum wait of Spark for an answer; then it asks again."""
+ASSIGNED_MS_MAX = 300_000
+"""Maximum wait of an available-now run for its first assignment."""
 LOOKS_SHARE = 0.02
 """Share of the time since the last record until the next poll: records are late by 1 % of it, on average."""
 
@@ -72,7 +74,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self.schema = schema
         self.clock = clock or SystemClock()
         self._journal: Journal | None = None
-        self._progress = GroupProgress(options.group)
+        self._progress = progress_of(options)
         self._initial: dict[str, Any] | None = None
         self._first: Offset | None = None
         """The start of the first batch, after the query owns the group."""
@@ -114,11 +116,9 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             if self._initial is None:
                 state = self._refreshed()
                 self._columns.start(state)
-                tps = wanted_partitions(state, self.options)
-                standing = self._progress.standing(state, tps, self.options.fail_on_data_loss)
-                starts = start_offsets(self.journal, self.options, tps, standing)
-                latest = self._view_ends(state, {tp: starts[tp] for tp in tps if tp not in standing})
-                self._initial = replace(offset_at(state, starts), latest=latest).encode()
+                # With a coordinator, it has no partitions yet.
+                initial = Offset(ends={}, ids={}) if self.options.coordinated else self._beginning(state)
+                self._initial = initial.encode()
                 self._known = self._initial
             return self._initial
 
@@ -140,6 +140,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             first = start == self._initial and not self._is_begun
             at = self._joined(parse_offset(start)) if first else parse_offset(start)
             once = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
+            if not self._is_assigned(at, ends=once or self._target is not None):
+                return start
             ahead = self._now(at) if once or self._target is not None else self._wait(at)
             self._progress.reached(self.journal, at)
             if ahead is None:
@@ -195,14 +197,53 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             self._first = replace(initial, ends=initial.ends | moved, latest=latest)
         return self._first
 
+    def _is_assigned(self, at: Offset, *, ends: bool) -> bool:
+        """Whether the query has its partitions.  A run with a fixed end waits for them, as it would end otherwise."""
+        deadline = self.clock.monotonic_ms() + ASSIGNED_MS_MAX
+        while isinstance(self._progress, CoordinatedProgress):
+            state = self._polled()
+            if not at.ends and not self._progress.has_begun:
+                self._progress.begin(self._beginning(state))
+            if self._progress.is_assigned(self.journal, topics_asked_for(self.options, state.names), at, LONG_POLL_MS):
+                return True
+            if not ends:
+                self._latest = self._latest or offset_at(state, self._ends(state)).encode()
+                return False
+            if self.clock.monotonic_ms() > deadline:
+                raise RebalanceInProgress(
+                    f"group {self.options.group!r} has not assigned partitions to this query for {ASSIGNED_MS_MAX // 1000} s: "
+                    "another member is in a long batch; run the query again"
+                )
+        return True
+
     def _view_ends(self, state: State, starts: Ends) -> Ends:
         """The end of the view that the query begins with, of each partition that has one."""
         ends = {tp: state.partitions[state.names[tp.topic], tp.partition].readable_end for tp in starts}
         return {tp: end for tp, end in ends.items() if self.options.start.latest_per_key and starts[tp] < end}
 
+    def _beginning(self, state: State) -> Offset:
+        """Where a query without a checkpoint begins: at the group's positions, else where the options say."""
+        tps = self._owned(state)
+        standing = self._progress.standing(state, tps, self.options.fail_on_data_loss)
+        starts = start_offsets(self.journal, self.options, tps, standing)
+        latest = self._view_ends(state, {tp: starts[tp] for tp in tps if tp not in standing})
+        return replace(offset_at(state, starts), latest=latest)
+
+    def _owned(self, state: State) -> list[TopicPartition]:
+        """The partitions to read: those that the options request, or this query's share of them."""
+        return [tp for tp in wanted_partitions(state, self.options) if self._progress.owns(tp)]
+
+    def _still_owned(self, at: Offset, state: State) -> Offset:
+        """An offset without the partitions that other queries read now.  Those of a topic that is gone are a loss."""
+        ends = {
+            tp: end
+            for tp, end in at.ends.items()
+            if self._progress.owns(tp) or not at.same_topic(tp.topic, state.names.get(tp.topic))
+        }
+        return at if len(ends) == len(at.ends) else replace(at, ends=ends)
+
     def _ends(self, state: State) -> Ends:
-        tps = wanted_partitions(state, self.options)
-        return {tp: state.partitions[state.names[tp.topic], tp.partition].readable_end for tp in tps}
+        return {tp: state.partitions[state.names[tp.topic], tp.partition].readable_end for tp in self._owned(state)}
 
     def _refreshed(self) -> State:
         return self._followed(lambda: self.journal.refresh())
@@ -230,8 +271,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def _look(self, at: Offset, state: State) -> Ahead:
         """The records after `at`, up to the end of the run if it has one.  Reports lost records."""
-        target = self._target
-        reached = target is not None and target.says_as(at)
+        target, at = self._target, self._still_owned(at, state)
+        reached = target is not None and self._still_owned(target, state).says_as(at)
         if target is not None and not reached:
             check_target(state, target)
         check_topics(state, self.options, at)
@@ -239,7 +280,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self._latest = offset_at(state, ends).encode()
         if reached:  # later changes of its topics are for the next run
             return Ahead(state, at.ends, at.ends, 0, False)
-        starts, losses = go_on(state, self.options, at, ends)
+        starts, losses = go_on(state, self.options, at, ends, self._progress.positions(state, ends))
         self._report(losses)
         if target is not None:  # later records are for the next run
             starts = {tp: start for tp, start in starts.items() if tp in target.ends}
@@ -323,7 +364,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         starts = {
             tp: start
             for tp, start in ahead.starts.items()
-            if first or tp in lost or (tp not in goes_on and start < ends[tp])
+            if first or tp in lost or (tp not in goes_on and ends[tp] > 0)
         }
         latest = {
             tp: end

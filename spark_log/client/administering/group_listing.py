@@ -17,7 +17,8 @@ from spark_log.groups.member_id import origin_of
 from spark_log.groups.subscription import CONSUMER, decode_assignment
 from spark_log.journal.journal import Journal
 from spark_log.metadata.shared_groups import members_in_force
-from spark_log.metadata.state import State
+from spark_log.metadata.state import GroupState as StoredGroup
+from spark_log.metadata.state import ShareMember, State
 from spark_log.model import TopicPartition
 from spark_log.net.client import HttpLink
 from spark_log.net.messages import GroupView
@@ -36,7 +37,7 @@ class MemberDescription(NamedTuple):
     """Name of its machine, or its address as the coordinator sees it."""
     group_instance_id: str | None = None
     assignment: tuple[TopicPartition, ...] | None = None
-    """Its last assignment; None: all partitions, because it does not share them."""
+    """Its last assignment, or the partitions of its share that have positions; None: all, it does not share them."""
     process: int | None = None
     """Process id on its host, if it is known."""
 
@@ -89,12 +90,25 @@ def describe_group(state: State, name: str, shared: GroupView | None = None) -> 
         return GroupDescription(name, GroupState.DEAD.value, 0, [])
     if group.roster is not None and members_in_force(state, name):
         return _shared(name, GroupState.STABLE.value, group.roster)
-    members = []
+    members = [_share_member(state, group, member) for member in group.shares]
     if group.member:
         client_id, host, process = origin_of(group.member)
         kind, owner = ("consumer", "") if group.session is None else ("stream", group.session.owner)
         members = [MemberDescription(group.member, kind, owner, client_id, host, process=process)]
     return GroupDescription(name, (GroupState.STABLE if members else GroupState.EMPTY).value, group.generation, members)
+
+
+def _share_member(state: State, group: StoredGroup, member: ShareMember) -> MemberDescription:
+    """With the partitions of its share in which the group has positions: the log does not know its topics."""
+    client_id, host, process = origin_of(member.member)
+    owned = sorted(
+        TopicPartition(state.topics[topic_id].name, number)
+        for topic_id, number in group.offsets
+        if member.share.owns(number)
+    )
+    return MemberDescription(
+        member.member, "stream", member.session.owner, client_id, host, None, tuple(owned), process=process
+    )
 
 
 def _shared(name: str, state: str, roster: Roster) -> GroupDescription:

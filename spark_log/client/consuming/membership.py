@@ -17,6 +17,7 @@ from typing import NamedTuple
 from spark_log.client.administering.admin import group_entries
 from spark_log.errors import IllegalGeneration, InvalidRequest, SparkLogError
 from spark_log.groups.member_id import MemberOrigin, member_id
+from spark_log.groups.share import Share
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import UNFENCED, CommitOffsets, Committer, JoinGroup, LeaveGroup, RenewSession
 from spark_log.metadata.records import GroupCommit
@@ -37,6 +38,8 @@ class SessionRequest(NamedTuple):
     owner: str
     """Readable name."""
     timeout_ms: int
+    share: Share | None = None
+    """The share of the partitions that it owns; None: all."""
 
 
 class _Pending(NamedTuple):
@@ -129,7 +132,7 @@ class Membership:
 
     def lost(self, state: State) -> bool:
         """Whether a newer consumer has taken over the group."""
-        return self.joined and state.groups.get(self.group, GroupState()).member != self._member
+        return self.joined and state.groups.get(self.group, GroupState()).generation_of(self._member) is None
 
     def acknowledge_loss(self, state: State) -> SparkLogError | None:
         """The error of a consumer that lost its partitions; None if it continues with others."""

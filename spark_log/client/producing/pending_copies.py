@@ -179,7 +179,7 @@ class _Copier:
 
 
 def still_lacking(state: State, some: Iterable[WaitingCopy]) -> Iterator[WaitingCopy]:
-    """The objects without the replicas that are fenced by now, or have another root."""
+    """The objects, without those of their replicas that have since been fenced or have got another root."""
     for one in some:
         known = one.lacking.lacking
         left = tuple(replica for replica in known if is_active(state, replica[0]) and is_current(state, *replica))

@@ -50,7 +50,7 @@ def to_bytes(what: str, given: object) -> bytes:
 
 
 def not_typed(spec: TopicSpec) -> InvalidRecord:
-    """The error for a dict for a topic without a schema, which one dict is too little to set."""
+    """The error for a dict that is sent to a topic without a schema: one dict does not show a whole schema."""
     topic = spec.name
     if spec.auto_schema:
         return InvalidRecord(

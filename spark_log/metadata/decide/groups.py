@@ -12,8 +12,10 @@ from spark_log.errors import (
 from spark_log.groups.group import Roster
 from spark_log.groups.messages import Code
 from spark_log.groups.offset_deletion import METADATA_BYTES_MAX, check_metadata
+from spark_log.groups.share import MEMBERS_MAX, Share
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.features import METADATA_VERSION, REPLICAS
 from spark_log.metadata.replay import next_generation
 from spark_log.metadata.state import GroupState, State, TopicKey
 from spark_log.positions import format_timestamp_ms
@@ -21,12 +23,12 @@ from spark_log.positions import format_timestamp_ms
 
 def check_generation(state: State, commit: r.GroupCommit) -> None:
     """Raises IllegalGeneration if a newer consumer owns the group."""
-    current = state.groups.get(commit.group, GroupState()).generation
-    if commit.generation not in (-1, current):
+    group = state.groups.get(commit.group, GroupState())
+    if not group.admits(commit):
         raise IllegalGeneration(
             f"group {commit.group!r}: generation {commit.generation} was "
-            f"replaced by {current}: a newer consumer owns it",
-            current=current,
+            f"replaced by {group.generation}: a newer consumer owns it",
+            current=group.generation,
         )
 
 
@@ -77,33 +79,67 @@ def stands(state: State, commit: r.GroupCommit) -> bool:
     )
 
 
-def check_group_free(state: State, group: str, now_ms: int, token: str = "") -> None:
-    """Raises GroupInUse if another holder, with another token, has a live session."""
+def check_group_free(state: State, group: str, now_ms: int, token: str = "", wanted: Share | None = None) -> None:
+    """Raises GroupInUse if another holder, with another token, has a live session.
+
+    wanted:  the share of the partitions that is to be free; None: all.
+    """
     held = state.groups.get(group, GroupState())
-    if held.session is None or (token and held.session.token == token):
-        return
-    left = held.seen + held.session.timeout_ms - now_ms
-    if left > 0:
-        raise GroupInUse(
-            f"group {group!r} is held by {held.session.owner} since {format_timestamp_ms(held.session.since)}, last "
-            f"heartbeat at {format_timestamp_ms(held.seen)}: stop that consumer, or use another group; if it died, the "
-            f"group is free in {-(-left // 1000)} s",
-            owner=held.session.owner,
+    sessions = [] if held.session is None else [(held.session, held.seen)]
+    sessions += [(one.session, one.seen) for one in held.shares if wanted is None or one.share.overlaps(wanted)]
+    for session, seen in sessions:
+        left = seen + session.timeout_ms - now_ms
+        if left > 0 and not (token and session.token == token):
+            raise GroupInUse(
+                f"group {group!r} is held by {session.owner} since {format_timestamp_ms(session.since)}, last "
+                f"heartbeat at {format_timestamp_ms(seen)}: stop that consumer, or use another group; if it died, the "
+                f"group is free in {-(-left // 1000)} s",
+                owner=session.owner,
+            )
+
+
+def check_share(state: State, share: Share, timeout_ms: int) -> None:
+    """Raises InvalidRequest for a share that does not exist, has no session, or is in a log that older pylogs use."""
+    if not share.is_valid or timeout_ms <= 0:
+        raise InvalidRequest(
+            f"{share} is not a share of a group: expected 0 to {MEMBERS_MAX - 1} of at most {MEMBERS_MAX}, and a session"
+        )
+    level = state.levels[METADATA_VERSION]
+    if level < REPLICAS:
+        raise InvalidRequest(
+            f"the log is at level {level} of {METADATA_VERSION}, and queries that share a group by number need level "
+            f"{REPLICAS}: when no older pylog uses the log any more, run `pylog cluster upgrade`"
         )
 
 
 def decide_join_group(
-    state: State, group: str, member: str, *, token: str = "", owner: str = "", timeout_ms: int = 0
+    state: State,
+    group: str,
+    member: str,
+    *,
+    token: str = "",
+    owner: str = "",
+    timeout_ms: int = 0,
+    share: Share | None = None,
 ) -> Decision[int]:
-    """Take all partitions of a group.  The reply is the generation; consumers of older ones are rejected from now on.
+    """Take all partitions of a group, or a share.  The reply is the generation; older owners are rejected from now on.
 
-    With a timeout the member owns the group as long as it sends heartbeats (`check_group_free`).
+    With a timeout the member owns them as long as it sends heartbeats (`check_group_free`).
     """
-    current = state.groups.get(group, GroupState())
-    if current.member == member:
-        return Decision((), current.generation)
-    join = r.JoinGroupRecord(group=group, member=member, token=token, owner=owner, timeout_ms=timeout_ms)
+    known = state.groups.get(group, GroupState()).generation_of(member)
+    if known is not None:
+        return Decision((), known)
+    number, of = share or (0, 0)
+    join = r.JoinGroupRecord(
+        group=group, member=member, token=token, owner=owner, timeout_ms=timeout_ms, number=number, of=of
+    )
     return Decision((join,), next_generation(state, group))
+
+
+def decide_leave_group(state: State, group: str, member: str) -> Decision[int]:
+    """Release what a member of the group owns."""
+    share = next((one.share for one in state.groups[group].shares if one.member == member), None)
+    return decide_join_group(state, group, "", share=share)
 
 
 def decide_renew_session(state: State, group: str, generation: int) -> Decision[None]:

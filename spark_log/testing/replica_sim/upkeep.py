@@ -119,7 +119,7 @@ def _late(sim: ReplicaSimulation, state: State, since: dict[tuple[str, int], int
 
 
 def _lose(sim: ReplicaSimulation, view: View, since: dict[tuple[str, ...], int]) -> Steps[View]:
-    """Give up pending commits, as the product's replicator does.
+    """Give up pending commits, as the product's replicator does, which also waits for copies that are missing.
 
     since:  when this replicator has seen them first.
     """

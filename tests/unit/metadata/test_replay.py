@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spark_log.errors import SparkLogError
 from spark_log.groups.group import Roster, RosterMember
+from spark_log.groups.share import Share
 from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide.groups import (
@@ -30,7 +31,7 @@ from tests.unit.metadata.history import History, positions
 
 COMMANDS = (
     "create", "create", "delete", "grow", "configs", "trim", "commit", "commit", "commit", "commit", "stream", "sink",
-    "init", "transaction", "positions", "join", "share", "forget", "seal", "prune", "fence", "expire",
+    "init", "transaction", "positions", "join", "number", "share", "forget", "seal", "prune", "fence", "expire",
 )  # fmt: skip
 commands = st.lists(
     st.tuples(st.sampled_from(COMMANDS), st.integers(0, 3), st.integers(0, 5)), min_size=15, max_size=60
@@ -84,6 +85,9 @@ def _carry_out(log: History, kind: str, which: int, amount: int) -> None:
         case "join":
             session = {"token": name, "owner": "a query", "timeout_ms": amount}
             log.do(lambda state, now: decide_join_group(state, "g", f"m{amount}", **session))
+        case "number":
+            share, session = Share(amount % 2, 2 + which), {"token": f"q{amount}", "owner": "a query", "timeout_ms": 1}
+            log.do(lambda state, now: decide_join_group(state, "g", f"n{amount}", share=share, **session))
         case "share":
             people = tuple(RosterMember(f"m{n}", None, "", "", 1, 1, b"", bytes([n])) for n in range(amount))
             at = log.state.groups["g"].generation if "g" in log.state.groups else 0
