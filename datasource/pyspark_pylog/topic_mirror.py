@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
