@@ -100,7 +100,7 @@ bench-clients: setup
 flames: setup
 	$(BIN)/python benchmarks/_flames.py
 
-# Lose checkpoints, an object and a whole log, and restore them: the drill of docs/operations.md, on a scratch log.
+# Lose checkpoints, an object, a whole log and a coordinator: the drill of docs/operations.md, on a scratch log.
 drill: setup
 	$(BIN)/python -m pytest -q tests/cli/test_drill.py
 

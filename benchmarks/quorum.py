@@ -11,24 +11,40 @@ it takes the fetch timeout instead: 1 to 1.5 s, and the election.
 
 Then the same with coordinators, `pylog serve --quorum`, and clients that append a record to a topic (`served_…`).  An
 append puts an object, and its commit waits for the quorum.  A client waits 2 s for a leader that hangs.
-`--nodes 5` has five of them, and `--part` leaves the replicas or the coordinators out.
+`--nodes 5` has five of them.
+
+Last, a node makes a snapshot, and the digest that nodes compare, of a state with 200 objects for each of `--rows`,
+of which half are not in columns yet (`snapshot_…`).  Both run in a thread: an event loop beside it notes its longest
+pause, and the most CPU time between two of its turns.  The second one does not grow while other programs have the CPU.
+
+`--part` runs one of the three.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import signal
 import socket
 import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import common
 
 import spark_log
+from spark_log.metadata.checkpoint_format import folded
+from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.state import ObjectRow, State
+from spark_log.node.quorum_state import QuorumState
+from spark_log.quorum.messages import Position
+from spark_log.quorum_node.disk import Disk
+from spark_log.quorum_node.files import LocalFiles
 from spark_log.testing.quorum_process import QuorumProcesses
 from spark_log.testing.serving_nodes import ServingNodes
 
@@ -37,10 +53,10 @@ CLIENTS = 50
 
 def main() -> None:
     given = arguments()
-    if given.part != "coordinators":
-        replicas(given)
-    if given.part != "replicas":
-        coordinators(given)
+    parts = {"replicas": replicas, "coordinators": coordinators, "snapshots": snapshots}
+    for name, run in parts.items():
+        if given.part in ("all", name):
+            run(given)
 
 
 def arguments() -> argparse.Namespace:
@@ -49,7 +65,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=20, help="in which the leader is killed (20)")
     parser.add_argument("--stops", type=int, help="in which it is stopped (a quarter of the rounds)")
     parser.add_argument("--nodes", type=int, default=3, help="(3)")
-    parser.add_argument("--part", choices=("all", "replicas", "coordinators"), default="all")
+    parser.add_argument("--part", choices=("all", "replicas", "coordinators", "snapshots"), default="all")
     given = parser.parse_args()
     given.stops = (given.rounds + 3) // 4 if given.stops is None else given.stops
     return given
@@ -178,6 +194,42 @@ def served_failover_ms(nodes: ServingNodes, log: spark_log.Log, number: signal.S
         nodes.wait(leader)
         nodes.start(leader)
     return found
+
+
+def snapshots(given: argparse.Namespace) -> None:
+    count = 200 * given.rows
+    state = QuorumState(lambda offer: None, lambda: None, lambda work: None)
+    objects = [(f"data/{number:016x}/{number * 7:016x}.seg", ObjectRow(1 << 20, 1, 1)) for number in range(count)]
+    old = folded(State(objects=LayeredMap(objects[: count // 2])))
+    changed = replace(old, objects=old.objects.update(dict(objects[count // 2 :])))
+    state.pipeline.state = changed
+    with common.folder() as folder:
+        disk = Disk(LocalFiles(folder))
+        snapshot = asyncio.run(beside_a_loop(lambda: disk.write_snapshot(Position(1, 1), (), state.snapshot())))
+        digest = asyncio.run(beside_a_loop(lambda: state.digest(changed)))
+        compact = folded(changed)
+        of_columns = asyncio.run(beside_a_loop(lambda: state.digest(compact)))
+    common.report(
+        "quorum",
+        objects=count,
+        **{f"snapshot_{name}": value for name, value in snapshot.items()},
+        **{f"digest_{name}": value for name, value in digest.items()},
+        **{f"digest_of_columns_{name}": value for name, value in of_columns.items()},
+    )
+
+
+async def beside_a_loop(work: Callable[[], object]) -> dict[str, float]:
+    """The times of work in a thread, and the pauses of an event loop meanwhile, in milliseconds."""
+    cpu_begun, pauses, cpu_times = time.process_time(), [0.0], [0.0]
+    thread = asyncio.create_task(asyncio.to_thread(work))
+    while not thread.done():
+        begun, cpu = time.perf_counter(), time.process_time()
+        await asyncio.sleep(0.001)
+        pauses.append(time.perf_counter() - begun)
+        cpu_times.append(time.process_time() - cpu)
+    await thread
+    cpu_ms = (time.process_time() - cpu_begun) * 1000
+    return {"cpu_ms": cpu_ms, "longest_pause_ms": max(pauses) * 1000, "longest_cpu_ms": max(cpu_times) * 1000}
 
 
 def percentile(times: list[float], of: int) -> float:

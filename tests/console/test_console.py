@@ -207,6 +207,7 @@ def test_the_pages_build_no_html_from_text() -> None:
         ("/console/api/topic", 400),
         ("/console/api/group?group=nothing", 400),
         ("/console/api/records?topic=orders&from=yesterday", 400),
+        ("/console/api/records?topic=orders&to=tomorrow", 400),
         ("/console/api/records?topic=orders&cursor=x", 400),
         ("/console/api/records?topic=orders&partition=-1", 400),
         ("/console/api/records?topic=orders&partition=9", 400),
@@ -271,6 +272,18 @@ def test_pages_forward_from_an_offset_and_a_time(reader: Asking) -> None:
     assert [row["timestamp"] for row in by_time["records"]] == [95000, 97000]
     beyond = reader("records", topic="orders", partition=0, **{"from": "999"})
     assert beyond["records"] == [] and not beyond["more"]
+
+
+def test_a_range_ends_where_it_should(reader: Asking) -> None:
+    """Before an offset or a time, for pages of both directions and for a search; a cursor does not lead out of it."""
+    page = reader("records", topic="orders", partition=0, to="5", **{"from": "3"})
+    assert at(page) == [(0, 3), (0, 4)] and not page["more"]
+    assert at(reader("records", topic="orders", partition=0, to="5", cursor="0:4")) == [(0, 4)]
+    assert at(reader("records", topic="orders", partition=0, to="5", limit=2)) == [(0, 4), (0, 3)]
+    by_time = reader("records", topic="orders", partition=1, to="@97000", **{"from": "@95000"})
+    assert [row["timestamp"] for row in by_time["records"]] == [95000]
+    found = reader("records", topic="orders", search="value 3", to="17")
+    assert sorted(at(found)) == sorted((n % 2, 15 + n // 2) for n in range(4)) and not found["more"]
 
 
 def test_a_search_finds_keys_values_and_headers(reader: Asking) -> None:

@@ -108,9 +108,10 @@ def test_a_search_is_a_link(page: Browser) -> None:
     go(page, "#/topics/orders/records")
     page.value(
         "document.querySelector('[name=search]').value = 'in a transaction';"
+        "document.querySelector('[name=to-kind]').value = 'offset'; document.querySelector('[name=to]').value = '100';"
         "document.querySelector('main form').requestSubmit()"
     )
-    page.until("location.hash.includes('search=in+a+transaction')")
+    page.until("location.hash.includes('to=100&search=in+a+transaction')")
     page.shows("1 found in 4 records")
 
 

@@ -40,6 +40,7 @@ def test_no_promise_is_broken() -> None:
         "isolate",
         "catch",
         "stale leaders",
+        "compared",
     ]
     assert [what for what in happened if not total[what]] == []
 

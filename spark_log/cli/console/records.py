@@ -22,7 +22,7 @@ from spark_log.client.reading.scan_batches import RECORD_COLUMNS, SCAN_SCHEMA, f
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.state import Partition, State
 from spark_log.model import TopicPartition
-from spark_log.positions import At, Position
+from spark_log.positions import At, Latest, Position
 
 PAGE_MAX = 200
 """Records of a page."""
@@ -99,19 +99,35 @@ def newest(log: Log, topic: str, partitions: Sequence[int], before: Cursor | Non
     return _page(rows, budget, {"older": starts, "newer": ends}, parts, any(starts[n] > parts[n].start for n in parts))
 
 
+def offsets_at(log: Log, topic: str, partitions: Sequence[int], position: Position) -> dict[int, int]:
+    """Of each partition, for pages that end there."""
+    return _offsets(log, topic, _parts(log.journal.refresh(), topic, partitions), position)
+
+
 def following(
-    log: Log, topic: str, partitions: Sequence[int], start: Position | Cursor, limit: int, query: Query
+    log: Log,
+    topic: str,
+    partitions: Sequence[int],
+    start: Position | Cursor,
+    limit: int,
+    query: Query,
+    until: Position | None = None,
 ) -> dict[str, Any]:
-    """The first records of each partition from a position or a cursor on; with a query, those that match."""
+    """The first records of each partition from a position or a cursor on; with a query, those that match.
+
+    until:  the end of the range; None: the end of the partitions.
+    """
     state = log.journal.refresh()
     parts = _parts(state, topic, partitions)
-    starts = dict(_starts(log, topic, parts, start))
+    starts = dict(_offsets(log, topic, parts, start))
+    ends = _offsets(log, topic, parts, Latest() if until is None else until)
+    ends = {number: max(end, starts[number]) for number, end in ends.items()}
     budget = Budget(PAGE_BYTES_MAX if query.is_empty else SEARCH_BYTES_MAX)
     each = -(-limit // max(1, len(parts))) if query.is_empty else limit
     rows, at = list[dict[str, Any]](), dict(starts)
-    for number, part in parts.items():
+    for number in parts:
         left = each if query.is_empty else limit - len(rows)
-        end = min(part.readable_end, at[number] + left) if query.is_empty else part.readable_end
+        end = min(ends[number], at[number] + left) if query.is_empty else ends[number]
         for found, upto in _read(log, state, topic, number, at[number], end, budget):
             kept, at[number] = _matching(found, upto, query, left)
             rows += kept
@@ -121,7 +137,7 @@ def following(
         if not query.is_empty and (left <= 0 or budget.is_spent):
             break
     rows.sort(key=_order)
-    more = any(at[number] < part.readable_end for number, part in parts.items())
+    more = any(at[number] < end for number, end in ends.items())
     return _page(rows, budget, {"older": starts, "newer": at}, parts, more)
 
 
@@ -141,8 +157,10 @@ def _parts(state: State, topic: str, partitions: Sequence[int]) -> dict[int, Par
     return {tp.partition: partition_of(state, tp)[1] for tp in tps}
 
 
-def _starts(log: Log, topic: str, parts: Mapping[int, Partition], start: Position | Cursor) -> dict[int, int]:
+def _offsets(log: Log, topic: str, parts: Mapping[int, Partition], start: Position | Cursor) -> dict[int, int]:
     """An offset outside of a partition is replaced by its first or its end."""
+    if isinstance(start, Latest):
+        return {number: part.readable_end for number, part in parts.items()}
     if isinstance(start, Mapping):
         wanted: Mapping[int, int] = start
     elif isinstance(start, At):

@@ -314,7 +314,7 @@ class Site:
     # --------------------------------------------------------------------------------------------------------- records
 
     def _records(self, asked: Asked) -> object:
-        """`from`: a position; `cursor`: of an earlier page; `before`: the same, for the records before it."""
+        """`from`, `to`: positions; `cursor`: of an earlier page; `before`: the same, for the records before it."""
         topic, limit = asked.topic(), max(1, asked.number("limit", 50, records.PAGE_MAX))
         given = asked.query.get("partition", "")
         partitions = [asked.number("partition", 0, 1 << 31)] if given else []
@@ -323,10 +323,13 @@ class Site:
         )
         query = records.Query(*(asked.query.get(name, "").encode() or None for name in ("key", "search")))
         start = asked.query.get("from") or ("earliest" if not query.is_empty else "newest")
+        until = parse_position(text, "to") if (text := asked.query.get("to")) else None
         if query.is_empty and cursor is None and (before is not None or start == "newest"):
+            if before is None and until is not None:
+                before = records.offsets_at(asked.log, topic, partitions, until)
             return records.newest(asked.log, topic, partitions, before, limit)
         position = cursor if cursor is not None else parse_position(start, "from")
-        return records.following(asked.log, topic, partitions, position, limit, query)
+        return records.following(asked.log, topic, partitions, position, limit, query, until)
 
     def _record(self, asked: Asked) -> object:
         topic = asked.topic()

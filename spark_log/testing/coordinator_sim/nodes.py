@@ -18,7 +18,7 @@ from spark_log.net.server import Server
 from spark_log.net.tokens import Tokens
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.quorum_coordinator import QuorumCoordinator
-from spark_log.quorum.messages import Message, ReplicaKey
+from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.voters import Voters
 from spark_log.quorum.wire import Received
 from spark_log.quorum_node.directory import write_format
@@ -29,6 +29,7 @@ from spark_log.quorum_node.state_file import Meta
 from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
 from spark_log.testing.simulated_process import ProcessLoop, SimulatedFiles, SimulatedThreads
 
+DIGEST_MS = 1_000
 STORE_ERRORS = 0.1
 """How often the storage does not answer a node that prepares to lead."""
 
@@ -38,6 +39,21 @@ class NoThreads:
 
     def start(self, work: Callable[[], None], name: str) -> None:
         pass
+
+
+class FastThread:
+    """Its work takes no time: the seed decides nothing about it."""
+
+    def __init__(self, loop: ProcessLoop) -> None:
+        self._loop = loop
+
+    def submit(self, function: Callable[..., Any], *values: Any) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        future.set_result(function(*values))
+        return future
+
+    def close(self) -> None:
+        """Nothing is under way."""
 
 
 class NodeClock:
@@ -89,9 +105,9 @@ class Links:
                     return
             await asyncio.sleep(0.2)
 
-    def send(self, message: Message, clock_ms: int) -> None:
+    def send(self, sent: Received) -> None:
         if not self._loop.is_dead:
-            self._node.world.network.send(self._node, Received(message=message, clock_ms=clock_ms), self._refused)
+            self._node.world.network.send(self._node, sent, self._refused)
 
     def addresses(self) -> dict[int, str]:
         return {}
@@ -134,6 +150,8 @@ class SimulatedHost(NodeHost):
     ids = random
 
     def daemon_threads(self, count: int, name: str) -> Any:
+        if name == "pylog-quorum-digest":
+            return FastThread(self._loop)
         found = SimulatedThreads(self._loop, self._world, count, self._node.work_ms)
         if name == "pylog-quorum-disk":
             self.disk_threads = found
@@ -240,6 +258,7 @@ class SimulatedNode:
             secret="a-secret-of-the-nodes",
             snapshot_bytes=world.snapshot_bytes,
             slow_disk_ms=world.slow_disk_ms,
+            digest_ms=DIGEST_MS,
             times=world.times,
         )
         store: Any = ServedMetadata("simulated://log", local=True)
@@ -277,8 +296,12 @@ class SimulatedNode:
         self.world.violate(f"{self} failed: {type(error).__name__}: {error}")
 
     def _after_run(self) -> None:
-        if self.coordinator is not None and (state := self.coordinator.state) is not self.seen:
+        if self.coordinator is None:
+            return
+        if (state := self.coordinator.state) is not self.seen:
             self.seen = self.world.observed(self, self.seen, state)
+        if problem := self.coordinator.node.digests.problem:
+            self.world.violate(f"digests: {self}: {problem}")
 
     def crash(self) -> None:
         """SIGKILL, or a power cut: of what was not synced, anything may be left."""

@@ -48,7 +48,13 @@ def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Resu
             faults = Faults(sim.world)
             violation = violation_of(partial(_simulate, sim, faults))
             sim.world.close()
-    counts = sim.oracle.seen + faults.counts + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
+    compared = sum(bool(node.runs and node.coordinator.node.digests.compared) for node in sim.world.nodes.values())
+    counts = (
+        sim.oracle.seen
+        + Counter(compared=compared)
+        + faults.counts
+        + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
+    )
     return Result(seed, f"error: {errors[0]}" if errors else violation, counts, sim.world.transcript())
 
 

@@ -42,6 +42,7 @@ class QuorumOracle(Oracle):
     same        all nodes have the same batch at a version, and the state that all batches up to it make
     refused     a refusal is true of the log, at a version that was the newest one while the client waited, or later
     monotonic   no view of a process is older than its last one
+    digests     the digests that nodes compute of their states at a version are equal, as the nodes compare them
     """
 
     def _check_led(self, record: r.AnyRecord, epoch: int) -> None:

@@ -5,32 +5,23 @@ import { badge, empty, h } from "./dom.js";
 import { bytes, compact, count, time } from "./format.js";
 import { isJson, pretty } from "./json.js";
 
-const STARTS = [["newest", "Newest"], ["earliest", "Oldest"], ["now-1h", "Last hour"], ["now-1d", "Last day"], ["offset", "Offset"], ["time", "Time"]];
+const PLACES = [["offset", "Offset"], ["time", "Time"]];
+const STARTS = [["newest", "Newest"], ["earliest", "Oldest"], ["now-1h", "Last hour"], ["now-1d", "Last day"], ...PLACES];
+const ENDS = [["", "End"], ["now-1h", "An hour ago"], ["now-1d", "A day ago"], ...PLACES];
 const PREVIEW = 240;
 
 export function records({ query, fail }, name) {
   const rows = h("tbody"), told = h("span"), place = h("div"), paging = h("div", { class: "tools" });
-  const start = h("select", { name: "start" }, STARTS.map(([value, text]) => h("option", { value, selected: startOf(query)[0] === value }, text)));
-  const from = h("input", { class: "number", name: "from", value: startOf(query)[1], "aria-label": "Offset or time", placeholder: "0" });
+  const from = bound("from", STARTS, query.from), to = bound("to", ENDS, query.to);
   const partition = h("select", { name: "partition" }, h("option", { value: "" }, "All"));
   const key = h("input", { name: "key", value: query.key ?? "", placeholder: "whole key", class: "number" });
   const search = h("input", { name: "search", value: query.search ?? "", placeholder: "text in keys, values and headers" });
   const limit = h("select", { name: "limit" }, ["25", "50", "100", "200"].map((n) => h("option", { value: n, selected: n === (query.limit ?? "50") }, n)));
 
-  function choose() {
-    from.type = start.value === "time" ? "datetime-local" : "text";
-    if (start.value === "time") from.step = "1";
-    from.hidden = !["offset", "time"].includes(start.value);
-    from.classList.toggle("number", start.value === "offset");
-  }
-  start.addEventListener("change", () => { choose(); if (!from.hidden) from.focus(); });
-  choose();
-  if (query.from?.startsWith("@") && !from.hidden) from.value = query.from.slice(1);
-
   function submit(event) {
     event?.preventDefault();
-    const text = start.value === "time" ? `@${new Date(from.value).getTime()}` : start.value === "offset" ? from.value.trim() || "0" : start.value;
-    go({ from: text === "newest" ? "" : text, partition: partition.value, key: key.value, search: search.value, limit: limit.value === "50" ? "" : limit.value });
+    const text = from.value();
+    go({ from: text === "newest" ? "" : text, to: to.value(), partition: partition.value, key: key.value, search: search.value, limit: limit.value === "50" ? "" : limit.value });
   }
 
   function go(values) {
@@ -72,14 +63,14 @@ export function records({ query, fail }, name) {
   return {
     node: h("section", { class: "card" },
       h("form", { class: "form", onsubmit: submit },
-        label("From", h("span", {}, start, " ", from)), label("Partition", partition), label("Key", key), label("Search", search, true), label("Rows", limit),
+        label("From", from.node), label("To", to.node), label("Partition", partition), label("Key", key), label("Search", search, true), label("Rows", limit),
         h("button", { class: "primary" }, "Show")),
       place, h("footer", {}, told, paging)),
     async update(found) {
       if (partition.options.length !== Math.min(found.partitions, 1000) + 1) {
         partition.append(...Array.from({ length: Math.min(found.partitions, 1000) }, (_, n) => h("option", { value: n, selected: String(n) === query.partition }, n)));
       }
-      const isNewest = !query.from && !query.cursor && !query.before && !query.key && !query.search;
+      const isNewest = !query.from && !query.to && !query.cursor && !query.before && !query.key && !query.search;
       const reading = rows.querySelector("tr.detail") || rows.contains(document.activeElement) || String(getSelection());
       if (loaded && (!isNewest || reading)) return;
       loaded = true;
@@ -88,15 +79,33 @@ export function records({ query, fail }, name) {
   };
 }
 
-function startOf(query) {
-  const text = query.from ?? "";
-  if (STARTS.some(([value]) => value === text) && text !== "offset" && text !== "time") return [text, ""];
+// A choice of an end of the range, with a field for an offset or a time.
+function bound(name, choices, text = "") {
+  const [kind, at] = placeOf(choices, text);
+  const select = h("select", { name: `${name}-kind` }, choices.map(([value, title]) => h("option", { value, selected: kind === value }, title)));
+  const field = h("input", { name, value: at, "aria-label": "Offset or time", placeholder: "0" });
+  function choose() {
+    field.type = select.value === "time" ? "datetime-local" : "text";
+    if (select.value === "time") field.step = "1";
+    field.hidden = !["offset", "time"].includes(select.value);
+    field.classList.toggle("number", select.value === "offset");
+  }
+  select.addEventListener("change", () => { choose(); if (!field.hidden) field.focus(); });
+  choose();
+  return {
+    node: h("span", {}, select, " ", field),
+    value: () => select.value === "time" ? `@${new Date(field.value).getTime()}` : select.value === "offset" ? field.value.trim() || "0" : select.value,
+  };
+}
+
+function placeOf(choices, text) {
+  if (choices.some(([value]) => value === text) && text !== "offset" && text !== "time") return [text, ""];
   if (/^\d+$/.test(text)) return ["offset", text];
   if (/^@\d+$/.test(text)) {
     const at = new Date(Number(text.slice(1)));
     return ["time", new Date(at.getTime() - at.getTimezoneOffset() * 60000).toISOString().slice(0, 19)];
   }
-  return ["newest", ""];
+  return [choices[0][0], ""];
 }
 
 function nothing(found, searched) {
