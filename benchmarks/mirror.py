@@ -46,16 +46,16 @@ def main() -> None:
     with common.folder() as folder:
         lags = lags_of(Path(folder) / "lag", given.rounds + given.warm)[given.warm :]
         recovery = recovery_of(Path(folder) / "recovery", given.rows)
-    common.report(
-        "mirror",
-        rate=RATE,
-        lag_p50_s=statistics.median(lags),
-        lag_p99_s=sorted(lags)[len(lags) * 99 // 100],
-        lag_p99_target_s=5,
-        objects=given.rows,
-        **recovery,
-        recover_target_s=60,
-    )
+        common.report(  # before the files are deleted, which takes minutes
+            "mirror",
+            rate=RATE,
+            lag_p50_s=statistics.median(lags),
+            lag_p99_s=sorted(lags)[len(lags) * 99 // 100],
+            lag_p99_target_s=5,
+            objects=given.rows,
+            **recovery,
+            recover_target_s=60,
+        )
 
 
 def lags_of(folder: Path, appends: int) -> list[float]:

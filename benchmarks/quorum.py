@@ -11,36 +11,58 @@ it takes the fetch timeout instead: 1 to 1.5 s, and the election.
 
 Then the same with coordinators, `pylog serve --quorum`, and clients that append a record to a topic (`served_…`).  An
 append puts an object, and its commit waits for the quorum.  A client waits 2 s for a leader that hangs.
-`--nodes 5` has five of them, and `--part` leaves the replicas or the coordinators out.
+
+Then coordinators with a large state, positions of groups (`large_…`).  One of the nodes was away from the beginning,
+and fetches a snapshot while a client appends.  Then 50 clients append, and snapshots are made: how long does the
+leader's event loop stall, as the longest answer of its health check shows?
+
+Last, a node makes a snapshot, and the digest that nodes compare, of a state with 200 objects for each of `--rows`,
+of which half are not in columns yet (`snapshot_…`).  Both run in a thread: an event loop beside it notes its longest
+pause, and the most CPU time between two of its turns.  The second one does not grow while other programs have the CPU.
+
+`--nodes 5` has five of them, and `--parts` leaves parts out.  `--parts coordinators,state --rounds 100 --stops 100`
+makes the figures of docs/measurements.md in about 12 minutes on a quiet machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import signal
 import socket
 import statistics
+import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import common
 
 import spark_log
+from spark_log.metadata.checkpoint_format import folded
+from spark_log.metadata.layered_map import LayeredMap
+from spark_log.metadata.state import ObjectRow, State
+from spark_log.node.quorum_state import QuorumState
+from spark_log.quorum.messages import Position
+from spark_log.quorum_node.disk import Disk
+from spark_log.quorum_node.files import LocalFiles
 from spark_log.testing.quorum_process import QuorumProcesses
 from spark_log.testing.serving_nodes import ServingNodes
 
 CLIENTS = 50
+SNAPSHOT_BYTES = 1 << 20
+"""Of the log, between two snapshots of a large state: so that some are made meanwhile."""
 
 
 def main() -> None:
     given = arguments()
-    if given.part != "coordinators":
-        replicas(given)
-    if given.part != "replicas":
-        coordinators(given)
+    for part in given.parts:
+        PARTS[part](given)
 
 
 def arguments() -> argparse.Namespace:
@@ -49,7 +71,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=20, help="in which the leader is killed (20)")
     parser.add_argument("--stops", type=int, help="in which it is stopped (a quarter of the rounds)")
     parser.add_argument("--nodes", type=int, default=3, help="(3)")
-    parser.add_argument("--part", choices=("all", "replicas", "coordinators"), default="all")
+    parser.add_argument("--positions", type=int, default=1_000_000, help="in the large state (1,000,000)")
+    parser.add_argument("--parts", type=common.some_of([*PARTS]), default=(*PARTS,), help=f"some of {','.join(PARTS)}")
     given = parser.parse_args()
     given.stops = (given.rounds + 3) // 4 if given.stops is None else given.stops
     return given
@@ -125,12 +148,10 @@ def coordinators(given: argparse.Namespace) -> None:
             nodes.start()
             epoch = nodes.epoch()
             with spark_log.connect(nodes.url) as log:
+                sync_ms = fdatasync_ms(Path(folder) / "file", min(given.rows, 300))
                 alone = appends(log, given.rows)
                 begun = time.perf_counter()
-                with ThreadPoolExecutor(CLIENTS) as threads:
-                    many = [
-                        *chain(*threads.map(appends, [log] * CLIENTS, [max(5 * given.rows // CLIENTS, 1)] * CLIENTS))
-                    ]
+                many = appends_of_clients(log, 5 * given.rows)
                 took_s = time.perf_counter() - begun
                 elections = nodes.epoch() - epoch
                 killed = [served_failover_ms(nodes, log, signal.SIGKILL) for _ in range(given.rounds)]
@@ -140,6 +161,7 @@ def coordinators(given: argparse.Namespace) -> None:
     common.report(
         "quorum",
         nodes=given.nodes,
+        served_fdatasync_ms=sync_ms,
         served_append_p50_ms=statistics.median(alone),
         served_append_p99_ms=percentile(alone, 99),
         served_appends_per_second=len(many) / took_s,
@@ -164,6 +186,90 @@ def appends(log: spark_log.Log, count: int) -> list[float]:
     return times
 
 
+def appends_of_clients(log: spark_log.Log, count: int) -> list[float]:
+    """At the same time."""
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        return [*chain(*threads.map(appends, [log] * CLIENTS, [max(count // CLIENTS, 1)] * CLIENTS))]
+
+
+def large_state(given: argparse.Namespace) -> None:
+    with common.folder() as folder:
+        nodes = ServingNodes(Path(folder), free_ports(2 * given.nodes), snapshot_bytes=SNAPSHOT_BYTES)
+        away, *others = sorted(nodes.addresses, reverse=True)
+        try:
+            nodes.start(*others)
+            with spark_log.connect(nodes.url) as log:
+                fill(log, given.positions)
+                alone = appends(log, given.rows)
+                begun = time.perf_counter()
+                nodes.start(away)
+                meanwhile = appends_until(log, lambda: has_caught_up(nodes, away))
+                caught_up_s = time.perf_counter() - begun
+                with longest_answers(nodes) as answers:
+                    many = appends_of_clients(log, 5 * given.rows)
+            size = snapshot_bytes(nodes, others[0])
+        finally:
+            nodes.kill_all()
+    common.report(
+        "quorum",
+        positions=given.positions,
+        large_snapshot_mb=size / 1e6,
+        large_append_p99_ms=percentile(alone, 99),
+        large_catch_up_s=caught_up_s,
+        large_append_p99_while_one_catches_up_ms=percentile(meanwhile, 99),
+        large_append_while_one_catches_up_target_ms=50,
+        large_append_of_clients_p99_ms=percentile(many, 99),
+        large_longest_answer_ms=max(answers),
+        large_longest_answer_target_ms=50,
+    )
+
+
+def fill(log: spark_log.Log, positions: int) -> None:
+    """Positions of groups in one topic, and as many groups as there have to be."""
+    partitions = min(positions, 10_000)
+    log.admin.create_topics([spark_log.NewTopic("wide", num_partitions=partitions)])
+    offsets = {spark_log.TopicPartition("wide", number): 0 for number in range(partitions)}
+    for group in range(max(positions // partitions, 1)):
+        log.admin.alter_consumer_group_offsets(f"group-{group}", offsets)
+
+
+def appends_until(log: spark_log.Log, is_over: Callable[[], bool]) -> list[float]:
+    times = appends(log, 1)
+    while not is_over():
+        times += appends(log, 10)
+    return times
+
+
+def has_caught_up(nodes: ServingNodes, node: int) -> bool:
+    leader, health = nodes.health(nodes.leader()), nodes.health(node)
+    return leader is not None and health is not None and health.version + 100 > leader.version
+
+
+def snapshot_bytes(nodes: ServingNodes, node: int) -> int:
+    """Of the largest snapshot of a node."""
+    return max(path.stat().st_size for path in nodes.directory(node).glob("*.checkpoint"))
+
+
+@contextmanager
+def longest_answers(nodes: ServingNodes) -> Iterator[list[float]]:
+    """The times in milliseconds that health checks of the leader take meanwhile."""
+    times, ended, leader = [0.0], threading.Event(), nodes.leader()
+
+    def ask() -> None:
+        while not ended.wait(0.01):
+            begun = time.perf_counter()
+            nodes.health(leader)
+            times.append((time.perf_counter() - begun) * 1000)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield times
+    finally:
+        ended.set()
+        thread.join()
+
+
 def served_failover_ms(nodes: ServingNodes, log: spark_log.Log, number: signal.Signals) -> float:
     """From the end, or the stop, of the leader to the next append that is acknowledged."""
     leader = nodes.leader()
@@ -180,6 +286,42 @@ def served_failover_ms(nodes: ServingNodes, log: spark_log.Log, number: signal.S
     return found
 
 
+def snapshots(given: argparse.Namespace) -> None:
+    count = 200 * given.rows
+    state = QuorumState(lambda offer: None, lambda: None, lambda work: None)
+    objects = [(f"data/{number:016x}/{number * 7:016x}.seg", ObjectRow(1 << 20, 1, 1)) for number in range(count)]
+    old = folded(State(objects=LayeredMap(objects[: count // 2])))
+    changed = replace(old, objects=old.objects.update(dict(objects[count // 2 :])))
+    state.pipeline.state = changed
+    with common.folder() as folder:
+        disk = Disk(LocalFiles(folder))
+        snapshot = asyncio.run(beside_a_loop(lambda: disk.write_snapshot(Position(1, 1), (), state.snapshot())))
+        digest = asyncio.run(beside_a_loop(lambda: state.digest(changed)))
+        compact = folded(changed)
+        of_columns = asyncio.run(beside_a_loop(lambda: state.digest(compact)))
+    common.report(
+        "quorum",
+        objects=count,
+        **{f"snapshot_{name}": value for name, value in snapshot.items()},
+        **{f"digest_{name}": value for name, value in digest.items()},
+        **{f"digest_of_columns_{name}": value for name, value in of_columns.items()},
+    )
+
+
+async def beside_a_loop(work: Callable[[], object]) -> dict[str, float]:
+    """The times of work in a thread, and the pauses of an event loop meanwhile, in milliseconds."""
+    cpu_begun, pauses, cpu_times = time.process_time(), [0.0], [0.0]
+    thread = asyncio.create_task(asyncio.to_thread(work))
+    while not thread.done():
+        begun, cpu = time.perf_counter(), time.process_time()
+        await asyncio.sleep(0.001)
+        pauses.append(time.perf_counter() - begun)
+        cpu_times.append(time.process_time() - cpu)
+    await thread
+    cpu_ms = (time.process_time() - cpu_begun) * 1000
+    return {"cpu_ms": cpu_ms, "longest_pause_ms": max(pauses) * 1000, "longest_cpu_ms": max(cpu_times) * 1000}
+
+
 def percentile(times: list[float], of: int) -> float:
     return sorted(times)[len(times) * of // 100]
 
@@ -190,6 +332,9 @@ def free_ports(count: int) -> list[int]:
     for one in found:
         one.close()
     return ports
+
+
+PARTS = {"replicas": replicas, "coordinators": coordinators, "state": large_state, "snapshots": snapshots}
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ A reader may stop after the header, or skip single frames without decoding them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from io import BytesIO
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,7 +25,7 @@ from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.groups.group import Roster
 from spark_log.metadata.column_blocks import Block, ColumnMap, ObjectBlock, PartitionBlock, fold
 from spark_log.metadata.features import check_level
-from spark_log.metadata.frames import Frame, encode_end, encode_frames, read_frames
+from spark_log.metadata.frames import ROWS_AT_ONCE, Frame, encode_end, encode_frames, read_frames
 from spark_log.metadata.last_commit import shared
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece, check_format
@@ -267,6 +267,16 @@ def _changes(state: State) -> Iterator[tuple[int, bytes]]:
         yield from _lines(name, kind.rows(changed))
     for name, kind in REMOVED_KINDS.items():
         yield from _lines(name, kind.rows(state))
+
+
+def row_lines(state: State, but: Collection[str]) -> Iterator[bytes]:
+    """The header, and the rows of all kinds but some, as lines of JSON.  Equal states have the same."""
+    yield _encoder.encode(_header(state))
+    for name, kind in KINDS.items():
+        rows = iter(() if name in but else kind.rows(state))
+        yield b"\n%s\n" % name.encode()
+        while some := list(islice(rows, ROWS_AT_ONCE)):
+            yield _encoder.encode_lines(some)
 
 
 def state_json(state: State) -> bytes:

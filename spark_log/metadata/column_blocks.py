@@ -79,6 +79,8 @@ class Block(ABC, Generic[Key, Value]):
         self.batch = batch
         self.was_read = frame is not None
         """Its bytes have been decoded, to these rows."""
+        self.digest: int | None = None
+        """Of `state_digest.py`, as soon as it was computed."""
         self._frame = frame
 
     @property

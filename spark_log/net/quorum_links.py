@@ -28,9 +28,8 @@ from spark_log.net.quorum_handshake import (
     voters_of,
 )
 from spark_log.net.quorum_port import MESSAGE_BYTES_MAX
-from spark_log.quorum.messages import Message
 from spark_log.quorum.voters import Voters
-from spark_log.quorum.wire import encode_message
+from spark_log.quorum.wire import Received, encode_message
 
 CONNECT_S = 2.0
 LINK_HEARTBEAT_S = 20.0
@@ -218,11 +217,11 @@ class QuorumLinks:
         self._known = frozenset(peers)
         self._links = {node_id: Link(node_id, address, connect) for node_id, address in peers.items()}
 
-    def send(self, message: Message, clock_ms: int) -> None:
+    def send(self, sent: Received) -> None:
         """Nothing, if the address of the node is not known: it introduces itself when it connects."""
-        link = self._links.get(message.target.id)
+        link = self._links.get(sent.message.target.id)
         if link is not None:
-            link.send(encode_message(message, clock_ms))
+            link.send(encode_message(sent))
 
     def meet(self, other: Identity) -> None:
         """A node that is not configured, and may join, has connected: open a connection to it."""

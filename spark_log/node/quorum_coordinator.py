@@ -28,6 +28,7 @@ from spark_log.client.log import Log
 from spark_log.clock import Clock
 from spark_log.errors import (
     CoordinatorNotAvailable,
+    CorruptObject,
     InvalidRequest,
     NoSpace,
     NotCoordinator,
@@ -62,6 +63,7 @@ from spark_log.node.quorum_log import FinalLog, QuorumLog
 from spark_log.node.quorum_pipeline import Offer
 from spark_log.node.quorum_state import AnyOffer, Content, QuorumState
 from spark_log.node.root_snapshots import RootSnapshots
+from spark_log.node.state_comparison import StateComparison
 from spark_log.node.voter_levels import refuse_levels
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
@@ -140,8 +142,10 @@ class QuorumCoordinator:
         """Positions that must not expire now."""
         self._prepare = prepare
         self._loop = asyncio.get_running_loop()
-        self._log = QuorumState(self._applied, self._restored, self._later)
-        self.node = Node(replace(config, level=SUPPORTED[METADATA_VERSION]), self._log, self._led, self._host)
+        self._log = QuorumState(self._applied, self._restored, self._later, self._compare, config.digest_ms)
+        config = replace(config, level=SUPPORTED[METADATA_VERSION])
+        self.node = Node(config, self._log, self._led, self._host, self._judged)
+        self._digests = StateComparison(self._host, self._log.digest, self.node)
         self._rng = self._host.ids()
         self._root_options = root_options
         self._stores = Stores.of(with_retries(store, self.clock, self._rng))
@@ -187,6 +191,7 @@ class QuorumCoordinator:
         """Hand over, if this node leads, and stop."""
         self._is_stopping = True
         await self.node.stop()
+        self._digests.close()
         self._step_down()
         for task in self._tasks:
             task.cancel()
@@ -233,7 +238,11 @@ class QuorumCoordinator:
 
     @property
     def followed_s(self) -> float:
-        """A node that follows hears from the leader at least once in a fetch timeout, or stops to follow."""
+        """A node that follows hears from the leader at least once in a fetch timeout, or stops to follow.  With a wrong
+        state it answers nobody.
+        """
+        if self.node.digests.is_wrong:
+            return -math.inf
         if self._leader.key not in (None, self.node.key):
             self._followed_s = self._host.monotonic_s()
         return self._followed_s
@@ -277,6 +286,8 @@ class QuorumCoordinator:
             return "this node has not found the other nodes of its quorum yet"
         if status.is_full:
             return f"the disk of {self.node.config.directory} is full"
+        if status.is_state_wrong:
+            return status.state_problem
         if self._obstacle:
             return f"this node cannot lead: {self._obstacle}"
         for_s = self._host.monotonic_s() - self._leaderless_s
@@ -484,6 +495,16 @@ class QuorumCoordinator:
             self._done.extend(offer.replies)
         self._publish_soon()
 
+    def _compare(self, state: State) -> None:
+        self._spawn(self._digests.add(state))
+
+    def _judged(self) -> None:
+        """A comparison of the nodes' states has another result: one that is wrong must not decide."""
+        if self.node.digests.is_wrong and self.leading:
+            self._step_down()
+            self._spawn(self._take_over(self._leader))  # it hands over
+        self.on_change()
+
     def _restored(self) -> None:
         self._later(self._publish_soon)
 
@@ -527,6 +548,8 @@ class QuorumCoordinator:
         while self._leader == leader and not self._is_stopping:
             try:
                 await self._until_caught_up(leader)
+                if self.node.digests.is_wrong:
+                    raise CorruptObject(self.node.digests.problem)
                 await self._prepare()
                 _, future = self.node.begin_append(self._take_over_batch(leader.epoch))
                 await future

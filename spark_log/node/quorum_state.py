@@ -19,9 +19,11 @@ from spark_log.metadata.checkpoint_format import checkpoint_parts, decode_checkp
 from spark_log.metadata.records import decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
+from spark_log.metadata.state_digest import state_digest
 from spark_log.node.pending_commands import PendingCommands
 from spark_log.node.quorum_pipeline import Offer, Pipeline
 from spark_log.node.recent_records import RECORDS_BYTES, RecentRecords
+from spark_log.quorum_node.node_config import DIGEST_MS
 
 STATES_MAX = 1_000
 """Versions whose states are kept, for tasks that have to read what others have read.  They share most rows."""
@@ -63,11 +65,14 @@ class QuorumState:
         applied: Callable[[AnyOffer | None], None],
         restored: Callable[[], None],
         later: Callable[[Callable[[], None]], None],
+        to_compare: Callable[[State], None] = lambda state: None,
+        digest_ms: int = DIGEST_MS,
     ) -> None:
         """
-        applied:   called when there is a new state, with the offer that made it; None: another node made it.
-        restored:  called in another thread, when a snapshot replaced the state.
-        later:     runs a function on the event loop; called in other threads.
+        applied:     called when there is a new state, with the offer that made it; None: another node made it.
+        restored:    called in another thread, when a snapshot replaced the state.
+        later:       runs a function on the event loop; called in other threads.
+        to_compare:  called with a state that all nodes compare: the first one in each `digest_ms` of the log's time.
         """
         self.pipeline: Pipeline[PendingCommands] = Pipeline(State())
         self.records = RecentRecords()
@@ -79,18 +84,21 @@ class QuorumState:
         """By version, with the time at which it is forgotten; the one that was asked for last is at the end."""
         self._holding = threading.Lock()
         self._applied, self._restored, self._later = applied, restored, later
+        self._to_compare, self._digest_ms = to_compare, digest_ms
 
     @property
     def final(self) -> State:
         return self.pipeline.state
 
     def apply(self, index: int, data: bytes) -> None:
-        offer = self.pipeline.final(index, data)
+        before, offer = self.final, self.pipeline.final(index, data)
         if offer is None:
             self.pipeline.state = replay(self.final, decode_batch(data, f"entry {index} of the quorum's log"))
         self.records.remember(self.final.version, data)
         self._states[self.final.version] = self.final
         self._states.pop(self.final.version - STATES_MAX, None)
+        if self.final.time // self._digest_ms > before.time // self._digest_ms:
+            self._to_compare(self.final)
         self._applied(offer)
 
     def state_at(self, version: int) -> State | None:
@@ -126,10 +134,22 @@ class QuorumState:
         return self._pieces(state, self.records.head(state.version))
 
     def _pieces(self, state: State, head: bytes) -> Iterator[bytes]:
-        """Runs in the thread of snapshots.  Afterwards the node keeps large maps in the columns of the snapshot."""
+        """Runs in the thread of snapshots."""
         with collector_paused():
             compact = folded(state)
         yield from Content(compact, head, self.founding).pieces()
+        self._keep(state, compact)
+
+    def digest(self, state: State) -> str:
+        """Of a state of `to_compare`.  To be called in a thread."""
+        with collector_paused():
+            compact = folded(state)
+        found = state_digest(compact)
+        self._keep(state, compact)
+        return found
+
+    def _keep(self, state: State, compact: State) -> None:
+        """The node continues with the columns into which a recent state was put."""
         if compact is not state:
             compact = self._caught_up(compact, but=LEFT_FOR_THE_LOOP)
             self._later(lambda: self._rebase(compact))

@@ -1,4 +1,4 @@
-"""Messages as bytes, each with the clock of its sender."""
+"""Messages as bytes, each with the clock of its sender, and the digests of states that it knows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import NamedTuple
 import msgspec
 
 from spark_log.errors import InvalidRequest
-from spark_log.quorum.messages import Message
+from spark_log.quorum.messages import Message, ReplicaKey
+
+
+class NodeDigest(NamedTuple):
+    """Of the state of a replica's application at a version."""
+
+    replica: ReplicaKey
+    form: int
+    """Digests of different forms are not compared."""
+    version: int
+    digest: str
 
 
 class Received(NamedTuple):
@@ -15,13 +25,15 @@ class Received(NamedTuple):
 
     clock_ms: int
     message: Message
+    digests: tuple[NodeDigest, ...] = ()
+    """Of the sender, and of others that it has heard from, at the same version."""
 
 
 _DECODER: msgspec.msgpack.Decoder[Received] = msgspec.msgpack.Decoder(Received)
 
 
-def encode_message(message: Message, clock_ms: int) -> bytes:
-    return msgspec.msgpack.encode(Received(clock_ms, message))
+def encode_message(message: Received) -> bytes:
+    return msgspec.msgpack.encode(message)
 
 
 def decode_message(data: bytes) -> Received:

@@ -31,7 +31,7 @@ from spark_log.quorum.messages import Entry, FetchSnapshotResponse, Kind, Messag
 from spark_log.quorum.ready import Kept, ReadChunk, Ready, Restored
 from spark_log.quorum.snapshot_format import is_frame
 from spark_log.quorum.voters import Voters, check_quorum
-from spark_log.quorum.wire import Received
+from spark_log.quorum.wire import NodeDigest, Received
 from spark_log.quorum_node.applier import Applier, StateMachine
 from spark_log.quorum_node.disk_writer import DiskWriter
 from spark_log.quorum_node.node_config import NodeConfig, check_node_config
@@ -39,6 +39,7 @@ from spark_log.quorum_node.node_host import NodeHost
 from spark_log.quorum_node.node_status import NodeStatus, replication_of, voter_problems
 from spark_log.quorum_node.node_tools import NodeTools
 from spark_log.quorum_node.pending import PendingAppends, not_leader
+from spark_log.quorum_node.state_digests import StateDigests
 from spark_log.quorum_node.voter_clocks import VoterClocks
 
 ENTRY_BYTES_MAX = 8 << 20
@@ -62,17 +63,21 @@ class Node:
         state: StateMachine,
         on_leader: Callable[[int, ReplicaKey | None], None] = lambda epoch, leader: None,
         host: NodeHost | None = None,
+        on_judged: Callable[[], None] = lambda: None,
     ) -> None:
         """
         on_leader:  called with each new epoch or leader; None: it is not known.
         host:       None: this machine.
+        on_judged:  called when a comparison of states has found something else than before: see `digests`.
         """
         check_node_config(config)
         self.config = config
         self.port = 0
         """That it listens on."""
+        self.digests = StateDigests()
+        """Of the application's states, of this node and of others."""
         self._state = state
-        self._on_leader = on_leader
+        self._on_leader, self._on_judged = on_leader, on_judged
         self._host = host or NodeHost()
         self._clock = self._host.clock
         self._clocks = VoterClocks()
@@ -372,6 +377,9 @@ class Node:
             write_ms_max=self._writer.ms_max,
             writing_ms=self._writer.writing_ms,
             is_full=self._writer.is_full,
+            compared=self.digests.compared,
+            state_problem=self.digests.problem,
+            is_state_wrong=self.digests.is_wrong,
             levels={self.key.id: self.config.level, **self._links.levels()},
         )
 
@@ -396,15 +404,29 @@ class Node:
         return result
 
     def _send(self, message: Message) -> None:
-        self._links.send(message, self._clock.now_ms())
+        self._links.send(Received(self._clock.now_ms(), message, self.digests.to_send))
 
     def _receive(self, received: Received) -> None:
         message = received.message
         self._clocks.note(message.source, received.clock_ms, self._clock.monotonic_ms())
+        self._note_digests(message.source, received.digests)
         if isinstance(message, FetchSnapshotResponse) and message.size is not None and not is_frame(message.data):
             logger.error("node %d sent a chunk of a snapshot that is damaged; it is asked again", message.source.id)
             return
         self._input(lambda machine, now_ms: machine.step(message, now_ms))
+
+    def note_digest(self, form: int, version: int, digest: str) -> None:
+        """The application has computed the digest of its state at a version; all nodes do so at the same ones.
+
+        form:  digests of another form are not compared with this one.
+        """
+        self._note_digests(self.key, [NodeDigest(self.key, form, version, digest)])
+
+    def _note_digests(self, source: ReplicaKey, digests: Iterable[NodeDigest]) -> None:
+        if self.digests.note(self.key, self._voters(), source, digests):
+            if self.digests.problem:
+                logger.error("node %d: %s", self.key.id, self.digests.problem)
+            self._on_judged()
 
     def _refused(self, node_id: int) -> None:
         """Nobody listens at the address of a node."""

@@ -13,6 +13,7 @@ from spark_log.quorum.voters import check_node_id
 
 SNAPSHOT_BYTES = 64 << 20
 SLOW_DISK_MS = 10_000
+DIGEST_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,8 @@ class NodeConfig:
     """Of entries between two snapshots."""
     slow_disk_ms: int = SLOW_DISK_MS
     """A leader whose disk has not finished a write for so long hands over."""
+    digest_ms: int = DIGEST_MS
+    """Of the application's time: nodes compare their states at the first entry of each interval.  The same on all."""
     level: int = 0
     """Of entries, up to which the application understands them: other nodes show it."""
     times: Config = field(default_factory=Config)

@@ -49,6 +49,12 @@ def _numbers(status: NodeStatus) -> Iterator[tuple[str, str, float]]:
     yield "fsync_seconds_max", "The longest of them.", status.write_ms_max / 1000
     yield "fsync_age_seconds", "Since the write that is under way began; 0: none is.", status.writing_ms / 1000
     yield "disk_full", "1 while the disk has no space.", int(status.is_full)
+    yield "state_compared", "Last version at which nodes have compared their states.", status.compared
+    yield (
+        "state_differs",
+        "1 while the states of nodes differ, as far as this node knows.",
+        int(bool(status.state_problem)),
+    )
 
 
 def _metric(name: str, text: str, values: Mapping[str, float]) -> Iterator[str]:

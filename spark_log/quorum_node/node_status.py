@@ -95,5 +95,11 @@ class NodeStatus:
     """Since the write that is under way began; 0: none is."""
     is_full: bool
     """The disk has no space."""
+    compared: int = 0
+    """The last version of the application's state at which nodes have compared theirs."""
+    state_problem: str = ""
+    """The result of the comparison, if states differ; empty: they do not."""
+    is_state_wrong: bool = False
+    """This node has another state than a majority."""
     levels: dict[int, int] = field(default_factory=dict)
     """Of entries, up to which the applications of this node and of those that are connected understand them."""

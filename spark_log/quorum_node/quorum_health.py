@@ -35,7 +35,7 @@ def quorum_findings(answers: Answers) -> list[Finding]:
         return [Finding("quorum", False, str(error))]
     nodes = {one.key: one for one in answers.values() if isinstance(one, NodeStatus)}
     voters = [_voter(leader, key, nodes.get(key)) for key in leader.voters]
-    return [_quorum(leader, voters), *voters, *_without_answer(leader, answers)]
+    return [_quorum(leader, voters), *voters, *_unclear(leader), *_without_answer(leader, answers)]
 
 
 def _quorum(leader: NodeStatus, voters: list[Finding]) -> Finding:
@@ -62,6 +62,8 @@ def _problem(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> str
         return "its disk is full: free some space"
     if own is not None and own.writing_ms > SLOW_DISK_MS:
         return f"its disk has not finished a write for {own.writing_ms // 1000} s"
+    if own is not None and own.is_state_wrong:
+        return own.state_problem
     if key == leader.key:
         return ""
     found = next((one for one in leader.replication if one.key == key), None)
@@ -69,6 +71,12 @@ def _problem(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> str
         why = leader.problems.get(key.id) or "it is connected, and does not fetch"
         return f"away, as the leader sees it: {why}"
     return leader.problems.get(key.id) or ""
+
+
+def _unclear(leader: NodeStatus) -> Iterator[Finding]:
+    """States that differ, without a majority for one of them."""
+    if leader.state_problem and not leader.is_state_wrong:
+        yield Finding("quorum states", False, leader.state_problem)
 
 
 def _without_answer(leader: NodeStatus, answers: Answers) -> Iterator[Finding]:

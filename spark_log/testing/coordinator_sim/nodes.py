@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
 from spark_log.errors import StorageUnavailable
 from spark_log.groups.group import GroupConfig
-from spark_log.journal.served_log import ServedMetadata
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import ConnectionLimits
@@ -18,7 +18,7 @@ from spark_log.net.server import Server
 from spark_log.net.tokens import Tokens
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.quorum_coordinator import QuorumCoordinator
-from spark_log.quorum.messages import Message, ReplicaKey
+from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.voters import Voters
 from spark_log.quorum.wire import Received
 from spark_log.quorum_node.directory import write_format
@@ -29,6 +29,8 @@ from spark_log.quorum_node.state_file import Meta
 from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
 from spark_log.testing.simulated_process import ProcessLoop, SimulatedFiles, SimulatedThreads
 
+GROUPS = GroupConfig(initial_rebalance_delay_ms=100, min_session_timeout_ms=0)
+DIGEST_MS = 1_000
 STORE_ERRORS = 0.1
 """How often the storage does not answer a node that prepares to lead."""
 
@@ -38,6 +40,21 @@ class NoThreads:
 
     def start(self, work: Callable[[], None], name: str) -> None:
         pass
+
+
+class FastThread:
+    """Its work takes no time: the seed decides nothing about it."""
+
+    def __init__(self, loop: ProcessLoop) -> None:
+        self._loop = loop
+
+    def submit(self, function: Callable[..., Any], *values: Any) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        future.set_result(function(*values))
+        return future
+
+    def close(self) -> None:
+        """Nothing is under way."""
 
 
 class NodeClock:
@@ -51,7 +68,7 @@ class NodeClock:
         return self._node.world.now + self._node.ahead_ms
 
     def sleep_ms(self, milliseconds: float) -> None:
-        raise NotImplementedError("a node does not sleep")
+        """A thread that waits for the storage.  It takes no time."""
 
 
 class Directory(NamedTuple):
@@ -89,9 +106,9 @@ class Links:
                     return
             await asyncio.sleep(0.2)
 
-    def send(self, message: Message, clock_ms: int) -> None:
+    def send(self, sent: Received) -> None:
         if not self._loop.is_dead:
-            self._node.world.network.send(self._node, Received(message=message, clock_ms=clock_ms), self._refused)
+            self._node.world.network.send(self._node, sent, self._refused)
 
     def addresses(self) -> dict[int, str]:
         return {}
@@ -103,8 +120,10 @@ class Links:
         return {}
 
     def levels(self) -> dict[int, int]:
-        level = SUPPORTED[METADATA_VERSION]
-        return {node.key.id: level for node in self._node.world.others(self._node) if node.runs}
+        """Of the nodes that are connected."""
+        network, me = self._node.world.network, self._node.key.id
+        others = [node for node in self._node.world.others(self._node) if node.runs]
+        return {one.key.id: one.level for one in others if (one.key.id, me) not in network.blocked}
 
     async def flush(self) -> None:
         await asyncio.sleep(0.02)
@@ -134,6 +153,8 @@ class SimulatedHost(NodeHost):
     ids = random
 
     def daemon_threads(self, count: int, name: str) -> Any:
+        if name == "pylog-quorum-digest":
+            return FastThread(self._loop)
         found = SimulatedThreads(self._loop, self._world, count, self._node.work_ms)
         if name == "pylog-quorum-disk":
             self.disk_threads = found
@@ -185,11 +206,15 @@ class SimulatedNode:
         write_format(self.files, self.meta, voters)
         self.skew_ms = 0
         self.ahead_ms = world.rng.randrange(100_000)
+        self.level = (
+            world.rng.choice([world.level, SUPPORTED[METADATA_VERSION]]) if voters else SUPPORTED[METADATA_VERSION]
+        )
+        """The newest level of the log that its pylog knows."""
         self.is_slow = False
         """Its disk takes long for everything."""
         self.runs = self.is_stopped = False
         self.starts = 0
-        self.has_begun = False
+        self.has_begun = self.was_leading = False
         """The present process takes part."""
         self.seen = State()
         """The state that the process had last."""
@@ -209,6 +234,11 @@ class SimulatedNode:
         return self.leads and len(self.coordinator._log.pipeline) > 0
 
     @property
+    def log_end(self) -> int:
+        status = None if self.coordinator is None else self.coordinator.node.status()
+        return 0 if status is None else int(status.log_end)
+
+    @property
     def voters(self) -> Voters:
         return () if self.coordinator is None else self.coordinator.node._voters()
 
@@ -222,7 +252,7 @@ class SimulatedNode:
 
     def start(self) -> None:
         self.runs, self.is_stopped, self.starts = True, False, self.starts + 1
-        self.coordinator, self.seen, self.has_begun = None, State(), False
+        self.coordinator, self.seen, self.has_begun, self.was_leading = None, State(), False, False
         self.loop = ProcessLoop(self.world, self._failed, self.ahead_ms)
         self.loop.after_run, self.loop.shuffle = self._after_run, self.world.rng.shuffle
         self.host = SimulatedHost(self)
@@ -240,12 +270,13 @@ class SimulatedNode:
             secret="a-secret-of-the-nodes",
             snapshot_bytes=world.snapshot_bytes,
             slow_disk_ms=world.slow_disk_ms,
+            digest_ms=DIGEST_MS,
             times=world.times,
         )
-        store: Any = ServedMetadata("simulated://log", local=True)
-        self.coordinator = QuorumCoordinator(config, store, prepare=self._prepare, host=host)
+        self.coordinator = QuorumCoordinator(config, world.storage, prepare=self._prepare, host=host)
         self.coordinator.address = self.address
-        groups = Groups(self.coordinator, self.coordinator.clock, self.coordinator.unique, GroupConfig())
+        self.coordinator.node.config = replace(self.coordinator.node.config, level=self.level)
+        groups = Groups(self.coordinator, self.coordinator.clock, self.coordinator.unique, GROUPS)
         self.server = Server(
             self.coordinator,
             groups,
@@ -277,8 +308,15 @@ class SimulatedNode:
         self.world.violate(f"{self} failed: {type(error).__name__}: {error}")
 
     def _after_run(self) -> None:
-        if self.coordinator is not None and (state := self.coordinator.state) is not self.seen:
+        if self.coordinator is None:
+            return
+        if (state := self.coordinator.state) is not self.seen:
             self.seen = self.world.observed(self, self.seen, state)
+        was_leading, self.was_leading = self.was_leading, self.leads
+        if self.leads and not was_leading:
+            self.world.when_led(self)
+        if problem := self.coordinator.node.digests.problem:
+            self.world.violate(f"digests: {self}: {problem}")
 
     def crash(self) -> None:
         """SIGKILL, or a power cut: of what was not synced, anything may be left."""
@@ -311,6 +349,11 @@ class SimulatedNode:
         if self.runs and self.is_stopped:
             self.is_stopped = False
             self.loop.continue_process()
+
+    def make_snapshot(self) -> None:
+        """As after many entries."""
+        node = self.coordinator.node
+        self.input(lambda: node._make_snapshot(node._applier.end))
 
     # ---------------------------------------------------------------------------------------------------------- inputs
 

@@ -75,3 +75,15 @@ def test_a_node_says_what_its_disk_lacks() -> None:
     assert found["quorum node 2"] == (False, "its disk is full: free some space")
     assert found["quorum node 3"] == (False, "its disk has not finished a write for 12 s")
     assert found["quorum node at d:1"] == (False, str(AWAY))
+
+
+def test_states_that_differ_are_named() -> None:
+    """A node whose state is wrong is not well; without a majority, no node is named."""
+    wrong = replace(LEADS, key=TWO, role="follower", replication=(), state_problem="its state is", is_state_wrong=True)
+    found = said({"a:1": LEADS, "b:1": wrong})
+    assert found["quorum node 2"] == (False, "its state is") and found["quorum"][0]
+    assert "2 of 3 voters are well, no further node may fail" in found["quorum"][1]
+    assert said({"a:1": replace(LEADS, state_problem="the states differ")})["quorum states"] == (
+        False,
+        "the states differ",
+    )

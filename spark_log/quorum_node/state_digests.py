@@ -1,0 +1,87 @@
+"""Whether the replicas of a quorum have made the same state of the same entries.  Pure.
+
+Each replica computes a digest of its state at some versions, the same ones on all, and sends it with its messages, with
+those of others that it has heard: followers talk to the leader only.  A replica whose digest is another one than that
+of a majority of the voters has a wrong state.  Without such a majority, nobody can say which state is right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum.voters import Voters
+from spark_log.quorum.wire import NodeDigest
+
+KEPT = 4
+"""Versions.  A follower that is behind sends older ones."""
+WRONG = (
+    "its state at version {version} is not that of the other nodes: restart this node, and if its state differs again, "
+    "give it a new directory (`pylog quorum init`, `remove-voter`, `add-voter`)"
+)
+UNCLEAR = (
+    "the states at version {version} differ, and no majority agrees: those of nodes {nodes}; start the other nodes, "
+    "and `pylog cluster health` says which state is wrong"
+)
+Known = Mapping[ReplicaKey, str]
+"""The digests at one version."""
+
+
+class StateDigests:
+    """As one replica knows them."""
+
+    def __init__(self) -> None:
+        self.is_wrong = False
+        """This replica's state is, at the last version at which that was decided."""
+        self.problem = ""
+        """For people: of this replica, or of all; empty: none was found."""
+        self.compared = 0
+        """The last version at which a majority agreed, or this replica and another one differed."""
+        self.to_send: tuple[NodeDigest, ...] = ()
+        """Those of the last version of which this replica has one."""
+        self._known: dict[tuple[int, int], dict[ReplicaKey, str]] = {}
+        """By form and version."""
+
+    def note(self, own: ReplicaKey, voters: Voters, source: ReplicaKey, digests: Iterable[NodeDigest]) -> bool:
+        """Take in digests that a replica, which may be this one, has sent; whether `problem` or `is_wrong` changed.
+
+        A digest that its own replica sends replaces what others have said of it: it may have been restarted.
+        """
+        is_new = False
+        for one in digests:
+            known = self._known.setdefault((one.form, one.version), {})
+            if one.replica not in known or (one.replica == source and known[one.replica] != one.digest):
+                known[one.replica], is_new = one.digest, True
+        if not is_new:
+            return False
+        self._known = {at: self._known[at] for at in sorted(self._known)[-KEPT:]}
+        self.to_send = tuple(self._newest(own))
+        before = self.is_wrong, self.problem
+        self._judge(own, voters)
+        return before != (self.is_wrong, self.problem)
+
+    def _newest(self, own: ReplicaKey) -> Iterator[NodeDigest]:
+        found = [at for at, known in self._known.items() if own in known]
+        for form, version in sorted(found)[-1:]:
+            for key, digest in sorted(self._known[form, version].items()):
+                yield NodeDigest(key, form, version, digest)
+
+    def _judge(self, own: ReplicaKey, voters: Voters) -> None:
+        for (_, version), known in sorted(self._known.items(), reverse=True):
+            if own in known and (right := right_digest(known, voters)) is not None:
+                self.compared, self.is_wrong = version, known[own] != right
+                self.problem = WRONG.format(version=version) if self.is_wrong else ""
+                return
+            if own in known and len(set(known.values())) > 1:
+                self.compared, nodes = version, " and ".join(sorted(str(key.id) for key in known))
+                if not self.is_wrong:
+                    self.problem = UNCLEAR.format(version=version, nodes=nodes)
+                return
+
+
+def right_digest(known: Known, voters: Voters) -> str | None:
+    """The one that a majority of the voters has; None: no majority is known, or agrees."""
+    counts = Counter(known[key] for key in voters if key in known)
+    digest, count = counts.most_common(1)[0] if counts else ("", 0)
+    return digest if count > len(voters) // 2 else None
