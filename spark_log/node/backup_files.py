@@ -188,7 +188,9 @@ class BackupFiles:
         except ObjectNotFound:
             return None
         except CorruptObject as error:
-            raise CorruptObject(f"{error}. The backup cannot be restored: delete this file, which removes it") from error
+            raise CorruptObject(
+                f"{error}. The backup cannot be restored: delete this file, which removes it"
+            ) from error
 
     def find(self, wanted: str, until_ms: int | None) -> Backup:
         """The complete backup with an id or version, the last one up to a time, or the `latest`.
