@@ -69,11 +69,11 @@ sim: setup
 	$(BIN)/python -m spark_log.testing.month
 
 # Random runs of a stream over a log, compared with a model: first Spark's calls without a JVM, then real Spark.
-# Last, coordinators on a quorum under random faults.  Example: `make chaos SEEDS=1000 SPARK_SEEDS=5 QUORUM_ROUNDS=200`.
+# Last, coordinators on a quorum and their clients under random faults.  Example: `make chaos SEEDS=1000 SPARK_SEEDS=5 QUORUM_ROUNDS=200`.
 chaos: setup
 	$(BIN)/python -m tests.spark.random_runs --jobs 2 --seeds $(or $(SEEDS),200)
 	$(BIN)/python -m tests.spark.random_runs --engine spark --seeds $(or $(SPARK_SEEDS),2)
-	QUORUM_ROUNDS=$(or $(QUORUM_ROUNDS),50) $(BIN)/python -m pytest -q tests/chaos/test_quorum_coordinators.py -k random
+	QUORUM_ROUNDS=$(or $(QUORUM_ROUNDS),50) $(BIN)/python -m pytest -q tests/chaos/test_quorum_coordinators.py tests/chaos/test_quorum_clients.py -k random
 
 bench: setup
 	set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file; done

@@ -11,13 +11,17 @@ it takes the fetch timeout instead: 1 to 1.5 s, and the election.
 
 Then the same with coordinators, `pylog serve --quorum`, and clients that append a record to a topic (`served_…`).  An
 append puts an object, and its commit waits for the quorum.  A client waits 2 s for a leader that hangs.
-`--nodes 5` has five of them.
+
+Then coordinators with a large state, positions of groups (`large_…`).  One of the nodes was away from the beginning,
+and fetches a snapshot while a client appends.  Then 50 clients append, and snapshots are made: how long does the
+leader's event loop stall, as the longest answer of its health check shows?
 
 Last, a node makes a snapshot, and the digest that nodes compare, of a state with 200 objects for each of `--rows`,
 of which half are not in columns yet (`snapshot_…`).  Both run in a thread: an event loop beside it notes its longest
 pause, and the most CPU time between two of its turns.  The second one does not grow while other programs have the CPU.
 
-`--part` runs one of the three.
+`--nodes 5` has five of them, and `--parts` leaves parts out.  `--parts coordinators,state --rounds 100 --stops 100`
+makes the figures of docs/measurements.md in about 12 minutes on a quiet machine.
 """
 
 from __future__ import annotations
@@ -28,9 +32,11 @@ import os
 import signal
 import socket
 import statistics
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -49,14 +55,14 @@ from spark_log.testing.quorum_process import QuorumProcesses
 from spark_log.testing.serving_nodes import ServingNodes
 
 CLIENTS = 50
+SNAPSHOT_BYTES = 1 << 20
+"""Of the log, between two snapshots of a large state: so that some are made meanwhile."""
 
 
 def main() -> None:
     given = arguments()
-    parts = {"replicas": replicas, "coordinators": coordinators, "snapshots": snapshots}
-    for name, run in parts.items():
-        if given.part in ("all", name):
-            run(given)
+    for part in given.parts:
+        PARTS[part](given)
 
 
 def arguments() -> argparse.Namespace:
@@ -65,7 +71,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=20, help="in which the leader is killed (20)")
     parser.add_argument("--stops", type=int, help="in which it is stopped (a quarter of the rounds)")
     parser.add_argument("--nodes", type=int, default=3, help="(3)")
-    parser.add_argument("--part", choices=("all", "replicas", "coordinators", "snapshots"), default="all")
+    parser.add_argument("--positions", type=int, default=1_000_000, help="in the large state (1,000,000)")
+    parser.add_argument("--parts", type=common.some_of([*PARTS]), default=(*PARTS,), help=f"some of {','.join(PARTS)}")
     given = parser.parse_args()
     given.stops = (given.rounds + 3) // 4 if given.stops is None else given.stops
     return given
@@ -141,12 +148,10 @@ def coordinators(given: argparse.Namespace) -> None:
             nodes.start()
             epoch = nodes.epoch()
             with spark_log.connect(nodes.url) as log:
+                sync_ms = fdatasync_ms(Path(folder) / "file", min(given.rows, 300))
                 alone = appends(log, given.rows)
                 begun = time.perf_counter()
-                with ThreadPoolExecutor(CLIENTS) as threads:
-                    many = [
-                        *chain(*threads.map(appends, [log] * CLIENTS, [max(5 * given.rows // CLIENTS, 1)] * CLIENTS))
-                    ]
+                many = appends_of_clients(log, 5 * given.rows)
                 took_s = time.perf_counter() - begun
                 elections = nodes.epoch() - epoch
                 killed = [served_failover_ms(nodes, log, signal.SIGKILL) for _ in range(given.rounds)]
@@ -156,6 +161,7 @@ def coordinators(given: argparse.Namespace) -> None:
     common.report(
         "quorum",
         nodes=given.nodes,
+        served_fdatasync_ms=sync_ms,
         served_append_p50_ms=statistics.median(alone),
         served_append_p99_ms=percentile(alone, 99),
         served_appends_per_second=len(many) / took_s,
@@ -178,6 +184,90 @@ def appends(log: spark_log.Log, count: int) -> list[float]:
         log.append("orders", [{"value": "x" * 200}])
         times.append((time.perf_counter() - begun) * 1000)
     return times
+
+
+def appends_of_clients(log: spark_log.Log, count: int) -> list[float]:
+    """At the same time."""
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        return [*chain(*threads.map(appends, [log] * CLIENTS, [max(count // CLIENTS, 1)] * CLIENTS))]
+
+
+def large_state(given: argparse.Namespace) -> None:
+    with common.folder() as folder:
+        nodes = ServingNodes(Path(folder), free_ports(2 * given.nodes), snapshot_bytes=SNAPSHOT_BYTES)
+        away, *others = sorted(nodes.addresses, reverse=True)
+        try:
+            nodes.start(*others)
+            with spark_log.connect(nodes.url) as log:
+                fill(log, given.positions)
+                alone = appends(log, given.rows)
+                begun = time.perf_counter()
+                nodes.start(away)
+                meanwhile = appends_until(log, lambda: has_caught_up(nodes, away))
+                caught_up_s = time.perf_counter() - begun
+                with longest_answers(nodes) as answers:
+                    many = appends_of_clients(log, 5 * given.rows)
+            size = snapshot_bytes(nodes, others[0])
+        finally:
+            nodes.kill_all()
+    common.report(
+        "quorum",
+        positions=given.positions,
+        large_snapshot_mb=size / 1e6,
+        large_append_p99_ms=percentile(alone, 99),
+        large_catch_up_s=caught_up_s,
+        large_append_p99_while_one_catches_up_ms=percentile(meanwhile, 99),
+        large_append_while_one_catches_up_target_ms=50,
+        large_append_of_clients_p99_ms=percentile(many, 99),
+        large_longest_answer_ms=max(answers),
+        large_longest_answer_target_ms=50,
+    )
+
+
+def fill(log: spark_log.Log, positions: int) -> None:
+    """Positions of groups in one topic, and as many groups as there have to be."""
+    partitions = min(positions, 10_000)
+    log.admin.create_topics([spark_log.NewTopic("wide", num_partitions=partitions)])
+    offsets = {spark_log.TopicPartition("wide", number): 0 for number in range(partitions)}
+    for group in range(max(positions // partitions, 1)):
+        log.admin.alter_consumer_group_offsets(f"group-{group}", offsets)
+
+
+def appends_until(log: spark_log.Log, is_over: Callable[[], bool]) -> list[float]:
+    times = appends(log, 1)
+    while not is_over():
+        times += appends(log, 10)
+    return times
+
+
+def has_caught_up(nodes: ServingNodes, node: int) -> bool:
+    leader, health = nodes.health(nodes.leader()), nodes.health(node)
+    return leader is not None and health is not None and health.version + 100 > leader.version
+
+
+def snapshot_bytes(nodes: ServingNodes, node: int) -> int:
+    """Of the largest snapshot of a node."""
+    return max(path.stat().st_size for path in nodes.directory(node).glob("*.checkpoint"))
+
+
+@contextmanager
+def longest_answers(nodes: ServingNodes) -> Iterator[list[float]]:
+    """The times in milliseconds that health checks of the leader take meanwhile."""
+    times, ended, leader = [0.0], threading.Event(), nodes.leader()
+
+    def ask() -> None:
+        while not ended.wait(0.01):
+            begun = time.perf_counter()
+            nodes.health(leader)
+            times.append((time.perf_counter() - begun) * 1000)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield times
+    finally:
+        ended.set()
+        thread.join()
 
 
 def served_failover_ms(nodes: ServingNodes, log: spark_log.Log, number: signal.Signals) -> float:
@@ -242,6 +332,9 @@ def free_ports(count: int) -> list[int]:
     for one in found:
         one.close()
     return ports
+
+
+PARTS = {"replicas": replicas, "coordinators": coordinators, "state": large_state, "snapshots": snapshots}
 
 
 if __name__ == "__main__":

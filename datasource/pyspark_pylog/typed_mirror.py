@@ -1,4 +1,4 @@
-"""Copying records from Kafka into a topic with a schema: their JSON is parsed, and what does not fit is kept or named.
+"""Copying records from another system into a topic with a schema: their JSON is parsed.  Others are kept or named.
 
 A task's rows are the typed records, the dead letters and the entries of the map of offsets, for one commit of a sink
 with rows beside (`sink/beside.py`).  The map has the offsets of typed records only: a dead letter is a gap, as a record
@@ -37,6 +37,8 @@ class TypedCopy(NamedTuple):
     """The topic for records that do not fit; empty: they stop the job."""
     drop_fields: bool = False
     """Fields that the schema lacks are left out; otherwise, a record with one does not fit."""
+    where: str = "Kafka"
+    """The source, in messages."""
 
 
 def columns_of(schema: TopicSchema) -> pa.Schema:
@@ -74,7 +76,8 @@ def spark_columns_of(schema: TopicSchema) -> StructType:
 def with_typed_map(typed: TypedCopy, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A task's records as typed rows, followed by their map entries; as `with_map`.
 
-    Raises InvalidRecord, with the offset in Kafka, for a record that does not fit, unless there is a dead-letter topic.
+    Raises InvalidRecord, with the offset in the source, for a record that does not fit, if there is no dead-letter
+    topic.
     """
     found: dict[int, list[OffsetRun]] = defaultdict(list)
     for batch in batches:
@@ -84,7 +87,7 @@ def with_typed_map(typed: TypedCopy, batches: Iterable[pa.RecordBatch]) -> Itera
             continue
         values, reasons = parsed(batch.column("value"), typed)
         if reasons and not typed.dead_letters:
-            raise _refused(batch, reasons)
+            raise _refused(batch, reasons, typed.where)
         fits = np.ones(batch.num_rows, np.bool_)
         fits[list(reasons)] = False
         _note(found, batch, fits)
@@ -117,11 +120,11 @@ def _note(
         extend(found[number], [OffsetRun(int(offsets[mine][-1]) + 1, 0)])
 
 
-def _refused(batch: pa.RecordBatch, reasons: Mapping[int, str]) -> InvalidRecord:
+def _refused(batch: pa.RecordBatch, reasons: Mapping[int, str], where: str) -> InvalidRecord:
     row = min(reasons)
     topic, partition, offset = (batch.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
     return InvalidRecord(
-        f"the record of {topic}-{partition} at offset {offset} in Kafka: {reasons[row]}. Nothing of this batch was "
+        f"the record of {topic}-{partition} at offset {offset} in {where}: {reasons[row]}. Nothing of this batch was "
         "written: give --bad-records TOPIC for such records, --drop-fields for fields that the schema lacks, or "
         "another --schema"
     )
@@ -141,7 +144,7 @@ def _rows(typed: TypedCopy, batch: pa.RecordBatch, **more: pa.Array) -> pa.Recor
 
 
 def _letters(typed: TypedCopy, batch: pa.RecordBatch, reasons: list[str]) -> pa.RecordBatch:
-    """Dead letters, with the record's bytes, and its place in Kafka in headers."""
+    """Dead letters, with the record's bytes, and its place in the source in headers."""
     count = batch.num_rows
     added = {
         "pylog.error": pa.array(reasons),

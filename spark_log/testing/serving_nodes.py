@@ -1,6 +1,9 @@
 """Coordinators on a quorum as processes, as `pylog serve --quorum`, for tests and benchmarks.  Clocks may be wrong.
 
-python -m spark_log.testing.serving_nodes FILE SKEW_MS      the configuration of `pylog serve`, and its clock
+python -m spark_log.testing.serving_nodes FILE SKEW_MS SNAPSHOT_BYTES
+
+FILE is the configuration of `pylog serve`, SKEW_MS how far its clock is ahead, and SNAPSHOT_BYTES how much log there is
+between two snapshots; 0: as much as by default.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from spark_log.clock import SystemClock
@@ -28,10 +32,13 @@ from spark_log.testing.quorum_process import CLUSTER, LIMIT_S, SECRET, wait_unti
 
 
 def main() -> None:
-    path, skew_ms = sys.argv[1], int(sys.argv[2])
+    path, skew_ms, snapshot_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     host = NodeHost(clock=SkewedClock(SystemClock(), skew_ms))
-    asyncio.run(serve(read_config(path, {}, {}), lambda line: print(line, flush=True), host=host))
+    config = read_config(path, {}, {})
+    if snapshot_bytes and config.quorum is not None:
+        config = replace(config, quorum=replace(config.quorum, snapshot_bytes=snapshot_bytes))
+    asyncio.run(serve(config, lambda line: print(line, flush=True), host=host))
 
 
 class ServingNodes:
@@ -43,16 +50,21 @@ class ServingNodes:
         ports: Sequence[int],
         between: Callable[[int, int, str], str] = lambda source, target, address: address,
         skew_ms: Callable[[int], int] = lambda node: 0,
+        for_clients: Callable[[int, str], str] = lambda node, address: address,
+        snapshot_bytes: int = 0,
     ) -> None:
         """
-        ports:    two for each node.
-        between:  the address under which the first node reaches the second.
-        skew_ms:  how far the clock of a node is ahead.
+        ports:           two for each node.
+        between:         the address under which the first node reaches the second.
+        skew_ms:         how far the clock of a node is ahead.
+        for_clients:     the address under which clients reach a node.
+        snapshot_bytes:  of the log, between two snapshots; 0: the default.
         """
-        self.folder, self._skew_ms = folder, skew_ms
+        self.folder, self._skew_ms, self._snapshot_bytes = folder, skew_ms, snapshot_bytes
         count = len(ports) // 2
         self.addresses = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports[:count], 1)}
-        """For clients."""
+        """Of the nodes' ports for clients."""
+        self._for_clients = {node: for_clients(node, address) for node, address in self.addresses.items()}
         listens = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports[count:], 1)}
         voters = tuple(ReplicaKey(node, f"dir-{node}") for node in self.addresses)
         self.processes: dict[int, subprocess.Popen[str]] = {}
@@ -65,7 +77,8 @@ class ServingNodes:
     def _write_config(self, node: int, listen: str, peers: dict[int, str]) -> None:
         text = ",".join(f"{other}@{address}" for other, address in peers.items())
         self._config(node).write_text(
-            f"[coordinator]\nurl = {self.folder / 'records'}\nlisten = {self.addresses[node]}\ndurability = os\n"
+            f"[coordinator]\nurl = {self.folder / 'records'}\nlisten = {self.addresses[node]}\n"
+            f"advertise = {self._for_clients[node]}\ndurability = os\n"
             f"[quorum]\ndirectory = {self.directory(node)}\nlisten = {listen}\npeers = {text}\nsecret = {SECRET}\n"
         )
 
@@ -84,7 +97,7 @@ class ServingNodes:
 
     @property
     def url(self) -> str:
-        return "pylog://" + ",".join(self.addresses.values())
+        return "pylog://" + ",".join(self._for_clients.values())
 
     # -------------------------------------------------------------------------------------------------- start and stop
 
@@ -95,7 +108,10 @@ class ServingNodes:
             command = [sys.executable, "-m", "spark_log.testing.serving_nodes", str(self._config(node))]
             with self._log(node).open("ab") as err:
                 self.processes[node] = subprocess.Popen(
-                    [*command, str(self._skew_ms(node))], stdout=subprocess.PIPE, stderr=err, text=True
+                    [*command, str(self._skew_ms(node)), str(self._snapshot_bytes)],
+                    stdout=subprocess.PIPE,
+                    stderr=err,
+                    text=True,
                 )
         for node in started:
             out = self.processes[node].stdout

@@ -27,6 +27,8 @@ class Fault:
 
     is_cut: bool = False
     """Bytes stay where they are, in both directions, as when a cable is pulled."""
+    is_mute: bool = False
+    """Bytes of the target stay where they are: what is asked arrives, and what is answered does not."""
     delay_s: float = 0.0
     """Of each piece."""
     break_after: int | None = None
@@ -69,11 +71,13 @@ class TcpProxies:
         target: Hashable,
         *,
         is_cut: bool = False,
+        is_mute: bool = False,
         delay_s: float = 0.0,
         break_after: int | None = None,
     ) -> None:
         """Of connections that are open as well.  `break_after` closes those first."""
-        self._loop.call_soon_threadsafe(self._set, self._faults[source, target], is_cut, delay_s, break_after)
+        fault = self._faults[source, target]
+        self._loop.call_soon_threadsafe(self._set, fault, is_cut, is_mute, delay_s, break_after)
 
     def isolate(self, one: Hashable, others: Iterable[Hashable], is_cut: bool = True) -> None:
         """In both directions."""
@@ -81,8 +85,8 @@ class TcpProxies:
             self.set(one, other, is_cut=is_cut)
             self.set(other, one, is_cut=is_cut)
 
-    def _set(self, fault: Fault, is_cut: bool, delay_s: float, break_after: int | None) -> None:
-        fault.is_cut, fault.delay_s, fault.break_after = is_cut, delay_s, break_after
+    def _set(self, fault: Fault, is_cut: bool, is_mute: bool, delay_s: float, break_after: int | None) -> None:
+        fault.is_cut, fault.is_mute, fault.delay_s, fault.break_after = is_cut, is_mute, delay_s, break_after
         if break_after is not None:
             for writer in fault.open:
                 writer.close()
@@ -96,7 +100,7 @@ class TcpProxies:
                 there, back = await asyncio.open_connection(host, int(port))
                 with closing(back):
                     fault.open |= {writer, back}
-                    await _until_first([_carry(fault, reader, back), _carry(fault, there, writer)])
+                    await _until_first([_carry(fault, reader, back), _carry(fault, there, writer, is_answer=True)])
                     fault.open -= {writer, back}
 
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
@@ -123,12 +127,14 @@ async def _until_first(works: Iterable[Coroutine[None, None, None]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _carry(fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _carry(
+    fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_answer: bool = False
+) -> None:
     carried = 0
     while data := await reader.read(PIECE_BYTES):
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
-        while fault.is_cut:
+        while fault.is_cut or (is_answer and fault.is_mute):
             await asyncio.sleep(LOOK_S)
         limit = fault.break_after
         writer.write(data if limit is None else data[: max(0, limit - carried)])

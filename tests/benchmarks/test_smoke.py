@@ -32,7 +32,7 @@ TINY = {
     "object_store": "--quick",
     "plan": "--rows 300 --rounds 1",
     "producers": "--rows 2000",
-    "quorum": "--rows 20 --rounds 1",
+    "quorum": "--rows 20 --rounds 1 --positions 1000 --parts coordinators,state,snapshots",
     "replica_month": "--days 2.5",
     "replica_state": "--rows 4000",
     "replicas": f"--rows 100 {ONCE}",

@@ -10,62 +10,23 @@ import os
 import resource
 import shutil
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import permutations
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 import pytest
 
 import spark_log
-from spark_log.errors import SparkLogError
 from spark_log.testing.quorum_process import wait_until
 from spark_log.testing.serving_nodes import ServingNodes
 from spark_log.testing.tcp_proxy import TcpProxies
+from tests.chaos.riders import Appender, check_order, values_of
 from tests.processes import free_port
 
 ROUNDS = int(os.environ.get("QUORUM_ROUNDS", "0"))
 SKEW_MS = 5 * 365 * 86_400_000
-
-
-class Appended(NamedTuple):
-    value: str
-    begun_s: float
-    ended_s: float
-
-
-class Writer:
-    """Appends one record after another, in a thread."""
-
-    def __init__(self, url: str, name: str) -> None:
-        self.found: list[Appended] = []
-        self._url, self._name = url, name
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        number = 0
-        with spark_log.connect(self._url) as log:
-            while not self._stopped.is_set():
-                value, begun_s, number = f"{self._name}-{number}", time.monotonic(), number + 1
-                try:
-                    log.append("orders", [{"value": value}])
-                except SparkLogError:  # unknown: it may be there, once
-                    continue
-                self.found.append(Appended(value, begun_s, time.monotonic()))
-
-    def wait_for(self, more: int) -> None:
-        expected = len(self.found) + more
-        wait_until(lambda: len(self.found) >= expected, f"{more} more records of {self._name} are acknowledged")
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
 
 
 class Setting:
@@ -75,7 +36,7 @@ class Setting:
         self.nodes = ServingNodes(folder, [free_port() for _ in range(6)], between=proxies.between, skew_ms=skew_ms)
         self.proxies = proxies
         self.nodes.start()
-        self.writers = [Writer(self.nodes.url, name) for name in ("a", "b")]
+        self.writers = [Appender(self.nodes.url, name) for name in ("a", "b")]
 
     def wait_for(self, more: int = 3) -> None:
         for writer in self.writers:
@@ -94,19 +55,8 @@ class Setting:
         """Each acknowledged record is there, once, and in its order; all nodes have it."""
         for writer in self.writers:
             writer.stop()
-        found = [one for writer in self.writers for one in writer.found]
         with spark_log.connect(self.nodes.url) as log:
-            values = [row["value"].decode() for row in log.read("orders", columns=["value"]).to_pylist()]
-        offsets = {value: offset for offset, value in enumerate(values)}
-        assert len(offsets) == len(values), "nothing is there twice"
-        assert [one for one in found if one.value not in offsets] == []
-        wrong = [
-            (first, second)
-            for first in found
-            for second in found
-            if first.ended_s < second.begun_s and offsets[first.value] >= offsets[second.value]
-        ]
-        assert wrong == []
+            check_order([one for writer in self.writers for one in writer.found], values_of(log, "orders"))
         newest = max(health.version for node in self.nodes.addresses if (health := self.nodes.health(node)))
         wait_until(lambda: all(self._has(node, newest) for node in self.nodes.addresses), "all nodes have all of it")
 
@@ -127,7 +77,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Setting]]:
         yield start
         for setting in settings:
             for writer in setting.writers:
-                writer._stopped.set()
+                writer.end()
             setting.nodes.kill_all()
 
 

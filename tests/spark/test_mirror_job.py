@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
-
-import spark_log
-from jobs.mirror_kafka import (
-    KafkaTopic,
+from pyspark_pylog.topic_mirror import (
+    Positions,
+    SourceTopic,
     carried,
     check_names,
     explained,
     left,
-    parse_args,
     prepare,
     prepare_dead_letters,
-    read_positions,
     seed_groups,
 )
+from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
+
+import spark_log
+from jobs.mirror_kafka import KafkaSource, parse_args, read_positions, settings_of
 from spark_log import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import Copied, Copy, MirrorMap, entry_rows
 from spark_log.errors import InvalidRecord, InvalidRequest
@@ -45,8 +47,16 @@ def offsets(log: spark_log.Log) -> MirrorMap:
     return made
 
 
-def source(*ends: int) -> KafkaTopic:
-    return KafkaTopic("there", len(ends), {}, (0,) * len(ends), ends)
+def source(*ends: int) -> SourceTopic:
+    return SourceTopic("there", len(ends), {}, (0,) * len(ends), ends)
+
+
+GIVEN = ["--bootstrap-servers", "b:1", "--url", "u", "--checkpoint", "c", "--topics", "orders"]
+
+
+def seeded(log: spark_log.Log, offsets: MirrorMap, topics: Mapping[str, SourceTopic], groups: Positions) -> bool:
+    kafka: Any = None
+    return seed_groups(log, offsets, KafkaSource(kafka, parse_args(GIVEN), kafka), topics, groups, print)
 
 
 def test_configs_keep_their_meaning_or_are_told() -> None:
@@ -70,13 +80,13 @@ def test_configs_keep_their_meaning_or_are_told() -> None:
 
 def test_what_is_left_counts_from_the_first_record_that_is_there() -> None:
     """Neither what was copied nor what retention took is copied again."""
-    one = KafkaTopic("there", 3, {}, (0, 50, 0), (30, 80, 0))
+    one = SourceTopic("there", 3, {}, (0, 50, 0), (30, 80, 0))
     assert left("orders", one, {ORDERS[0]: Copied(20, 25, "there")}) == 5 + 30
 
 
 def test_a_group_stands_at_the_same_record(log: spark_log.Log, offsets: MirrorMap) -> None:
     """In a gap, at the first record after it; the note has Kafka's offset."""
-    assert seed_groups(log, offsets, {"orders": source(20, 0)}, {"g": {ORDERS[0]: 7, TopicPartition("other", 0): 1}})
+    assert seeded(log, offsets, {"orders": source(20, 0)}, {"g": {ORDERS[0]: 7, TopicPartition("other", 0): 1}})
     assert log.admin.list_consumer_group_offsets("g") == {ORDERS[0]: OffsetAndMetadata(4, "kafka:7")}
 
 
@@ -84,7 +94,7 @@ def test_a_group_that_went_on_in_kafka_is_not_guessed_at(
     log: spark_log.Log, offsets: MirrorMap, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The records in between were not copied yet; its other positions are set."""
-    assert not seed_groups(log, offsets, {"orders": source(20, 0)}, {"g": {ORDERS[0]: 21, ORDERS[1]: 0}})
+    assert not seeded(log, offsets, {"orders": source(20, 0)}, {"g": {ORDERS[0]: 21, ORDERS[1]: 0}})
     assert log.admin.list_consumer_group_offsets("g") == {ORDERS[1]: OffsetAndMetadata(0, "kafka:0")}
     assert "orders-0 is at 21 in Kafka, beyond what was copied" in capsys.readouterr().out
 
@@ -94,7 +104,7 @@ def test_a_position_in_a_partition_that_was_not_there_waits_for_the_next_run(
 ) -> None:
     """It was added meanwhile, or a file names it by mistake."""
     new = TopicPartition("orders", 2)
-    assert not seed_groups(log, offsets, {"orders": source(20, 0)}, {"g": {ORDERS[0]: 7, new: 5}})
+    assert not seeded(log, offsets, {"orders": source(20, 0)}, {"g": {ORDERS[0]: 7, new: 5}})
     assert log.admin.list_consumer_group_offsets("g") == {ORDERS[0]: OffsetAndMetadata(4, "kafka:7")}
     assert "orders-2 is at 5 in Kafka, beyond what was copied" in capsys.readouterr().out
 
@@ -102,7 +112,7 @@ def test_a_position_in_a_partition_that_was_not_there_waits_for_the_next_run(
 def test_a_group_that_went_on_here_is_left_alone(log: spark_log.Log, offsets: MirrorMap) -> None:
     """A run after the cut-over must not take consumers back."""
     log.admin.alter_consumer_group_offsets("g", {ORDERS[0]: OffsetAndMetadata(9)})
-    assert seed_groups(log, offsets, {"orders": source(20, 0)}, {"g": {ORDERS[0]: 7}})
+    assert seeded(log, offsets, {"orders": source(20, 0)}, {"g": {ORDERS[0]: 7}})
     assert log.admin.list_consumer_group_offsets("g")[ORDERS[0]].offset == 9
 
 
@@ -180,20 +190,20 @@ def test_a_record_that_does_not_fit_stops_the_job(log: spark_log.Log) -> None:
 
 def test_names_of_schemas_and_dead_letters_are_checked() -> None:
     """Before anything is created."""
-    given = ["--bootstrap-servers", "b:1", "--url", "u", "--checkpoint", "c", "--topics", "orders"]
-    for more, said in (
-        (["--schema", "other=id INT"], "--schema other=…: 'other' is not one of the topics to copy"),
-        (["--bad-records", "orders"], "--bad-records: 'orders' is one of the topics to copy"),
-    ):
-        with pytest.raises(InvalidRequest, match=said):
-            check_names(parse_args([*given, *more]), ["orders"])
+    with pytest.raises(InvalidRequest, match="--bad-records: 'orders' is one of the topics to copy"):
+        check_names(settings_of(parse_args([*GIVEN, "--bad-records", "orders"])), ["orders"])
+    kafka: Any = SimpleNamespace(topics=lambda _: {"orders": source(1)})
+    with pytest.raises(InvalidRequest, match="--schema other=…: 'other' is not one of the topics to copy"):
+        KafkaSource(kafka, parse_args([*GIVEN, "--schema", "other=id INT"]), kafka).topics()
 
 
 def test_schemas_are_set_and_evolve(log: spark_log.Log, tmp_path: Path) -> None:
     """From DDL, or a file."""
-    prepare(log, {"orders": source(1)}, {"orders": "id INT"})
     (tmp_path / "orders.ddl").write_text("id BIGINT, note STRING")
-    prepare(log, {"orders": source(1)}, {"orders": str(tmp_path / "orders.ddl")})
+    kafka: Any = SimpleNamespace(topics=lambda _: {"orders": source(1)})
+    for schema in ("id INT", str(tmp_path / "orders.ddl")):
+        args = parse_args([*GIVEN, "--schema", f"orders={schema}"])
+        prepare(log, KafkaSource(kafka, args, kafka).topics(), print)
     assert [one.columns.names for one in log.admin.describe_schema("orders")] == [["id"], ["id", "note"]]
 
 
@@ -220,7 +230,7 @@ def test_a_checkpoint_behind_the_log_comes_with_the_jobs_own_way_out() -> None:
     [
         (["--pattern", "(a"], "is not a Python regular expression"),
         (["--topics", " , "], "no names given"),
-        (["--topics", "a", "--kafka-option", "x"], "is not of the form NAME=VALUE"),
+        (["--topics", "a", "--kafka-option", "x"], "is not of the form KEY=VALUE"),
         (["--topics", "a", "--every", "soon"], "soon"),
         (["--topics", "a", "--pattern", "b"], "not allowed with"),
     ],

@@ -18,7 +18,7 @@ from spark_log import NewTopic, TopicPartition
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest
 from tests.services import Services
-from tests.spark.builders import asked
+from tests.spark.builders import DEADLINE_S, asked
 from tests.spark.driver import Row, Stream
 
 ALL = {TopicPartition("t", number) for number in range(4)}
@@ -67,7 +67,7 @@ class Group:
         self.log.append("t", [{"value": "x", "partition": number} for number in range(4) for _ in range(2)])
         self.records += 8
 
-    def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = DEADLINE_S) -> None:
         """Have all take a step in turn, until it is so."""
         deadline = time.monotonic() + seconds
         while not condition():

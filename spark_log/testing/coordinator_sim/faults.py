@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.testing.coordinator_sim.nodes import SimulatedNode
 from spark_log.testing.coordinator_sim.world import QuorumWorld
@@ -34,6 +35,7 @@ class Faults:
             self._slow,
             self._clock,
             self._hand_over,
+            self._update,
             self._replace,
             self._catch,
         ]
@@ -168,6 +170,14 @@ class Faults:
         leader = self.world.leader()
         if leader is not None:
             leader.ask(leader.coordinator.node.hand_over)
+
+    def _update(self) -> None:
+        """A node gets the newest pylog."""
+        node, newest = self._any(), SUPPORTED[METADATA_VERSION]
+        if node.runs and not node.is_stopped and node.level < newest:
+            node.level = newest
+            node.crash()
+            node.start()
 
     def _replace(self) -> None:
         """The disk of a follower is lost: its directory leaves the voters, and a new one joins."""

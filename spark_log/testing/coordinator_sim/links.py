@@ -9,16 +9,31 @@ from typing import Any
 import msgspec
 
 from spark_log.errors import CoordinatorNotAvailable, NotCoordinator, SparkLogError
-from spark_log.journal.store_operations import Answered, Ask, AskChanges, AskSnapshot, Changes, LinkOp, Snapshot
+from spark_log.journal.store_operations import (
+    Answered,
+    Ask,
+    AskChanges,
+    AskClaim,
+    AskSnapshot,
+    Changes,
+    LinkOp,
+    Snapshot,
+)
 from spark_log.metadata.checkpoint_format import decode_checkpoint
 from spark_log.metadata.state import Leadership, State
 from spark_log.net.client import LEADERLESS_S, SILENT_PAUSE_S, SILENT_S
 from spark_log.net.messages import (
+    GROUP_PATHS,
     ChangesReply,
     ChangesRequest,
+    ClaimReply,
+    ClaimRequest,
     CommandsReply,
     CommandsRequest,
     Failure,
+    GroupAnswered,
+    MemberRequest,
+    MemberResponse,
     SnapshotChunk,
     SnapshotRequest,
     decode,
@@ -26,7 +41,7 @@ from spark_log.net.messages import (
     error_of,
 )
 from spark_log.testing.coordinator_sim.network import Refused
-from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
+from spark_log.testing.coordinator_sim.world import CLUSTER, AskMember, QuorumWorld
 from spark_log.testing.sim.world import Actor
 from spark_log.testing.simulated_process import ProcessLoop
 
@@ -43,7 +58,7 @@ class SimulatedLinks:
         self._states: dict[bytes, State] = {}
         """Of snapshots, each decoded once."""
 
-    def ask(self, actor: Actor, op: LinkOp, answered: Callable[[Any], None]) -> None:
+    def ask(self, actor: Actor, op: LinkOp | AskMember, answered: Callable[[Any], None]) -> None:
         link = self._links.setdefault(actor.name, Link(self._world, self.loop, self._decoded))
 
         async def ask() -> None:
@@ -71,7 +86,7 @@ class Link:
         self._silent: dict[str, float] = {}
         """Addresses that did not answer, and when."""
 
-    async def ask(self, op: LinkOp) -> Any:
+    async def ask(self, op: LinkOp | AskMember) -> Any:
         match op:
             case Ask():
                 return await self._commands(op)
@@ -83,6 +98,10 @@ class Link:
                 return Changes(reply.version, [text.encode() for text in reply.batches], lacks_head=reply.lacks_head)
             case AskSnapshot(holder, version):
                 return await self._snapshot(holder, version)
+            case AskClaim(holder, name, value, wait_ms):
+                return await self._claim(holder, name, value, wait_ms)
+            case AskMember(request):
+                return await self._member(request)
         raise AssertionError(f"{op} is not simulated")
 
     async def _commands(self, op: Ask) -> Answered:
@@ -107,6 +126,19 @@ class Link:
             return None
         assert len(data) == found.size, "a small state has one chunk"
         return Snapshot(self._decoded(data), found.head.encode())
+
+    async def _claim(self, holder: Leadership, name: str, value: bytes | None, wait_ms: int) -> bytes | None:
+        text = None if value is None else value.decode()
+        asked = ClaimRequest(cluster_id=CLUSTER, name=name, value=text, wait_ms=wait_ms)
+        reply: ClaimReply = decode(await self._first(holder, "/v1/claim", encode(asked)), ClaimReply, "the reply")
+        return None if reply.value is None else reply.value.encode()
+
+    async def _member(self, request: MemberRequest) -> MemberResponse:
+        path = next(path for path, kind in GROUP_PATHS.items() if isinstance(request, kind))
+        body = encode({"cluster_id": CLUSTER, "request": request, "wait_ms": 0})
+        data = await self._first(Leadership(), path, body, changes_nothing=False)
+        answered: GroupAnswered = decode(data, GroupAnswered, "the reply")
+        return answered.response
 
     async def _any(self, holder: Leadership, path: str, asked: ChangesRequest | SnapshotRequest) -> bytes:
         epoch, when_s = self._leaderless

@@ -10,8 +10,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from spark_log.errors import NotLeaderOrFollower
+from spark_log.journal import claims
+from spark_log.journal.store_operations import Put, Steps
+from spark_log.metadata import replay as replay_module
+from spark_log.metadata.decide import groups as group_decisions
 from spark_log.metadata.records import decode_batch
 from spark_log.metadata.replay import replay
+from spark_log.metadata.state import State
+from spark_log.node import quorum_coordinator
+from spark_log.node.group_coordinator import Groups
 from spark_log.node.pending_commands import PendingCommands
 from spark_log.node.quorum_coordinator import Leader, QuorumCoordinator
 from spark_log.node.quorum_pipeline import Offer, Pipeline
@@ -98,6 +105,30 @@ def _applied_twice(self: QuorumState, index: int, data: bytes) -> None:
 _apply = QuorumState.apply
 
 
+# -------------------------------------------------------------------------------------------------- claims and members
+
+
+def _claimed_by_the_last(name: str, value: bytes) -> Steps[bytes]:
+    yield Put(name, (value,))
+    return value
+
+
+def _newest_state(self: QuorumState, version: int) -> State:
+    return self.final
+
+
+def _any_member(self: Groups, command: object) -> None:
+    return None
+
+
+def _of_any_generation(*_: object) -> bool:
+    return True
+
+
+def _unchecked(*_: object) -> None:
+    return None
+
+
 MUTATIONS = {
     "answered_when_offered": Mutation(
         "a reply waits for its batch", (Patch(Pipeline, "offer", _answered_when_offered),)
@@ -123,6 +154,22 @@ MUTATIONS = {
     ),
     "reads_unconfirmed": Mutation(
         "a confirmed read, and a refusal, wait for a majority", (Patch(QuorumCoordinator, "_confirm", _unconfirmed),)
+    ),
+    "last_claim": Mutation("the first claim stays", (Patch(claims, "claim", _claimed_by_the_last),)),
+    "claimed_newest": Mutation(
+        "tasks of a query read the version that was claimed", (Patch(QuorumState, "state_at", _newest_state),)
+    ),
+    "commits_unchecked": Mutation(
+        "what a member commits is of the generation in force",
+        (
+            Patch(Groups, "refusal", _any_member),
+            Patch(replay_module, "_groups_hold", _of_any_generation),
+            Patch(group_decisions, "check_generation", _unchecked),
+        ),
+    ),
+    "levels_unchecked": Mutation(
+        "the level of the log is raised when all nodes know it",
+        (Patch(quorum_coordinator, "refuse_levels", _unchecked),),
     ),
     "own_clock": Mutation("a leader's clock is near that of the others", (Patch(VoterClocks, "bounded", _own_clock),)),
     "replay_diverges": Mutation("all nodes replay alike", (Patch(QuorumState, "apply", _applied_twice),)),

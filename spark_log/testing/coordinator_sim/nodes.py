@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
 from spark_log.errors import StorageUnavailable
 from spark_log.groups.group import GroupConfig
-from spark_log.journal.served_log import ServedMetadata
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import ConnectionLimits
@@ -29,6 +29,7 @@ from spark_log.quorum_node.state_file import Meta
 from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
 from spark_log.testing.simulated_process import ProcessLoop, SimulatedFiles, SimulatedThreads
 
+GROUPS = GroupConfig(initial_rebalance_delay_ms=100, min_session_timeout_ms=0)
 DIGEST_MS = 1_000
 STORE_ERRORS = 0.1
 """How often the storage does not answer a node that prepares to lead."""
@@ -67,7 +68,7 @@ class NodeClock:
         return self._node.world.now + self._node.ahead_ms
 
     def sleep_ms(self, milliseconds: float) -> None:
-        raise NotImplementedError("a node does not sleep")
+        """A thread that waits for the storage.  It takes no time."""
 
 
 class Directory(NamedTuple):
@@ -119,8 +120,10 @@ class Links:
         return {}
 
     def levels(self) -> dict[int, int]:
-        level = SUPPORTED[METADATA_VERSION]
-        return {node.key.id: level for node in self._node.world.others(self._node) if node.runs}
+        """Of the nodes that are connected."""
+        network, me = self._node.world.network, self._node.key.id
+        others = [node for node in self._node.world.others(self._node) if node.runs]
+        return {one.key.id: one.level for one in others if (one.key.id, me) not in network.blocked}
 
     async def flush(self) -> None:
         await asyncio.sleep(0.02)
@@ -203,11 +206,15 @@ class SimulatedNode:
         write_format(self.files, self.meta, voters)
         self.skew_ms = 0
         self.ahead_ms = world.rng.randrange(100_000)
+        self.level = (
+            world.rng.choice([world.level, SUPPORTED[METADATA_VERSION]]) if voters else SUPPORTED[METADATA_VERSION]
+        )
+        """The newest level of the log that its pylog knows."""
         self.is_slow = False
         """Its disk takes long for everything."""
         self.runs = self.is_stopped = False
         self.starts = 0
-        self.has_begun = False
+        self.has_begun = self.was_leading = False
         """The present process takes part."""
         self.seen = State()
         """The state that the process had last."""
@@ -227,6 +234,11 @@ class SimulatedNode:
         return self.leads and len(self.coordinator._log.pipeline) > 0
 
     @property
+    def log_end(self) -> int:
+        status = None if self.coordinator is None else self.coordinator.node.status()
+        return 0 if status is None else int(status.log_end)
+
+    @property
     def voters(self) -> Voters:
         return () if self.coordinator is None else self.coordinator.node._voters()
 
@@ -240,7 +252,7 @@ class SimulatedNode:
 
     def start(self) -> None:
         self.runs, self.is_stopped, self.starts = True, False, self.starts + 1
-        self.coordinator, self.seen, self.has_begun = None, State(), False
+        self.coordinator, self.seen, self.has_begun, self.was_leading = None, State(), False, False
         self.loop = ProcessLoop(self.world, self._failed, self.ahead_ms)
         self.loop.after_run, self.loop.shuffle = self._after_run, self.world.rng.shuffle
         self.host = SimulatedHost(self)
@@ -261,10 +273,10 @@ class SimulatedNode:
             digest_ms=DIGEST_MS,
             times=world.times,
         )
-        store: Any = ServedMetadata("simulated://log", local=True)
-        self.coordinator = QuorumCoordinator(config, store, prepare=self._prepare, host=host)
+        self.coordinator = QuorumCoordinator(config, world.storage, prepare=self._prepare, host=host)
         self.coordinator.address = self.address
-        groups = Groups(self.coordinator, self.coordinator.clock, self.coordinator.unique, GroupConfig())
+        self.coordinator.node.config = replace(self.coordinator.node.config, level=self.level)
+        groups = Groups(self.coordinator, self.coordinator.clock, self.coordinator.unique, GROUPS)
         self.server = Server(
             self.coordinator,
             groups,
@@ -300,6 +312,9 @@ class SimulatedNode:
             return
         if (state := self.coordinator.state) is not self.seen:
             self.seen = self.world.observed(self, self.seen, state)
+        was_leading, self.was_leading = self.was_leading, self.leads
+        if self.leads and not was_leading:
+            self.world.when_led(self)
         if problem := self.coordinator.node.digests.problem:
             self.world.violate(f"digests: {self}: {problem}")
 
@@ -334,6 +349,11 @@ class SimulatedNode:
         if self.runs and self.is_stopped:
             self.is_stopped = False
             self.loop.continue_process()
+
+    def make_snapshot(self) -> None:
+        """As after many entries."""
+        node = self.coordinator.node
+        self.input(lambda: node._make_snapshot(node._applier.end))
 
     # ---------------------------------------------------------------------------------------------------------- inputs
 

@@ -12,9 +12,11 @@ from spark_log.journal import served_log
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.node import quorum_coordinator, quorum_state
 from spark_log.testing.coordinator_sim.faults import Faults
+from spark_log.testing.coordinator_sim.members import member
 from spark_log.testing.coordinator_sim.mutations import MUTATIONS
-from spark_log.testing.coordinator_sim.probes import stale_leader
+from spark_log.testing.coordinator_sim.probes import PROBES
 from spark_log.testing.coordinator_sim.setting import QuorumSimulation
+from spark_log.testing.coordinator_sim.tasks import task
 from spark_log.testing.mutation import Patch, mutated, patched
 from spark_log.testing.sim.readers_and_upkeep import (
     DUTIES,
@@ -43,12 +45,14 @@ def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Resu
             *(Patch(module, "decode_batch", sim.once.decode_batch) for module in (served_log, quorum_state)),
             *(Patch(module, "replay", sim.once.replay) for module in (served_log, quorum_state)),
             Patch(quorum_coordinator, "end_version", sim.once.end_version),
+            Patch(quorum_coordinator, "bootstrap_records", sim.bootstrap_records),
         )
         with patched((*sim.constants.patches(), *once)), mutated(MUTATIONS, mutation):
             faults = Faults(sim.world)
             violation = violation_of(partial(_simulate, sim, faults))
             sim.world.close()
-    compared = sum(bool(node.runs and node.coordinator.node.digests.compared) for node in sim.world.nodes.values())
+    running = [node for node in sim.world.nodes.values() if node.runs and node.has_begun]
+    compared = sum(bool(node.coordinator.node.digests.compared) for node in running)
     counts = (
         sim.oracle.seen
         + Counter(compared=compared)
@@ -65,9 +69,10 @@ def _simulate(sim: QuorumSimulation, faults: Faults) -> None:
     faults.heal()
     if not finished and not sim.world.run(CALM_MS):
         raise Violation("progress: writers are stuck")
-    sim.world.start("probe", partial(stale_leader, sim), counts=True)
-    if not sim.world.run(CALM_MS):
-        raise Violation("progress: a probe does not end")
+    for probe in PROBES:
+        sim.world.start(probe.__name__, partial(probe, sim), counts=True)
+        if not sim.world.run(CALM_MS):
+            raise Violation(f"progress: the probe {probe.__name__} does not end")
     sim.world.start("last", persistent(partial(_last, sim)), counts=True)
     if not sim.world.run(CALM_MS):
         raise Violation("progress: the log cannot be read, or nodes do not catch up")
@@ -87,6 +92,10 @@ def _add_actors(sim: QuorumSimulation) -> None:
     start("reader0", persistent(partial(rng.choice((reader, follower)), sim)), counts=False)
     for n in range(rng.choice((0, 0, 1, 2))):
         start(f"maintainer{n}", persistent(partial(maintain, sim, (*DUTIES, Collecting().collect))), counts=False)
+    for n in range(rng.choice((0, 2, 3))):
+        start(f"member{n}", persistent(partial(member, sim)), counts=False)
+    for n in range(rng.choice((0, 3))):
+        start(f"task{n}", persistent(partial(task, sim)), counts=False)
     start("topics", persistent(partial(topics, sim)), counts=False)
 
 
@@ -120,12 +129,14 @@ class _Errors(logging.Handler):
 
 @contextmanager
 def _quiet() -> Iterator[list[str]]:
-    """Log nothing; give the errors with tracebacks."""
-    handler, propagates = _Errors(), logger.propagate
+    """Log nothing; give the errors with tracebacks, whatever level the process logs."""
+    handler, propagates, level = _Errors(), logger.propagate, logger.level
     logger.addHandler(handler)
+    logger.setLevel(logging.ERROR)
     logger.propagate = False
     try:
         yield handler.found
     finally:
         logger.removeHandler(handler)
+        logger.setLevel(level)
         logger.propagate = propagates

@@ -12,13 +12,15 @@ from spark_log.journal.proposal import Context, DecisionRule, Proposal
 from spark_log.journal.served_log import ServedLog
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.metadata import records as r
-from spark_log.metadata.commands import CreateTopic, SetConfigs
+from spark_log.metadata.commands import CommitOffsets, CreateTopic, SetConfigs
+from spark_log.metadata.features import METADATA_VERSION
 from spark_log.metadata.replay import next_version
-from spark_log.metadata.state import State
+from spark_log.metadata.state import GroupState, State, TopicKey
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.testing.coordinator_sim.links import SimulatedLinks
 from spark_log.testing.coordinator_sim.network import Network
 from spark_log.testing.coordinator_sim.nodes import SimulatedNode
+from spark_log.testing.coordinator_sim.storage import SimulatedStorage
 from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS
 from spark_log.testing.sim.content import PlainCodec
@@ -33,6 +35,7 @@ WAIT_MS = 8_000
 """How long a client waits for a coordinator."""
 CLOCK_MS = 2_000
 """The clock of a leader may be so far from the right time."""
+MEMBERS_GROUP = "members"
 SIZES = (1, 2, 3, 3, 3, 3, 4, 5)
 
 
@@ -42,8 +45,40 @@ class QuorumOracle(Oracle):
     same        all nodes have the same batch at a version, and the state that all batches up to it make
     refused     a refusal is true of the log, at a version that was the newest one while the client waited, or later
     monotonic   no view of a process is older than its last one
+    claimed     all processes have the value of a claim that was made first, and the state at its version
+    owned       a partition has one member in a generation, and what members commit never goes back
+    level       a node that does not know a level gets no batch of it
     digests     the digests that nodes compute of their states at a version are equal, as the nodes compare them
     """
+
+    def __init__(self, *values: Any) -> None:
+        super().__init__(*values)
+        self._claims: dict[str, bytes] = {}
+        self._owners: dict[tuple[int, TopicKey], str] = {}
+
+    def check_claim(self, name: str, value: bytes) -> None:
+        first = self._claims.setdefault(name, value)
+        if first != value:
+            raise Violation(f"claimed: {name} is {first!r} for one process and {value!r} for another")
+        self.seen["claims"] += 1
+
+    def check_version(self, state: State, version: int, where: str) -> None:
+        if state.version != version:
+            raise Violation(f"claimed: {where} has version {state.version}, not {version}")
+        self.check_state(state, where)
+
+    def own(self, generation: int, keys: Sequence[TopicKey], member: str) -> None:
+        for key in keys:
+            owner = self._owners.setdefault((generation, key), member)
+            if owner != member:
+                raise Violation(f"owned: {key} is {owner}'s and {member}'s in generation {generation}")
+
+    def check_positions(self, before: State) -> None:
+        """After a version."""
+        was, now = (state.groups.get(MEMBERS_GROUP, GroupState()).offsets for state in (before, self.state))
+        for key, position in was.items() if was is not now else ():
+            if key in now and now[key].offset < position.offset:
+                raise Violation(f"owned: the position of {key} goes from {position.offset} to {now[key].offset}")
 
     def _check_led(self, record: r.AnyRecord, epoch: int) -> None:
         """Epochs of the quorum in which nobody took the log over leave gaps."""
@@ -76,6 +111,10 @@ def _refusal(decide: DecisionRule, state: State, now: int) -> type[SparkLogError
     return None
 
 
+def _is_of_member(command: Proposal) -> bool:
+    return isinstance(command.decide, CommitOffsets) and command.decide.by is not None
+
+
 class QuorumSimulation(Simulation):
     ages = (5_000, 12_000)
     clock_error_ms = 1_000
@@ -101,13 +140,17 @@ class QuorumSimulation(Simulation):
         self._logs: dict[str, ServedLog] = {}
         self._batches: list[bytes] = []
         world.observed = self._observed
-        world.network, world.links = Network(world), SimulatedLinks(world)
+        world.network, world.links, world.storage = Network(world), SimulatedLinks(world), SimulatedStorage(world)
         voters = tuple(ReplicaKey(number, "a") for number in range(1, self.rng.choice(SIZES) + 1))
         for key in voters:
             world.nodes[key.id] = SimulatedNode(world, key, voters)
         for node in world.nodes.values():
             node.start()
         world.start("first", lambda: self._first(interval, partitions), counts=True)
+
+    def bootstrap_records(self, state: State) -> tuple[r.AnyRecord, ...]:
+        """Of a log that an earlier pylog began, maybe."""
+        return () if state.version else (r.FeatureLevelRecord(name=METADATA_VERSION, level=self.world.level),)
 
     def _first(self, interval: int, partitions: int) -> Steps[None]:
         configs: dict[str, str | None] = {
@@ -137,6 +180,8 @@ class QuorumSimulation(Simulation):
                 for data in node.coordinator.after(version - 1, version, 1 << 30):
                     self._check_batch(node, version, data)
             self.oracle.check_state(state, f"that of {node}")
+            if state.version and state.levels[METADATA_VERSION] > node.level:
+                raise Violation(f"level: {node} knows {node.level}, and the log has {state.levels[METADATA_VERSION]}")
         except Violation as broken:
             self.world.violate(str(broken))
         return state
@@ -144,7 +189,9 @@ class QuorumSimulation(Simulation):
     def _check_batch(self, node: SimulatedNode, version: int, data: bytes) -> None:
         if version == len(self._batches) + 1:
             self._batches.append(data)
+            state = self.oracle.state
             self.oracle.written(log_key(version), data, None, self.now)
+            self.oracle.check_positions(state)
         if version > len(self._batches) or self._batches[version - 1] != data:
             raise Violation(f"same: {node} has another batch at version {version}")
 
@@ -188,7 +235,7 @@ class QuorumSimulation(Simulation):
             error = command.error
             if error is None or error.maybe_applied or isinstance(error, CoordinatorNotAvailable):
                 continue
-            if command.decide is not UPGRADE:  # which may be refused for a node
+            if command.decide is not UPGRADE and not _is_of_member(command):  # refused for a node, or by the group
                 self.oracle.check_refusal(command.decide, error, view.state.version, asked, self.now)
         return after
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
-from spark_log.journal.store_operations import LinkOp, Op
+from spark_log.journal.store_operations import LinkOp
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.state import State
+from spark_log.net.messages import MemberRequest
 from spark_log.quorum.ready import Config
 from spark_log.testing.sim.world import Actor, FaultRates, Watcher, World
 from spark_log.testing.verdict import Violation
@@ -15,12 +17,19 @@ from spark_log.testing.verdict import Violation
 CLUSTER = "simulated"
 
 
+class AskMember(NamedTuple):
+    """A request of a member of a group.  Answer: the response."""
+
+    request: MemberRequest
+
+
 class QuorumWorld(World):
     """Actors that are clients, and nodes."""
 
     network: Any
     links: Any
-    """`Network` and `SimulatedLinks`: both use the world."""
+    storage: Any
+    """`Network`, `SimulatedLinks` and `SimulatedStorage`, which use the world."""
 
     def __init__(self, rng: Random, rates: FaultRates, watcher: Watcher, *, transcript: bool = False) -> None:
         super().__init__(rng, rates, watcher, transcript=transcript)
@@ -32,10 +41,14 @@ class QuorumWorld(World):
         """How often a disk or a message takes long."""
         self.loss, self.doubling = rng.choice([0.0, 0.01, 0.05]), rng.choice([0.0, 0.05])
         """Of messages between nodes."""
+        self.level = SUPPORTED[METADATA_VERSION] - rng.choice([0, 0, 1])
+        """At which the log begins.  If it is not the newest one, some nodes do not know more until they are updated."""
         self.nodes: dict[int, Any] = {}
         """`SimulatedNode`s."""
         self.observed: Callable[[Any, State, State], State] = lambda node, before, state: state
         """Called with a node, and the states that it had and has."""
+        self.when_led: Callable[[Any], None] = lambda node: None
+        """Called with a node that begins to lead."""
         self._violation = ""
 
     def happens(self, probability: float) -> bool:
@@ -62,8 +75,8 @@ class QuorumWorld(World):
         if self._violation:
             raise Violation(self._violation)
 
-    def _send(self, actor: Actor, place: int, op: Op) -> None:
-        if isinstance(op, LinkOp):
+    def _send(self, actor: Actor, place: int, op: Any) -> None:
+        if isinstance(op, LinkOp | AskMember):
             self.links.ask(actor, op, lambda found: self._at(self._stall(), ("answer", actor, (place, found))))
         else:
             super()._send(actor, place, op)

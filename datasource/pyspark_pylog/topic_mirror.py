@@ -1,0 +1,363 @@
+"""Copies topics of another system into a log, once and in order, with the positions of consumer groups.
+
+A mirror has a query for each topic, which copies what is there when a run begins.  The sink writes a micro-batch once,
+records and map of offsets in one commit.  If Spark or a new checkpoint repeats it, the map shows where to continue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
+from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition
+from spark_log.client.mirror_map import Copied, Copy, MirrorMap, with_map
+from spark_log.client.topics import DEAD_LETTER_CONFIGS
+from spark_log.errors import GroupIdNotFound, InvalidConfig, InvalidRequest, SequenceConflict
+from spark_log.settings import TOPIC_CONFIGS, has_cleanup_policy, validate_topic_configs
+from spark_log.text import counted
+
+RECORD = "topic string, partition int, key binary, value binary, timestamp timestamp, headers array<struct<key: string, value: binary>>"
+COLUMNS = ("topic", "partition", "offset", "key", "value", "timestamp", "headers")
+OWN_TIME = "message.timestamp.type"
+MIN_INSYNC = "min.insync.replicas"
+"""Not copied: the copy keeps the timestamps of the records, and has other replicas."""
+
+Positions = Mapping[str, Mapping[TopicPartition, int]]
+"""Committed positions of groups, as offsets of the source."""
+
+
+class SourceTopic(NamedTuple):
+    """A topic in the source."""
+
+    id: str
+    partitions: int
+    configs: Mapping[str, str]
+    """The configs that differ from the source's defaults."""
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    """At the beginning of the run, which copies up to here."""
+    schema: object = None
+    """The schema that the copy is to have; None: values are bytes, or the copy has a schema already."""
+
+    def end(self, tp: TopicPartition) -> int:
+        """0 for a new partition: all of it is to be copied."""
+        return self.ends[tp.partition] if 0 <= tp.partition < self.partitions else 0
+
+
+class Source(Protocol):
+    """From where topics are copied."""
+
+    @property
+    def name(self) -> str:
+        """In messages."""
+
+    @property
+    def note(self) -> str:
+        """The metadata of positions that a mirror has set begins with this.  It leaves others alone."""
+
+    def topics(self) -> dict[str, SourceTopic]:
+        """The topics to copy, as they are now.  Raises InvalidRequest for one that is missing."""
+
+    def positions(self) -> Positions:
+        """The positions of the groups to copy, in any topics."""
+
+    def records(self, topic: str, starts: Mapping[str, int]) -> DataFrame:
+        """A stream of a topic with `COLUMNS`.
+
+        starts:  where it begins, by the number of each partition; -2: at the first record.
+        """
+
+
+class Settings(NamedTuple):
+    """How a mirror copies."""
+
+    url: str
+    """Of the log."""
+    storage: Mapping[str, str]
+    checkpoint: str
+    map: str
+    """The topic for the map of offsets."""
+    parallel: int
+    """Topics that are copied at a time."""
+    bad_records: str = ""
+    """The topic for records that do not fit the schema of theirs; empty: they stop the run."""
+    drop_fields: bool = False
+
+
+class TopicMirror:
+    """Copies from a source to a log, in runs."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log: Log,
+        source: Source,
+        settings: Settings,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._spark, self._log, self._source, self._settings, self._tell = spark, log, source, settings, tell
+        self._map = MirrorMap(log, settings.map)
+
+    def run(self) -> tuple[dict[str, int], bool]:
+        """Copy all records that are in the source when the run begins, and the groups.
+
+        Returns the number of copied records of each topic, and whether every group could be copied.
+        """
+        groups = self._source.positions()  # before the ends: a group that moves meanwhile would be beyond them
+        topics, log = self._source.topics(), self._log
+        check_names(self._settings, topics)
+        prepare(log, topics, self._tell)
+        if self._settings.bad_records:
+            prepare_dead_letters(log, self._settings.bad_records)
+        self._map.create()
+        self._map.check(topics)
+        copied = self._map.copied()
+        check_sources(topics, copied, self._source.name)
+        self._copy({name: one for name, one in topics.items() if left(name, one, copied)}, copied)
+        self._map.check(topics)
+        after, records = self._map.copied(), dict[str, int]()
+        for name in topics:
+            records[name] = records_of(name, after) - records_of(name, copied)
+            self._tell(f"{name}: {counted(records[name], 'record')} copied, {records_of(name, after):,} in all")
+        return records, seed_groups(log, self._map, self._source, topics, groups, self._tell)
+
+    def _copy(self, topics: Mapping[str, SourceTopic], copied: Mapping[TopicPartition, Copied]) -> None:
+        """Copy topics, some at a time.  If one fails, the others are stopped, and the next run continues them all."""
+        running: deque[StreamingQuery] = deque()
+        try:
+            for name, one in topics.items():
+                if len(running) == self._settings.parallel:
+                    running[0].awaitTermination()
+                    running.popleft()
+                running.append(self._start(name, one, copied))
+            for query in running:
+                query.awaitTermination()
+        finally:
+            for query in running:
+                query.stop()
+
+    def _start(self, topic: str, source: SourceTopic, copied: Mapping[TopicPartition, Copied]) -> StreamingQuery:
+        """The query that copies a topic up to its current end.  The producer's name fences other copiers of it."""
+        settings, known = self._settings, self._log.admin.describe_topics([topic])[topic]
+        starts = {str(n): reached(copied, topic, n) or -2 for n in range(source.partitions)}
+        copy = Copy(topic, known.topic_id, source.id, settings.map, has_cleanup_policy(known.configs, "compact"))
+        return (
+            self._rows(copy, self._source.records(topic, starts).select(*COLUMNS))
+            .options(**{f"storage.{name}": value for name, value in settings.storage.items()})
+            .option("producerId", f"{settings.map}/{topic}")
+            .option("checkpointLocation", f"{settings.checkpoint.rstrip('/')}/{topic}-{known.topic_id}")
+            .queryName(f"mirror of {topic}")
+            .trigger(availableNow=True)
+            .start(settings.url)
+        )
+
+    def _rows(self, copy: Copy, records: DataFrame) -> DataStreamWriter:
+        """The write of records with their map entries: as they are, or parsed if the topic has a schema."""
+        schemas = self._log.admin.describe_schema(copy.topic)
+        if not schemas:
+            return records.mapInArrow(partial(with_map, copy), RECORD).writeStream.format("pylog")
+        typed = TypedCopy(copy, schemas[-1], self._settings.bad_records, self._settings.drop_fields, self._source.name)
+        rows = records.mapInArrow(partial(with_typed_map, typed), spark_columns_of(typed.schema))
+        return rows.writeStream.format("pylog").option("topic", copy.topic).option("pylog.beside", True)
+
+
+# -------------------------------------------------------------------------------------------------------------- topics
+
+
+def left(topic: str, source: SourceTopic, copied: Mapping[TopicPartition, Copied]) -> int:
+    """Offsets between the copied part and the end; not all of them need be records."""
+    ends = enumerate(source.ends)
+    return sum(max(end - max(reached(copied, topic, n), source.starts[n]), 0) for n, end in ends)
+
+
+def reached(copied: Mapping[TopicPartition, Copied], topic: str, partition: int) -> int:
+    """The offset in the source up to which a partition was copied."""
+    known = copied.get(TopicPartition(topic, partition))
+    return known.end if known else 0
+
+
+def records_of(topic: str, copied: Mapping[TopicPartition, Copied]) -> int:
+    """The number of copied records of a topic."""
+    return sum(one.records for tp, one in copied.items() if tp.topic == topic)
+
+
+def check_names(settings: Settings, topics: Iterable[str]) -> None:
+    """Raises InvalidRequest for a topic of the mirror that is one of those to copy."""
+    for option, topic in (("--map", settings.map), ("--bad-records", settings.bad_records)):
+        if topic in topics:
+            raise InvalidRequest(f"{option}: {topic!r} is one of the topics to copy; give another name")
+
+
+def check_sources(topics: Mapping[str, SourceTopic], copied: Mapping[TopicPartition, Copied], where: str) -> None:
+    """Raises InvalidRequest for a topic that is another one in the source than the one that was copied."""
+    for tp, one in copied.items():
+        if tp.topic in topics and topics[tp.topic].id != one.source:
+            raise InvalidRequest(
+                f"topic {tp.topic!r} was deleted and created again in {where} since it was copied: delete it here, "
+                "so that "
+                "the new one is copied from its start, or leave it out"
+            )
+
+
+def prepare(log: Log, topics: Mapping[str, SourceTopic], tell: Callable[[str], None]) -> None:
+    """Create missing topics, and partitions that were added in the source, and set schemas."""
+    known = log.admin.list_topics()
+    for name, source in topics.items():
+        if name not in known:
+            configs, notes = carried(source.configs)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                log.admin.create_topics([NewTopic(name, source.partitions, configs)])
+            for note in (*notes, *(str(one.message) for one in said)):
+                tell(f"{name}: {note}")
+        elif len(log.admin.describe_topics([name])[name].partitions) < source.partitions:
+            log.admin.create_partitions({name: source.partitions})
+        if source.schema is not None:
+            log.admin.alter_schema(name, source.schema)
+
+
+def prepare_dead_letters(log: Log, topic: str) -> None:
+    """Create the topic for records that do not fit.  Raises InvalidRequest if it has a schema."""
+    if topic not in log.admin.list_topics():
+        log.admin.create_topics([NewTopic(topic, configs=DEAD_LETTER_CONFIGS)])
+    elif log.admin.describe_schema(topic):
+        raise InvalidRequest(
+            f"--bad-records: topic {topic!r} has a schema, and bad records are bytes: name another one"
+        )
+
+
+def carried(configs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The source's configs that mean the same here, and messages about the others."""
+    taken: dict[str, str] = {}
+    notes: list[str] = []
+    for name, value in sorted(configs.items()):
+        if name == OWN_TIME:
+            notes.append(
+                f"{name}={value} is left out: the copy keeps the records' timestamps; set it after the cut-over"
+            )
+        elif name == MIN_INSYNC and value != "1":
+            notes.append(f"{name}={value} is left out: the copy has other replicas; set it after the cut-over")
+        elif name in TOPIC_CONFIGS:
+            try:
+                validate_topic_configs({name: value})
+                taken[name] = value
+            except InvalidConfig as error:
+                notes.append(f"{name}={value} is left out: {error}")
+        else:
+            notes.append(f"{name}={value} is left out: unknown config")
+    return taken, notes
+
+
+# -------------------------------------------------------------------------------------------------------------- groups
+
+
+def seed_groups(
+    log: Log,
+    offsets: MirrorMap,
+    source: Source,
+    topics: Mapping[str, SourceTopic],
+    groups: Positions,
+    tell: Callable[[str], None],
+) -> bool:
+    """Set groups here to the records of their positions in the source; whether all could be set."""
+    wanted = {(group, tp): at for group, known in groups.items() for tp, at in known.items() if tp.topic in topics}
+    beyond = {key: at for key, at in wanted.items() if at > topics[key[1].topic].end(key[1])}
+    found = offsets.translate((tp, at) for (group, tp), at in wanted.items() if (group, tp) not in beyond)
+    for group in groups:
+        mine = positions_here(log, group)
+        new = {
+            tp: OffsetAndMetadata(found[tp, at], f"{source.note}{at}")
+            for (one, tp), at in wanted.items()
+            if one == group and (tp, at) in found
+        }
+        theirs = sorted(tp for tp in new if tp in mine and not mine[tp].metadata.startswith(source.note))
+        changed = {tp: at for tp, at in new.items() if tp not in theirs and mine.get(tp) != at}
+        if changed:
+            log.admin.alter_consumer_group_offsets(group, changed)
+        tell(f"group {group}: {len(new) - len(theirs)} positions, {len(changed)} of them new")
+        for tp in theirs:
+            tell(
+                f"group {group}: {tp.topic}-{tp.partition} is left at {mine[tp].offset}, which a consumer here "
+                "committed"
+            )
+    for (group, tp), at in beyond.items():
+        tell(
+            f"group {group}: {tp.topic}-{tp.partition} is at {at} in {source.name}, beyond what was copied; run this "
+            "once more"
+        )
+    return not beyond
+
+
+def positions_here(log: Log, group: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
+    """The positions of a group in the log; none if it is unknown."""
+    try:
+        return log.admin.list_consumer_group_offsets(group)
+    except GroupIdNotFound:
+        return {}
+
+
+# ----------------------------------------------------------------------------------------------------- jobs that mirror
+
+
+def plan(source: Source, copied: Mapping[TopicPartition, Copied], tell: Callable[[str], None]) -> dict[str, int]:
+    """Say what a run would do.  Returns the number of offsets to copy of each topic."""
+    topics, offsets = source.topics(), dict[str, int]()
+    check_sources(topics, copied, source.name)
+    for name, one in topics.items():
+        offsets[name] = left(name, one, copied)
+        tell(
+            f"{name}: {counted(one.partitions, 'partition')}, {counted(offsets[name], 'offset')} to copy, "
+            f"{counted(records_of(name, copied), 'record')} copied before"
+        )
+        for note in carried(one.configs)[1]:
+            tell(f"{name}: {note}")
+    for group, known in source.positions().items():
+        tell(f"group {group}: {sum(tp.topic in topics for tp in known)} positions")
+    return offsets
+
+
+def explained(error: str, checkpoint: str) -> str:
+    """The error, with instructions if a checkpoint is behind the log."""
+    if SequenceConflict.__name__ not in error:
+        return error
+    return (
+        f"{error}\nThe map of offsets says how far the topic was copied: delete the topic's folder in {checkpoint} "
+        "and run this "
+        "again; it continues there, and nothing is lost or copied twice"
+    )
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The type of an argument with names that are separated by commas."""
+    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not found:
+        raise argparse.ArgumentTypeError("no names given")
+    return found
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """The type of an argument with a regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a Python regular expression: {error}") from error
+
+
+def chosen(wanted: Any, known: Iterable[str], where: str) -> list[str]:
+    """The names that were asked for, or those that a pattern finds.  Raises InvalidRequest for a missing one."""
+    there = sorted(known)
+    if isinstance(wanted, re.Pattern):
+        return [name for name in there if wanted.search(name)]
+    if missing := sorted(set(wanted) - set(there)):
+        raise InvalidRequest(f"{where} has no topic {missing[0]!r}; it has {', '.join(there) or 'none'}")
+    return list(wanted)

@@ -1,0 +1,192 @@
+"""Copies topics from one log to another, such as one in another region, with their positions of consumer groups.
+
+    spark-submit jobs/mirror_pylog.py --source s3://here/log --topics orders,payments \\
+        --url s3://there/log --checkpoint s3://there/mirror --groups '*' --every 10s
+
+Every record is copied once, in its partition and in order, with key, headers and timestamp, even if the job is killed.
+Each run continues where the last one ended.  If nothing is missing in a topic, its copy has the same offsets.
+Otherwise, the topic --map maps offsets of the source to those of the copy.  Positions of groups are set to the same
+records.
+
+The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, or a group could not
+be set, 2 wrong usage.  See docs/tasks/mirror-topics.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark_pylog.job_support import duration_ms, job_parser, key_value, location_of, progress, run_job, storage_beside
+from pyspark_pylog.open_log import journal_of
+from pyspark_pylog.options.parse import Location
+from pyspark_pylog.topic_mirror import (
+    Positions,
+    Settings,
+    SourceTopic,
+    TopicMirror,
+    chosen,
+    explained,
+    names,
+    pattern,
+    plan,
+    positions_here,
+)
+
+import spark_log
+from spark_log import Log
+from spark_log.client.mirror_map import MirrorMap
+from spark_log.client.open_journal import TOKEN_VARIABLE
+from spark_log.errors import InvalidRequest, NoLog, SparkLogError
+from spark_log.net.address import is_coordinator
+
+NOTE = "mirror:"
+"""Metadata of positions set by this job, which it may change; positions committed by consumers here are left alone."""
+
+
+def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = job_parser(__doc__)
+    parser.add_argument("--source", required=True, metavar="URL", help="the log to copy from")
+    parser.add_argument(
+        "--source-option",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="KEY=VALUE",
+        help="for the source's storage (default: those of --storage-option, if both URLs are of one kind)",
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--topics", type=names, help="separated by commas")
+    which.add_argument(
+        "--pattern", type=pattern, help="a regular expression that is searched in names; looked up in every run"
+    )
+    parser.add_argument("--checkpoint", required=True, help="a folder for Spark's checkpoints, kept from run to run")
+    parser.add_argument("--map", default="mirror-map", help="the topic for the map of offsets (%(default)s)")
+    parser.add_argument("--groups", type=names, default=(), help="groups to copy, separated by commas; '*' for all")
+    parser.add_argument(
+        "--max-offsets", type=int, default=1_000_000, help="of a micro-batch of one topic (%(default)s)"
+    )
+    parser.add_argument("--parallel", type=int, default=4, help="topics that are copied at a time (%(default)s)")
+    parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
+    parser.add_argument(
+        "--skip-lost", action="store_true", help="continue after records that were removed before they were copied"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done")
+    return parser.parse_args(args)
+
+
+class LogSource:
+    """A log, as the arguments of a job name it."""
+
+    note = NOTE
+
+    def __init__(self, spark: SparkSession, args: argparse.Namespace, log: Log) -> None:
+        self._spark, self._args, self._log = spark, args, log
+
+    @property
+    def name(self) -> str:
+        return self._log.url
+
+    def topics(self) -> dict[str, SourceTopic]:
+        admin, found = self._log.admin, dict[str, SourceTopic]()
+        wanted = chosen(self._args.topics or self._args.pattern, admin.list_topics(), self.name)
+        for name, topic in admin.describe_topics(wanted).items():
+            schemas = admin.describe_schema(name)
+            found[name] = SourceTopic(
+                id=topic.topic_id,
+                partitions=len(topic.partitions),
+                configs=topic.configs,
+                starts=tuple(part.start for part in topic.partitions),
+                ends=tuple(part.high_watermark for part in topic.partitions),
+                schema=schemas[-1].columns if schemas else None,
+            )
+        return found
+
+    def positions(self) -> Positions:
+        wanted = self._args.groups
+        if wanted == ("*",):
+            wanted = [group.group_id for group in self._log.admin.list_consumer_groups()]
+        return {group: {tp: at.offset for tp, at in positions_here(self._log, group).items()} for group in wanted}
+
+    def records(self, topic: str, starts: Mapping[str, int]) -> DataFrame:
+        location = source_of(self._args)
+        reader = self._spark.readStream.format("pylog").options(
+            **{f"storage.{name}": value for name, value in location.storage.items()}
+        )
+        if location.token is not None:
+            reader = reader.option("token", location.token)
+        return (
+            reader.option("subscribe", topic)
+            .option("startingOffsets", json.dumps({topic: starts}))
+            .option("maxOffsetsPerTrigger", self._args.max_offsets)
+            .option("failOnDataLoss", not self._args.skip_lost)
+            .option("includeHeaders", True)
+            .option("value.format", "json")  # of topics with a schema: parsed as those of Kafka
+            .load(location.url)
+        )
+
+
+def source_of(args: argparse.Namespace) -> Location:
+    """The log to copy from."""
+    token = os.environ.get(TOKEN_VARIABLE) if is_coordinator(args.source) else None
+    return Location(url=args.source, storage=storage_beside(args.source_option, args.source, args), token=token)
+
+
+def run(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
+    """All runs; the summary and exit status of the last one."""
+    spark_log.register(spark)
+    spark_log.tune(spark)
+    with Log(journal_of(source_of(args))) as source:
+        if args.dry_run:
+            return {"dry_run": True, "offsets": planned(spark, args, source)}, 0
+        with Log(journal_of(location_of(args), create=True)) as log:
+            check_two_logs(source, log)
+            settings = Settings(args.url, dict(args.storage_option), args.checkpoint, args.map, args.parallel)
+            mirror = TopicMirror(spark, log, LogSource(spark, args, source), settings, progress)
+            while True:
+                records, done = one_run(mirror, args)
+                if args.every is None:
+                    return {"records": records, "groups_set": done}, int(not done)
+                time.sleep(args.every / 1000)
+
+
+def one_run(mirror: TopicMirror, args: argparse.Namespace) -> tuple[dict[str, int], bool]:
+    try:
+        return mirror.run()
+    except StreamingQueryException as error:
+        raise SparkLogError(explained(str(error), args.checkpoint)) from error
+
+
+def planned(spark: SparkSession, args: argparse.Namespace, source: Log) -> dict[str, int]:
+    try:
+        with Log(journal_of(location_of(args))) as log:
+            check_two_logs(source, log)
+            copied = MirrorMap(log, args.map).copied()
+    except NoLog:
+        copied = {}
+    return plan(LogSource(spark, args, source), copied, progress)
+
+
+def check_two_logs(source: Log, log: Log) -> None:
+    """Raises InvalidRequest for a log that would be copied to itself, or to a former copy of itself."""
+    if source.cluster_id == log.cluster_id:
+        raise InvalidRequest(
+            f"{source.url} and {log.url} have the same id, {log.cluster_id}: they are one log, or one is a copy of the "
+            "other. Copy to a new log"
+        )
+
+
+def main() -> None:
+    args = parse_args()
+    run_job("mirror_pylog", partial(run, args=args))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""`jobs/mirror_pylog.py`: each record is once in the other log, in order, and groups are at the same records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.mirror_pylog import parse_args, run
+from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition, connect
+from spark_log.client.mirror_map import MirrorMap
+from spark_log.errors import InvalidRequest
+from spark_log.node.maintain import compact
+from tests.spark.submitted import finished, killed_when, submitted
+
+NAN = float("nan")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Log:
+    """A log with `plain`, `typed`, and `keyed`, which has lost records to compaction and to a trim."""
+    log = connect(str(tmp_path / "source"), durability="os")
+    log.admin.create_topics(
+        [
+            NewTopic("plain", 2, {"retention.ms": "-1"}),
+            NewTopic("typed", 1, schema="id BIGINT NOT NULL, x DOUBLE, tags ARRAY<STRING>, at TIMESTAMP, raw BINARY"),
+            NewTopic("keyed", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}),
+        ]
+    )
+    odd = [{"value": None, "key": b"tombstone"}, {"value": b"", "headers": [("a", b"1"), ("a", None)]}]
+    log.append("plain", [{**row, "partition": 1, "timestamp": 1_700_000_000_123} for row in odd])
+    for first in (0, 50):
+        log.append("plain", [{"value": b"%d" % n, "partition": n % 2} for n in range(first, first + 50)])
+    rows = [{"id": 1, "x": NAN, "tags": ["a", None], "at": 1_700_000_000_000_001, "raw": b"\x00\xff"}]
+    log.append("typed", pa.Table.from_pylist(rows, schema=log.admin.describe_schema("typed")[-1].columns))
+    for n in range(6):
+        log.append("keyed", [{"key": b"%d" % (n % 2), "value": b"%d" % n}, {"key": b"k%d" % n, "value": b"x"}])
+    compact(log)
+    log.admin.delete_records({TopicPartition("keyed", 0): 3})
+    return log
+
+
+def mirrored(spark: SparkSession, tmp_path: Path, *more: str) -> dict[str, Any]:
+    """The summary of a job in this process."""
+    places = ["--source", str(tmp_path / "source"), "--url", str(tmp_path / "copy")]
+    args = [*places, "--checkpoint", str(tmp_path / "checkpoint"), "--pattern", "^[a-z]+$", *more]
+    summary, status = run(spark, parse_args(args))
+    assert status == 0
+    json.dumps(summary)
+    return summary
+
+
+def rows(log: Log, topic: str) -> list[tuple[Any, ...]]:
+    """All but the offsets, by partition."""
+    table = log.read(topic, value_format="json" if topic == "typed" else None)
+    return [(row["partition"], row["key"], row["value"], row["timestamp"], row["headers"]) for row in table.to_pylist()]
+
+
+def test_topics_are_copied_with_groups(classic: SparkSession, source: Log, tmp_path: Path) -> None:
+    """Configs and schemas, too; offsets are the same where none is missing, and otherwise by the map."""
+    keyed = TopicPartition("keyed", 0)
+    offsets = [row["offset"] for row in source.read("keyed", columns=["offset"]).to_pylist()]
+    source.admin.alter_consumer_group_offsets(
+        "g", {TopicPartition("plain", 1): OffsetAndMetadata(9), keyed: OffsetAndMetadata(offsets[1])}
+    )
+    assert mirrored(classic, tmp_path, "--dry-run")["offsets"]["plain"] == 102
+    done = mirrored(classic, tmp_path, "--groups", "*", "--max-offsets", "40")
+    copy = connect(str(tmp_path / "copy"), create=False)
+    assert done == {"records": {"keyed": len(offsets), "plain": 102, "typed": 1}, "groups_set": True}
+    for topic in ("plain", "typed", "keyed"):
+        assert rows(copy, topic) == rows(source, topic)
+        assert (
+            copy.admin.describe_topics([topic])[topic].configs == source.admin.describe_topics([topic])[topic].configs
+        )
+    assert copy.admin.describe_schema("typed")[-1].columns == source.admin.describe_schema("typed")[-1].columns
+    assert copy.read("typed").column("x").to_pylist()[0] != copy.read("typed").column("x").to_pylist()[0], "NaN"
+    wanted = {TopicPartition("plain", 1): OffsetAndMetadata(9, "mirror:9")}
+    assert copy.admin.list_consumer_group_offsets("g") == {
+        **wanted,
+        keyed: OffsetAndMetadata(1, f"mirror:{offsets[1]}"),
+    }
+    found = MirrorMap(copy, "mirror-map").translate([(keyed, offset) for offset in offsets])
+    assert list(found.values()) == list(range(len(offsets)))
+
+    source.append("plain", [{"value": b"later"}])
+    source.admin.alter_schema(
+        "typed", "id BIGINT NOT NULL, x DOUBLE, tags ARRAY<STRING>, at TIMESTAMP, raw BINARY, y INT"
+    )
+    source.append("typed", [{"id": 2, "y": 7}])
+    assert mirrored(classic, tmp_path)["records"] == {"keyed": 0, "plain": 1, "typed": 1}
+    assert rows(copy, "typed") == rows(source, "typed")
+
+
+def test_a_job_that_was_killed_is_run_again(tmp_path: Path) -> None:
+    """Under spark-submit, in the middle of a topic: nothing is missing, and nothing twice."""
+    log = connect(str(tmp_path / "source"), durability="os")
+    log.admin.create_topics([NewTopic("orders", 1)])
+    for first in range(0, 200, 10):
+        log.append("orders", [{"value": b"%d" % n} for n in range(first, first + 10)])
+    places = ["--source", log.url, "--url", f"{tmp_path}/copy", "--topics", "orders"]
+    command = ["mirror_pylog.py", *places, "--checkpoint", f"{tmp_path}/ck", "--max-offsets", "20"]
+    copy = tmp_path / "copy"
+    killed_when(submitted(*command), lambda: len(list(copy.glob("data/*/*.seg"))) > 2)
+    status, out, err = finished(submitted(*command))
+    assert status == 0, err[-4000:]
+    assert json.loads(out.splitlines()[-1])["groups_set"]
+    assert rows(connect(str(copy), create=False), "orders") == rows(log, "orders")
+
+
+def test_what_is_refused(classic: SparkSession, source: Log, tmp_path: Path) -> None:
+    """A topic to which others have written, a log to itself, and a missing topic."""
+    with pytest.raises(InvalidRequest, match="have the same id"):
+        mirrored(classic, tmp_path, "--url", str(tmp_path / "source"))
+    args = ["--source", source.url, "--url", str(tmp_path / "copy"), "--checkpoint", "c", "--topics", "none"]
+    with pytest.raises(InvalidRequest, match="has no topic 'none'; it has keyed, plain, typed"):
+        run(classic, parse_args(args))
+    copy = connect(str(tmp_path / "copy"))
+    copy.append("plain", [{"value": b"not a copy"}])
+    with pytest.raises(InvalidRequest, match="only the mirror may write to 'plain'"):
+        mirrored(classic, tmp_path)
