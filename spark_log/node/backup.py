@@ -7,12 +7,14 @@ If a copy takes longer, the backup becomes one of a newer version, and keeps wha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_log.client.log import Log
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog
+from spark_log.journal.object_names import DATA
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.node.backup_copies import CopyShares, NeededObject, shares_of
 from spark_log.node.backup_files import (
@@ -27,6 +29,9 @@ from spark_log.node.backup_files import (
     needed_objects,
 )
 from spark_log.node.rewrite import Progress
+from spark_log.text import counted
+
+logger = logging.getLogger("spark_log")
 
 DAY_MS = 86_400_000
 ABANDONED_MS = 7 * DAY_MS
@@ -112,8 +117,10 @@ class _Backup:
             if still := next((name for name in absent if name in needed), ""):
                 raise CorruptObject(f"{absent[still]}: no backup can be made; run `pylog verify`")
             key = self.files.put_state(backup, journal.context.unique(), state)
-            absent = self._copy(backup, _lacking(self.files, needed, backup))
+            left = _lacking(self.files, needed, backup)
+            absent = self._copy(backup, left)
             if not absent:
+                self._check_copied(backup, left)
                 size = sum(row.size for row in needed.values() if row is not None)
                 return End(
                     complete=True, time_ms=time_ms, state=key, version=state.version, objects=len(needed), bytes=size
@@ -132,6 +139,15 @@ class _Backup:
                 self.progress("copy", min(at, total), total)
         return absent
 
+    def _check_copied(self, backup: str, copied: Needed) -> None:
+        """Raises InvalidRequest if objects that were copied are not there, unless the backup was given up meanwhile."""
+        lost = sorted(copied.keys() - set(self.files.folder(backup).list(DATA))) if copied else []
+        if lost and self.files.end(backup) is None:
+            raise InvalidRequest(
+                f"{self.files.store.url} lacks {counted(len(lost), 'object')} that tasks have copied there, such as "
+                f"{lost[0]}: is it the same folder on all machines, and was its disk mounted all the time?"
+            )
+
 
 def _lacking(files: BackupFiles, needed: Needed, own: str) -> Needed:
     """The objects that neither a complete backup nor this one has.
@@ -145,11 +161,20 @@ def _lacking(files: BackupFiles, needed: Needed, own: str) -> Needed:
     for backup in reversed(files.complete()):
         if not doubtful:
             break
-        state = files.state(backup.end.state)
-        sure = doubtful & needed_objects(state).keys() if state is not None else set[str]()
+        sure = doubtful & _needed_by(files, backup)
         doubtful -= sure
         left = {name: row for name, row in left.items() if name not in sure}
     return left
+
+
+def _needed_by(files: BackupFiles, backup: Backup) -> Set[str]:
+    """The objects of a complete backup; none if it was removed meanwhile, or cannot be restored."""
+    try:
+        state = files.state(backup.end.state)
+    except CorruptObject as error:
+        logger.error("%s", error)
+        return frozenset()
+    return frozenset() if state is None else needed_objects(state).keys()
 
 
 # ------------------------------------------------------------------------------------------------------------- removal
@@ -168,9 +193,11 @@ def prune(files: BackupFiles, now_ms: int, *, keep: int = 0, keep_ms: int = 0, d
     """Remove old backups, and the objects that none of the others needs.  If this is killed, run it again.
 
     keep, keep_ms:  the newest backups, and those that are at most so old, are kept; in any case the newest one.
+    Raises CorruptObject if it is not known what a backup needs.
     """
     known = files.complete()
-    old = [one.id for one in known[: -max(keep, 1)] if now_ms - one.end.time_ms > keep_ms]
+    kept = _newest(known, max(keep, 1))
+    old = [one.id for one in known if one.id not in kept and now_ms - one.end.time_ms > keep_ms]
     if not dry_run:
         _give_up(files, now_ms)
     useless = _useless_states(files, old)
@@ -184,6 +211,12 @@ def prune(files: BackupFiles, now_ms: int, *, keep: int = 0, keep_ms: int = 0, d
         left = {at for name, ids in places.items() if name in named for at in ids}
         files.store.delete([end_key(at) for at in listed if at not in left and _is_past(files, listed[at], at, now_ms)])
     return Pruned(tuple(old), len(garbage))
+
+
+def _newest(known: Sequence[Backup], number: int) -> set[str]:
+    """By time, and by version: the clock of a process may have been wrong."""
+    by_version = sorted(known, key=lambda one: one.end.version)
+    return {one.id for some in (known, by_version) for one in some[-number:]}
 
 
 def _give_up(files: BackupFiles, now_ms: int) -> None:

@@ -17,13 +17,13 @@ of the states names, nor any that an unfinished backup has copied.  So both may 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
-from spark_log.errors import InvalidRequest, NoLog, ObjectNotFound
+from spark_log.errors import CorruptObject, InvalidRequest, NoLog, ObjectNotFound
 from spark_log.journal.object_names import DATA, META
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.pending import pending_copies
@@ -161,11 +161,15 @@ class BackupFiles:
         return sorted(backup for backup, files in self.files().items() if files.states and not files.has_end)
 
     def end(self, backup: str) -> End | None:
-        """How a backup has ended; None if it is unfinished."""
+        """How a backup has ended; None if it is unfinished.  Raises CorruptObject."""
         try:
             return msgspec.json.decode(self.store.get(end_key(backup)), type=End)
         except ObjectNotFound:
             return None
+        except msgspec.MsgspecError as error:
+            raise CorruptObject(
+                f"{self.store.url}/{end_key(backup)} is damaged: {error}. Delete it, and the next job continues this backup"
+            ) from error
 
     def put_end(self, backup: str, end: End) -> bool:
         """End a backup.  False if another process was first."""
@@ -180,18 +184,23 @@ class BackupFiles:
     def state(self, key: str) -> State | None:
         """None if the backup was removed.  Raises CorruptObject."""
         try:
-            return decode_checkpoint(self.store.get(key), key)
+            return decode_checkpoint(self.store.get(key), f"{self.store.url}/{key}")
         except ObjectNotFound:
             return None
+        except CorruptObject as error:
+            raise CorruptObject(
+                f"{error}. The backup cannot be restored: delete this file, which removes it"
+            ) from error
 
     def find(self, wanted: str, until_ms: int | None) -> Backup:
         """The complete backup with an id or version, the last one up to a time, or the `latest`.
 
-        Raises InvalidRequest if there is none.
+        Raises InvalidRequest if there is none, or if it is doubtful which one is the latest.
         """
         known = self.complete()
         if wanted == "latest":
             found = known
+            self._check_order(known)
         elif until_ms is not None:
             found = [one for one in known if one.end.time_ms <= until_ms]
         else:
@@ -200,6 +209,15 @@ class BackupFiles:
             there = ", ".join(f"{one.id} (version {one.end.version})" for one in known[-5:])
             raise InvalidRequest(f"{self.store.url} has no such backup as {wanted!r}; it has {there or 'none'}")
         return found[-1]
+
+    def _check_order(self, known: Sequence[Backup]) -> None:
+        last, highest = known[-1:], max(known, key=lambda one: one.end.version, default=None)
+        if highest is not None and last[0].end.version < highest.end.version:
+            raise InvalidRequest(
+                f"{self.store.url} has {last[0].id} as the last backup by time, with version {last[0].end.version}, and "
+                f"{highest.id} has version {highest.end.version}: a clock was wrong, or an older copy of the log took its "
+                "place. Give the id of the one that you want"
+            )
 
     def places(self) -> dict[str, list[str]]:
         """By object, the backups that have copied it."""

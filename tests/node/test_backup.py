@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from spark_log import Log, OffsetAndMetadata, TopicPartition, connect
@@ -17,7 +18,7 @@ from spark_log.journal.proposal import Context
 from spark_log.model import ACKS_LEADER
 from spark_log.node.backup import ABANDONED_MS, DAY_MS, MARKED_MS, Made, back_up, check_place, missing, prune
 from spark_log.node.backup_copies import CopiedShare, Share, copy_share
-from spark_log.node.backup_files import BackupFiles, needed_objects
+from spark_log.node.backup_files import Backup, BackupFiles, end_key, needed_objects
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.maintain import merge
 from spark_log.node.restore_backup import Restored, restore
@@ -252,6 +253,62 @@ def test_an_object_that_a_backup_has_lost_is_copied_again(place: Place, tmp_path
         place.restored(tmp_path / "new")
     assert place.make().objects == 1
     assert values(place.restored(tmp_path / "new", made.backup.id)[0]) == values(place.log)
+
+
+def test_copies_that_went_to_another_folder(place: Place, tmp_path: Path) -> None:
+    """As with a path that is not the same folder on all machines: the backup is not complete."""
+    elsewhere = Place(place.log, tmp_path / "elsewhere")
+    with pytest.raises(InvalidRequest, match="lacks 3 objects that tasks have copied there.* on all machines"):
+        place.make(elsewhere.copy)
+    assert not place.files.complete()
+    assert place.make().objects == 3
+
+
+def test_a_backup_by_a_wrong_clock(place: Place) -> None:
+    """A later one is not removed in its place, and nobody takes it for the latest without knowing."""
+    wrong = _later(place, place.make().backup, 365 * DAY_MS)
+    append_small(place.log, 1, first=3)
+    right = place.make().backup
+    assert prune(place.files, CLOCK.now_ms(), keep=1) == ((), 0)
+    assert place.files.find(right.id, None) == right
+    with pytest.raises(InvalidRequest, match=f"{wrong.id} as the last backup by time.* {right.id} has version"):
+        place.files.find("latest", None)
+    again = _later(place, place.make().backup, 366 * DAY_MS)
+    assert place.files.find("latest", None) == again
+    assert prune(place.files, CLOCK.now_ms(), keep=1).removed == (right.id,)
+
+
+def _later(place: Place, backup: Backup, by_ms: int) -> Backup:
+    end = msgspec.structs.replace(backup.end, time_ms=backup.end.time_ms + by_ms)
+    place.files.store.put(end_key(backup.id), (msgspec.json.encode(end),))
+    return Backup(backup.id, end)
+
+
+def test_a_damaged_state_of_a_backup(place: Place, tmp_path: Path) -> None:
+    """The next backup relies on nothing of it; nothing is deleted while nobody knows what it needs."""
+    bad = place.make().backup
+    path = place.root / bad.end.state
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(CorruptObject, match="cannot be restored: delete this file"):
+        place.restored(tmp_path / "new")
+    assert place.make().objects == 3
+    with pytest.raises(CorruptObject, match="cannot be restored: delete this file"):
+        prune(place.files, CLOCK.now_ms(), keep=2)
+    path.unlink()
+    assert prune(place.files, CLOCK.now_ms(), keep=1) == ((), 0)
+    assert values(place.restored(tmp_path / "new")[0]) == values(place.log)
+
+
+def test_a_damaged_end_of_a_backup(place: Place) -> None:
+    """It is named; without it, the backup is continued."""
+    bad = place.make().backup
+    path = place.root / end_key(bad.id)
+    path.write_bytes(b"")
+    with pytest.raises(CorruptObject, match=f"{bad.id}/end.json is damaged.* Delete it"):
+        place.make()
+    path.unlink()
+    made = place.make()
+    assert (made.objects, made.backup.id) == (0, bad.id)
 
 
 def test_old_backups_are_removed(place: Place, tmp_path: Path) -> None:
