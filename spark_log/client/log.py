@@ -125,8 +125,9 @@ class Log:
         data:  an Arrow table, batch or stream, a pandas or Polars frame, or a list of dicts, with the column `value`
                and any of `key`, `timestamp`, `headers`, `partition`.  Keys and values are bytes or str (encoded as
                UTF-8).  A timestamp is a datetime or an Arrow timestamp (UTC if it has no zone), or milliseconds since
-               1970; None or no column: the current time.  For a topic with a schema: its columns instead of `value`,
-               or a struct of them as `value`.
+               1970; None or no column: the current time.  Headers are a list of pairs, `[("source", b"web")]`, or of
+               structs of key and value.  For a topic with a schema: its columns instead of `value`, or a struct of
+               them as `value`.
         txn_app_id, txn_version:  both or neither.  With them, the log accepts one append per (application, version,
                topic).  If the version is at or below the last accepted one, the append is skipped with a warning.  The
                call then returns the offsets of the original append of that version, or {} if the log does not know
@@ -141,7 +142,7 @@ class Log:
                them.  0: the same as 1, because the call returns the offsets.
         key_column, timestamp_column, value_columns:  for a topic with a schema: the columns of `data` that hold the key
                (default: `key`), the timestamp (default: `timestamp`), and the values of the schema's columns (default:
-               all columns except those with a record's names, such as `key` or `offset`).  One column may be both a
+               all columns except those that every record has, such as `key` or `offset`).  One column may be both a
                key and a value.
         Raises InvalidRequest for an invalid argument, InvalidRecord and its subclasses for invalid `data`,
         UnknownTopicOrPartition, CommitUnknown, SequenceConflict.  Raises NotEnoughReplicas or LeaderNotAvailable if,
