@@ -201,7 +201,7 @@ def check_names(settings: Settings, topics: Iterable[str]) -> None:
 
 
 def check_sources(topics: Mapping[str, SourceTopic], copied: Mapping[TopicPartition, Copied], where: str) -> None:
-    """Raises InvalidRequest for a topic that is another one in the source than the one that was copied, or ends earlier.
+    """Raises InvalidRequest for a topic that is not the one that was copied, or ends before the copied records.
 
     A source that was restored from an older copy gives the same offsets to other records.
     """
