@@ -38,8 +38,8 @@ from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.consuming.poll_interval import PollBackoff
 from spark_log.client.reading.latest import condition_of_view
 from spark_log.client.reading.plan import REPLAN_TRIES, Chunk, OffsetRange, chunks, plan_reads
+from spark_log.client.reading.positions_to_offsets import ranges_between
 from spark_log.client.reading.prune import plan_matching
-from spark_log.client.reading.resolve import ranges_between
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import DataLoss, LogMoved, RebalanceInProgress, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
