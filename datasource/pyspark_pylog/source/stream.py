@@ -385,8 +385,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return replace(there, starts=starts, latest=latest, fired_ms=fired_ms, carried=at.carried)
 
     def _tell_skipped(self, at: Offset, ahead: Ahead, tps: Iterable[TopicPartition]) -> None:
-        """Log where a query with a number leaves its checkpoint for the group's position: the checkpoint may be an older
-        copy, restored with the results of the query."""
+        """Log where a query with a number continues at the group's position: its checkpoint may be an older copy, which
+        was restored with the results of the query."""
         for tp in tps if self.options.share is not None else ():
             known, start = at.ends[tp], ahead.starts[tp]
             if start > ahead.state.partitions[ahead.state.names[tp.topic], tp.partition].start:
