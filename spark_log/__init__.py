@@ -91,9 +91,10 @@ def tune(spark: SparkSession, *, largest_record: int | None = None) -> dict[str,
 
 
 def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
-    """Options of a read that returns the records that match `condition`, and fetches fewer bytes.
+    """Options that make a read in Spark return only the records that match `condition`, and fetch fewer bytes.
 
-    See `pyspark_pylog.options.where_condition.where`.
+    `spark.read.options(**spark_log.where("amount > 100 and country = 'DE'"))`; conditions and errors are those of
+    `pyspark_pylog.options.where_condition.where`.
     """
     from pyspark_pylog.options.where_condition import where as make
 

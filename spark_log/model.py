@@ -87,7 +87,7 @@ class NewTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
     """Kafka's names, values as text."""
     replication_factor: int | None = None
-    """Copies of each record, on as many brokers; None: the log's `default.replication.factor`."""
+    """How many copies of each record, each on a different broker; None: the log's `default.replication.factor`."""
     replica_assignment: Mapping[int, Sequence[int]] | None = None
     """The brokers of each partition, the preferred leader first; instead of `replication_factor`."""
     schema: object = None

@@ -182,7 +182,7 @@ class _Consumption:
     """One run of `pylog consume` without a group: the next offset of each partition."""
 
     def __init__(self, log: Log, wanted: Wanted, partition: int | None, position: Position) -> None:
-        from spark_log.client.reading.resolve import resolve_starts
+        from spark_log.client.reading.positions_to_offsets import resolve_starts
 
         self._log = log
         self._wanted = wanted
@@ -217,7 +217,7 @@ class _Consumption:
     def _parts(self, columns: Sequence[str]) -> Iterator[Fetched]:
         """Records up to the current end."""
         from spark_log.client.reading.plan import plan_reads
-        from spark_log.client.reading.resolve import partition_of, partitions_of, ranges_between
+        from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of, ranges_between
         from spark_log.client.reading.scan_batches import RECORD_COLUMNS, fetch_ranges
 
         journal = self._log.journal
@@ -285,7 +285,7 @@ class _GroupConsumption:
             self._consumer.subscribe(pattern=wanted.include.pattern, listener=self)
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        from spark_log.client.reading.resolve import resolve_starts
+        from spark_log.client.reading.positions_to_offsets import resolve_starts
 
         new = [tp for tp in partitions if self._position is not None and tp not in self._placed]
         if self._position is not None:

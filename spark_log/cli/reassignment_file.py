@@ -67,7 +67,7 @@ def check_topics(state: State, topics: Mapping[str, str]) -> None:
 
 def check_reassignment(state: State, wanted: Mapping[TopicPartition, Wanted]) -> None:
     """Raises UnknownTopicOrPartition and InvalidReplicaAssignment, which name the entry."""
-    from spark_log.client.reading.resolve import partition_of
+    from spark_log.client.reading.positions_to_offsets import partition_of
     from spark_log.metadata.decide.topics import topic_named
     from spark_log.metadata.replicas import epoch_of
 

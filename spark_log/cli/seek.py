@@ -146,7 +146,7 @@ def _named(log: Log, place: str) -> list[TopicPartition]:
 
 
 def _resolve(log: Log, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
-    from spark_log.client.reading.resolve import resolve
+    from spark_log.client.reading.positions_to_offsets import resolve
 
     return resolve(log.journal, positions)
 
@@ -160,7 +160,7 @@ def _committed(state: State, name: str) -> dict[TopicPartition, int]:
 
 def _shifted(state: State, name: str, tps: Iterable[TopicPartition], by: int) -> dict[TopicPartition, int]:
     """Shifted offsets, within each partition's bounds.  Raises Failed for a partition without a committed offset."""
-    from spark_log.client.reading.resolve import partition_of
+    from spark_log.client.reading.positions_to_offsets import partition_of
 
     committed, new = _committed(state, name), {}
     for tp in tps:

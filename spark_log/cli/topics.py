@@ -428,7 +428,7 @@ def trim(
     Example:
       pylog topic trim orders --to now-7d
     """
-    from spark_log.client.reading.resolve import partition_of, resolve
+    from spark_log.client.reading.positions_to_offsets import partition_of, resolve
 
     log = session.connect()
     tps = partitions_named(log, name, partition)
@@ -449,7 +449,7 @@ def trim(
 
 def partitions_named(log: Log, topic: str, partition: int | None) -> list[TopicPartition]:
     """All partitions of a topic, or the given one."""
-    from spark_log.client.reading.resolve import partition_of, partitions_of
+    from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of
     from spark_log.model import TopicPartition
 
     state = log.journal.refresh()
@@ -471,7 +471,7 @@ def offsets(session: CommandSession, name: str, position: Position | None) -> No
     Example:
       pylog topic offsets orders --at @2026-01-31T10:00Z
     """
-    from spark_log.client.reading.resolve import partition_of, resolve
+    from spark_log.client.reading.positions_to_offsets import partition_of, resolve
 
     log = session.connect()
     tps = partitions_named(log, name, None)

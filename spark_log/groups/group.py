@@ -1,6 +1,6 @@
 """A group in the coordinator, and the part of it that is journaled.
 
-A `Group` is not shared: `machine.step` and `machine.tick` change a copy and return it.
+A `Group` is not shared: `state_machine.step` and `state_machine.tick` change a copy and return it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from spark_log.groups.group import Roster
 from spark_log.groups.share import Share
 from spark_log.metadata import records as r
 from spark_log.metadata.command import Command
-from spark_log.metadata.decide import commits, groups, topics, transactions, upkeep
+from spark_log.metadata.decide import commits, groups, topics, transactional_ids, upkeep
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.schemas import decide_set_schema
 from spark_log.metadata.pending import LackingObject
@@ -293,7 +293,7 @@ class InitProducer(Command, frozen=True, kw_only=True, tag="init_producer"):
         _check_transactional(self.producer)
         if self.timeout_ms < 0:
             raise InvalidRequest(f"timeout_ms: {self.timeout_ms} is below 0")
-        return transactions.decide_init_producer(state, self.producer, self.timeout_ms)
+        return transactional_ids.decide_init_producer(state, self.producer, self.timeout_ms)
 
     def producers(self) -> Sequence[str]:
         return (self.producer,)
@@ -309,7 +309,7 @@ class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transactio
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
         _check_transactional(self.producer)
-        return transactions.decide_abort(state, self.producer, self.epoch)
+        return transactional_ids.decide_abort(state, self.producer, self.epoch)
 
     def producers(self) -> Sequence[str]:
         return (self.producer,)

@@ -144,8 +144,10 @@ def test_after_a_clean_end_another_count_of_queries_reads_each_record_once(url: 
     assert three[0].offsets[-1]["t"] == {"0": 6, "3": 6}
 
 
-def test_an_old_checkpoint_moves_no_position_back(url: str, filled: spark_log.Log) -> None:
-    """Records that others have read meanwhile are not read again."""
+def test_an_old_checkpoint_moves_no_position_back(
+    url: str, filled: spark_log.Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Records that others have read meanwhile are not read again, which is logged, unless the group is set back."""
     old = Query(url, 0)
     old.end()
     append(filled, 0, 2)
@@ -157,6 +159,13 @@ def test_an_old_checkpoint_moves_no_position_back(url: str, filled: spark_log.Lo
     back = Query(url, 0, old)
     assert back.run() == [("t-0", 6)]
     assert committed(filled) == {0: 7, 1: 5, 2: 6, 3: 5}
+    told = [one.getMessage() for one in caplog.records if "the checkpoint is at" in one.getMessage()]
+    assert [text.partition(": the query")[0] for text in told] == [
+        f"t-{number}: the checkpoint is at 5, and group 'g' at 6" for number in (0, 2)
+    ]
+    back.reader.stop()
+    filled.admin.alter_consumer_group_offsets("g", {TopicPartition("t", number): 0 for number in (0, 2)})
+    assert sorted(Query(url, 0, old).run()) == [*all_of(0, first=5, end=7), *all_of(2, first=5, end=6)]
 
 
 class Late(GroupProgress):

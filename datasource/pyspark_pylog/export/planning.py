@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pyspark_pylog.export.manifest import Manifest, Part, Run, Settings
 from pyspark_pylog.export.parquet_files import check_parquet
 from spark_log.client.reading.plan import Chunk, chunks
-from spark_log.client.reading.resolve import partitions_of, resolve, resolve_starts
+from spark_log.client.reading.positions_to_offsets import partitions_of, resolve, resolve_starts
 from spark_log.errors import DataLoss, InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.metadata.schemas import schemas_of, typed_from

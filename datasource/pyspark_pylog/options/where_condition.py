@@ -22,7 +22,7 @@ _FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::(\d\d))?|UTC|GMT|UT|Z", re
 
 
 def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
-    """Options of a read that returns the rows of `df.where(condition)`, and fetches fewer bytes.
+    """Options that make a read return only the rows of `df.where(condition)`, and fetch fewer bytes.
 
     Pass them as `spark.read.options(**where("…"))`.
 

@@ -19,7 +19,7 @@ from spark_log.client.producing.upload import Uploaded
 from spark_log.errors import InvalidRequest, ProducerFenced, SequenceConflict
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide.commits import Committed
-from spark_log.metadata.decide.transactions import epoch_of_holder
+from spark_log.metadata.decide.transactional_ids import epoch_of_holder
 from spark_log.metadata.state import State
 from spark_log.text import counted
 

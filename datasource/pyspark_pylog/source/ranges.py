@@ -10,7 +10,7 @@ from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.options.patterns import finds
 from pyspark_pylog.source.loss import TRIMMED, Loss, report
 from spark_log.client.reading.plan import OffsetRange
-from spark_log.client.reading.resolve import committed_offset, offsets_for_times, partition_of, resolve
+from spark_log.client.reading.positions_to_offsets import committed_offset, offsets_for_times, partition_of, resolve
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide.topics import topic_named

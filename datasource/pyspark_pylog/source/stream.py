@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
@@ -38,8 +38,8 @@ from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.consuming.poll_interval import PollBackoff
 from spark_log.client.reading.latest import condition_of_view
 from spark_log.client.reading.plan import REPLAN_TRIES, Chunk, OffsetRange, chunks, plan_reads
+from spark_log.client.reading.positions_to_offsets import ranges_between
 from spark_log.client.reading.prune import plan_matching
-from spark_log.client.reading.resolve import ranges_between
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import DataLoss, LogMoved, RebalanceInProgress, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
@@ -369,6 +369,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             tp for tp in ends if at.ends.get(tp) == ahead.starts[tp] and at.same_topic(tp.topic, there.ids[tp.topic])
         }
         lost = {tp for tp in ends.keys() - goes_on if tp in at.ends and at.same_topic(tp.topic, there.ids[tp.topic])}
+        self._tell_skipped(at, ahead, sorted(lost))
         starts = {
             tp: start
             for tp, start in ahead.starts.items()
@@ -382,6 +383,19 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         fires = self.options.min_offsets is not None and ahead.pending > 0
         fired_ms = self.clock.now_ms() if fires else at.fired_ms
         return replace(there, starts=starts, latest=latest, fired_ms=fired_ms, carried=at.carried)
+
+    def _tell_skipped(self, at: Offset, ahead: Ahead, tps: Iterable[TopicPartition]) -> None:
+        """Log where a query with a number continues at the group's position: its checkpoint may be an older copy, which
+        was restored with the results of the query."""
+        for tp in tps if self.options.share is not None else ():
+            known, start = at.ends[tp], ahead.starts[tp]
+            if start > ahead.state.partitions[ahead.state.names[tp.topic], tp.partition].start:
+                notice(
+                    logging.WARNING,
+                    f"{tp.topic}-{tp.partition}: the checkpoint is at {known}, and group {self.options.group!r} at {start}: "
+                    "the query continues there, as another one has read the records before; to read them again, stop all "
+                    "queries of the group and set its position back with `pylog group seek`",
+                )
 
     def _planned(self, at: Offset, until: Offset) -> list[InputPartition]:
         """Tasks of a batch, planned by the state that `latestOffset` has seen; by the newest one if that fails."""

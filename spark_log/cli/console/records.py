@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from spark_log.cli.formats import json_bytes
 from spark_log.client.log import Log
 from spark_log.client.reading.plan import OffsetRange, SliceRead, chunks, plan_reads
-from spark_log.client.reading.resolve import partition_of, partitions_of, resolve
+from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of, resolve
 from spark_log.client.reading.scan_batches import RECORD_COLUMNS, SCAN_SCHEMA, fetch_ranges, to_batch
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.state import Partition, State

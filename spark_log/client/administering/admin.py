@@ -34,7 +34,7 @@ from spark_log.client.administering.transactional_ids import (
     describe_transactions,
     list_transactions,
 )
-from spark_log.client.reading.resolve import offsets_for_times, partition_of, resolve
+from spark_log.client.reading.positions_to_offsets import offsets_for_times, partition_of, resolve
 from spark_log.client.topics import create_command, new_topic_id, set_schema
 from spark_log.client.validate import new_topics, partition_count, partition_keys, several, times_ms
 from spark_log.config_types import ConfigSpec, format_value

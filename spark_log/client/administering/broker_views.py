@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from spark_log.client.reading.plan import chunks
-from spark_log.client.reading.resolve import partition_of, partitions_of
+from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of
 from spark_log.client.validate import partition_keys
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal

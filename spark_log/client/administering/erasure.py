@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from spark_log.client.producing.sent_values import to_bytes
-from spark_log.client.reading.resolve import partition_of, partitions_of, resolve
+from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of, resolve
 from spark_log.client.topics import DEAD_LETTER_CONFIGS
 from spark_log.errors import InvalidRequest, RequestTimedOut
 from spark_log.journal.journal import Journal

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from spark_log.client.reading.resolve import partitions_of
+from spark_log.client.reading.positions_to_offsets import partitions_of
 from spark_log.client.reading.scan import scan
 from spark_log.errors import CorruptObject, StorageError
 from spark_log.journal.journal import Journal

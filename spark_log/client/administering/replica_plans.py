@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from spark_log.client.reading.resolve import partitions_of
+from spark_log.client.reading.positions_to_offsets import partitions_of
 from spark_log.errors import BrokerNotAvailable, InvalidReplicaAssignment, InvalidReplicationFactor, InvalidRequest
 from spark_log.metadata.decide.replicas import check_factor
 from spark_log.metadata.decide.topics import topic_named

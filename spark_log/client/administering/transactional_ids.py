@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.commands import TRANSACTIONAL
-from spark_log.metadata.decide.transactions import is_timed_out
+from spark_log.metadata.decide.transactional_ids import is_timed_out
 from spark_log.metadata.state import ProducerState, State
 from spark_log.model import TopicPartition
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from types import TracebackType
 
-from spark_log.client.reading.resolve import partition_of, partitions_of
+from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import UNFENCED, CommitOffsets, Stand

@@ -33,7 +33,7 @@ from spark_log.client.consuming.membership import Callback, Membership, Offsets,
 from spark_log.client.consuming.state_updates import StateUpdates
 from spark_log.client.consuming.subscribed_topics import SubscribedTopics
 from spark_log.client.reading.fetch import Fetched
-from spark_log.client.reading.resolve import bounds, offsets_for_times, partition_of, timestamps_ms
+from spark_log.client.reading.positions_to_offsets import bounds, offsets_for_times, partition_of, timestamps_ms
 from spark_log.client.reading.scan_batches import record_columns, scan_schema, to_batch
 from spark_log.client.reading.typed import common_read, in_form
 from spark_log.client.validate import timeout, times_ms

@@ -195,7 +195,7 @@ def _expired(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str:
         return ""
     return (
         f"{format_timestamp_ms(time_ms)} were written, which are older than retention.ms={retention_ms}: the next "
-        "`pylog maintain` removes them; set retention.ms=-1 to keep them"
+        "`pylog maintain` can remove them; set retention.ms=-1 to keep them"
     )
 
 

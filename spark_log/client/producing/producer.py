@@ -138,8 +138,8 @@ class Producer:
         Raises MessageTooLarge; UnknownTopicOrPartition; InvalidTopic if the topic would be created and its name is
         invalid; InvalidRecord if another argument has the wrong type or an invalid value; InvalidRequest after `close`;
         RequestTimedOut if `max_block_ms` elapses while the buffer is full, or before the topic is found or created.
-        Errors that are found later, such as a timestamp outside the topic's range (InvalidTimestamp), are set on the
-        future.
+        Errors that are found later, such as a timestamp that the topic refuses as too old (InvalidTimestamp), are set
+        on the future.
         """
         if self._encodes:
             key, value = self._encoded(key, value)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from spark_log.client.reading.plan import SliceRead, likely_pieces
+from spark_log.client.reading.positions_to_offsets import partitions_of, ranges_between, resolve, resolve_starts
 from spark_log.client.reading.prune import plan_matching
-from spark_log.client.reading.resolve import partitions_of, ranges_between, resolve, resolve_starts
 from spark_log.client.reading.scan_batches import is_data_wanted, scan_batches, scan_schema
 from spark_log.client.reading.typed import bound_to_topic, check_formats, check_typed, fetched_as, value_read
 from spark_log.client.validate import several

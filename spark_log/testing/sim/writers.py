@@ -28,7 +28,7 @@ from spark_log.journal.opening import View
 from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.metadata.commands import AbortTransaction, Append, InitProducer
-from spark_log.metadata.decide.transactions import epoch_of_holder
+from spark_log.metadata.decide.transactional_ids import epoch_of_holder
 from spark_log.metadata.records import CommitRecord, GroupCommit, OffsetEntry
 from spark_log.metadata.state import State
 from spark_log.testing.sim.identities import identity as identity_of

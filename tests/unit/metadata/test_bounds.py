@@ -10,7 +10,7 @@ from spark_log.metadata.checkpoint_format import encode_checkpoint
 from spark_log.metadata.decide.groups import decide_commit_offsets, decide_delete_offsets
 from spark_log.metadata.decide.schemas import decide_set_schema
 from spark_log.metadata.decide.topics import decide_delete_topic, decide_trim
-from spark_log.metadata.decide.transactions import decide_init_producer
+from spark_log.metadata.decide.transactional_ids import decide_init_producer
 from spark_log.metadata.decide.upkeep import decide_expire, decide_fence
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.layered_map import LayeredMap

@@ -23,7 +23,7 @@ from spark_log.metadata.decide.topics import (
     decide_set_configs,
     decide_trim,
 )
-from spark_log.metadata.decide.transactions import decide_init_producer, epoch_of_holder
+from spark_log.metadata.decide.transactional_ids import decide_init_producer, epoch_of_holder
 from spark_log.metadata.records import FenceRecord
 from spark_log.metadata.replay import ANSWER_MS
 from spark_log.model import APPEND_TIME, DataObject
