@@ -278,6 +278,11 @@ def test_bytes_that_are_not_text_are_named(classic: SparkSession, topic: Log, to
     )
 
 
+def test_a_query_that_failed_is_named_without_its_state() -> None:
+    failed = "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back."
+    assert sentence(Exception(f"{failed}\n=== Streaming Query ===\nThread State: RUNNABLE")) == failed
+
+
 ORDERS = "id INT NOT NULL, date DATE, price DECIMAL(10,2), item STRUCT<name: STRING>, tags ARRAY<STRING>"
 
 
