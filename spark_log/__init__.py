@@ -91,7 +91,10 @@ def tune(spark: SparkSession, *, largest_record: int | None = None) -> dict[str,
 
 
 def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
-    """Options of a read that skips records which `condition` cannot match: `pyspark_pylog.options.where_condition`."""
+    """Options of a read that returns the records that match `condition`, and fetches fewer bytes.
+
+    See `pyspark_pylog.options.where_condition.where`.
+    """
     from pyspark_pylog.options.where_condition import where as make
 
     return make(condition, spark)

@@ -91,8 +91,8 @@ class NewTopic:
     replica_assignment: Mapping[int, Sequence[int]] | None = None
     """The brokers of each partition, the preferred leader first; instead of `replication_factor`."""
     schema: object = None
-    """The columns of its values: an Arrow schema, DDL (`"id BIGINT NOT NULL, name STRING"`) or a Spark `StructType`;
-    None: values are bytes."""
+    """The columns of the topic's values: an Arrow schema, DDL (`"id BIGINT NOT NULL, name STRING"`) or a Spark
+    `StructType`; None: values are bytes."""
 
 
 class Run(NamedTuple):

@@ -38,8 +38,8 @@ def tune(spark: SparkSession, largest_record: int | None = None) -> dict[str, tu
 
     Returns name -> (before, after).  A repeated call changes nothing.  `spark.conf.unset(name)` undoes a setting.
 
-    largest_record:  an upper bound, in bytes, of the records that the session will write.  Spark then ends a batch
-                     after a number of rows, and need not compute its bytes after each row.
+    largest_record:  an upper bound, in bytes, on the size of each record that the session will write.  Spark then ends
+                     a batch after a number of rows, and need not compute its bytes after each row.
     """
     chosen, changed = spark.conf.getAll, {}
     wanted = SETTINGS if largest_record is None or ROWS in chosen else _limited_by_rows(largest_record)

@@ -124,8 +124,10 @@ class Log:
 
         data:  an Arrow table, batch or stream, a pandas or Polars frame, or a list of dicts, with the column `value`
                and any of `key`, `timestamp`, `headers`, `partition`.  Keys and values are bytes or str (encoded as
-               UTF-8).  A timestamp is a timestamp, or milliseconds since 1970; None or no column: the current time.
-               For a topic with a schema: its columns instead of `value`, or a struct of them as `value`.
+               UTF-8).  A timestamp is a datetime or an Arrow timestamp (UTC if it has no zone), or milliseconds since
+               1970; None or no column: the current time.  Headers are a list of pairs, `[("source", b"web")]`, or of
+               structs of key and value.  For a topic with a schema: its columns instead of `value`, or a struct of
+               them as `value`.
         txn_app_id, txn_version:  both or neither.  With them, the log accepts one append per (application, version,
                topic).  If the version is at or below the last accepted one, the append is skipped with a warning.  The
                call then returns the offsets of the original append of that version, or {} if the log does not know
@@ -138,9 +140,10 @@ class Log:
                records durably; the records are then visible.  1: it waits for the leader's copy only.  This process
                makes the other copies in the background, and readers see the records when all in-sync replicas have
                them.  0: the same as 1, because the call returns the offsets.
-        key_column, timestamp_column, value_columns:  for a topic with a schema: the columns of `data` that have the key
+        key_column, timestamp_column, value_columns:  for a topic with a schema: the columns of `data` that hold the key
                (default: `key`), the timestamp (default: `timestamp`), and the values of the schema's columns (default:
-               all columns except those named like a column of a record).  One column may be both a key and a value.
+               all columns except those that every record has, such as `key` or `offset`).  One column may be both a
+               key and a value.
         Raises InvalidRequest for an invalid argument, InvalidRecord and its subclasses for invalid `data`,
         UnknownTopicOrPartition, CommitUnknown, SequenceConflict.  Raises NotEnoughReplicas or LeaderNotAvailable if,
         for two minutes, too few replicas answer.  Raises RequestTimedOut if the records are in the log, but earlier
@@ -247,7 +250,7 @@ class Log:
         end: object = "latest",
         where: str | Condition | None = None,
     ) -> list[SliceRead]:
-        """The parts of objects that `scan` with these arguments would read."""
+        """The parts of the log's data objects that `scan` with these arguments would read."""
         return plan_scan(self._journal, topic, partitions, start, end, where)
 
     # --------------------------------------------------------------------------------------------------------- clients

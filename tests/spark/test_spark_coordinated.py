@@ -6,17 +6,21 @@ They make Spark's calls in Spark's order over a checkpoint; the coordinator runs
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark_pylog.options.parse import read_options
+from pyspark_pylog.progress.coordinated_progress import CoordinatedProgress
+from pyspark_pylog.source.offset_format import Offset
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest
+from spark_log.journal.journal import Journal
+from spark_log.testing.clocks import ManualClock
 from tests.services import Services
 from tests.spark.builders import DEADLINE_S, asked
 from tests.spark.driver import Row, Stream
@@ -28,8 +32,9 @@ class Query(Stream):
     """A member of group g, over the checkpoint of an earlier one if there is one."""
 
     def __init__(self, url: str, before: Query | None = None, /, **options: Any) -> None:
+        topics = options.pop("topics", "t")
         given = {"group.id": "g", "group.members": "auto", **options}
-        super().__init__(url, options.pop("topics", "t"), clock=SystemClock(), **given)
+        super().__init__(url, topics, clock=SystemClock(), **given)
         self.offsets = [] if before is None else list(before.offsets)
         self.got: list[Row] = []
 
@@ -186,6 +191,46 @@ def test_a_start_is_kept_for_those_who_come_later(group: Group) -> None:
     second = group.start(startingOffsets="latest")
     group.until(lambda: len(second.got) == 8)
     first.reader.stop()
+
+
+def test_topics_and_partitions_that_come_later_are_read_from_their_first_record(group: Group) -> None:
+    """Also with `latest`, and by a query that had nothing to read yet: its checkpoint is empty."""
+    query = group.start(topics=None, subscribePattern="^[tu]$", startingOffsets="latest")
+    other = group.start(topics=None, subscribePattern="^v$", startingOffsets="latest")
+    group.until(lambda: query.owned == ALL and other.reader._progress._assigned)
+    group.log.admin.create_topics([NewTopic("v", 1)])
+    group.log.append("v", [{"value": "x"}])
+    group.until(lambda: other.got == [("v-0", 0)])
+    group.stop(query)
+    group.log.admin.create_partitions({"t": 5})
+    group.log.append("t", [{"value": "x", "partition": 4}])
+    later = group.start(startingOffsets="latest")
+    group.until(lambda: later.got == [("t-4", 0)])
+
+
+class Unassigned(CoordinatedProgress):
+    """A member of a group that never has an assignment."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__("g")
+        self.clock = clock
+
+    def is_assigned(self, journal: Journal, topics: Iterable[str], at: Offset, wait_ms: float) -> bool:
+        self.clock.sleep_ms(wait_ms)
+        return False
+
+
+def test_a_query_waits_for_its_partitions_as_long_as_for_its_triggers(log: spark_log.Log, url: str) -> None:
+    """With a trigger each minute it does not miss the next one; a query without a pause returns immediately."""
+    log.admin.create_topics([NewTopic("t", 1)])
+    clock = ManualClock()
+    query = Stream(url, clock=clock)
+    query.reader._progress = Unassigned(clock)
+    start, began_ms = query.reader.initialOffset(), clock.monotonic_ms()
+    for trigger, end_ms in (0, 200), (60_000, 120_000), (1_000_000, 1_300_000):
+        clock.sleep_ms(trigger - (clock.monotonic_ms() - began_ms))
+        assert query.reader.latestOffset(start, query.limit) == start
+        assert clock.monotonic_ms() - began_ms == end_ms
 
 
 @pytest.mark.parametrize(

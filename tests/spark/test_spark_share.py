@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 from pyspark_pylog.options.parse import read_options
+from pyspark_pylog.progress.group_publisher import GroupProgress
 from pyspark_pylog.source.offset_format import Offset
 from pyspark_pylog.source.resume import go_on
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
 from spark_log.errors import DataLoss, GroupInUse, IllegalGeneration, InvalidRequest
+from spark_log.groups.share import Share
+from spark_log.journal.journal import Journal
 from tests.spark.builders import asked
 from tests.spark.driver import Row, Stream, rows
 
@@ -154,6 +157,30 @@ def test_an_old_checkpoint_moves_no_position_back(url: str, filled: spark_log.Lo
     back = Query(url, 0, old)
     assert back.run() == [("t-0", 6)]
     assert committed(filled) == {0: 7, 1: 5, 2: 6, 3: 5}
+
+
+class Late(GroupProgress):
+    """Joins as number 0 of 2, just after another query with this number has ended."""
+
+    def __init__(self, other: Query) -> None:
+        super().__init__("g", Share(0, 2))
+        self._other: Query | None = other
+
+    def join(self, journal: Journal, at: Offset) -> None:
+        other, self._other = self._other, None
+        if other is not None:
+            other.end()
+        super().join(journal, at)
+
+
+def test_a_query_sees_what_the_former_one_published_last(url: str, filled: spark_log.Log) -> None:
+    """It looks where the group is when it has the number, not before: the former one may read on until then."""
+    old = Query(url, 0)
+    old.end()
+    append(filled, 0)
+    back = Query(url, 0, old)
+    back.reader._progress = Late(Query(url, 0, old))
+    assert back.run() == []
 
 
 def test_a_batch_that_was_planned_is_read_again_whoever_owns_its_partitions_now(

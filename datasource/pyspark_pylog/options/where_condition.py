@@ -1,4 +1,4 @@
-"""`spark_log.where(condition)`: options of a read that skips records which cannot match a condition.
+"""`spark_log.where(condition)`: options of a read that skips records that do not match a condition.
 
 Spark's filter pushdown is not safe here: a plan made for one query of a frame or a view is used for the next query too.
 So the condition is an option, and belongs to the `load()`.
@@ -28,7 +28,7 @@ def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
 
     condition:  comparisons of timestamp, offset, partition and data columns with constants, joined by AND, OR and NOT.
     spark:      the session whose time zone applies to times that are written without a zone.  Default: the active
-                session. If there is none, such times are in UTC.
+                session.  If there is none, such times are in UTC.
     Raises InvalidRequest, which names the part that is not supported.  Data columns are looked up later, when the frame
     is read.
     """

@@ -41,7 +41,7 @@ class CoordinatedProgress(GroupProgress):
         """The partitions that it reads; None: before the first assignment."""
         self._assigned = False
         """Whether that is an assignment in force."""
-        self._begun = Offset(ends={}, ids={})
+        self._begun: Offset | None = None
         self._last: tuple[Journal, Offset] | None = None
         """The last offset before which all records are processed."""
         self._committed: Offset | None = None
@@ -60,17 +60,22 @@ class CoordinatedProgress(GroupProgress):
         return begun | within(state, state.groups.get(self._name, GroupState()).offsets, tps)
 
     def _start_of(self, state: State, tp: TopicPartition) -> int | None:
-        topic_id = state.names[tp.topic]
-        known = self._begun.ends.get(tp) if self._begun.same_topic(tp.topic, topic_id) else None
+        begun, topic_id = self._begun, state.names[tp.topic]
+        known = begun.ends.get(tp) if begun is not None and begun.same_topic(tp.topic, topic_id) else None
         return None if known is None else min(known, state.partitions[topic_id, tp.partition].readable_end)
 
     @property
     def has_begun(self) -> bool:
-        return bool(self._begun.ids)
+        return self._begun is not None
 
-    def begin(self, starts: Offset) -> None:
-        """Set where a query without a checkpoint starts, in partitions in which the group has no position."""
-        self._begun = starts
+    def begin(self, state: State, starts: Offset) -> None:
+        """Set where a query without a checkpoint starts, in topics in which the group has no positions.
+
+        If it has some, a partition without one was added later: it is read from its first record.
+        """
+        topic_ids = {topic_id for topic_id, _ in state.groups.get(self._name, GroupState()).offsets}
+        ends = {tp: end for tp, end in starts.ends.items() if state.names[tp.topic] not in topic_ids}
+        self._begun = replace(starts, ends=ends)
 
     def join(self, journal: Journal, at: Offset) -> None:
         """Nothing: `is_assigned` joins, once the topics are known."""
@@ -142,8 +147,8 @@ class CoordinatedProgress(GroupProgress):
             raise error
         notice(
             logging.WARNING,
-            f"group {self._name}: this query was silent for {self._session_ms} ms, or a batch took longer than "
-            f"{BATCH_MS_MAX} ms, and it lost its partitions: others may have read the records of its last batch, too",
+            f"group {self._name}: this query was silent for {self._session_ms} ms, or Spark did not trigger it "
+            f"for {BATCH_MS_MAX} ms, and it lost its partitions: others may have read the records of its last batch, too",
         )
         self._owned, self._assigned, self._committed = frozenset(), False, None
 

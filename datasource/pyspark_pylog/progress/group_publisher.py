@@ -78,7 +78,7 @@ class GroupProgress:
 
         Raises GroupInUse if another live query owns the group, or this share of it.
         """
-        if self.group is None or self._publisher is not None:
+        if self.group is None or self._publisher is not None or at == self._left_at:
             return
         self._token = at.carried.get(QUERY) or self._token or journal.context.unique()
         session = SessionRequest(self._token, _owner(self._share), self._session_ms, self._share)

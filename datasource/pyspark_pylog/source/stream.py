@@ -49,7 +49,7 @@ from spark_log.model import TopicPartition
 LONG_POLL_MS = 200
 """Maximum wait of Spark for an answer; then it asks again."""
 ASSIGNED_MS_MAX = 300_000
-"""Maximum wait of an available-now run for its first assignment."""
+"""Maximum wait for an assignment: of an available-now run, and of a query whose triggers are as far apart."""
 LOOKS_SHARE = 0.02
 """Share of the time since the last record until the next poll: records are late by 1 % of it, on average."""
 
@@ -92,6 +92,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self._told = False
         self._idle_since_ms = -math.inf
         """When the log was polled last, on the monotonic clock."""
+        self._triggered_ms = math.inf
+        """When Spark asked for a batch last."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_journal": None}
@@ -145,6 +147,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             once = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
             if not self._is_assigned(at, ends=once or self._target is not None):
                 return start
+            self._progress.join(self.journal, at)  # first, so that the next look sees what a former owner has published
             ahead = self._now(at) if once or self._target is not None else self._wait(at)
             self._progress.reached(self.journal, at)
             if ahead is None:
@@ -208,22 +211,27 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return self._first
 
     def _is_assigned(self, at: Offset, *, ends: bool) -> bool:
-        """Whether the query has its partitions.  A run with a fixed end waits for them, as it would end otherwise."""
-        deadline = self.clock.monotonic_ms() + ASSIGNED_MS_MAX
+        """Whether the query has its partitions.  A run with a fixed end waits for them, as it would end otherwise; so
+        does a query with rare triggers, which would wait for the next one."""
+        now_ms, before_ms = self.clock.monotonic_ms(), self._triggered_ms
+        self._triggered_ms = now_ms
+        deadline = now_ms + (ASSIGNED_MS_MAX if ends else min(ASSIGNED_MS_MAX, now_ms - before_ms))
         while isinstance(self._progress, CoordinatedProgress):
             state = self._polled()
             if not at.ends and not self._progress.has_begun:
-                self._progress.begin(self._beginning(state))
+                self._progress.begin(state, self._beginning(state))
             if self._progress.is_assigned(self.journal, topics_asked_for(self.options, state.names), at, LONG_POLL_MS):
                 return True
+            if self.clock.monotonic_ms() < deadline:
+                continue
             if not ends:
                 self._latest = self._latest or offset_at(state, self._ends(state)).encode()
                 return False
-            if self.clock.monotonic_ms() > deadline:
-                raise RebalanceInProgress(
-                    f"group {self.options.group!r} has not assigned partitions to this query for {ASSIGNED_MS_MAX // 1000} s: "
-                    "another member is in a long batch; run the query again"
-                )
+            raise RebalanceInProgress(
+                f"group {self.options.group!r} has not assigned partitions to this query for {ASSIGNED_MS_MAX // 1000} s: "
+                "another member is in a long batch, or another source of this query is in the same group and needs a "
+                "group of its own; run the query again"
+            )
         return True
 
     def _view_ends(self, state: State, starts: Ends) -> Ends:

@@ -194,7 +194,7 @@ class Admin:
         return found
 
     def incremental_alter_configs(self, changes: Mapping[str | None, Mapping[str, str | None]]) -> None:
-        """Set configs of topics, or of the log itself under the key None.
+        """Set configs of topics, by topic name, or of the log itself, under the key None.
 
         A value of None restores the default.  Gives a UserWarning for configs that are accepted but have no effect, and
         for a topic that becomes compacted while its newest records have no key.

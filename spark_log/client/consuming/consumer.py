@@ -458,7 +458,7 @@ class Consumer:
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """For each partition, the first record with a timestamp at or after the given one, in milliseconds; None if
-        no record has one."""
+        the partition has no such record."""
         self._check_open()
         times_ms("offsets_for_times", timestamps)
         self._refreshed(tp.topic for tp in timestamps)
