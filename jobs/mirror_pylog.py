@@ -100,7 +100,7 @@ class LogSource:
         for name, topic in admin.describe_topics(wanted).items():
             schemas = admin.describe_schema(name)
             found[name] = SourceTopic(
-                id=topic.topic_id,
+                id=f"{self._log.cluster_id}/{topic.topic_id}",  # topics of a restored log have their former ids
                 partitions=len(topic.partitions),
                 configs=topic.configs,
                 starts=tuple(part.start for part in topic.partitions),

@@ -22,7 +22,7 @@ from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_m
 from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import Copied, Copy, MirrorMap, with_map
 from spark_log.client.topics import DEAD_LETTER_CONFIGS
-from spark_log.errors import GroupIdNotFound, InvalidConfig, InvalidRequest, SequenceConflict
+from spark_log.errors import GroupIdNotFound, GroupInUse, InvalidConfig, InvalidRequest, SequenceConflict
 from spark_log.settings import TOPIC_CONFIGS, has_cleanup_policy, validate_topic_configs
 from spark_log.text import counted
 
@@ -114,18 +114,17 @@ class TopicMirror:
         Returns the number of copied records of each topic, and whether every group could be copied.
         """
         groups = self._source.positions()  # before the ends: a group that moves meanwhile would be beyond them
+        before = self._map.copied()  # also before the ends, which it must not be beyond
         topics, log = self._source.topics(), self._log
+        check_sources(topics, before, self._source.name)
         check_names(self._settings, topics)
         prepare(log, topics, self._tell)
         if self._settings.bad_records:
             prepare_dead_letters(log, self._settings.bad_records)
         self._map.create()
-        self._map.check(topics)
-        copied = self._map.copied()
-        check_sources(topics, copied, self._source.name)
+        copied = self._map.check(topics)
         self._copy({name: one for name, one in topics.items() if left(name, one, copied)}, copied)
-        self._map.check(topics)
-        after, records = self._map.copied(), dict[str, int]()
+        after, records = self._map.check(topics), dict[str, int]()
         for name in topics:
             records[name] = records_of(name, after) - records_of(name, copied)
             self._tell(f"{name}: {counted(records[name], 'record')} copied, {records_of(name, after):,} in all")
@@ -147,15 +146,18 @@ class TopicMirror:
                 query.stop()
 
     def _start(self, topic: str, source: SourceTopic, copied: Mapping[TopicPartition, Copied]) -> StreamingQuery:
-        """The query that copies a topic up to its current end.  The producer's name fences other copiers of it."""
-        settings, known = self._settings, self._log.admin.describe_topics([topic])[topic]
+        """The query that copies a topic up to its current end.  The producer's name fences other copiers of it.
+
+        A log that was restored from a backup has another id, so another checkpoint: the former one may be ahead of it.
+        """
+        settings, log_id, known = self._settings, self._log.cluster_id, self._log.admin.describe_topics([topic])[topic]
         starts = {str(n): reached(copied, topic, n) or -2 for n in range(source.partitions)}
         copy = Copy(topic, known.topic_id, source.id, settings.map, has_cleanup_policy(known.configs, "compact"))
         return (
             self._rows(copy, self._source.records(topic, starts).select(*COLUMNS))
             .options(**{f"storage.{name}": value for name, value in settings.storage.items()})
             .option("producerId", f"{settings.map}/{topic}")
-            .option("checkpointLocation", f"{settings.checkpoint.rstrip('/')}/{topic}-{known.topic_id}")
+            .option("checkpointLocation", f"{settings.checkpoint.rstrip('/')}/{topic}-{known.topic_id}-{log_id}")
             .queryName(f"mirror of {topic}")
             .trigger(availableNow=True)
             .start(settings.url)
@@ -199,13 +201,23 @@ def check_names(settings: Settings, topics: Iterable[str]) -> None:
 
 
 def check_sources(topics: Mapping[str, SourceTopic], copied: Mapping[TopicPartition, Copied], where: str) -> None:
-    """Raises InvalidRequest for a topic that is another one in the source than the one that was copied."""
+    """Raises InvalidRequest for a topic that is not the one that was copied, or ends before the copied records.
+
+    A source that was restored from an older copy gives the same offsets to other records.
+    """
     for tp, one in copied.items():
-        if tp.topic in topics and topics[tp.topic].id != one.source:
+        if tp.topic not in topics:
+            continue
+        here = f"delete {tp.topic!r} here, so that it is copied again from its start, or leave it out"
+        if topics[tp.topic].id != one.source:
             raise InvalidRequest(
-                f"topic {tp.topic!r} was deleted and created again in {where} since it was copied: delete it here, "
-                "so that "
-                "the new one is copied from its start, or leave it out"
+                f"topic {tp.topic!r} was deleted and created again in {where} since it was copied, or {where} was restored "
+                f"from a backup: {here}"
+            )
+        if topics[tp.topic].end(tp) < one.end:
+            raise InvalidRequest(
+                f"{tp.topic}-{tp.partition} ends at {topics[tp.topic].end(tp)} in {where}, and was copied up to {one.end}: "
+                f"{where} is an older copy, or has lost records: {here}"
             )
 
 
@@ -273,6 +285,7 @@ def seed_groups(
     wanted = {(group, tp): at for group, known in groups.items() for tp, at in known.items() if tp.topic in topics}
     beyond = {key: at for key, at in wanted.items() if at > topics[key[1].topic].end(key[1])}
     found = offsets.translate((tp, at) for (group, tp), at in wanted.items() if (group, tp) not in beyond)
+    done = not beyond
     for group in groups:
         mine = positions_here(log, group)
         new = {
@@ -282,8 +295,13 @@ def seed_groups(
         }
         theirs = sorted(tp for tp in new if tp in mine and not mine[tp].metadata.startswith(source.note))
         changed = {tp: at for tp, at in new.items() if tp not in theirs and mine.get(tp) != at}
-        if changed:
-            log.admin.alter_consumer_group_offsets(group, changed)
+        try:
+            if changed:
+                log.admin.alter_consumer_group_offsets(group, changed)
+        except GroupInUse as error:
+            tell(f"group {group}: its positions are not set: {error}")
+            done = False
+            continue
         tell(f"group {group}: {len(new) - len(theirs)} positions, {len(changed)} of them new")
         for tp in theirs:
             tell(
@@ -295,7 +313,7 @@ def seed_groups(
             f"group {group}: {tp.topic}-{tp.partition} is at {at} in {source.name}, beyond what was copied; run this "
             "once more"
         )
-    return not beyond
+    return done
 
 
 def positions_here(log: Log, group: str) -> Mapping[TopicPartition, OffsetAndMetadata]:

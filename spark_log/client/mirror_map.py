@@ -30,6 +30,10 @@ RUNS_MAX = 1000
 """Runs in one entry; further ones go into the next entry."""
 
 
+KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+"""Configs of the map, whatever the defaults of the log are."""
+
+
 class OffsetRun(NamedTuple):
     """The consecutive offsets start, start + 1, …, `records` of them."""
 
@@ -173,7 +177,7 @@ class MirrorMap:
     def create(self) -> None:
         """Create the topic if it does not exist; its entries are kept for ever."""
         if self.name not in self._log.admin.list_topics():
-            self._log.admin.create_topics([NewTopic(self.name, 1, {"retention.ms": "-1"})])
+            self._log.admin.create_topics([NewTopic(self.name, 1, KEPT)])
 
     def entries(self) -> Iterator[Entry]:
         """All entries, except those of deleted or recreated topics."""
@@ -187,11 +191,20 @@ class MirrorMap:
                     yield entry
 
     def copied(self) -> dict[TopicPartition, Copied]:
-        """Progress of each partition; partitions without copied records are left out."""
+        """Progress of each partition; partitions without copied records are left out.
+
+        Raises InvalidRequest for records that were copied twice.
+        """
         found: dict[TopicPartition, Copied] = {}
         for entry in self.entries():
             tp = TopicPartition(entry.topic, entry.partition)
             known = found.get(tp, Copied(0, 0, entry.source))
+            if entry.runs[0].start < known.end and entry.source == known.source:
+                raise InvalidRequest(
+                    f"records of {tp.topic}-{tp.partition} from offset {entry.runs[0].start} of the source on were copied "
+                    "twice: two mirrors with different checkpoints have run at the same time. Stop all but one, and "
+                    f"delete {tp.topic!r} here to copy it again"
+                )
             records = known.records + sum(run.records for run in entry.runs)
             found[tp] = Copied(records, max(known.end, entry.runs[-1].end), entry.source)
         return found
@@ -200,8 +213,9 @@ class MirrorMap:
         """The offset here of the record with a source offset; in a gap, of the first record after it."""
         return translate(self.entries(), offsets)
 
-    def check(self, topics: Iterable[str]) -> None:
-        """Raises InvalidRequest for a topic with records that are not copies: later offsets could not be translated."""
+    def check(self, topics: Iterable[str]) -> dict[TopicPartition, Copied]:
+        """The progress.  Raises InvalidRequest for a topic with records that are not copies, or that were copied twice:
+        later offsets could not be translated."""
         copied = self.copied()
         for name, topic in self._log.admin.describe_topics(topics).items():
             for part in topic.partitions:
@@ -212,3 +226,4 @@ class MirrorMap:
                         f"{name}-{part.partition} ends at {part.end}, but the map {self.name!r} knows of {count} "
                         f"copied records: only the mirror may write to {name!r}. Delete the topic to copy it again"
                     )
+        return copied

@@ -55,11 +55,15 @@ class StateDigests:
                 known[one.replica], is_new = one.digest, True
         if not is_new:
             return False
-        self._known = {at: self._known[at] for at in sorted(self._known)[-KEPT:]}
+        self._known = {at: known for form in {at[0] for at in self._known} for at, known in self._last(form)}
         self.to_send = tuple(self._newest(own))
         before = self.is_wrong, self.problem
         self._judge(own, voters)
         return before != (self.is_wrong, self.problem)
+
+    def _last(self, form: int) -> list[tuple[tuple[int, int], dict[ReplicaKey, str]]]:
+        """The last versions of a form: nodes of another release must not displace what this one compares."""
+        return sorted((at, known) for at, known in self._known.items() if at[0] == form)[-KEPT:]
 
     def _newest(self, own: ReplicaKey) -> Iterator[NodeDigest]:
         found = [at for at, known in self._known.items() if own in known]

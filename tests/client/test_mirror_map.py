@@ -112,6 +112,23 @@ def test_a_task_without_records_writes_nothing(log: spark_log.Log, offsets: Mirr
     assert offsets.copied() == {} and log.read("map").num_rows == 0
 
 
+def test_records_that_were_copied_twice_are_noticed(log: spark_log.Log, offsets: MirrorMap) -> None:
+    """Two mirrors began at the same offset.  A topic that was created again in the source begins again, too."""
+    mirrored(log, records([0, 1]), records([0], partition=1))
+    mirrored(log, records([1, 2]))
+    with pytest.raises(InvalidRequest, match=r"orders-0 from offset 1 of the source on were copied twice: two mirrors"):
+        offsets.check(["orders"])
+    entry = Copy("orders", log.journal.state.names["orders"], "another", "other")
+    MirrorMap(log, "other").create()
+    for copy in entry._replace(source="there"), entry:
+        log.append("other", mirror_map.entry_rows(copy, {0: [(0, 2)]}))
+    assert MirrorMap(log, "other").copied()[ORDERS_0].source == "another"
+
+
+def test_the_map_is_kept_whatever_the_defaults_of_the_log_are(log: spark_log.Log, offsets: MirrorMap) -> None:
+    assert log.admin.describe_topics(["map"])["map"].configs == mirror_map.KEPT
+
+
 def test_a_record_of_somebody_else_is_noticed(log: spark_log.Log, offsets: MirrorMap) -> None:
     """Offsets after it would be wrong by one, so that it is an error, with the partition and both counts."""
     mirrored(log, records([0, 1]))

@@ -17,6 +17,7 @@ from pyspark_pylog.topic_mirror import (
     SourceTopic,
     carried,
     check_names,
+    check_sources,
     explained,
     left,
     prepare,
@@ -30,6 +31,7 @@ from jobs.mirror_kafka import KafkaSource, parse_args, read_positions, settings_
 from spark_log import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import Copied, Copy, MirrorMap, entry_rows
 from spark_log.errors import InvalidRecord, InvalidRequest
+from spark_log.metadata.commands import JoinGroup
 from spark_log.segment.schema import HEADERS, TIMESTAMP
 
 NOON = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
@@ -82,6 +84,29 @@ def test_what_is_left_counts_from_the_first_record_that_is_there() -> None:
     """Neither what was copied nor what retention took is copied again."""
     one = SourceTopic("there", 3, {}, (0, 50, 0), (30, 80, 0))
     assert left("orders", one, {ORDERS[0]: Copied(20, 25, "there")}) == 5 + 30
+
+
+def test_a_source_that_gives_copied_offsets_to_other_records_is_refused() -> None:
+    """It was created again, is another log, or is an older copy.  Topics that are not copied now do not count."""
+    topics = {"orders": SourceTopic("there", 2, {}, (0, 0), (30, 30))}
+    known = {ORDERS[0]: Copied(20, 30, "there"), TopicPartition("other", 0): Copied(1, 1, "x")}
+    check_sources(topics, known, "Kafka")
+    with pytest.raises(InvalidRequest, match="orders-1 ends at 30 in Kafka, and was copied up to 31"):
+        check_sources(topics, {ORDERS[1]: Copied(31, 31, "there")}, "Kafka")
+    with pytest.raises(
+        InvalidRequest, match="'orders' was deleted and created again in Kafka .* or Kafka was restored"
+    ):
+        check_sources(topics, {ORDERS[1]: Copied(1, 1, "elsewhere")}, "Kafka")
+
+
+def test_a_group_that_is_in_use_here_does_not_stop_a_mirror(
+    log: spark_log.Log, offsets: MirrorMap, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others are set."""
+    log.journal.propose(JoinGroup(group="busy", member="m", token="t", owner="a stream", timeout_ms=45_000))
+    assert not seeded(log, offsets, {"orders": source(20, 0)}, {"busy": {ORDERS[0]: 7}, "g": {ORDERS[0]: 7}})
+    assert "group busy: its positions are not set: group 'busy' is held by a stream" in capsys.readouterr().out
+    assert list(log.admin.list_consumer_group_offsets("g")) == [ORDERS[0]]
 
 
 def test_a_group_stands_at_the_same_record(log: spark_log.Log, offsets: MirrorMap) -> None:

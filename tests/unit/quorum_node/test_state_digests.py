@@ -77,3 +77,15 @@ def test_versions_and_forms_are_compared_with_their_own() -> None:
     third.computes(20, "x", form=2)
     assert not leader.hears(second, third)
     assert leader.digests.compared == 10 and not leader.digests.problem
+
+
+def test_nodes_of_a_newer_release_do_not_keep_others_from_comparing() -> None:
+    """While one node of three is upgraded, the two others still find that their states differ."""
+    leader, second, third = replicas()
+    for version in range(10, 100, 10):
+        third.computes(version, "x", form=2)
+        leader.hears(third)
+        second.hears(third)
+    leader.computes(100, "a")
+    second.computes(100, "b")
+    assert leader.hears(second) and leader.digests.compared == 100
