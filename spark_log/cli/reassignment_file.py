@@ -122,8 +122,6 @@ def _content(file: str) -> Mapping[str, Any]:
     try:
         with click.open_file(file, encoding="utf-8-sig") as text:
             written = text.read()
-        if not written.strip():
-            raise InvalidRequest(f"{file} is empty: did the command that should write it fail?")
         content = json.loads(written, object_pairs_hook=_object)
         json.dumps(content, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
@@ -133,6 +131,8 @@ def _content(file: str) -> Mapping[str, Any]:
     except RecursionError:
         raise InvalidRequest(f"{file} has too many levels of brackets") from None
     except ValueError as error:
+        if not written.strip():
+            raise InvalidRequest(f"{file} is empty: did the command that should write it fail?") from None
         raise InvalidRequest(f"{file} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise InvalidRequest(f"{file} has {_shown(content)}; expected an object")
