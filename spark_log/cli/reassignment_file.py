@@ -121,7 +121,8 @@ def _entries(file: str, kind: str, names: Sequence[str]) -> Iterator[tuple[str, 
 def _content(file: str) -> Mapping[str, Any]:
     try:
         with click.open_file(file, encoding="utf-8-sig") as text:
-            content = json.load(text, object_pairs_hook=_object)
+            written = text.read()
+        content = json.loads(written, object_pairs_hook=_object)
         json.dumps(content, ensure_ascii=False).encode()
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"{file} is not UTF-8: {error}") from error
@@ -130,6 +131,8 @@ def _content(file: str) -> Mapping[str, Any]:
     except RecursionError:
         raise InvalidRequest(f"{file} has too many levels of brackets") from None
     except ValueError as error:
+        if not written.strip():
+            raise InvalidRequest(f"{file} is empty: did the command that should write it fail?") from None
         raise InvalidRequest(f"{file} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise InvalidRequest(f"{file} has {_shown(content)}; expected an object")

@@ -285,7 +285,8 @@ class ServedMetadata:
         raise InvalidRequest(
             f"{self.url}/{key}: the coordinator serves this log's metadata, and its clients do not use it on the "
             "storage; a tool that works on these files needs the URL of the storage. If the metadata is in a quorum, "
-            "its leader runs the upkeep, and repair, mirror and move are not possible yet: see docs/quorum.md"
+            "its leader runs the upkeep, `pylog metadata dump DIR` shows the directory of a node, and repair, mirror "
+            "and move are not possible yet: see docs/quorum.md"
         )
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:

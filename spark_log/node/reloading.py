@@ -18,7 +18,9 @@ async def listen(server: Server, config: Config, tls: Tls | None) -> tuple[int, 
         port = await server.start(host, port, tls)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InvalidRequest(f"cannot listen on {config.listen}: {reason}; choose another --listen address") from error
+        raise InvalidRequest(
+            f"cannot listen on {config.listen}: {reason}; choose another address to listen on (--listen, or listen in the file of --conf)"
+        ) from error
     return port, config.advertise or f"{host}:{port}"
 
 

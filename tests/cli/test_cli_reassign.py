@@ -265,6 +265,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
     ("content", "said"),
     [
         ("{", "plan.json is not JSON: Expecting property name"),
+        (" \n", "plan.json is empty: did the command that should write it fail?"),
         (b"\xff{}", "plan.json is not UTF-8"),
         ("[]", "plan.json has []; expected an object"),
         ({"topics": [{"topic": "orders"}], "version": 2}, "plan.json: version 2 is not supported; expected 1"),

@@ -99,7 +99,11 @@ def test_a_broker_is_drained_of_all_topics(log: ReplicaHistory) -> None:
 
 @pytest.mark.parametrize(
     ("broker", "said"),
-    [(0, "cannot be removed"), (7, "is not registered"), (1, r"of 1 topic \(wide\) with 5 replicas, and no other")],
+    [
+        (0, "cannot be drained or removed"),
+        (7, "is not registered"),
+        (1, r"of 1 topic \(wide\) with 5 replicas, and no other"),
+    ],
 )
 def test_a_broker_that_cannot_be_drained(log: ReplicaHistory, broker: int, said: str) -> None:
     log.topic((0, 1, 2, 3, 8), name="wide")

@@ -57,7 +57,7 @@ def spread_over(
         if not 1 <= wanted <= len(chosen):
             raise InvalidReplicationFactor(
                 f"topic {name!r}: replication factor {wanted}, and the assignment is for "
-                f"{counted(len(chosen), 'broker')}; expected from 1 to {len(chosen)}"
+                f"{counted(len(chosen), 'broker')}: name more brokers, or give a replication factor from 1 to {len(chosen)}"
             )
         plan.update(_spread(state, name, current, chosen, wanted))
     return plan
@@ -126,7 +126,7 @@ def drained(state: State, broker: int) -> Plan:
     Raises BrokerNotAvailable; InvalidRequest for broker 0; InvalidReplicationFactor if too few brokers are left.
     """
     if broker == OWN_BROKER:
-        raise InvalidRequest("broker 0 is the log's own root, which has the metadata: it cannot be removed")
+        raise InvalidRequest("broker 0 is the log's own root, which has the metadata: it cannot be drained or removed")
     if broker not in state.brokers:
         raise BrokerNotAvailable(f"broker {broker} is not registered: `pylog broker list` shows those that are")
     current = current_replicas(state, sorted(state.names))

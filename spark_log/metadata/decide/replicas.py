@@ -462,7 +462,8 @@ def decide_remove(state: State, broker: int, *, force: bool = False) -> Decision
         )
         raise InvalidRequest(
             f"broker {broker} has replicas of {text.counted(len(named), 'topic')} ({', '.join(named[:3])}): move them to "
-            "other brokers or delete the topics, and wait until upkeep has removed the records of deleted ones"
+            f"other brokers with `pylog broker drain {broker}`, or delete the topics, and wait until upkeep has removed "
+            "the records of deleted ones"
         )
     return Decision((record,), None)
 

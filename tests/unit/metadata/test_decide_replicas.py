@@ -437,7 +437,7 @@ def test_a_broker_with_replicas_is_not_removed() -> None:
         log.command(RemoveBroker(broker=1))
     log.command(DeleteTopic(name="t"))
     with pytest.raises(
-        InvalidRequest, match=r"broker 1 has replicas of 1 topic \(t\): move them to other brokers or delete"
+        InvalidRequest, match=r"broker 1 has replicas of 1 topic \(t\): move them to .* `pylog broker drain 1`, or"
     ):
         log.command(RemoveBroker(broker=1))
     assert log.prune(("t", 0))
