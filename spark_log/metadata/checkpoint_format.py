@@ -117,7 +117,7 @@ class _Kind(NamedTuple):
 
 
 def _sorted(of: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    """Keys and values, in the order of keys: in parts, as a group may have as many positions as there are partitions."""
+    """Keys and values, in the order of keys.  There may be many: a group may have a position in each partition."""
     return in_order(of.items())
 
 
