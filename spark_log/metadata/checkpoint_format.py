@@ -23,7 +23,7 @@ from immutables import Map, MapMutation
 from spark_log.collector_pause import collector_paused
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.groups.group import Roster
-from spark_log.metadata.column_blocks import Block, ColumnMap, ObjectBlock, PartitionBlock, fold
+from spark_log.metadata.column_blocks import Block, ColumnMap, ObjectBlock, PartitionBlock, fold, in_order
 from spark_log.metadata.features import check_level
 from spark_log.metadata.frames import ROWS_AT_ONCE, Frame, encode_end, encode_frames, read_frames
 from spark_log.metadata.last_commit import shared
@@ -117,8 +117,8 @@ class _Kind(NamedTuple):
 
 
 def _sorted(of: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    """Keys and values, in the order of keys."""
-    return iter(sorted(of.items(), key=itemgetter(0)))
+    """Keys and values, in the order of keys.  There may be many: a group may have a position in each partition."""
+    return in_order(of.items())
 
 
 def _partition_row(part: Partition) -> PartitionRow:

@@ -551,16 +551,17 @@ def fold(
     rows: LayeredMap[Key, Value], kind: type[Block[Key, Value]], block_bytes: int = BLOCK_BYTES
 ) -> LayeredMap[Key, Value]:
     """The same map with its changes in the base.  Blocks without changes stay as they are."""
-    changes = _in_order(row for row in rows.changes.items() if kind.fits(row[0]))
+    changes = list(in_order(row for row in rows.changes.items() if kind.fits(row[0])))
     others = [(key, value) for key, value in rows.changed() if not kind.fits(key)]
     base = rows.base if isinstance(rows.base, ColumnMap) else ColumnMap[Key, Value](())
     return LayeredMap.over(ColumnMap(list(_folded(base, changes, kind, block_bytes))), others)
 
 
-def _in_order(rows: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def in_order(rows: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """By key."""
     rest = iter(rows)
     parts = iter(lambda: sorted(islice(rest, PART_ROWS), key=itemgetter(0)), [])
-    return list(heapq.merge(*parts, key=itemgetter(0)))
+    return heapq.merge(*parts, key=itemgetter(0))
 
 
 def _folded(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_log.client.log import Log
-from spark_log.errors import CorruptObject, InvalidRequest, NoLog
+from spark_log.errors import CorruptObject, InvalidRequest, NoLog, NoSpace
 from spark_log.journal.object_names import DATA
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.node.backup_copies import CopyShares, NeededObject, shares_of
@@ -225,7 +226,8 @@ def _give_up(files: BackupFiles, now_ms: int) -> None:
         if not found.has_end:
             times = [files.store.written_ms(key) for key in found.states]
             if all(time is not None and now_ms - time > ABANDONED_MS for time in times):
-                files.put_end(backup, End(complete=False, time_ms=now_ms))
+                with suppress(NoSpace):  # the removal makes space, and the next one ends it
+                    files.put_end(backup, End(complete=False, time_ms=now_ms))
 
 
 def _useless_states(files: BackupFiles, old: Collection[str]) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 
 from spark_log import Log, OffsetAndMetadata, TopicPartition, connect
 from spark_log.clock import SystemClock
-from spark_log.errors import CorruptObject, InvalidRequest, NoLog
+from spark_log.errors import CorruptObject, InvalidRequest, NoLog, NoSpace
 from spark_log.journal.proposal import Context
 from spark_log.model import ACKS_LEADER
 from spark_log.node.backup import ABANDONED_MS, DAY_MS, MARKED_MS, Made, back_up, check_place, missing, prune
@@ -305,7 +305,7 @@ def test_a_damaged_end_of_a_backup(place: Place) -> None:
     path = place.root / end_key(bad.id)
     path.write_bytes(b"")
     with pytest.raises(CorruptObject, match=f"{bad.id}/end.json is damaged.* Delete it"):
-        place.make()
+        place.files.complete()
     path.unlink()
     made = place.make()
     assert (made.objects, made.backup.id) == (0, bad.id)
@@ -348,6 +348,28 @@ def test_a_backup_that_nobody_continues_is_given_up(place: Place, tmp_path: Path
     assert gone == [1]
     assert [one.id for one in place.files.complete()] == [first.id, made.backup.id]
     assert values(place.restored(tmp_path / "new")[0]) == values(place.log)
+
+
+class Full(Wrapper):
+    """A store whose disk is full."""
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        raise NoSpace(f"{key}: no space")
+
+
+def test_backups_are_removed_from_a_full_disk(place: Place) -> None:
+    """Also if it has a backup that nobody continues: the next removal gives it up."""
+    old = place.make().backup
+    append_small(place.log, 1, first=3)
+    place.make()
+    append_small(place.log, 2, first=4)
+    place.dies_after(1)
+    later = CLOCK.now_ms() + ABANDONED_MS + DAY_MS
+    place.wrap = Full
+    assert prune(place.files, later, keep=1).removed == (old.id,)
+    place.wrap = lambda store: store
+    assert prune(place.files, later, keep=1).objects == 1
+    assert place.lost() == set()
 
 
 def test_backups_are_removed_while_one_is_made(place: Place, tmp_path: Path) -> None:

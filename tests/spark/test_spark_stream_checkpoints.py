@@ -34,7 +34,7 @@ def test_a_query_may_read_other_topics_than_before(
     log.admin.delete_topics(["u"])
     put(log, 1)
     assert stream.restart().run() == rows("t-0", 3, 4)
-    assert set(stream.offsets[-1]) == {"t", "v", "@topics"} and losses(caplog) == []
+    assert set(stream.offsets[-1]) == {"t", "v", "@topics", "@log"} and losses(caplog) == []
 
 
 def test_a_start_counts_only_without_a_checkpoint(url: str, log: spark_log.Log) -> None:
@@ -107,6 +107,33 @@ def test_a_planned_batch_beyond_the_end_of_the_log_is_refused(url: str, log: spa
         stream.restart().read()
 
 
+@pytest.mark.parametrize("trigger", ["default", "available-now", "once", "4.0"])
+def test_a_checkpoint_of_another_log_is_refused(
+    url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture, trigger: str
+) -> None:
+    """A log that was restored from a backup has the topics of the former one, and another id."""
+    put(log, 3)
+    stream = Stream(url)
+    stream.run()
+    stream.offsets[-1]["@log"] = "former"
+    put(log, 2)
+    with pytest.raises(DataLoss, match=f"of a log with the id former, and .* has the id {log.cluster_id}"):
+        stream.restart(trigger).batch()
+    assert stream.restart(trigger, failOnDataLoss="false").run() == rows("t-0", 3, 5)
+    assert stream.offsets[-1]["@log"] == log.cluster_id
+    assert sum("of a log with the id former" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_planned_batch_of_another_log_is_refused(url: str, log: spark_log.Log) -> None:
+    """The same where Spark runs its last batch again."""
+    put(log, 3)
+    stream = Stream(url)
+    stream.plan()
+    stream.offsets[-1]["@log"] = "former"
+    with pytest.raises(DataLoss, match="of a log with the id former"):
+        stream.restart().read()
+
+
 def test_partitions_that_an_older_copy_lacks_are_a_loss(url: str, log: spark_log.Log, tmp_path: Path) -> None:
     """A topic never gets fewer partitions otherwise."""
     put(log, 3)
@@ -142,14 +169,14 @@ def test_a_checkpoint_of_the_first_version_is_read(url: str, log: spark_log.Log)
 
 
 def test_offsets_stay_readable(url: str, log: spark_log.Log) -> None:
-    """The entries of a normal batch in the progress of a query: positions and ids."""
+    """The entries of a normal batch in the progress of a query: positions, and ids of topics and of the log."""
     put(log, 2)
     stream = Stream(url)
     stream.run()
     put(log, 2)
     stream.run()
     (topic_id,) = stream.offsets[-1]["@topics"].values()
-    assert stream.offsets[-1] == {"t": {"0": 4}, "@topics": {"t": topic_id}}
+    assert stream.offsets[-1] == {"t": {"0": 4}, "@topics": {"t": topic_id}, "@log": log.cluster_id}
 
 
 def test_keys_of_others_are_carried_along(url: str, log: spark_log.Log) -> None:

@@ -4,6 +4,7 @@ An offset is the next record of each partition.  Keys that begin with @, which n
 
     {"orders": {"0": 17, "1": 4},
      "@topics": {"orders": "<id>"},       detects a topic that was deleted and created again
+     "@log": "<id>",                      detects another log, such as one that was restored from a backup
      "@starts": {"orders": {"1": 2}},     start of the batch, if it is not the end of the previous one
      "@latest": {"orders": {"0": 90}},    end of the view of a query that begins with the latest record of each key
      "@fired": 1769853600000,             start time of the batch, if minOffsetsPerTrigger delays batches
@@ -21,7 +22,7 @@ from typing import Any
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 
-TOPICS, STARTS, LATEST, FIRED = "@topics", "@starts", "@latest", "@fired"
+TOPICS, LOG, STARTS, LATEST, FIRED = "@topics", "@log", "@starts", "@latest", "@fired"
 
 Ends = dict[TopicPartition, int]
 
@@ -34,6 +35,8 @@ class Offset:
     """The next record of each partition."""
     ids: Mapping[str, str]
     """Topic ids by name."""
+    log: str = ""
+    """The id of the log; "" in offsets of older pylogs, and if no batch has been planned."""
     starts: Ends = field(default_factory=dict)
     """Start of its batch: in new partitions, in those of topics created again, after lost records, and in all of the
     first batch."""
@@ -53,6 +56,8 @@ class Offset:
 
     def encode(self) -> dict[str, Any]:
         ours: dict[str, Any] = {**self.carried, TOPICS: dict(self.ids)}
+        if self.log:
+            ours[LOG] = self.log
         if self.starts:
             ours[STARTS] = _nested(self.starts)
         if self.latest:
@@ -70,10 +75,10 @@ def offset_at(state: State, ends: Ends) -> Offset:
 def parse_offset(given: Mapping[str, Any]) -> Offset:
     """Parse an offset of a checkpoint."""
     carried = {name: kept for name, kept in given.items() if name.startswith("@")}
-    ids, starts, fired_ms = carried.pop(TOPICS, {}), carried.pop(STARTS, {}), carried.pop(FIRED, None)
-    latest = _flat(carried.pop(LATEST, {}))
+    ids, starts, fired_ms = carried.pop(TOPICS, {}), _flat(carried.pop(STARTS, {})), carried.pop(FIRED, None)
+    log, latest = carried.pop(LOG, ""), _flat(carried.pop(LATEST, {}))
     ends = _flat({topic: numbers for topic, numbers in given.items() if not topic.startswith("@")})
-    return Offset(ends=ends, ids=ids, starts=_flat(starts), latest=latest, fired_ms=fired_ms, carried=carried)
+    return Offset(ends=ends, ids=ids, log=log, starts=starts, latest=latest, fired_ms=fired_ms, carried=carried)
 
 
 def _nested(ends: Ends) -> dict[str, Any]:

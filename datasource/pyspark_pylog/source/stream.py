@@ -30,7 +30,7 @@ from pyspark_pylog.source.offset_format import Ends, Offset, offset_at, parse_of
 from pyspark_pylog.source.ranges import start_offsets, topics_asked_for, wanted_partitions
 from pyspark_pylog.source.rate_limits import byte_budgets, end_within, is_due, share
 from pyspark_pylog.source.read_task import ReadTask, read_batches
-from pyspark_pylog.source.resume import check_target, check_topics, go_on, planned_ranges, split_at
+from pyspark_pylog.source.resume import check_log, check_target, check_topics, go_on, planned_ranges, split_at
 from pyspark_pylog.source.splits import cores
 from pyspark_pylog.source.stream_columns import StreamColumns
 from pyspark_pylog.spark_compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -86,6 +86,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         """The end of an available-now run."""
         self._latest: dict[str, Any] | None = None
         self._columns = StreamColumns(schema, options)
+        self._is_checked = False
+        """Whether the checkpoint is of this log."""
         self._told_losses: set[Loss] = set()
         self._told = False
         self._idle_since_ms = -math.inf
@@ -140,7 +142,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             self._tell()
             start = start or self._known or self.initialOffset()
             first = start == self._initial and not self._is_begun
-            at = self._joined(parse_offset(start)) if first else parse_offset(start)
+            at = self._checked(parse_offset(start))
+            at = self._joined(at) if first else at
             once = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
             if not self._is_assigned(at, ends=once or self._target is not None):
                 return start
@@ -161,7 +164,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             self._is_begun = True
             if start == end:  # after a restart Spark 4.0 and 4.1 report the query's position this way
                 return []
-            at, until = parse_offset(start), parse_offset(end)
+            at, until = parse_offset(start), self._checked(parse_offset(end))
             self._progress.join(self.journal, until)
             if start != self._initial:  # it is not from a checkpoint if Spark replays the first batch
                 self._progress.reached(self.journal, at)
@@ -188,6 +191,13 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
                 yield from read_batches(partition.log, partition.reads, self.schema, self.options, data=partition.data)
 
     # -------------------------------------------------------------------------------------------------------- decisions
+
+    def _checked(self, at: Offset) -> Offset:
+        """An offset of this log: the first one of a run is the checkpoint's."""
+        if at.log and not self._is_checked:
+            check_log(at, self.journal.metadata.url, self.journal.cluster_id, self.options.fail_on_data_loss)
+            self._is_checked = True
+        return at
 
     def _joined(self, initial: Offset) -> Offset:
         """The initial offset after joining the group, whose offsets the previous owner may have changed meanwhile."""
@@ -382,7 +392,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         }
         fires = self.options.min_offsets is not None and ahead.pending > 0
         fired_ms = self.clock.now_ms() if fires else at.fired_ms
-        return replace(there, starts=starts, latest=latest, fired_ms=fired_ms, carried=at.carried)
+        log = self.journal.cluster_id
+        return replace(there, log=log, starts=starts, latest=latest, fired_ms=fired_ms, carried=at.carried)
 
     def _tell_skipped(self, at: Offset, ahead: Ahead, tps: Iterable[TopicPartition]) -> None:
         """Log where a query with a number continues at the group's position: its checkpoint may be an older copy, which
