@@ -137,7 +137,7 @@ def run_job(name: str, work: Callable[[SparkSession], tuple[Mapping[str, Any], i
 
 
 def sentence(error: Exception) -> str:
-    """The message, without the state of a query; of an error in a task, the last line that the Python worker reported."""
+    """The message, without the state of a query; of an error in a task, the last line of its report."""
     text = str(error)
     found = re.findall(r"^(?:\w+\.)*errors\.\w+: (.+)$", text, re.MULTILINE)
     return str(found[-1]) if found else text.partition("\n=== Streaming Query ===")[0]
