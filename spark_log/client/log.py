@@ -44,7 +44,7 @@ def connect(
     `pylog://host:9550[,host2:9550]`.
 
     If a path or bucket has no log yet, a new one is created, unless `create` is false.  A coordinator is a server,
-    `pylog serve`, that writes one log for all clients; its address opens that log.  With a coordinator, the process
+    `pylog serve`, that writes one log for all clients; its address opens that log.  With a coordinator, this process
     keeps in memory only the metadata of the topics that it uses.  Calls that need all topics, such as any method of
     `log.admin`, load the metadata of the others.
 
