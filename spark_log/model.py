@@ -85,7 +85,7 @@ class NewTopic:
     name: str
     num_partitions: int = 1
     configs: Mapping[str, str] = field(default_factory=dict)
-    """Kafka's names, values as text."""
+    """By name: Kafka's, and some of pylog's own, such as `schema.auto`; values as text."""
     replication_factor: int | None = None
     """How many copies of each record, each on a different broker; None: the log's `default.replication.factor`."""
     replica_assignment: Mapping[int, Sequence[int]] | None = None

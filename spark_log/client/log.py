@@ -195,7 +195,7 @@ class Log:
                      columns or as a struct raises InvalidRequest.
         Without a schema, the columns are topic string, partition int32, offset int64, key and value binary, timestamp
         in microseconds (UTC), and headers, a list of structs of key and value.
-        Raises UnknownTopicOrPartition, OffsetOutOfRange, InvalidRequest.
+        Raises UnknownTopicOrPartition, OffsetOutOfRange, InvalidRequest; GroupIdNotFound for a group without positions.
         """
         return scan(self._journal, topic, partitions, start, end, columns, where, value_format, value_parse)
 

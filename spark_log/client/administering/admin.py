@@ -101,7 +101,7 @@ class Admin:
         validate_only:  check the topics without creating them.  The returned ids are placeholders: the topics get other
                         ids when they are created.
         Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidReplicationFactor,
-        InvalidReplicaAssignment; InvalidRequest if a topic is named twice.
+        InvalidReplicaAssignment, InvalidSchema; InvalidRequest if a topic is named twice.
         """
         wanted = [(topic, new_topic_id(self._journal)) for topic in new_topics("create_topics", topics)]
         for topic, _ in wanted:

@@ -330,7 +330,8 @@ class Consumer:
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         """Commit the given positions; by default, the positions after all returned records.
 
-        They are durable when the call returns, unless the log was opened with `durability="os"`.
+        They are durable when the call returns, unless the log, or its coordinator, was opened with
+        `durability="os"`.
 
         Without a coordinator, a group has one member at a time, and a call for positions that this consumer knows to be
         committed already does not access the storage.  Such a call succeeds even if a newer consumer has since taken
