@@ -31,8 +31,8 @@ def typed_options(filesystem: type, given: Mapping[str, Any]) -> dict[str, Any]:
 def _kinds(filesystem: type) -> dict[str, frozenset[str]]:
     """Names of the types that each parameter takes, by its default and annotation."""
     kinds: dict[str, frozenset[str]] = {}
-    for base in reversed(filesystem.__mro__):
-        for name, parameter in inspect.signature(vars(base).get("__init__", object)).parameters.items():
+    for made in (vars(base)["__init__"] for base in reversed(filesystem.__mro__[:-1]) if "__init__" in vars(base)):
+        for name, parameter in inspect.signature(made).parameters.items():
             annotated = re.findall(r"\w+", inspect.formatannotation(parameter.annotation))
             kinds[name] = frozenset((type(parameter.default).__name__, *annotated))
     return kinds

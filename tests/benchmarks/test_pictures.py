@@ -72,7 +72,10 @@ def test_a_log_that_grows_is_found(pictures: ModuleType) -> None:
     assert busy_month.growing([day] * 6, [pace] * 3 + slow + [pace]) == ["commit_ms grew from 1.00 on day 3 to 2.50"]
     level, grown = [{"ms": 1.0}] * 20, [{"ms": 1.0}] * 15 + [{"ms": 2.0}] * 5
     assert million_commits.growing(level) == []
-    assert million_commits.growing(grown) == ["ms grew from 1.0 to 2.0"]
+    assert million_commits.growing(grown) == ["ms grew to 2.0 times"]
+    files, pace_ms = "files in data/", million_commits.OF_ALL
+    faster = [{files: 10.0, pace_ms: 2.0}] * 15 + [{files: 20.0, pace_ms: 1.0}] * 5
+    assert million_commits.growing(faster) == []
 
 
 TABLE: dict[str, Any] = {

@@ -23,6 +23,7 @@ RUN_BY = {
     "docs/tasks/keep-the-latest.md": ["tests/spark/test_spark_task_pages.py"],
     "docs/tasks/late-data.md": ["tests/spark/test_spark_task_pages.py"],
     "docs/tasks/replay.md": ["tests/spark/test_spark_task_pages.py"],
+    "docs/tasks/share-a-topic.md": ["tests/spark/test_spark_task_pages.py"],
     "docs/tasks/typed.md": ["tests/client/test_typed_topics.py"],
 }
 """By page: tests that run its blocks. Those of docs/spark.md run one section each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,8 @@ def test_pins_of_queries_of_a_log_that_nobody_writes_go(tmp_path: Path) -> None:
     store, hour_ms = log.journal.metadata, 3_600_000
     pin = msgspec.json.decode(encode(pin_of(log.journal.state)))
     for hours in (1, 23, 25):
-        older = {**pin, "made_ms": pin["made_ms"] - hours * hour_ms}
-        store.put_new(f"meta/pin/{hours}", msgspec.json.encode(older))
+        made_ms = pin["made_ms"] - hours * hour_ms
+        store.put_new(f"meta/pin/{hours}", msgspec.json.encode({**pin, "made_ms": made_ms}))
+        os.utime(f"{tmp_path}/meta/pin/{hours}", (made_ms / 1000, made_ms / 1000))
     assert maintain_once(log).pins == 1
     assert store.list("meta/pin/") == ["meta/pin/1", "meta/pin/23"]

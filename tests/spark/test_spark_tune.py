@@ -26,10 +26,15 @@ COLUMNS = pa.schema([("value", pa.binary()), ("topic", pa.string()), ("offset", 
 
 @pytest.fixture
 def untuned(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, which is given back as it was."""
+    """The session as it began: jobs that tests have run in it tune it, too."""
+
+    def unset() -> None:
+        for name in (BYTES, ROWS):
+            spark.conf.unset(name)
+
+    unset()
     yield spark
-    for name in (BYTES, ROWS):
-        spark.conf.unset(name)
+    unset()
 
 
 def test_it_sets_what_nobody_has_set_and_says_so(untuned: SparkSession, url: str) -> None:

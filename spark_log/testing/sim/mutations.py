@@ -220,7 +220,7 @@ def _check_no_generation(state: State, commit: object) -> None:
     return None
 
 
-def _free_always(state: State, group: str, now_ms: int, token: str = "") -> None:
+def _free_always(*_: object) -> None:
     return None
 
 
