@@ -99,7 +99,7 @@ def test_a_job_that_was_killed_is_run_again(tmp_path: Path) -> None:
     """Under spark-submit, in the middle of a topic: nothing is missing, and nothing twice."""
     log = connect(str(tmp_path / "source"), durability="os")
     log.admin.create_topics([NewTopic("orders", 1)])
-    for first in range(0, 200, 10):
+    for first in range(0, 120, 10):
         log.append("orders", [{"value": b"%d" % n} for n in range(first, first + 10)])
     places = ["--source", log.url, "--url", f"{tmp_path}/copy", "--topics", "orders"]
     command = ["mirror_pylog.py", *places, "--checkpoint", f"{tmp_path}/ck", "--max-offsets", "20"]
