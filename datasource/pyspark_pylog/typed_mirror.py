@@ -76,8 +76,8 @@ def spark_columns_of(schema: TopicSchema) -> StructType:
 def with_typed_map(typed: TypedCopy, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A task's records as typed rows, followed by their map entries; as `with_map`.
 
-    Raises InvalidRecord, with the offset in the source, for a record that does not fit, if there is no dead-letter
-    topic.
+    Without a dead-letter topic, raises InvalidRecord for a record that does not fit; the message has its offset in the
+    source.
     """
     found: dict[int, list[OffsetRun]] = defaultdict(list)
     for batch in batches:

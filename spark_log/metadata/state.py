@@ -192,7 +192,7 @@ class GroupState(NamedTuple):
     roster: Roster | None = None
     """For a group of a coordinator: the members of this generation and their assignments."""
     shares: tuple[ShareMember, ...] = ()
-    """Members that own a share each, by number; then there is no other member."""
+    """Members with a share of the partitions by number.  A group that has some has no other members."""
 
     def admits(self, commit: GroupCommit) -> bool:
         """Whether a commit is of the current owner of its positions, or of nobody."""

@@ -146,6 +146,8 @@ def test_dark_follows_the_system_and_d_turns_it(page: Browser) -> None:
     page.value("document.activeElement.blur()")
     page.press("d")
     page.until(f"{ground} === {light!r}")
+    page.value("window.isOld = true; location.reload()")
+    page.until(f"!window.isOld && {READY} && {ground} === {light!r}")
     page.value("localStorage.clear()")
     page.scheme("light")
 

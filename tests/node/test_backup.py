@@ -415,7 +415,7 @@ def test_a_backup_is_made_while_others_are_removed(place: Place, tmp_path: Path)
 
 
 def test_a_restoration_that_was_killed_is_run_again(place: Place, tmp_path: Path) -> None:
-    """Before each change: there is no log until all is there."""
+    """It is killed before each of its changes in turn.  The new root becomes a log with the last one."""
     place.make()
 
     def die() -> None:
