@@ -6,13 +6,11 @@ records and map of offsets in one commit.  If Spark or a new checkpoint repeats 
 
 from __future__ import annotations
 
-import argparse
-import re
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -22,7 +20,7 @@ from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_m
 from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import Copied, Copy, MirrorMap, with_map
 from spark_log.client.topics import DEAD_LETTER_CONFIGS
-from spark_log.errors import GroupIdNotFound, GroupInUse, InvalidConfig, InvalidRequest, SequenceConflict
+from spark_log.errors import GroupIdNotFound, GroupInUse, InvalidConfig, InvalidRequest
 from spark_log.settings import TOPIC_CONFIGS, has_cleanup_policy, validate_topic_configs
 from spark_log.text import counted
 
@@ -324,7 +322,7 @@ def positions_here(log: Log, group: str) -> Mapping[TopicPartition, OffsetAndMet
         return {}
 
 
-# ----------------------------------------------------------------------------------------------------- jobs that mirror
+# ------------------------------------------------------------------------------------------------------------ a dry run
 
 
 def plan(source: Source, copied: Mapping[TopicPartition, Copied], tell: Callable[[str], None]) -> dict[str, int]:
@@ -342,40 +340,3 @@ def plan(source: Source, copied: Mapping[TopicPartition, Copied], tell: Callable
     for group, known in source.positions().items():
         tell(f"group {group}: {sum(tp.topic in topics for tp in known)} positions")
     return offsets
-
-
-def explained(error: str, checkpoint: str) -> str:
-    """The error, with instructions if a checkpoint is behind the log."""
-    if SequenceConflict.__name__ not in error:
-        return error
-    return (
-        f"{error}\nThe map of offsets says how far the topic was copied: delete the topic's folder in {checkpoint} "
-        "and run this "
-        "again; it continues there, and nothing is lost or copied twice"
-    )
-
-
-def names(text: str) -> tuple[str, ...]:
-    """The type of an argument with names that are separated by commas."""
-    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not found:
-        raise argparse.ArgumentTypeError("no names given")
-    return found
-
-
-def pattern(text: str) -> re.Pattern[str]:
-    """The type of an argument with a regular expression."""
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a Python regular expression: {error}") from error
-
-
-def chosen(wanted: Any, known: Iterable[str], where: str) -> list[str]:
-    """The names that were asked for, or those that a pattern finds.  Raises InvalidRequest for a missing one."""
-    there = sorted(known)
-    if isinstance(wanted, re.Pattern):
-        return [name for name in there if wanted.search(name)]
-    if missing := sorted(set(wanted) - set(there)):
-        raise InvalidRequest(f"{where} has no topic {missing[0]!r}; it has {', '.join(there) or 'none'}")
-    return list(wanted)

@@ -30,7 +30,7 @@ def share_of(options: Options) -> Share | None:
     """The partitions that a query reads of those that it shares with others."""
     if _is_auto(options):
         return None
-    members, number = positive(options, "group.members"), whole(options, "group.member")
+    members, number = _members(options), whole(options, "group.member")
     if members is None and number is None:
         return None
     if "group.id" not in options:
@@ -46,6 +46,16 @@ def share_of(options: Options) -> Share | None:
     if number >= members:
         raise InvalidRequest(f"option group.member: {number} is not below group.members, {members}: give it {numbers}")
     return Share(number, members)
+
+
+def _members(options: Options) -> int | None:
+    text = options.get("group.members", "1").strip()
+    if not text.isdecimal() or int(text) == 0:
+        raise InvalidRequest(
+            f"option group.members: {text!r} is not the number of queries that share the group, such as 3; or auto, with "
+            "a coordinator"
+        )
+    return positive(options, "group.members")
 
 
 def _is_auto(options: Options) -> bool:
