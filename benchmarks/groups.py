@@ -39,7 +39,8 @@ from spark_log.groups.messages import HeartbeatRequest, JoinGroupRequest, Member
 from spark_log.groups.subscription import Assignment, Subscription, encode
 from spark_log.journal.commit_protocol import Proposal
 from spark_log.journal.store_operations import Answered
-from spark_log.metadata.commands import CommitOffsets, CreateTopic, SetGeneration
+from spark_log.metadata.commands import CreateTopic
+from spark_log.metadata.group_commands import CommitOffsets, SetGeneration
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.state import Leadership, State

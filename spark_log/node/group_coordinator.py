@@ -43,16 +43,8 @@ from spark_log.groups.offset_deletion import check_delete_group, check_delete_of
 from spark_log.groups.rebalance import Step, remove_member
 from spark_log.groups.state_machine import heartbeat_error, next_deadline, step, tick
 from spark_log.journal.store_operations import Answered
-from spark_log.metadata.commands import (
-    UNFENCED,
-    AnyCommand,
-    Append,
-    CommitOffsets,
-    Committer,
-    DeleteOffsets,
-    SetGeneration,
-    SeveralCommands,
-)
+from spark_log.metadata.commands import AnyCommand, Append, SeveralCommands
+from spark_log.metadata.group_commands import CommitOffsets, Committer, DeleteOffsets, SetGeneration, UNFENCED
 from spark_log.metadata.decide.groups import check_group_free
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.shared_groups import group_in_use

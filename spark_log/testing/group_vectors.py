@@ -38,7 +38,8 @@ from spark_log.groups.offset_deletion import (
 from spark_log.groups.state_machine import next_deadline, step, tick
 from spark_log.groups.subscription import CONSUMER, Subscription, encode
 from spark_log.metadata import records as r
-from spark_log.metadata.commands import UNFENCED, CommitOffsets, DeleteOffsets, Expire, SetGeneration
+from spark_log.metadata.commands import Expire
+from spark_log.metadata.group_commands import CommitOffsets, DeleteOffsets, SetGeneration, UNFENCED
 from spark_log.metadata.consumer_offsets import partition_of_group
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.replay import next_version, replay

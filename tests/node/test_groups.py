@@ -36,17 +36,8 @@ from spark_log.groups.messages import (
     SyncGroupResponse,
 )
 from spark_log.journal.store_operations import Answered
-from spark_log.metadata.commands import (
-    AnyCommand,
-    Append,
-    CommitOffsets,
-    Committer,
-    CreateTopic,
-    DeleteOffsets,
-    JoinGroup,
-    SetGeneration,
-    SeveralCommands,
-)
+from spark_log.metadata.commands import AnyCommand, Append, CreateTopic, SeveralCommands
+from spark_log.metadata.group_commands import CommitOffsets, Committer, DeleteOffsets, JoinGroup, SetGeneration
 from spark_log.metadata.records import CommitRecord, GroupCommit, OffsetEntry
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.state import Leadership, State

@@ -31,7 +31,7 @@ from jobs.mirror_kafka import KafkaSource, parse_args, read_positions, typed_set
 from spark_log import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import Copied, Copy, MirrorMap, entry_rows
 from spark_log.errors import InvalidRecord, InvalidRequest
-from spark_log.metadata.commands import JoinGroup
+from spark_log.metadata.group_commands import JoinGroup
 from spark_log.segment.schema import HEADERS, TIMESTAMP
 
 NOON = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)

@@ -24,7 +24,7 @@ from spark_log.client.consuming.membership import Membership, SessionRequest
 from spark_log.errors import GroupInUse, IllegalGeneration, SparkLogError
 from spark_log.groups.share import Share
 from spark_log.journal.journal import Journal
-from spark_log.metadata.commands import CommitOffsets
+from spark_log.metadata.group_commands import CommitOffsets
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.state import GroupState, MemberSession, Position, State, TopicKey
 from spark_log.model import TopicPartition

@@ -43,25 +43,21 @@ from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
 from spark_log.journal.index_reads import read_found
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import (
-    TRANSACTIONAL,
-    UNFENCED,
-    WHOLE,
     AbortTransaction,
     AddPartitions,
-    CommitOffsets,
-    DeleteOffsets,
     DeleteTopic,
     InitProducer,
-    RemoveMember,
     ResetClock,
     SetConfigs,
     SeveralCommands,
     Single,
     Start,
+    TRANSACTIONAL,
     Trim,
     UpdateFeature,
-    known_group,
+    WHOLE,
 )
+from spark_log.metadata.group_commands import CommitOffsets, DeleteOffsets, RemoveMember, UNFENCED, known_group
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.pending import lost_ranges
 from spark_log.metadata.reassignments import PartitionReassignment

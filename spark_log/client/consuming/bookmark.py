@@ -14,7 +14,7 @@ from types import TracebackType
 from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
-from spark_log.metadata.commands import UNFENCED, CommitOffsets, Stand
+from spark_log.metadata.group_commands import CommitOffsets, Stand, UNFENCED
 from spark_log.metadata.decide.groups import check_group_free
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.shared_groups import check_not_shared
