@@ -7,9 +7,9 @@ in columns (`layered_map.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from immutables import Map
 from msgspec import Struct
@@ -24,6 +24,8 @@ from spark_log.metadata.records import GroupCommit, Piece
 from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment
 from spark_log.model import ACKS_LEADER, Slice
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 TopicKey = tuple[str, int]
 """(topic id, partition)."""
 
@@ -310,7 +312,20 @@ class State:
                 return merged(self.recent[number:]) if number < len(self.recent) else no_changes(self.version)
         return None
 
+    def live_topic(self, topic_id: str) -> Topic | None:
+        """None if the topic was deleted, or is unknown."""
+        topic = self.topics.get(topic_id)
+        return None if topic is None or topic.deleted else topic
+
     def topic_partitions(self, topic_id: str) -> Iterator[tuple[int, Partition]]:
         """The partitions of a topic, in order."""
         for number in range(self.topics[topic_id].partitions):
             yield number, self.partitions[topic_id, number]
+
+
+def without(entries: Map[Key, Value], keys: Iterable[Key]) -> Map[Key, Value]:
+    """Without some keys, of which not all need be there."""
+    for key in keys:
+        if key in entries:
+            entries = entries.delete(key)
+    return entries

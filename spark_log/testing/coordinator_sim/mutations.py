@@ -13,6 +13,7 @@ from spark_log.errors import NotLeaderOrFollower
 from spark_log.journal import claims
 from spark_log.journal.store_operations import Put, Steps
 from spark_log.metadata import replay as replay_module
+from spark_log.metadata import replay_groups
 from spark_log.metadata.decide import groups as group_decisions
 from spark_log.metadata.records import decode_batch
 from spark_log.metadata.replay import replay
@@ -163,7 +164,8 @@ MUTATIONS = {
         "what a member commits is of the generation in force",
         (
             Patch(Groups, "refusal", _any_member),
-            Patch(replay_module, "_groups_hold", _of_any_generation),
+            Patch(replay_module, "groups_hold", _of_any_generation),
+            Patch(replay_groups, "groups_hold", _of_any_generation),
             Patch(group_decisions, "check_generation", _unchecked),
         ),
     ),

@@ -22,7 +22,7 @@ from spark_log.journal.store_operations import Answered, Sleep, Steps
 from spark_log.metadata.group_commands import CommitOffsets, SetGeneration
 from spark_log.metadata.decide import coordinators
 from spark_log.metadata.records import GroupCommit, OffsetEntry
-from spark_log.metadata.replay import next_generation
+from spark_log.metadata.replay_groups import next_generation
 from spark_log.metadata.state import GroupState
 from spark_log.testing.sim.setting import Simulation
 from spark_log.testing.sim.world import Request, RequestQueue
