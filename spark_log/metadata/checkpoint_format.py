@@ -23,7 +23,8 @@ from immutables import Map, MapMutation
 from spark_log.collector_pause import collector_paused
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.groups.group import Roster
-from spark_log.metadata.column_blocks import Block, ColumnMap, ObjectBlock, PartitionBlock, fold, in_order
+from spark_log.metadata.column_blocks import Block, ObjectBlock, PartitionBlock
+from spark_log.metadata.column_map import ColumnMap, fold, in_order
 from spark_log.metadata.features import check_level
 from spark_log.metadata.frames import ROWS_AT_ONCE, Frame, encode_end, encode_frames, read_frames
 from spark_log.metadata.last_commit import shared

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from spark_log.groups.group import LIVE_STATES, Group, GroupState
 from spark_log.journal.unseen_changes import UnseenChanges, Visit
 from spark_log.metadata.changes import Changes
-from spark_log.metadata.column_blocks import stored_bytes
+from spark_log.metadata.column_map import stored_bytes
 from spark_log.metadata.shared_groups import members_in_force
 from spark_log.metadata.state import State, TopicKey
 

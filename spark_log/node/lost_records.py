@@ -17,7 +17,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import View, decided
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Steps
-from spark_log.metadata.column_blocks import rows_with_copies
+from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.pending import pending_copies
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies

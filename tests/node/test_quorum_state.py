@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spark_log.errors import UnsupportedVersion
-from spark_log.metadata.column_blocks import ColumnMap
+from spark_log.metadata.column_map import ColumnMap
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Batch, CreateTopicRecord, FeatureLevelRecord, decode_batch, encode_batch
 from spark_log.metadata.replay import replay

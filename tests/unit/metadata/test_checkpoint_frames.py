@@ -29,7 +29,8 @@ from spark_log.metadata.checkpoint_format import (
     reads_back,
     state_json,
 )
-from spark_log.metadata.column_blocks import ColumnMap, ObjectBlock, PartitionBlock, fold
+from spark_log.metadata.column_blocks import ObjectBlock, PartitionBlock
+from spark_log.metadata.column_map import ColumnMap, fold
 from spark_log.metadata.frames import FRAME_BYTES, encode_columns, encode_end, encode_frames, read_frames
 from spark_log.metadata.last_commit import LastCommit, last_commit
 from spark_log.metadata.layered_map import LayeredMap
