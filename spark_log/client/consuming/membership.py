@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from spark_log.client.administering.admin import group_entries
+from spark_log.client.reading.positions_to_offsets import group_entries
 from spark_log.errors import IllegalGeneration, InvalidRequest, SparkLogError
 from spark_log.groups.member_id import MemberOrigin, member_id
 from spark_log.groups.share import Share
