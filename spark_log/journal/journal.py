@@ -65,10 +65,10 @@ UNREACHABLE_WAIT_MS = 250
 LATE_S, LATE_TRIES = 2.0, 20
 """A change past its deadline waits this much longer if another thread is about to learn its outcome."""
 
-UNREAD = (InvalidRequest,)
-"""The same for a client of a log that a coordinator serves: for example, it holds more topics than may be asked for."""
 UNANSWERED = (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, InconsistentClusterId, InvalidRequest)
 """A client that may read the storage may read the log, even if the coordinator rejects it, is older or requires TLS."""
+UNREAD = (InvalidRequest,)
+"""The same for a client of a log that a coordinator serves: for example, it holds more topics than may be asked for."""
 Result = TypeVar("Result")
 logger = logging.getLogger("spark_log")
 

@@ -29,7 +29,8 @@ from spark_log.metadata.features import check_level
 from spark_log.metadata.frames import ROWS_AT_ONCE, Frame, encode_end, encode_frames, read_frames
 from spark_log.metadata.last_commit import shared
 from spark_log.metadata.layered_map import LayeredMap
-from spark_log.metadata.records import Piece, check_format
+from spark_log.metadata.records import Piece
+from spark_log.metadata.batch_format import check_format
 from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment
 from spark_log.metadata.state import (
     CleanedPart,

@@ -263,7 +263,7 @@ NUMBERS = {
         f"a writer takes its buffer ({constant('spark_log/client/producing/upload.py', 'BUFFER_BYTES') >> 20} MB)",
     ],
     "docs/format/metadata.md": [
-        f"pylog-batch {constant('spark_log/metadata/records.py', 'BATCH_VERSION')} 124",
+        f"pylog-batch {constant('spark_log/metadata/batch_format.py', 'BATCH_VERSION')} 124",
         f"pylog-checkpoint {constant('spark_log/metadata/checkpoint_format.py', 'VERSION')} header",
         f"at most {mib(constant('spark_log/metadata/frames.py', 'FRAME_BYTES'))} before compression",
         f"more than {constant('spark_log/metadata/checkpoint_format.py', 'CHANGES_MIN'):,} of a map",

@@ -32,7 +32,8 @@ from spark_log.metadata.decide import commits, coordinators, groups, upkeep
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.dropped_list import encode_list
 from spark_log.metadata.last_commit import LastCommit, last_commit
-from spark_log.metadata.records import Batch, decode_batch, encode_batch
+from spark_log.metadata.records import Batch
+from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.replay import admits
 from spark_log.metadata.state import GroupState, ProducerState, State, TopicKey
 from spark_log.model import Slice

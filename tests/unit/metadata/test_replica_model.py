@@ -18,7 +18,7 @@ from spark_log.metadata.commands import AddPartitions, DeleteTopic
 from spark_log.metadata.decide.reassignments import NewReplicas
 from spark_log.metadata.projection import Delta, Holdings, apply, delta, held_of, is_projected, nothing_held
 from spark_log.metadata.reassignments import is_moving, moving, objects_elsewhere, reassignment_of
-from spark_log.metadata.records import decode_batch, encode_batch
+from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import (
     AlterReassignments,
