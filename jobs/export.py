@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark_pylog.export.manifest import Manifest, Result, Settings, check_same, combined
+from pyspark_pylog.export.manifest import Manifest, Result, ExportSettings, check_same, combined
 from pyspark_pylog.export.planning import Planner
 from pyspark_pylog.export.task import write_files
 from pyspark_pylog.job_support import (
@@ -137,7 +137,7 @@ class Export:
         self._spark, self._args, self._log, self._manifest = spark, args, log, manifest
         topic = log.admin.describe_topics([args.topic])[args.topic]
         self._known = manifest.settings()
-        self.settings = Settings(
+        self.settings = ExportSettings(
             name=args.name or f"export-{args.topic}",
             log=log.cluster_id,
             topic=args.topic,

@@ -26,7 +26,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark_pylog.job_support import job_parser, key_value, run_job
 from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
-from pyspark_pylog.topic_mirror import Positions, Settings, SourceTopic
+from pyspark_pylog.topic_mirror import Positions, MirrorSettings, SourceTopic
 
 import spark_log
 from spark_log import TopicPartition
@@ -239,7 +239,7 @@ def run(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], 
         kafka.close()
 
 
-def typed_settings(args: argparse.Namespace) -> Settings:
+def typed_settings(args: argparse.Namespace) -> MirrorSettings:
     return settings_of(args)._replace(bad_records=args.bad_records, drop_fields=args.drop_fields)
 
 

@@ -18,7 +18,7 @@ from spark_log.config_types import (
     Flag,
     Fraction,
     FreeText,
-    Kind,
+    ConfigKind,
     Names,
     Several,
     Value,
@@ -46,11 +46,11 @@ def _bytes(minimum: int, maximum: int = LONG_MAX) -> Whole:
     return Whole(minimum, maximum, "bytes")
 
 
-def _without_effect(name: str, default: Value, kind: Kind, reason: str) -> ConfigSpec:
+def _without_effect(name: str, default: Value, kind: ConfigKind, reason: str) -> ConfigSpec:
     return ConfigSpec(name, default, kind, reason, effect=Effect.NONE)
 
 
-def _refused(name: str, default: Value, kind: Kind, reason: str) -> ConfigSpec:
+def _refused(name: str, default: Value, kind: ConfigKind, reason: str) -> ConfigSpec:
     return ConfigSpec(name, default, kind, reason, effect=Effect.REFUSED)
 
 

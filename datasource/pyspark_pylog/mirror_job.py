@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_pylog.job_support import duration_ms, location_of, progress
 from pyspark_pylog.open_log import journal_of
-from pyspark_pylog.topic_mirror import Settings, Source, TopicMirror, plan
+from pyspark_pylog.topic_mirror import MirrorSettings, MirrorSource, TopicMirror, plan
 from spark_log import Log
 from spark_log.client.mirror_map import MirrorMap
 from spark_log.errors import InvalidRequest, NoLog, SequenceConflict, SparkLogError
@@ -68,15 +68,15 @@ def topics_of(args: argparse.Namespace, known: Iterable[str], where: str) -> lis
     return list(args.topics)
 
 
-def settings_of(args: argparse.Namespace) -> Settings:
-    return Settings(args.url, dict(args.storage_option), args.checkpoint, args.map, args.parallel)
+def settings_of(args: argparse.Namespace) -> MirrorSettings:
+    return MirrorSettings(args.url, dict(args.storage_option), args.checkpoint, args.map, args.parallel)
 
 
 def run_mirror(
     spark: SparkSession,
     args: argparse.Namespace,
-    source: Source,
-    settings: Settings,
+    source: MirrorSource,
+    settings: MirrorSettings,
     check: Callable[[Log], None] = lambda log: None,
 ) -> tuple[dict[str, Any], int]:
     """All runs; the summary and exit status of the last one.
@@ -95,7 +95,7 @@ def run_mirror(
             time.sleep(args.every / 1000)
 
 
-def _planned(args: argparse.Namespace, source: Source, check: Callable[[Log], None]) -> dict[str, int]:
+def _planned(args: argparse.Namespace, source: MirrorSource, check: Callable[[Log], None]) -> dict[str, int]:
     try:
         with Log(journal_of(location_of(args))) as log:
             check(log)

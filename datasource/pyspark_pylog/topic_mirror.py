@@ -18,7 +18,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
 from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition
-from spark_log.client.mirror_map import Copied, Copy, MirrorMap, with_map
+from spark_log.client.mirror_map import Copied, MirroredTopic, MirrorMap, with_map
 from spark_log.client.topics import DEAD_LETTER_CONFIGS
 from spark_log.errors import GroupIdNotFound, GroupInUse, InvalidConfig, InvalidRequest
 from spark_log.settings import TOPIC_CONFIGS, has_cleanup_policy, validate_topic_configs
@@ -52,7 +52,7 @@ class SourceTopic(NamedTuple):
         return self.ends[tp.partition] if 0 <= tp.partition < self.partitions else 0
 
 
-class Source(Protocol):
+class MirrorSource(Protocol):
     """From where topics are copied."""
 
     @property
@@ -76,7 +76,7 @@ class Source(Protocol):
         """
 
 
-class Settings(NamedTuple):
+class MirrorSettings(NamedTuple):
     """How a mirror copies."""
 
     url: str
@@ -99,8 +99,8 @@ class TopicMirror:
         self,
         spark: SparkSession,
         log: Log,
-        source: Source,
-        settings: Settings,
+        source: MirrorSource,
+        settings: MirrorSettings,
         tell: Callable[[str], None],
     ) -> None:
         self._spark, self._log, self._source, self._settings, self._tell = spark, log, source, settings, tell
@@ -150,7 +150,7 @@ class TopicMirror:
         """
         settings, log_id, known = self._settings, self._log.cluster_id, self._log.admin.describe_topics([topic])[topic]
         starts = {str(n): reached(copied, topic, n) or -2 for n in range(source.partitions)}
-        copy = Copy(topic, known.topic_id, source.id, settings.map, has_cleanup_policy(known.configs, "compact"))
+        copy = MirroredTopic(topic, known.topic_id, source.id, settings.map, has_cleanup_policy(known.configs, "compact"))
         return (
             self._rows(copy, self._source.records(topic, starts).select(*COLUMNS))
             .options(**{f"storage.{name}": value for name, value in settings.storage.items()})
@@ -161,7 +161,7 @@ class TopicMirror:
             .start(settings.url)
         )
 
-    def _rows(self, copy: Copy, records: DataFrame) -> DataStreamWriter:
+    def _rows(self, copy: MirroredTopic, records: DataFrame) -> DataStreamWriter:
         """The write of records with their map entries: as they are, or parsed if the topic has a schema."""
         schemas = self._log.admin.describe_schema(copy.topic)
         if not schemas:
@@ -191,7 +191,7 @@ def records_of(topic: str, copied: Mapping[TopicPartition, Copied]) -> int:
     return sum(one.records for tp, one in copied.items() if tp.topic == topic)
 
 
-def check_names(settings: Settings, topics: Iterable[str]) -> None:
+def check_names(settings: MirrorSettings, topics: Iterable[str]) -> None:
     """Raises InvalidRequest for a topic of the mirror that is one of those to copy."""
     for option, topic in (("--map", settings.map), ("--bad-records", settings.bad_records)):
         if topic in topics:
@@ -274,7 +274,7 @@ def carried(configs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 def seed_groups(
     log: Log,
     offsets: MirrorMap,
-    source: Source,
+    source: MirrorSource,
     topics: Mapping[str, SourceTopic],
     groups: Positions,
     tell: Callable[[str], None],
@@ -325,7 +325,7 @@ def positions_here(log: Log, group: str) -> Mapping[TopicPartition, OffsetAndMet
 # ------------------------------------------------------------------------------------------------------------ a dry run
 
 
-def plan(source: Source, copied: Mapping[TopicPartition, Copied], tell: Callable[[str], None]) -> dict[str, int]:
+def plan(source: MirrorSource, copied: Mapping[TopicPartition, Copied], tell: Callable[[str], None]) -> dict[str, int]:
     """Say what a run would do.  Returns the number of offsets to copy of each topic."""
     topics, offsets = source.topics(), dict[str, int]()
     check_sources(topics, copied, source.name)

@@ -18,7 +18,7 @@ from pyspark.sql.types import ArrayType, StructType
 
 from pyspark_pylog.sink.bad_records import with_headers
 from pyspark_pylog.sink.beside import TOPIC, VALUE
-from spark_log.client.mirror_map import Copy, OffsetRun, entry_rows, extend, runs_of
+from spark_log.client.mirror_map import MirroredTopic, OffsetRun, entry_rows, extend, runs_of
 from spark_log.errors import InvalidRecord
 from spark_log.schema.arrow_types import all_nullable
 from spark_log.schema.struct_json import to_json
@@ -31,7 +31,7 @@ from spark_log.segment.typed_rows import sifted
 class TypedCopy(NamedTuple):
     """A topic with a schema that is copied.  Sent to tasks."""
 
-    copy: Copy
+    copy: MirroredTopic
     schema: TopicSchema
     dead_letters: str = ""
     """The topic for records that do not fit; empty: they stop the job."""

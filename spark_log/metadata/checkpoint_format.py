@@ -43,7 +43,7 @@ from spark_log.metadata.state import (
     ObjectRow,
     Partition,
     PendingCommit,
-    Position,
+    GroupPosition,
     ProducerState,
     ShareMember,
     State,
@@ -158,7 +158,7 @@ def _groups(state: State) -> Iterator[tuple[str, Any]]:
         yield name, row if row.shares else row[:-1]
 
 
-def _positions(state: State) -> Iterator[tuple[str, TopicKey, Position]]:
+def _positions(state: State) -> Iterator[tuple[str, TopicKey, GroupPosition]]:
     return ((name, key, position) for name, g in _sorted(state.groups) for key, position in _sorted(g.offsets))
 
 
@@ -170,7 +170,7 @@ KINDS = {
     "dropped_lists": _Kind(lambda state: _sorted(state.dropped_lists), tuple[str, DroppedList]),
     "cleaned_partitions": _Kind(lambda state: _sorted(state.cleaned), tuple[TopicKey, CleanedPart]),
     "producers": _Kind(lambda state: _sorted(state.producers), tuple[str, ProducerState]),
-    "positions": _Kind(_positions, tuple[str, TopicKey, Position]),
+    "positions": _Kind(_positions, tuple[str, TopicKey, GroupPosition]),
     "groups": _Kind(_groups, tuple[str, GroupRow]),
     "forgotten": _Kind(lambda state: _sorted(state.forgotten), tuple[tuple[str, str, int], Forgotten]),
     "brokers": _Kind(lambda state: _sorted(state.brokers), tuple[int, Broker]),
@@ -388,7 +388,7 @@ class _Maps:
 
     def __init__(self) -> None:
         self._maps = defaultdict[str, MapMutation[Any, Any]](lambda: Map[Any, Any]().mutate())
-        self._offsets = defaultdict[str, MapMutation[TopicKey, Position]](lambda: Map[TopicKey, Position]().mutate())
+        self._offsets = defaultdict[str, MapMutation[TopicKey, GroupPosition]](lambda: Map[TopicKey, GroupPosition]().mutate())
         self._blocks = defaultdict[str, list[Block[Any, Any]]](list)
         self._removed = defaultdict[str, list[Any]](list)
         self._pending: list[PendingCommit] = []

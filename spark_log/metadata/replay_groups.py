@@ -11,7 +11,7 @@ from spark_log.metadata.state import (
     Forgotten,
     GroupState,
     MemberSession,
-    Position,
+    GroupPosition,
     ShareMember,
     State,
     without,
@@ -26,7 +26,7 @@ def with_positions(state: State, commits: Iterable[r.GroupCommit]) -> State:
     for commit in commits:
         group = state.groups.get(commit.group, GroupState())
         new = {
-            (o.topic_id, o.partition): Position(o.offset, o.metadata, state.time, state.version)
+            (o.topic_id, o.partition): GroupPosition(o.offset, o.metadata, state.time, state.version)
             for o in commit.offsets
             if (o.topic_id, o.partition) in state.partitions and state.live_topic(o.topic_id) is not None
         }

@@ -26,7 +26,7 @@ from spark_log.errors import (
     RebalanceInProgress,
     SparkLogError,
 )
-from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, Roster, StepOutcome, restore
+from spark_log.groups.group import Group, GroupConfig, ConsumerGroupState, JournalRecord, Roster, StepOutcome, restore
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -308,7 +308,7 @@ class Groups:
         at = Step(group.copy(), self._now_ms(), self._config)
         for member in tuple(at.group.members.values()):
             remove_member(at, member)
-        at.group.state, at.group.pending, at.group.writes = GroupState.EMPTY, Map(), {}
+        at.group.state, at.group.pending, at.group.writes = ConsumerGroupState.EMPTY, Map(), {}
         self._take(group.group_id, group, at.outcome())
 
     def _take(self, group_id: str, before: Group | None, outcome: StepOutcome) -> None:
@@ -468,12 +468,12 @@ def _has_members(stored: Stored) -> bool:
 
 
 def _is_idle(group: Group) -> bool:
-    return group.state is GroupState.EMPTY and not group.pending and not group.writes
+    return group.state is ConsumerGroupState.EMPTY and not group.pending and not group.writes
 
 
 def _begins_to_rebalance(before: Group | None, group: Group) -> bool:
     was = None if before is None else before.state
-    return group.state is GroupState.PREPARING_REBALANCE and was is not GroupState.PREPARING_REBALANCE
+    return group.state is ConsumerGroupState.PREPARING_REBALANCE and was is not ConsumerGroupState.PREPARING_REBALANCE
 
 
 def _heartbeat_key(group: Group) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from spark_log.client.log import Log
 from spark_log.errors import LogRestored, NoSpace
 from spark_log.journal.dropped_lists import list_dropped
 from spark_log.journal.garbage_collection import collect, garbage
-from spark_log.journal.metadata_log import View, decided
+from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.object_names import DATA, META
 from spark_log.journal.proposal import Context
 from spark_log.journal.reserve import has_reserve, keep_reserve
@@ -130,7 +130,7 @@ class Maintainer:
         kept = self._brokers.round(failed) if self._brokers is not None else BrokerUpkeepReport()
         known = log.journal.view
 
-        def run() -> Steps[tuple[View, RoundMemory, MaintainReport]]:
+        def run() -> Steps[tuple[LogView, RoundMemory, MaintainReport]]:
             view, memory = yield from self._begin(known)
             # Retention and sweeps use this clock even if no batch is written.
             yield from log.journal.metadata_log.check_clock(view.state)
@@ -166,7 +166,7 @@ class Maintainer:
             no_space=report.no_space or any(isinstance(error, NoSpace) for error in failed.errors),
         )
 
-    def _begin(self, known: View) -> Steps[tuple[View, RoundMemory]]:
+    def _begin(self, known: LogView) -> Steps[tuple[LogView, RoundMemory]]:
         """The end of the log, and the memory of the last round.
 
         Without one the log is opened again, which finds damaged checkpoints, and replaces a view from before an older
@@ -244,14 +244,14 @@ def _duties(
     failed: Failures,
     memory: RoundMemory,
     progress: Progress | None,
-    view: View,
+    view: LogView,
     *,
     saves_memory: bool,
     moves: bool,
-) -> Steps[tuple[View, MaintainReport]]:
+) -> Steps[tuple[LogView, MaintainReport]]:
     attempt, metadata_log, context = failed.attempt, log.journal.metadata_log, log.journal.context
 
-    def change(what: str, view: View, steps: Steps[Result], otherwise: Result) -> Steps[tuple[View, Result]]:
+    def change(what: str, view: LogView, steps: Steps[Result], otherwise: Result) -> Steps[tuple[LogView, Result]]:
         """Attempt a duty that changes the log."""
         return (yield from attempt(what, decided(metadata_log, view, steps), (view, otherwise)))
 
@@ -423,7 +423,7 @@ def compact(
 def checkpoint(log: Log) -> int:
     """Seal, list dropped objects, write a checkpoint, and delete replaced files.  Returns its version."""
 
-    def run(view: View, context: Context) -> Steps[int]:
+    def run(view: LogView, context: Context) -> Steps[int]:
         metadata_log = log.journal.metadata_log
         view, _ = yield from decided(metadata_log, view, seal(view.state, context))
         view, _ = yield from decided(metadata_log, view, list_dropped(view.state, context))
@@ -467,7 +467,7 @@ def find_garbage(log: Log) -> list[str]:
 # -------------------------------------------------------------------------------------------------------------- helpers
 
 
-def _run(log: Log, steps: Callable[[View, Context], Steps[Result]]) -> Result:
+def _run(log: Log, steps: Callable[[LogView, Context], Steps[Result]]) -> Result:
     def run() -> Steps[Result]:
         metadata_log = log.journal.metadata_log
         view = yield from metadata_log.open()
@@ -479,7 +479,7 @@ def _run(log: Log, steps: Callable[[View, Context], Steps[Result]]) -> Result:
 
 
 def _run_decided(log: Log, steps: Callable[[State, Context], Steps[Result]]) -> Result:
-    def run(view: View, context: Context) -> Steps[Result]:
+    def run(view: LogView, context: Context) -> Steps[Result]:
         _, result = yield from decided(log.journal.metadata_log, view, steps(view.state, context))
         return result
 

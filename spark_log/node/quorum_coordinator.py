@@ -96,7 +96,7 @@ Held = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class KnownLeader:
     """Of an epoch of the quorum, as this node knows it."""
 
     epoch: int
@@ -164,7 +164,7 @@ class QuorumCoordinator:
             self._host.threads,
         )
         self._is_ours = is_ours
-        self._leader = Leader(0, None)
+        self._leader = KnownLeader(0, None)
         self._leaderless_s = self._host.monotonic_s()
         """Since when no leader is known."""
         self._followed_s = -math.inf
@@ -537,7 +537,7 @@ class QuorumCoordinator:
 
     def _led(self, epoch: int, key: ReplicaKey | None) -> None:
         """There is a new epoch, or its leader is known."""
-        before, self._leader = self._leader, Leader(epoch, key)
+        before, self._leader = self._leader, KnownLeader(epoch, key)
         if before.key is not None and key is None:
             self._leaderless_s = self._host.monotonic_s()
         self._step_down()
@@ -545,7 +545,7 @@ class QuorumCoordinator:
         if key == self.node.key:
             self._spawn(self._take_over(self._leader))
 
-    async def _take_over(self, leader: Leader) -> None:
+    async def _take_over(self, leader: KnownLeader) -> None:
         """Lead when this node's take-over is final.  While it cannot, it asks another node to lead."""
         while self._leader == leader and not self._is_stopping:
             try:
@@ -572,7 +572,7 @@ class QuorumCoordinator:
         if self._obstacle != before:
             logger.error("this node cannot lead: %s", error, exc_info=not isinstance(error, SparkLogError))
 
-    async def _until_caught_up(self, leader: Leader) -> None:
+    async def _until_caught_up(self, leader: KnownLeader) -> None:
         """Wait for the entries of earlier leaders, before this node leads for the first time: before they are applied,
         an old log looks like one that begins, and before a majority has them, the end of an adoption is too early.
         """
@@ -582,7 +582,7 @@ class QuorumCoordinator:
                 return
             await asyncio.sleep(CATCH_UP_S)
 
-    def _begin(self, leader: Leader) -> None:
+    def _begin(self, leader: KnownLeader) -> None:
         self._obstacle = ""
         if self._leader != leader or self._is_stopping:
             return

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from spark_log.errors import SparkLogError
-from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, StepOutcome
+from spark_log.groups.group import Group, GroupConfig, ConsumerGroupState, JournalRecord, StepOutcome
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -238,7 +238,7 @@ class Shell:
         }
 
     def force_group_state(self, asked: Mapping[str, Any]) -> None:
-        self.groups[asked["group"]] = Group(asked["group"], GroupState(asked["state"]))
+        self.groups[asked["group"]] = Group(asked["group"], ConsumerGroupState(asked["state"]))
 
     def _named(self, asked: Mapping[str, Any], sent: int) -> Mapping[str, Any]:
         self.correlation_ids[asked["name"]] = sent
@@ -386,7 +386,7 @@ class Shell:
                 held += [(group_id, *key) for key in self.state.groups[group_id].offsets]
         self._decide(Expire(held=tuple(held)))
         for group_id, group in list(self.groups.items()):
-            if group.state is GroupState.EMPTY and not self._stored(group_id):
+            if group.state is ConsumerGroupState.EMPTY and not self._stored(group_id):
                 del self.groups[group_id]
 
 

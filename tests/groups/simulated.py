@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from spark_log.errors import SparkLogError
 from spark_log.groups.assignors import assign_members, make_assignor, what_members_read
-from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, StepOutcome, restore
+from spark_log.groups.group import Group, GroupConfig, ConsumerGroupState, JournalRecord, StepOutcome, restore
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -140,7 +140,7 @@ class World:
     def _check_rest(self) -> None:
         """Every partition is owned, once, by a member of the generation in force."""
         group = self.coordinator.group
-        if group is None or group.state is not GroupState.STABLE:
+        if group is None or group.state is not ConsumerGroupState.STABLE:
             raise Violation(f"the group has not come to rest: {group}")
         owned = sorted(tp for client in self.clients for tp in client.owned)
         wanted = sorted(TopicPartition(topic, n) for topic, count in self.partitions.items() for n in range(count))

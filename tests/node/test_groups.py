@@ -22,7 +22,7 @@ from spark_log.errors import (
     NotCoordinator,
     RebalanceInProgress,
 )
-from spark_log.groups.group import Group, GroupConfig, GroupState
+from spark_log.groups.group import Group, GroupConfig, ConsumerGroupState
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -365,7 +365,7 @@ async def test_what_operators_see_is_what_the_groups_do_now(room: Room) -> None:
 async def test_a_group_that_breaks_off_does_not_stop_the_timers_of_others(room: Room) -> None:
     """It continues from the log's state; members of other coordinators that fall silent are removed in time."""
     broken: Any = {"m": None}
-    room.groups._keep("broken", Group("broken", GroupState.PREPARING_REBALANCE, members=broken, wake_ms=0))
+    room.groups._keep("broken", Group("broken", ConsumerGroupState.PREPARING_REBALANCE, members=broken, wake_ms=0))
     joined = await room.alone(session_ms=50)
     logging.getLogger("spark_log").setLevel(logging.CRITICAL + 1)
     try:

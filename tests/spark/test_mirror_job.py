@@ -29,7 +29,7 @@ from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_m
 import spark_log
 from jobs.mirror_kafka import KafkaSource, parse_args, read_positions, typed_settings
 from spark_log import NewTopic, OffsetAndMetadata, TopicPartition
-from spark_log.client.mirror_map import Copied, Copy, MirrorMap, entry_rows
+from spark_log.client.mirror_map import Copied, MirroredTopic, MirrorMap, entry_rows
 from spark_log.errors import InvalidRecord, InvalidRequest
 from spark_log.metadata.group_commands import JoinGroup
 from spark_log.segment.schema import HEADERS, TIMESTAMP
@@ -45,7 +45,7 @@ def offsets(log: spark_log.Log) -> MirrorMap:
     made = MirrorMap(log, "map")
     made.create()
     topic_id = log.journal.refresh().names["orders"]
-    log.append("map", entry_rows(Copy("orders", topic_id, "there", "map"), {0: [(n, 1) for n in range(0, 20, 2)]}))
+    log.append("map", entry_rows(MirroredTopic("orders", topic_id, "there", "map"), {0: [(n, 1) for n in range(0, 20, 2)]}))
     return made
 
 
@@ -165,7 +165,7 @@ GOOD, BAD = (
 
 def typed_copy(log: spark_log.Log, **more: Any) -> TypedCopy:
     log.admin.create_topics([NewTopic("orders", 1, schema="id BIGINT NOT NULL, at TIMESTAMP")])
-    copy = Copy("orders", log.journal.refresh().names["orders"], "there", "map")
+    copy = MirroredTopic("orders", log.journal.refresh().names["orders"], "there", "map")
     return TypedCopy(copy, log.admin.describe_schema("orders")[-1], **more)
 
 

@@ -5,7 +5,7 @@ Each function raises InvalidRequest, which names the option.
 
 from __future__ import annotations
 
-from pyspark_pylog.options.start_and_end import Bounds
+from pyspark_pylog.options.start_and_end import ReadBounds
 from pyspark_pylog.options.values import Options, positive, whole
 from spark_log.errors import InvalidRequest
 from spark_log.groups.share import MEMBERS_MAX, Share
@@ -62,7 +62,7 @@ def _is_auto(options: Options) -> bool:
     return options.get("group.members", "").strip().lower() == "auto"
 
 
-def is_coordinated(options: Options, url: str, start: Bounds) -> bool:
+def is_coordinated(options: Options, url: str, start: ReadBounds) -> bool:
     """Whether a coordinator divides the group's partitions."""
     if not _is_auto(options):
         return False

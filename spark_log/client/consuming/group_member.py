@@ -42,7 +42,7 @@ from spark_log.groups.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from spark_log.groups.subscription import CONSUMER, Assignment, Subscription, decode_assignment, encode
+from spark_log.groups.subscription import CONSUMER, ProtocolAssignment, Subscription, decode_assignment, encode
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.metadata.group_commands import Committer, UNFENCED
@@ -71,7 +71,7 @@ class MemberAssignment(NamedTuple):
     """An assignment of a member."""
 
     generation: int
-    assignment: Assignment
+    assignment: ProtocolAssignment
     members: tuple[JoinedMember, ...]
     """Members of the generation; only the leader receives them."""
 

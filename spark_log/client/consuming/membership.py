@@ -21,7 +21,7 @@ from spark_log.groups.share import Share
 from spark_log.journal.journal import Journal
 from spark_log.metadata.group_commands import CommitOffsets, Committer, JoinGroup, LeaveGroup, RenewSession, UNFENCED
 from spark_log.metadata.records import GroupCommit
-from spark_log.metadata.state import GroupState, Position, State, TopicKey
+from spark_log.metadata.state import GroupState, GroupPosition, State, TopicKey
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.net.address import this_host
 from spark_log.settings import cluster_config
@@ -145,7 +145,7 @@ class Membership:
 
     # -------------------------------------------------------------------------------------------------------- positions
 
-    def position(self, state: State, key: TopicKey) -> Position | None:
+    def position(self, state: State, key: TopicKey) -> GroupPosition | None:
         """The committed position of the group in a partition."""
         return state.groups.get(self.group, GroupState()).offsets.get(key)
 

@@ -21,7 +21,7 @@ from spark_log.metadata.state import State
 from spark_log.node import quorum_coordinator
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.pending_commands import PendingCommands
-from spark_log.node.quorum_coordinator import Leader, QuorumCoordinator
+from spark_log.node.quorum_coordinator import KnownLeader, QuorumCoordinator
 from spark_log.node.quorum_pipeline import Offer, Pipeline
 from spark_log.node.quorum_state import QuorumState
 from spark_log.quorum_node.voter_clocks import VoterClocks
@@ -72,7 +72,7 @@ def _kept(self: Pipeline[Any], index: int) -> list[Any]:
     return []
 
 
-async def _leads_immediately(self: QuorumCoordinator, leader: Leader) -> None:
+async def _leads_immediately(self: QuorumCoordinator, leader: KnownLeader) -> None:
     await self._until_caught_up(leader)
     try:
         self.node.begin_append(self._take_over_batch(leader.epoch))
@@ -81,7 +81,7 @@ async def _leads_immediately(self: QuorumCoordinator, leader: Leader) -> None:
     self._begin(leader)
 
 
-async def _immediately(self: QuorumCoordinator, leader: Leader) -> None:
+async def _immediately(self: QuorumCoordinator, leader: KnownLeader) -> None:
     pass
 
 
