@@ -1,7 +1,7 @@
 """Copying records from another system into a topic with a schema: their JSON is parsed.  Others are kept or named.
 
 A task's rows are the typed records, the dead letters and the entries of the map of offsets, for one commit of a sink
-with rows beside (`sink/beside.py`).  The map has the offsets of typed records only: a dead letter is a gap, as a record
+with rows beside (`sink/other_topics.py`).  The map has the offsets of typed records only: a dead letter is a gap, as a record
 that compaction has removed.  Each partition's entry ends where its records end, so no dead letter is copied twice.
 """
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, StructType
 
 from pyspark_pylog.sink.bad_records import with_headers
-from pyspark_pylog.sink.beside import TOPIC, VALUE
+from pyspark_pylog.sink.other_topics import TOPIC, VALUE
 from spark_log.client.mirror_map import MirroredTopic, OffsetRun, entry_rows, extend, runs_of
 from spark_log.errors import InvalidRecord
 from spark_log.schema.arrow_types import all_nullable

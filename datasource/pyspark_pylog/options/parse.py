@@ -156,7 +156,7 @@ class WriteOptions:
     """The column with the key, if the user names it; as `timestamp_column`."""
     timestamp_column: str
     beside: bool
-    """The frame has rows for other topics beside its typed ones (`sink/beside.py`)."""
+    """The frame has rows for other topics beside its typed ones (`sink/other_topics.py`)."""
     notes: tuple[str, ...]
     """Warnings about options without effect, to be logged once."""
 
