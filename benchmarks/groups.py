@@ -83,7 +83,9 @@ class Instant:
 
 
 def roster(group: str) -> Roster:
-    assignment = encode(ProtocolAssignment(partitions=tuple(TopicPartition("t", number) for number in range(PARTITIONS))))
+    assignment = encode(
+        ProtocolAssignment(partitions=tuple(TopicPartition("t", number) for number in range(PARTITIONS)))
+    )
     member = RosterMember(f"{group}-0", None, "client", "host", SESSION_MS, 300_000, SUBSCRIPTION, assignment)
     return Roster(1, "consumer", "range", member.member_id, (member,), 0)
 

@@ -43,7 +43,7 @@ from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest
 from spark_log.journal.proposal import Context
 from spark_log.node.backup import back_up, check_place, missing, prune
-from spark_log.node.backup_copies import CopiedShare, CopyShares, BackupShare, copy_share
+from spark_log.node.backup_copies import BackupShare, CopiedShare, CopyShares, copy_share
 from spark_log.node.backup_files import Backup, BackupFiles
 from spark_log.node.copy_throttle import Pace, rate_of
 from spark_log.node.restore_backup import plan_restore, restore
@@ -170,7 +170,9 @@ def from_log(spark: SparkSession, args: argparse.Namespace, log: Log, files: Bac
     return copy
 
 
-def back_up_in_task(planned: PlannedLog, files: BackupFiles, bytes_per_s: int | None, share: BackupShare) -> CopiedShare:
+def back_up_in_task(
+    planned: PlannedLog, files: BackupFiles, bytes_per_s: int | None, share: BackupShare
+) -> CopiedShare:
     """In a task: copy the objects of a share to their backup.  Reads no metadata."""
     return copy_share(planned.objects(), files.folder(share.folder), share, Pace(SystemClock(), bytes_per_s))
 

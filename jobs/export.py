@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark_pylog.export.manifest import Manifest, Result, ExportSettings, check_same, combined
+from pyspark_pylog.export.manifest import ExportSettings, Manifest, Result, check_same, combined
 from pyspark_pylog.export.planning import Planner
 from pyspark_pylog.export.task import write_files
 from pyspark_pylog.job_support import (
@@ -84,7 +84,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def add_file_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the files of the table are: their format, folders, columns and size."""
+    """Arguments that describe the files of the table."""
     parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="default: %(default)s")
     parser.add_argument(
         "--partition-by",

@@ -26,7 +26,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark_pylog.job_support import job_parser, key_value, run_job
 from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
-from pyspark_pylog.topic_mirror import Positions, MirrorSettings, SourceTopic
+from pyspark_pylog.topic_mirror import MirrorSettings, Positions, SourceTopic
 
 import spark_log
 from spark_log import TopicPartition

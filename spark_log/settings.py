@@ -13,12 +13,12 @@ from typing import Any
 
 from spark_log.config_types import (
     Choice,
+    ConfigKind,
     ConfigSpec,
     Effect,
     Flag,
     Fraction,
     FreeText,
-    ConfigKind,
     Names,
     Several,
     Value,

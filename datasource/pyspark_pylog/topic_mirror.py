@@ -150,7 +150,9 @@ class TopicMirror:
         """
         settings, log_id, known = self._settings, self._log.cluster_id, self._log.admin.describe_topics([topic])[topic]
         starts = {str(n): reached(copied, topic, n) or -2 for n in range(source.partitions)}
-        copy = MirroredTopic(topic, known.topic_id, source.id, settings.map, has_cleanup_policy(known.configs, "compact"))
+        copy = MirroredTopic(
+            topic, known.topic_id, source.id, settings.map, has_cleanup_policy(known.configs, "compact")
+        )
         return (
             self._rows(copy, self._source.records(topic, starts).select(*COLUMNS))
             .options(**{f"storage.{name}": value for name, value in settings.storage.items()})

@@ -1,8 +1,9 @@
 """Copying records from another system into a topic with a schema: their JSON is parsed.  Others are kept or named.
 
 A task's rows are the typed records, the dead letters and the entries of the map of offsets, for one commit of a sink
-with rows beside (`sink/other_topics.py`).  The map has the offsets of typed records only: a dead letter is a gap, as a record
-that compaction has removed.  Each partition's entry ends where its records end, so no dead letter is copied twice.
+with rows for other topics (`sink/other_topics.py`).  The map has the offsets of typed records only: a dead letter is a
+gap, as a record that compaction has removed.  Each partition's entry ends where its records end, so no dead letter is
+copied twice.
 """
 
 from __future__ import annotations

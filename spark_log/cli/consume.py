@@ -255,7 +255,9 @@ def _ended_by_sigterm() -> Iterator[threading.Event]:
 class _GroupConsumption:
     """One run of `pylog consume --group`: a consumer that is also its group's rebalance listener."""
 
-    def __init__(self, log: Log, wanted: WantedTopics, partition: int | None, group: str, position: Position | None) -> None:
+    def __init__(
+        self, log: Log, wanted: WantedTopics, partition: int | None, group: str, position: Position | None
+    ) -> None:
         self._log = log
         self._position = position
         self._placed: set[TopicPartition] = set()

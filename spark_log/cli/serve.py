@@ -86,7 +86,7 @@ def serve(
     try:
         from spark_log.cli.console.of_coordinator import pages_of
         from spark_log.node.serve import serve
-        from spark_log.node.serve_config import ServeConfig, Environment, read_config
+        from spark_log.node.serve_config import Environment, ServeConfig, read_config
     except ImportError as error:
         if error.name != "aiohttp":
             raise

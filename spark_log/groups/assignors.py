@@ -103,7 +103,8 @@ def assign_members(
     assigned = assignor.assign(cluster, subscribers)
     _check(assignor, cluster, subscribers, assigned)
     told = {
-        member.member_id: ProtocolAssignment(partitions=tuple(assigned.get(member.member_id, ()))) for member in subscribers
+        member.member_id: ProtocolAssignment(partitions=tuple(assigned.get(member.member_id, ())))
+        for member in subscribers
     }
     if leader in told:
         told[leader] = ProtocolAssignment(

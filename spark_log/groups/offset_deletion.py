@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from spark_log.groups.group import Group, ConsumerGroupState
+from spark_log.groups.group import ConsumerGroupState, Group
 from spark_log.groups.messages import Code
 from spark_log.groups.subscription import CONSUMER, subscribed_topics
 from spark_log.model import TopicPartition

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from spark_log.groups.group import (
+    ConsumerGroupState,
     Group,
     GroupConfig,
-    ConsumerGroupState,
     InitialDelay,
     JournalRecord,
     Reply,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 from typing_extensions import assert_never
 
-from spark_log.groups.group import Group, GroupConfig, ConsumerGroupState, ReplaceWrite, Reply, StepOutcome, SyncWrite
+from spark_log.groups.group import ConsumerGroupState, Group, GroupConfig, ReplaceWrite, Reply, StepOutcome, SyncWrite
 from spark_log.groups.join import join, replaced
 from spark_log.groups.messages import (
     Code,

@@ -30,7 +30,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, Roots
 from spark_log.journal.fork_safety import renew_after_fork
-from spark_log.journal.metadata_log import MetadataReader, MetadataLog, LogView, decided
+from spark_log.journal.metadata_log import LogView, MetadataLog, MetadataReader, decided
 from spark_log.journal.proposal import Context, Proposal, is_led_elsewhere, unanswered
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.storage_log import open_storage_log

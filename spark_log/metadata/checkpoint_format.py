@@ -23,6 +23,7 @@ from immutables import Map, MapMutation
 from spark_log.collector_pause import collector_paused
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.groups.group import Roster
+from spark_log.metadata.batch_format import check_format
 from spark_log.metadata.column_blocks import Block, ObjectBlock, PartitionBlock
 from spark_log.metadata.column_map import ColumnMap, fold, in_order
 from spark_log.metadata.features import check_level
@@ -30,12 +31,12 @@ from spark_log.metadata.frames import ROWS_AT_ONCE, Frame, encode_end, encode_fr
 from spark_log.metadata.last_commit import shared
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
-from spark_log.metadata.batch_format import check_format
 from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment
 from spark_log.metadata.state import (
     CleanedPart,
     DroppedList,
     Forgotten,
+    GroupPosition,
     GroupState,
     Leadership,
     LostRange,
@@ -43,7 +44,6 @@ from spark_log.metadata.state import (
     ObjectRow,
     Partition,
     PendingCommit,
-    GroupPosition,
     ProducerState,
     ShareMember,
     State,
@@ -388,7 +388,9 @@ class _Maps:
 
     def __init__(self) -> None:
         self._maps = defaultdict[str, MapMutation[Any, Any]](lambda: Map[Any, Any]().mutate())
-        self._offsets = defaultdict[str, MapMutation[TopicKey, GroupPosition]](lambda: Map[TopicKey, GroupPosition]().mutate())
+        self._offsets = defaultdict[str, MapMutation[TopicKey, GroupPosition]](
+            lambda: Map[TopicKey, GroupPosition]().mutate()
+        )
         self._blocks = defaultdict[str, list[Block[Any, Any]]](list)
         self._removed = defaultdict[str, list[Any]](list)
         self._pending: list[PendingCommit] = []

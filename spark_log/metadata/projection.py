@@ -27,11 +27,11 @@ from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup
 from spark_log.metadata.state import (
+    GroupPosition,
     GroupState,
     Leadership,
     ObjectRow,
     Partition,
-    GroupPosition,
     ShareMember,
     State,
     Topic,

@@ -9,9 +9,9 @@ from spark_log.groups.share import Share
 from spark_log.metadata import records as r
 from spark_log.metadata.state import (
     Forgotten,
+    GroupPosition,
     GroupState,
     MemberSession,
-    GroupPosition,
     ShareMember,
     State,
     without,

@@ -23,9 +23,9 @@ from spark_log.metadata.replica_state import (
     OWN_GROUP,
     Broker,
     Copies,
-    ReplicaMember,
     PlacementGroup,
     Reassignment,
+    ReplicaMember,
     Role,
 )
 from spark_log.metadata.replicas import can_lead, copies_of, deficits, is_active, is_current, keeps

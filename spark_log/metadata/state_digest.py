@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from spark_log.metadata.checkpoint_format import row_lines
 from spark_log.metadata.column_blocks import Block, ObjectBlock, PartitionBlock
-from spark_log.metadata.column_map import ColumnMap, PART_ROWS
+from spark_log.metadata.column_map import PART_ROWS, ColumnMap
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.state import State
 

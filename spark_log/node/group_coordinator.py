@@ -26,7 +26,7 @@ from spark_log.errors import (
     RebalanceInProgress,
     SparkLogError,
 )
-from spark_log.groups.group import Group, GroupConfig, ConsumerGroupState, JournalRecord, Roster, StepOutcome, restore
+from spark_log.groups.group import ConsumerGroupState, Group, GroupConfig, JournalRecord, Roster, StepOutcome, restore
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -44,8 +44,8 @@ from spark_log.groups.rebalance import Step, remove_member
 from spark_log.groups.state_machine import heartbeat_error, next_deadline, step, tick
 from spark_log.journal.store_operations import Answered
 from spark_log.metadata.commands import AnyCommand, Append, SeveralCommands
-from spark_log.metadata.group_commands import CommitOffsets, Committer, DeleteOffsets, SetGeneration, UNFENCED
 from spark_log.metadata.decide.groups import check_group_free
+from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, Committer, DeleteOffsets, SetGeneration
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.shared_groups import group_in_use
 from spark_log.metadata.state import GroupState as Stored

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from spark_log.groups.group import LIVE_STATES, Group, ConsumerGroupState
+from spark_log.groups.group import LIVE_STATES, ConsumerGroupState, Group
 from spark_log.journal.unseen_changes import UnseenChanges, Visit
 from spark_log.metadata.changes import ChangedNames
 from spark_log.metadata.column_map import stored_bytes
@@ -142,7 +142,9 @@ def summary_of(state: State, name: str) -> GroupSummary:
     if group.roster is not None and members_in_force(state, name):
         return GroupSummary(ConsumerGroupState.STABLE.value, len(group.roster.members), group.roster.generation)
     members = len(group.shares) or int(bool(group.member) or group.session is not None)
-    return GroupSummary((ConsumerGroupState.STABLE if members else ConsumerGroupState.EMPTY).value, members, group.generation)
+    return GroupSummary(
+        (ConsumerGroupState.STABLE if members else ConsumerGroupState.EMPTY).value, members, group.generation
+    )
 
 
 class GroupMetrics:

@@ -41,13 +41,13 @@ from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Steps, Stores, run
+from spark_log.metadata.batch_format import encode_batch
 from spark_log.metadata.commands import AnyCommand, Expire
-from spark_log.metadata.group_commands import SetGeneration
 from spark_log.metadata.decide.upkeep import bootstrap_records
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
+from spark_log.metadata.group_commands import SetGeneration
 from spark_log.metadata.projection import Delta, Holdings, delta
 from spark_log.metadata.records import Batch, TakeOverRecord
-from spark_log.metadata.batch_format import encode_batch
 from spark_log.metadata.replay import end_version
 from spark_log.metadata.state import State
 from spark_log.net.address import this_host

@@ -18,7 +18,7 @@ from spark_log.journal.proposal import Context
 from spark_log.journal.storage_log import begin_log
 from spark_log.journal.store_operations import Stores
 from spark_log.metadata.state import State
-from spark_log.node.backup_copies import CopyShares, NeededObject, BackupShare, shares_of
+from spark_log.node.backup_copies import BackupShare, CopyShares, NeededObject, shares_of
 from spark_log.node.backup_files import Backup, BackupFiles, Needed, needed_objects
 from spark_log.node.mirror import become_log, file_of_log, format_of, write_state
 from spark_log.node.rewrite import Progress

@@ -187,7 +187,11 @@ class Machine:
         """Begin to add a replica that fetches already, on the leader."""
         self._advance(now_ms)
         role = self._core.role
-        return leading.add_voter(self._core, role, voter) if isinstance(role, Leader) else VoterChange.NOT_LEADER_OR_FOLLOWER
+        return (
+            leading.add_voter(self._core, role, voter)
+            if isinstance(role, Leader)
+            else VoterChange.NOT_LEADER_OR_FOLLOWER
+        )
 
     def remove_voter(self, voter: ReplicaKey, now_ms: int) -> VoterChange:
         """Begin to remove another replica, on the leader."""

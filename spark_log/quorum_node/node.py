@@ -346,7 +346,9 @@ class Node:
 
     def remove_voter(self, key: ReplicaKey) -> VoterChange:
         """Begin to remove another replica, on the leader."""
-        return self._input(lambda machine, now_ms: machine.remove_voter(key, now_ms)) or VoterChange.NOT_LEADER_OR_FOLLOWER
+        return (
+            self._input(lambda machine, now_ms: machine.remove_voter(key, now_ms)) or VoterChange.NOT_LEADER_OR_FOLLOWER
+        )
 
     def status(self) -> NodeStatus | None:
         """None until the node takes part."""

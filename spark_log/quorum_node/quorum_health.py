@@ -53,7 +53,9 @@ def _voter(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> Quoru
     if problem:
         return QuorumFinding(check, False, problem)
     lag = next((one.lag for one in leader.replication if one.key == key), 0)
-    return QuorumFinding(check, True, "leads" if key == leader.key else f"follows, {counted(lag, 'entry', 'entries')} behind")
+    return QuorumFinding(
+        check, True, "leads" if key == leader.key else f"follows, {counted(lag, 'entry', 'entries')} behind"
+    )
 
 
 def _problem(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> str:

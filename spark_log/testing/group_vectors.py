@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from spark_log.errors import SparkLogError
-from spark_log.groups.group import Group, GroupConfig, ConsumerGroupState, JournalRecord, StepOutcome
+from spark_log.groups.group import ConsumerGroupState, Group, GroupConfig, JournalRecord, StepOutcome
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -39,9 +39,9 @@ from spark_log.groups.state_machine import next_deadline, step, tick
 from spark_log.groups.subscription import CONSUMER, Subscription, encode
 from spark_log.metadata import records as r
 from spark_log.metadata.commands import Expire
-from spark_log.metadata.group_commands import CommitOffsets, DeleteOffsets, SetGeneration, UNFENCED
 from spark_log.metadata.consumer_offsets import partition_of_group
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, SetGeneration
 from spark_log.metadata.replay import next_version, replay
 from spark_log.metadata.state import State
 from spark_log.model import OffsetAndMetadata, TopicPartition

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from spark_log.errors import TopicAlreadyExists
-from spark_log.journal.metadata_log import MetadataLog, LogView, decided
+from spark_log.journal.metadata_log import LogView, MetadataLog, decided
 from spark_log.journal.object_names import PINS
 from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Decide, Refresh, Steps

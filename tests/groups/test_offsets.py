@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from spark_log.groups.group import Group, ConsumerGroupState
+from spark_log.groups.group import ConsumerGroupState, Group
 from spark_log.groups.messages import Code, MemberProtocol
 from spark_log.groups.offset_deletion import check_delete_group, check_delete_offsets, check_metadata, may_expire
 from spark_log.groups.subscription import Subscription, encode

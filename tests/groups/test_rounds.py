@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from spark_log.groups.group import GroupConfig, ConsumerGroupState, Roster, restore
+from spark_log.groups.group import ConsumerGroupState, GroupConfig, Roster, restore
 from spark_log.groups.messages import Code, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, MemberProtocol
 from spark_log.groups.state_machine import step
 from tests.groups.members import CONFIG, Coordinator, stable

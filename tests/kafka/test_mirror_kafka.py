@@ -219,9 +219,7 @@ def test_a_checkpoint_that_goes_back_is_refused(
         for name in ("1", "2", ".1.crc", ".2.crc"):
             (folder / kind / name).unlink(missing_ok=True)
     client.send("goes-back", recs(range(6, 9)))
-    with pytest.raises(
-        SparkLogError, match="SequenceConflict: .* this is batch 1, and the last batch .* is 2"
-    ):
+    with pytest.raises(SparkLogError, match="SequenceConflict: .* this is batch 1, and the last batch .* is 2"):
         mirror("--topics", "goes-back")
     shutil.rmtree(folder)
     assert mirror("--topics", "goes-back")

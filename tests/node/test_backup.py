@@ -17,7 +17,7 @@ from spark_log.errors import CorruptObject, InvalidRequest, NoLog, NoSpace
 from spark_log.journal.proposal import Context
 from spark_log.model import ACKS_LEADER
 from spark_log.node.backup import ABANDONED_MS, DAY_MS, MARKED_MS, Made, back_up, check_place, missing, prune
-from spark_log.node.backup_copies import CopiedShare, BackupShare, copy_share
+from spark_log.node.backup_copies import BackupShare, CopiedShare, copy_share
 from spark_log.node.backup_files import Backup, BackupFiles, end_key, needed_objects
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.maintain import merge

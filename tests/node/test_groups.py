@@ -22,7 +22,7 @@ from spark_log.errors import (
     NotCoordinator,
     RebalanceInProgress,
 )
-from spark_log.groups.group import Group, GroupConfig, ConsumerGroupState
+from spark_log.groups.group import ConsumerGroupState, Group, GroupConfig
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,

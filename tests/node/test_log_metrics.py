@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_log.groups.group import Group, ConsumerGroupState
+from spark_log.groups.group import ConsumerGroupState, Group
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 from spark_log.net.quotas import Quotas, group_names, topic_sizes

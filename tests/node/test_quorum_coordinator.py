@@ -62,7 +62,9 @@ def one_node(folder: Path, cluster: str = "a-cluster", **settings: Any) -> Serve
         peers={},
         secret="a-secret-of-the-nodes",
     )
-    return ServeConfig(url=str(folder / "records"), listen="127.0.0.1:0", maintain_ms=None, quorum=replace(node, **settings))
+    return ServeConfig(
+        url=str(folder / "records"), listen="127.0.0.1:0", maintain_ms=None, quorum=replace(node, **settings)
+    )
 
 
 @asynccontextmanager

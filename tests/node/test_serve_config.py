@@ -11,7 +11,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.groups.group import GroupConfig
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.tokens import parse_tokens
-from spark_log.node.serve_config import ServeConfig, Environment, check_config, read_config
+from spark_log.node.serve_config import Environment, ServeConfig, check_config, read_config
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "coordinator.ini"
 TOKENS = parse_tokens({"me": "admin a-token-of-the-tests"})
@@ -145,7 +145,8 @@ def test_what_must_not_be_started_is_refused(config: ServeConfig, message: str) 
 
 
 @pytest.mark.parametrize(
-    "config", [ServeConfig(url="/x"), replace(OPEN, insecure=True), replace(OPEN, certificate="c", key="k", tokens=TOKENS)]
+    "config",
+    [ServeConfig(url="/x"), replace(OPEN, insecure=True), replace(OPEN, certificate="c", key="k", tokens=TOKENS)],
 )
 def test_loopback_or_guarded_or_said_to_be_insecure_is_fine(config: ServeConfig) -> None:
     """Each of the three ways to listen."""

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark_pylog.export.manifest import Manifest, Part, ExportSettings
+from pyspark_pylog.export.manifest import ExportSettings, Manifest, Part
 from pyspark_pylog.export.parquet_files import by_folder
 from pyspark_pylog.export.planning import divide
 from pyspark_pylog.export.task import write_files

@@ -45,7 +45,9 @@ def offsets(log: spark_log.Log) -> MirrorMap:
     made = MirrorMap(log, "map")
     made.create()
     topic_id = log.journal.refresh().names["orders"]
-    log.append("map", entry_rows(MirroredTopic("orders", topic_id, "there", "map"), {0: [(n, 1) for n in range(0, 20, 2)]}))
+    log.append(
+        "map", entry_rows(MirroredTopic("orders", topic_id, "there", "map"), {0: [(n, 1) for n in range(0, 20, 2)]})
+    )
     return made
 
 

@@ -97,7 +97,11 @@ class Held(Wrapper):
 
 def test_a_journal_is_there_for_others_while_a_thread_refreshes_it(tmp_path: Path) -> None:
     """Otherwise a task would open the log again."""
-    store, kept, key = Held(LocalStore(str(tmp_path), "os")), KeptJournals(), ("url", None, PlannedRoots(((0, "root"),)))
+    store, kept, key = (
+        Held(LocalStore(str(tmp_path), "os")),
+        KeptJournals(),
+        ("url", None, PlannedRoots(((0, "root"),))),
+    )
     journal = kept.refreshed(key, lambda: Journal.open(store, create=True))
     store.holds = True
     with ThreadPoolExecutor(1) as pool:

@@ -245,7 +245,10 @@ def test_the_position_of_a_share_is_where_it_continues(filled: spark_log.Log) ->
         ({**MEMBERS, "group.member": "x"}, "option group.member: 'x' is not a whole number"),
         ({**MEMBERS, "group.member": "-1"}, "option group.member: '-1' is not a whole number"),
         ({**MEMBERS, "group.members": "0"}, "option group.members: '0' is not the number of queries"),
-        ({**MEMBERS, "group.members": "two"}, "option group.members: 'two' is not the number of .*, such as 3; or auto"),
+        (
+            {**MEMBERS, "group.members": "two"},
+            "option group.members: 'two' is not the number of .*, such as 3; or auto",
+        ),
         ({"group.id": "g", "group.members": "1001", "group.member": "0"}, "option group.members: 1001 is more than"),
         ({"group.mambers": "2"}, "option group.mambers is not known; did you mean group.members"),
     ],

@@ -213,8 +213,8 @@ NUMBERS = {
         f"at most {constant(CONSOLE_RECORDS, 'READ_S'):g} s; *Search on* continues",
         f"at most {constant(CONSOLE, 'ROWS_MAX')} rows",
         {10: "given again for ten times as long"}[constant(CONSOLE, "KEPT_FOR")],
-        f"without an answer after {constant(CONSOLE_ROUTES, 'ANSWER_S'):g} s fails, and so does a "
-        f"{constant(CONSOLE_ROUTES, 'WAITING_MAX') + 1}th that waits",
+        f"without an answer after {constant(CONSOLE_ROUTES, 'ANSWER_S'):g} s fails. At most "
+        f"{constant(CONSOLE_ROUTES, 'WAITING_MAX')} requests of each kind are in progress",
         f"more than {mib(constant(CONSOLE_RECORDS, 'BATCH_BYTES_MAX'))} are not read",
     ],
     "docs/service.md": [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pyspark_pylog.export.manifest import Manifest, Part, ExportRun, ExportSettings
+from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Manifest, Part
 from pyspark_pylog.export.parquet_files import check_parquet
 from spark_log.client.reading.plan import Chunk, chunks
 from spark_log.client.reading.positions_to_offsets import partitions_of, resolve, resolve_starts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pyspark_pylog.export.manifest import Part, Result, ExportSettings
+from pyspark_pylog.export.manifest import ExportSettings, Part, Result
 from pyspark_pylog.export.parquet_files import ParquetFiles
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.task_metadata import newest_journal

@@ -26,7 +26,7 @@ from spark_log.groups.share import Share
 from spark_log.journal.journal import Journal
 from spark_log.metadata.group_commands import CommitOffsets
 from spark_log.metadata.records import GroupCommit, OffsetEntry
-from spark_log.metadata.state import GroupState, MemberSession, GroupPosition, State, TopicKey
+from spark_log.metadata.state import GroupPosition, GroupState, MemberSession, State, TopicKey
 from spark_log.model import TopicPartition
 from spark_log.positions import format_timestamp_ms
 

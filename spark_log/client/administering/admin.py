@@ -43,6 +43,8 @@ from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
 from spark_log.journal.index_reads import read_found
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import (
+    TRANSACTIONAL,
+    WHOLE,
     AbortTransaction,
     AddPartitions,
     DeleteTopic,
@@ -52,13 +54,11 @@ from spark_log.metadata.commands import (
     SeveralCommands,
     Single,
     Start,
-    TRANSACTIONAL,
     Trim,
     UpdateFeature,
-    WHOLE,
 )
-from spark_log.metadata.group_commands import CommitOffsets, DeleteOffsets, RemoveMember, UNFENCED, known_group
 from spark_log.metadata.decide.topics import topic_named
+from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, RemoveMember, known_group
 from spark_log.metadata.pending import lost_ranges
 from spark_log.metadata.reassignments import PartitionReassignment
 from spark_log.metadata.records import GroupCommit, Piece

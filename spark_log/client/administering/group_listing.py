@@ -95,7 +95,9 @@ def describe_group(state: State, name: str, shared: GroupView | None = None) -> 
         client_id, host, process = origin_of(group.member)
         kind, owner = ("consumer", "") if group.session is None else ("stream", group.session.owner)
         members = [MemberDescription(group.member, kind, owner, client_id, host, process=process)]
-    return GroupDescription(name, (ConsumerGroupState.STABLE if members else ConsumerGroupState.EMPTY).value, group.generation, members)
+    return GroupDescription(
+        name, (ConsumerGroupState.STABLE if members else ConsumerGroupState.EMPTY).value, group.generation, members
+    )
 
 
 def _share_member(state: State, group: StoredGroup, member: ShareMember) -> MemberDescription:

@@ -23,7 +23,7 @@ from spark_log.client.reading.plan import OffsetRange, SliceRead, chunks, plan_r
 from spark_log.client.reading.scan_batches import fetch_ranges
 from spark_log.errors import GroupIdNotFound
 from spark_log.journal.journal import Journal
-from spark_log.metadata.state import Partition, GroupPosition, State
+from spark_log.metadata.state import GroupPosition, Partition, State
 from spark_log.model import TopicPartition
 
 CLOSE_US = 1_000_000

@@ -14,11 +14,11 @@ from types import TracebackType
 from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
-from spark_log.metadata.group_commands import CommitOffsets, Stand, UNFENCED
 from spark_log.metadata.decide.groups import check_group_free
+from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, Stand
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.shared_groups import check_not_shared
-from spark_log.metadata.state import GroupState, GroupPosition, TopicKey
+from spark_log.metadata.state import GroupPosition, GroupState, TopicKey
 from spark_log.model import TopicPartition
 
 

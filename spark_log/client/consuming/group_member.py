@@ -45,7 +45,7 @@ from spark_log.groups.messages import (
 from spark_log.groups.subscription import CONSUMER, ProtocolAssignment, Subscription, decode_assignment, encode
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
-from spark_log.metadata.group_commands import Committer, UNFENCED
+from spark_log.metadata.group_commands import UNFENCED, Committer
 from spark_log.metadata.projection import holds
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import GroupState, State, Topic

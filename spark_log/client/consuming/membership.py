@@ -19,9 +19,9 @@ from spark_log.errors import IllegalGeneration, InvalidRequest, SparkLogError
 from spark_log.groups.member_id import MemberOrigin, member_id
 from spark_log.groups.share import Share
 from spark_log.journal.journal import Journal
-from spark_log.metadata.group_commands import CommitOffsets, Committer, JoinGroup, LeaveGroup, RenewSession, UNFENCED
+from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, Committer, JoinGroup, LeaveGroup, RenewSession
 from spark_log.metadata.records import GroupCommit
-from spark_log.metadata.state import GroupState, GroupPosition, State, TopicKey
+from spark_log.metadata.state import GroupPosition, GroupState, State, TopicKey
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.net.address import this_host
 from spark_log.settings import cluster_config

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_log.client.producing.append import acks_of
-from spark_log.client.producing.delivery import DeliveryAttempt, Delivery, Held, BlockedPlace, place_of
+from spark_log.client.producing.delivery import BlockedPlace, Delivery, DeliveryAttempt, Held, place_of
 from spark_log.client.producing.futures import Ints, SentBatch
 from spark_log.errors import (
     CoordinatorNotAvailable,

@@ -14,8 +14,8 @@ from spark_log.journal import claims
 from spark_log.journal.store_operations import Put, Steps
 from spark_log.metadata import replay as replay_module
 from spark_log.metadata import replay_groups
-from spark_log.metadata.decide import groups as group_decisions
 from spark_log.metadata.batch_format import decode_batch
+from spark_log.metadata.decide import groups as group_decisions
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 from spark_log.node import quorum_coordinator

@@ -162,7 +162,9 @@ def query(sim: Simulation, group: str, token: str) -> Steps[None]:
     """Hold the group by heartbeats.  A restarted query keeps its identity, and is refused while another owner lives."""
     view = yield from sim.load()
     for _ in range(3):
-        join = Proposal(group_commands.JoinGroup(group=group, member=sim.fresh("member"), token=token, timeout_ms=SESSION_MS))
+        join = Proposal(
+            group_commands.JoinGroup(group=group, member=sim.fresh("member"), token=token, timeout_ms=SESSION_MS)
+        )
         view = yield from sim.propose(view, [join])
         if isinstance(join.error, GroupInUse):
             yield Sleep(SESSION_MS)

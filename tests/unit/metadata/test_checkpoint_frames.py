@@ -35,7 +35,7 @@ from spark_log.metadata.frames import FRAME_BYTES, encode_columns, encode_end, e
 from spark_log.metadata.last_commit import LastCommit, last_commit
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
-from spark_log.metadata.replica_state import Broker, Copies, ReplicaMember, PlacementGroup, Reassignment
+from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment, ReplicaMember
 from spark_log.metadata.state import State
 from spark_log.model import Slice
 from tests.unit.metadata.checkpoints import FIRST_LINE, checkpoint_of, checkpoint_of_frames, frames_of
@@ -167,7 +167,9 @@ def full_state() -> State:
         ),
         placement_groups=Map(
             {
-                1: PlacementGroup((ReplicaMember(1, "isr", 4), ReplicaMember(0, "isr", 4), ReplicaMember(3, "out", 8, 1_700, 2)), 1, 3),
+                1: PlacementGroup(
+                    (ReplicaMember(1, "isr", 4), ReplicaMember(0, "isr", 4), ReplicaMember(3, "out", 8, 1_700, 2)), 1, 3
+                ),
                 2: PlacementGroup((ReplicaMember(3, "joining", 8), ReplicaMember(2, "out", 5))),
             }
         ),

@@ -10,9 +10,9 @@ import pytest
 from msgspec import inspect, structs
 
 from spark_log.metadata import slice_index
+from spark_log.metadata.batch_format import encode_batch
 from spark_log.metadata.checkpoint_format import COLUMNS, KINDS, REMOVED_KINDS, state_json
 from spark_log.metadata.records import AnyRecord, Batch, Change, Copy, CreateTopicRecord, GroupCommit, Piece
-from spark_log.metadata.batch_format import encode_batch
 from spark_log.metadata.replica_state import ReplicaMember
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Placed, Run, Slice

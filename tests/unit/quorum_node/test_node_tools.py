@@ -62,11 +62,21 @@ LEADS = NodeStatus(
 @pytest.mark.parametrize(
     ("change", "key", "status", "reason"),
     [
-        (VoterChange.DUPLICATE_VOTER, ReplicaKey(2, "new"), LEADS, "node 2 is a voter already, as 2@d2: remove that one"),
+        (
+            VoterChange.DUPLICATE_VOTER,
+            ReplicaKey(2, "new"),
+            LEADS,
+            "node 2 is a voter already, as 2@d2: remove that one",
+        ),
         (VoterChange.VOTER_NOT_FOUND, ReplicaKey(2, "new"), LEADS, "2@new is not a voter: the voters are 1@d1, 2@d2"),
         (VoterChange.INVALID_REQUEST, ONE, LEADS, "node 1 leads: let another node lead first"),
         (VoterChange.REQUEST_TIMED_OUT, THREE, LEADS, "3@d3 lacks 50 committed entries; wait for it"),
-        (VoterChange.REQUEST_TIMED_OUT, ReplicaKey(4, "d4"), LEADS, "4@d4 does not fetch from the leader; start that node"),
+        (
+            VoterChange.REQUEST_TIMED_OUT,
+            ReplicaKey(4, "d4"),
+            LEADS,
+            "4@d4 does not fetch from the leader; start that node",
+        ),
         (VoterChange.REQUEST_TIMED_OUT, TWO, LEADS, "no majority of the other voters fetches; start them first"),
         (
             VoterChange.REQUEST_TIMED_OUT,
