@@ -16,7 +16,7 @@ class Visit(NamedTuple):
     """Two states that a reader compares."""
 
     old: State
-    """The state at the visit before; an empty state at the first."""
+    """The state at the visit before; an empty state if the changes are not known."""
     new: State
     changes: ChangedNames | None
     """The names of everything that may differ; None: they are not known."""
@@ -51,4 +51,6 @@ class UnseenChanges:
             self._changes = None if new is None else add_changes(self._changes, new)
             if self._changes is not None and self._changes.names > UNSEEN_MAX:
                 self._changes = None
+            if self._changes is None:
+                self._visited = State()  # a reader that does not come again must not hold an old state
         self._noted = state
