@@ -26,8 +26,8 @@ from spark_log.client.reading.plan import SliceRead
 from spark_log.client.reading.request_ahead import (
     ALONE,
     GROUP_BYTES_MAX,
-    Ahead,
     Coming,
+    RequestAhead,
     fetch_pool,
     is_group,
     is_small,
@@ -87,7 +87,7 @@ def fetch(
     window: Window | None = None,
     coming: Coming | None = None,
     value: ValueRead | None = None,
-    ahead: Ahead = ALONE,
+    ahead: RequestAhead = ALONE,
 ) -> Iterator[Fetched]:
     """The records of one planned read, in offset order.  The last result ends where the read ends.
 
@@ -115,7 +115,7 @@ def _fetch_from_any(
     window: Window | None,
     coming: Coming | None,
     value: ValueRead | None,
-    ahead: Ahead,
+    ahead: RequestAhead,
 ) -> Iterator[Fetched]:
     """`fetch` that continues from another root, at the same offset, where one fails or has damaged bytes."""
     name, asked = read.slice.object, [coming]
@@ -139,7 +139,7 @@ def _fetch(
     window: Window | None,
     coming: Coming | None,
     value: ValueRead | None,
-    ahead: Ahead,
+    ahead: RequestAhead,
 ) -> Iterator[Fetched]:
     piece = read.slice
     place = Place(piece.object, read.topic, read.topic_id, read.partition)
@@ -210,7 +210,7 @@ def _whole(
     coming: Coming | None,
     value: ValueRead | None,
     place: Place,
-    ahead: Ahead,
+    ahead: RequestAhead,
 ) -> Iterator[Decoded]:
     piece = read.slice
     end = piece.position + piece.length
@@ -236,7 +236,7 @@ def _by_index(
     coming: Coming | None,
     value: ValueRead | None,
     place: Place,
-    ahead: Ahead,
+    ahead: RequestAhead,
 ) -> Iterator[Decoded]:
     piece = read.slice
     with _intact(store, read, piece.start, piece.end):
@@ -255,7 +255,7 @@ def _by_index(
             yield found
 
 
-def _in_one_go(store: ObjectStore, read: SliceRead, window: Window | None, ahead: Ahead = ALONE) -> bool:
+def _in_one_go(store: ObjectStore, read: SliceRead, window: Window | None, ahead: RequestAhead = ALONE) -> bool:
     piece = read.slice
     return piece.batches == 1 or is_small(piece) or (not store.local and is_group(read, window, ahead))
 
@@ -290,7 +290,7 @@ def _groups(refs: Sequence[BatchRef], bytes_max: int) -> list[_Group]:
 
 
 def _loaded(
-    store: ObjectStore, name: str, groups: Sequence[_Group], ahead: Ahead
+    store: ObjectStore, name: str, groups: Sequence[_Group], ahead: RequestAhead
 ) -> Iterator[tuple[_Group, memoryview]]:
     """Groups with their bytes; from remote storage, the next ones are fetched ahead."""
     if store.local or len(groups) < 2:

@@ -42,7 +42,7 @@ GROUPS_AHEAD = 4
 """Groups of batches that are requested concurrently, of one slice or of several: a task holds four times 8 MiB."""
 
 
-class Ahead(NamedTuple):
+class RequestAhead(NamedTuple):
     """How much a reader of remote storage requests before it needs it."""
 
     group_bytes: int = GROUP_BYTES_MAX["remote"]
@@ -50,10 +50,10 @@ class Ahead(NamedTuple):
     block_bytes: int = BLOCK_BYTES_MAX
 
 
-ALONE = Ahead()
+ALONE = RequestAhead()
 
 
-def ahead_of(readers: int) -> Ahead:
+def ahead_of(readers: int) -> RequestAhead:
     """For one of several readers that hold what they requested at the same time, such as a consumer's partitions.
 
     Together they hold as much as one alone, but each at least a group of 1 MiB or a block of 256 KiB, and the next one.
@@ -61,7 +61,7 @@ def ahead_of(readers: int) -> Ahead:
     share = ALONE.groups * ALONE.group_bytes // max(readers, 1)
     groups = min(max(share // WHOLE_BYTES_MAX, 1), ALONE.groups)
     group_bytes = min(max(share // ALONE.groups, WHOLE_BYTES_MAX), ALONE.group_bytes)
-    return Ahead(group_bytes, groups, min(max(share // ALONE.groups, GAP_BYTES_MAX), ALONE.block_bytes))
+    return RequestAhead(group_bytes, groups, min(max(share // ALONE.groups, GAP_BYTES_MAX), ALONE.block_bytes))
 
 
 class Coming(NamedTuple):
@@ -91,7 +91,7 @@ def asked_ahead(
     reads: Sequence[SliceRead],
     window: Window | None = None,
     begun: Begun = MappingProxyType({}),
-    ahead: Ahead = ALONE,
+    ahead: RequestAhead = ALONE,
 ) -> Iterator[tuple[SliceRead, Coming | None]]:
     """Yield planned reads, each with bytes that were requested ahead; None if none were.
 
@@ -126,7 +126,7 @@ def asked_together(store: ObjectStore, reads: Sequence[SliceRead]) -> list[tuple
     return list(zip(block, _Requests(store, None, ALONE).of(block), strict=True))
 
 
-def _blocks(reads: Sequence[SliceRead], window: Window | None, ahead: Ahead) -> Iterator[list[SliceRead]]:
+def _blocks(reads: Sequence[SliceRead], window: Window | None, ahead: RequestAhead) -> Iterator[list[SliceRead]]:
     """The reads in order: so many that small slices have `block_bytes`, or else half of `groups` whole slices or
     `REQUESTS_AHEAD` indexes.
     """
@@ -150,7 +150,7 @@ class _Requests:
     """Requests in the background for one reader."""
 
     def __init__(
-        self, store: ObjectStore, window: Window | None, ahead: Ahead, begun: Begun = MappingProxyType({})
+        self, store: ObjectStore, window: Window | None, ahead: RequestAhead, begun: Begun = MappingProxyType({})
     ) -> None:
         self._store, self._window, self._ahead, self._begun = store, window, ahead, dict(begun)
         self._pool = fetch_pool(os.getpid(), store.url)
@@ -206,7 +206,7 @@ def is_small(piece: Slice) -> bool:
     return piece.length <= WHOLE_BYTES_MAX
 
 
-def is_group(read: SliceRead, window: Window | None, ahead: Ahead) -> bool:
+def is_group(read: SliceRead, window: Window | None, ahead: RequestAhead) -> bool:
     """Whether a larger slice is read whole, and fits into one request."""
     return read.slice.length <= ahead.group_bytes and wants_all(read, window)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_log.client.reading.fetch import Fetched, fetch
 from spark_log.client.reading.plan import REPLAN_TRIES, OffsetRange, SliceRead, plan_reads
 from spark_log.client.reading.prune import columns_to_read, only_matching
-from spark_log.client.reading.request_ahead import ALONE, Ahead, Coming, asked_ahead
+from spark_log.client.reading.request_ahead import ALONE, Coming, RequestAhead, asked_ahead
 from spark_log.client.validate import several
 from spark_log.conditions import EVERYTHING, Condition, Window
 from spark_log.errors import ConcurrentChange, InvalidRequest
@@ -79,7 +79,7 @@ def fetch_ranges(
     latest: bool = False,
     rack: str = "",
     value: ValueRead | None = None,
-    ahead: Ahead = ALONE,
+    ahead: RequestAhead = ALONE,
 ) -> Iterator[Fetched]:
     """The records of planned reads.  If a merge has replaced an object meanwhile, the rest is planned again.
 
@@ -100,7 +100,7 @@ def fetch_asked(
     latest: bool = False,
     rack: str = "",
     value: ValueRead | None = None,
-    ahead: Ahead = ALONE,
+    ahead: RequestAhead = ALONE,
 ) -> Iterator[Fetched]:
     """As `fetch_ranges`, of reads that may have been requested."""
     how = _How(columns, window, value, ahead, rack, latest)
@@ -114,7 +114,7 @@ class _How(NamedTuple):
     columns: Sequence[str] | None
     window: Window | None
     value: ValueRead | None
-    ahead: Ahead
+    ahead: RequestAhead
     rack: str
     latest: bool
 
