@@ -69,7 +69,9 @@ def _depth(given: pa.DataType) -> int:
 
 
 def _too_deep() -> InvalidSchema:
-    return InvalidSchema(f"a schema has types inside of one another {DEPTH_MAX} deep at most: use a text of JSON inside")
+    return InvalidSchema(
+        f"a schema has types inside of one another {DEPTH_MAX} deep at most: use a text of JSON inside"
+    )
 
 
 def _read(given: object) -> pa.Schema:

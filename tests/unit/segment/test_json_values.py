@@ -20,7 +20,10 @@ FAR_US = 253_402_300_800_000_000
 def written(ddl: str, column: pa.Array) -> list[Any]:
     """The JSON of a column `a`."""
     kind = as_schema(ddl).field("a").type
-    return [json.loads(text).get("a") for text in as_json(pa.StructArray.from_arrays([column.cast(kind)], ["a"])).to_pylist()]
+    return [
+        json.loads(text).get("a")
+        for text in as_json(pa.StructArray.from_arrays([column.cast(kind)], ["a"])).to_pylist()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +35,11 @@ def written(ddl: str, column: pa.Array) -> list[Any]:
         ("a TIMESTAMP_NTZ", pa.array([NOON_US]), ["2026-01-31T12:00:00"]),
         ("a DATE", pa.array([0, 20_484], pa.int32()), ["1970-01-01", "2026-01-31"]),
         ("a BINARY", pa.array([b"", b"\xff"]), ["", "/w=="]),
-        ("a MAP<BOOLEAN, INT>", pa.array([[(True, 1), (False, None)]], pa.map_(pa.bool_(), pa.int32())), [{"true": 1, "false": None}]),
+        (
+            "a MAP<BOOLEAN, INT>",
+            pa.array([[(True, 1), (False, None)]], pa.map_(pa.bool_(), pa.int32())),
+            [{"true": 1, "false": None}],
+        ),
     ],
 )
 def test_a_value_is_written_in_its_form_and_read_again(ddl: str, values: pa.Array, text: list[Any]) -> None:
@@ -61,7 +68,9 @@ def test_a_text_that_is_not_utf_8_is_written_with_replacements() -> None:
     rows = pa.StructArray.from_arrays(
         [
             pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), texts),
-            pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), texts, pa.array([NOON_US, None], pa.timestamp("us", "UTC"))),
+            pa.MapArray.from_arrays(
+                pa.array([0, 1, 2], pa.int32()), texts, pa.array([NOON_US, None], pa.timestamp("us", "UTC"))
+            ),
             pa.array([Decimal("1.10"), None], pa.decimal128(4, 2)),
         ],
         ["list", "map", "price"],
