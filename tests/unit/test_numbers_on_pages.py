@@ -100,7 +100,7 @@ SERVE = "spark_log/node/serve_config.py"
 REMOTE = "spark_log/store/remote.py"
 RETRY = "spark_log/store/retry.py"
 LOOKS = "spark_log/client/consuming/poll_interval.py"
-FETCH = "spark_log/client/reading/fetch.py"
+FETCH = "spark_log/client/reading/request_ahead.py"
 STREAM = "datasource/pyspark_pylog/source/stream.py"
 SPLITS = "datasource/pyspark_pylog/source/splits.py"
 OPTIONS = "datasource/pyspark_pylog/options/parse.py"
@@ -213,8 +213,8 @@ NUMBERS = {
         f"at most {constant(CONSOLE_RECORDS, 'READ_S'):g} s; *Search on* continues",
         f"at most {constant(CONSOLE, 'ROWS_MAX')} rows",
         {10: "given again for ten times as long"}[constant(CONSOLE, "KEPT_FOR")],
-        f"without an answer after {constant(CONSOLE_ROUTES, 'ANSWER_S'):g} s fails, and so does a "
-        f"{constant(CONSOLE_ROUTES, 'WAITING_MAX') + 1}th that waits",
+        f"without an answer after {constant(CONSOLE_ROUTES, 'ANSWER_S'):g} s fails. At most "
+        f"{constant(CONSOLE_ROUTES, 'WAITING_MAX')} requests of each kind are in progress",
         f"more than {mib(constant(CONSOLE_RECORDS, 'BATCH_BYTES_MAX'))} are not read",
     ],
     "docs/service.md": [
@@ -263,7 +263,7 @@ NUMBERS = {
         f"a writer takes its buffer ({constant('spark_log/client/producing/upload.py', 'BUFFER_BYTES') >> 20} MB)",
     ],
     "docs/format/metadata.md": [
-        f"pylog-batch {constant('spark_log/metadata/records.py', 'BATCH_VERSION')} 124",
+        f"pylog-batch {constant('spark_log/metadata/batch_format.py', 'BATCH_VERSION')} 124",
         f"pylog-checkpoint {constant('spark_log/metadata/checkpoint_format.py', 'VERSION')} header",
         f"at most {mib(constant('spark_log/metadata/frames.py', 'FRAME_BYTES'))} before compression",
         f"more than {constant('spark_log/metadata/checkpoint_format.py', 'CHANGES_MIN'):,} of a map",
