@@ -174,7 +174,7 @@ class _Fitting:
             return array
         wrong = _failing(array, is_text)
         reason = f"column {shown_name(field.name)!r} has a text that is not UTF-8: in Spark, make_valid_utf8 replaces what is wrong"
-        self.faults.append(Fault(reason, wrong))
+        self.faults.append(ValueFault(reason, wrong))
         return _without(array, wrong)
 
     def _with_required(self, array: pa.Array, field: pa.Field, known: _Mask | None = None) -> pa.Array:
