@@ -73,7 +73,7 @@ def _written(kind: pa.DataType) -> _Form:
     if _t.is_floating(kind):
         return _written_float if kind == pa.float64() else _written_short_float
     if _t.is_timestamp(kind):
-        return partial(_written_time, "Z" if kind.tz is not None else "", kind.unit)
+        return partial(_written_time, "Z" if kind.tz is not None else "")
     if _t.is_date(kind):
         return _written_date
     if _t.is_binary(kind):
@@ -106,9 +106,9 @@ def _written_short_float(value: float) -> float | str:
     return _written_float(float(str(np.float32(value))))
 
 
-def _written_time(ending: str, unit: str, value: datetime | int) -> str:
+def _written_time(ending: str, value: datetime | int) -> str:
     if isinstance(value, int):
-        return f"{np.datetime64(value, unit)}{ending}"
+        return f"{np.datetime64(value, "us")}{ending}"
     utc = value.astimezone(timezone.utc).replace(tzinfo=None) if value.tzinfo is not None else value
     return f"{utc.isoformat()}{ending}"
 
