@@ -108,7 +108,7 @@ def _written_short_float(value: float) -> float | str:
 
 def _written_time(ending: str, value: datetime | int) -> str:
     if isinstance(value, int):
-        return f"{np.datetime64(value, "us")}{ending}"
+        return f"{np.datetime64(value, 'us')}{ending}"
     utc = value.astimezone(timezone.utc).replace(tzinfo=None) if value.tzinfo is not None else value
     return f"{utc.isoformat()}{ending}"
 
