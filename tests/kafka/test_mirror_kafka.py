@@ -155,7 +155,7 @@ def test_a_compacted_topic_with_records_without_a_key_is_copied_without_them(
 def test_json_becomes_the_columns_of_a_schema_that_evolves(
     client: Client, mirror: Callable[..., bool], log: spark_log.Log
 ) -> None:
-    """What does not fit is a dead letter with its place in Kafka; a group keeps its place; no record is taken twice."""
+    """Records that do not fit are dead letters; a group keeps its place; no record is taken twice."""
     client.create("typed", 2)
     good = [Rec(b'{"id": %d, "price": 1.10}' % n, b"k", 0, NOW_MS + n) for n in range(4)]
     bad = [Rec(b'{"id": "x"}', b"k"), Rec(b"{", b"k", 1)]

@@ -1,4 +1,4 @@
-"""Values as JSON and back: each type, and values that Python lacks.  tests/spark/test_spark_typed.py compares with Spark."""
+"""Values as JSON and back: each type, and values that Python lacks.  test_spark_typed.py compares with Spark."""
 
 from __future__ import annotations
 
