@@ -10,7 +10,7 @@ from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
 from spark_log.net.quotas import Usage
 from spark_log.node.log_metrics import TopicMetrics, line
-from spark_log.node.maintain import MaintainReport
+from spark_log.node.maintain_report import MaintainReport
 from spark_log.node.replica_metrics import ReplicaMetrics
 from spark_log.node.retention import ExpiredTopic
 

@@ -41,7 +41,7 @@ from spark_log.errors import (
     InvalidRequest,
 )
 from spark_log.journal.journal import Journal
-from spark_log.metadata.commands import Committer
+from spark_log.metadata.group_commands import Committer
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import State
 from spark_log.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, TopicPartition

@@ -14,14 +14,14 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from spark_log.client.administering.admin import group_entries
+from spark_log.client.reading.positions_to_offsets import group_entries
 from spark_log.errors import IllegalGeneration, InvalidRequest, SparkLogError
 from spark_log.groups.member_id import MemberOrigin, member_id
 from spark_log.groups.share import Share
 from spark_log.journal.journal import Journal
-from spark_log.metadata.commands import UNFENCED, CommitOffsets, Committer, JoinGroup, LeaveGroup, RenewSession
+from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, Committer, JoinGroup, LeaveGroup, RenewSession
 from spark_log.metadata.records import GroupCommit
-from spark_log.metadata.state import GroupState, Position, State, TopicKey
+from spark_log.metadata.state import GroupPosition, GroupState, State, TopicKey
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.net.address import this_host
 from spark_log.settings import cluster_config
@@ -145,7 +145,7 @@ class Membership:
 
     # -------------------------------------------------------------------------------------------------------- positions
 
-    def position(self, state: State, key: TopicKey) -> Position | None:
+    def position(self, state: State, key: TopicKey) -> GroupPosition | None:
         """The committed position of the group in a partition."""
         return state.groups.get(self.group, GroupState()).offsets.get(key)
 
