@@ -13,7 +13,7 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.node.copy_to_broker import CopiedObjects
 from spark_log.node.health_findings import broker_findings
-from spark_log.node.missing_copies import Copied, record_copies
+from spark_log.node.missing_copies import CopyTally, record_copies
 from spark_log.node.replicator import Replicator
 from spark_log.node.root_answers import RootAnswers
 from spark_log.node.root_collection import RootCollector
@@ -124,7 +124,7 @@ def test_the_last_copy_stays_when_a_copier_wakes_up(log: Log, tmp_path: Path, cl
         clock.skew_ms += HOUR // 16 + 1
         replicator.round()
     assert state.brokers[1].dropped < log.journal.refresh().brokers[1].dropped
-    record_copies(log.journal, 1, epoch, [CopiedObjects(done=[(name, state.objects[name].size)])], Copied())
+    record_copies(log.journal, 1, epoch, [CopiedObjects(done=[(name, state.objects[name].size)])], CopyTally())
     assert (folder_of(log, tmp_path, 1) / name).exists() and brokers_of(log.journal.refresh(), name) == (1, 2)
 
 
