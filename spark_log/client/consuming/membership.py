@@ -8,6 +8,7 @@ with a session (a stream) cannot be replaced while its session is alive, except 
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -15,7 +16,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from spark_log.client.reading.positions_to_offsets import group_entries
-from spark_log.errors import IllegalGeneration, InvalidRequest, SparkLogError
+from spark_log.errors import (
+    CommitUnknown,
+    CoordinatorNotAvailable,
+    IllegalGeneration,
+    InvalidRequest,
+    SparkLogError,
+    StorageUnavailable,
+)
 from spark_log.groups.member_id import MemberOrigin, member_id
 from spark_log.groups.share import Share
 from spark_log.journal.journal import Journal
@@ -65,6 +73,8 @@ class Membership:
         self._member = ""
         self._pending: deque[_Pending] = deque()
         self._worker: ThreadPoolExecutor | None = None
+        self._unanswered = (-math.inf, "")
+        """When a commit in the background was last not answered, on the monotonic clock, and its error."""
 
     # ----------------------------------------------------------------------------------------------- what it may read
 
@@ -178,7 +188,22 @@ class Membership:
         commit = self.group_commit(self._state_of(offsets), offsets)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"pylog-commit-{self.group}")
-        self._pending.append(_Pending(self._worker.submit(self._commit, commit, self.committer()), offsets, callback))
+        asked_ms = self._journal.context.clock.monotonic_ms()
+        done = self._worker.submit(self._commit_in_turn, commit, self.committer(), asked_ms)
+        self._pending.append(_Pending(done, offsets, callback))
+
+    def _commit_in_turn(self, commit: GroupCommit, by: Committer | None, asked_ms: float) -> None:
+        """A commit that has waited for one without an answer fails with it.  Otherwise each would wait as long, and
+        `close` for all of them.
+        """
+        when_ms, why = self._unanswered
+        if asked_ms < when_ms:
+            raise CoordinatorNotAvailable(f"the positions were not sent, as those before them had no answer: {why}")
+        try:
+            self._commit(commit, by)
+        except (CoordinatorNotAvailable, CommitUnknown, StorageUnavailable) as error:
+            self._unanswered = self._journal.context.clock.monotonic_ms(), str(error)
+            raise
 
     def call_back(self) -> None:
         """Run the callbacks of finished commits."""
