@@ -9,7 +9,16 @@ from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies, RemoveCopies
-from spark_log.metadata.replicas import epoch_of, has_active, holders, is_active, keeps, lacked, lacked_objects
+from spark_log.metadata.replicas import (
+    epoch_of,
+    has_active,
+    has_copy,
+    holders,
+    is_active,
+    keeps,
+    lacked,
+    lacked_objects,
+)
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.copy_to_broker import CopiedObjects, ObjectCopying, WantedCopy
@@ -21,7 +30,7 @@ RECORDED_MAX = 10_000
 
 
 @dataclass(slots=True)
-class Copied:
+class CopyTally:
     """The result of a pass."""
 
     objects: int = 0
@@ -94,20 +103,20 @@ def next_share(wanted: Iterator[WantedCopy], bytes_max: int = BYTES_AT_ONCE) -> 
     return share
 
 
-def catch_up_broker(journal: Journal, state: State, broker: int, pace: Pace, until_ms: int) -> Copied:
+def catch_up_broker(journal: Journal, state: State, broker: int, pace: Pace, until_ms: int) -> CopyTally:
     """Copy what the broker lacks in a state, until the time is over.  May hang with the broker's root."""
     return copy_objects(journal, broker, epoch_of(state, broker) or 0, copies_wanted(state, broker), pace, until_ms)
 
 
 def copy_objects(
     journal: Journal, broker: int, epoch: int, wanted: Iterator[WantedCopy], pace: Pace, until_ms: float | None
-) -> Copied:
+) -> CopyTally:
     """Copy objects to a broker, and record the copies in the log.
 
     epoch:     the broker's epoch in the state from which `wanted` was made.
     until_ms:  when to stop, on the monotonic clock; None: when all are copied.
     """
-    context, done = journal.context, Copied()
+    context, done = journal.context, CopyTally()
     copying = ObjectCopying(journal.roots, broker, pace, context.threads)
     while not done.left and (share := next_share(wanted)):
         record_copies(journal, broker, epoch, [copying.run(share)], done)
@@ -117,7 +126,7 @@ def copy_objects(
     return done
 
 
-def record_copies(journal: Journal, broker: int, epoch: int, results: Iterable[CopiedObjects], done: Copied) -> None:
+def record_copies(journal: Journal, broker: int, epoch: int, results: Iterable[CopiedObjects], done: CopyTally) -> None:
     """Record in the log which copies were made, and which copies were found to be bad.
 
     epoch:  the broker's epoch in the state from which the copies were planned.
@@ -151,11 +160,15 @@ def record_copies(journal: Journal, broker: int, epoch: int, results: Iterable[C
 
 
 def _remove_if_gone(journal: Journal, broker: int, names: Collection[str]) -> None:
-    """Garbage collection may have passed while this process was stopped: then nobody else would delete a copy."""
+    """Garbage collection may have passed while this process was stopped: then nobody else would delete a copy.
+
+    A broker that keeps only the newest objects may have the last copy of an old one.
+    """
     state = journal.refresh()
     gone = [name for name in names if name not in state.objects and name not in state.dropped]
     gone = [] if state.dropped_lists else gone
-    gone += [name for name in names if name in state.objects and not keeps(state, broker, name)]
+    old = [name for name in names if name in state.objects and not keeps(state, broker, name)]
+    gone += [name for name in old if not has_copy(state, broker, name)]
     if gone:
         journal.roots[broker].delete(gone)
 
@@ -163,8 +176,6 @@ def _remove_if_gone(journal: Journal, broker: int, names: Collection[str]) -> No
 def _is_held(state: State, copy: Copy) -> bool:
     """Whether a copy counts.  One of a fenced broker is judged when the broker returns: an older backup of its disk may
     be mounted for a moment."""
-    if not is_active(state, copy.broker):
+    if not is_active(state, copy.broker) or epoch_of(state, copy.broker) != copy.epoch:
         return False
-    row = state.objects.get(copy.object)
-    copies = state.copies.get(row.copies) if row is not None else None
-    return copies is not None and copy.broker in copies.brokers and epoch_of(state, copy.broker) == copy.epoch
+    return has_copy(state, copy.broker, copy.object)

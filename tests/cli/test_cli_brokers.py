@@ -132,7 +132,8 @@ def test_a_lost_disk_is_replaced(pylog: Pylog, tmp_path: Path) -> None:
     pylog.ok("produce", "alone", stdin="a\n")
     new = str(tmp_path / "new")
     assert "last copies of 1 object" in pylog.refused("broker", "replace", "1", "--root", new, "--yes")
-    assert "has an empty root" in pylog.ok("broker", "replace", "1", "--root", new, "--yes", "--lose-data")
+    replaced = pylog.ok("broker", "replace", "1", "--root", new, "--yes", "--lose-data")
+    assert replaced == "broker 1 has an empty root, and lacks nothing\n"
     assert pylog.json("broker", "describe", "1")["root"].endswith("/new")
     assert pylog.run("verify").exit_code == 1
     assert "--lose-data needs --repair" in pylog.wrong("verify", "--lose-data", "--yes")
@@ -156,3 +157,6 @@ def test_broker_0_and_unknown_ones_are_refused(pylog: Pylog) -> None:
     assert "never fenced" in pylog.refused("broker", "fence", "0")
     assert "is not registered" in pylog.refused("broker", "unfence", "7")
     assert "is not registered" in pylog.refused("broker", "describe", "7")
+    for verb in ("remove", "replace"):  # before --yes is asked for
+        assert "is not registered" in pylog.refused("broker", verb, "7")
+        assert "log's own root" in pylog.refused("broker", verb, "0")
