@@ -54,7 +54,7 @@ class Faults:
         for node in world.nodes.values():
             node.files.is_full = node.is_slow = False
             node.resume()
-            if not node.runs:
+            if node.is_ready and not node.runs:
                 node.start()
 
     def _again(self) -> None:

@@ -9,20 +9,23 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from spark_log.errors import NotLeaderOrFollower
-from spark_log.journal import claims
+from spark_log.errors import NotCoordinator, NotLeaderOrFollower
+from spark_log.journal import claims, journal
 from spark_log.journal.store_operations import Put, Steps
 from spark_log.metadata import replay as replay_module
 from spark_log.metadata.decide import groups as group_decisions
-from spark_log.metadata.records import decode_batch
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.records import TakeOverRecord, decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
-from spark_log.node import quorum_coordinator
+from spark_log.node import quorum_coordinator, quorum_founding
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.pending_commands import PendingCommands
 from spark_log.node.quorum_coordinator import Leader, QuorumCoordinator
 from spark_log.node.quorum_pipeline import Offer, Pipeline
+from spark_log.node.quorum_root import QuorumRoot
 from spark_log.node.quorum_state import QuorumState
+from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.voter_clocks import VoterClocks
 from spark_log.testing.mutation import Mutation, Patch
 
@@ -129,6 +132,24 @@ def _unchecked(*_: object) -> None:
     return None
 
 
+# ------------------------------------------------------------------------------------------------------------ adoptions
+
+
+def _not_moved(self: QuorumRoot, *_: object) -> None:
+    self._is_claimed = True
+
+
+def _any_directory(key: ReplicaKey) -> str:
+    return "any"
+
+
+def _taken_anyway(state: State, expected: int, address: str, host: str, cluster_id: str) -> Decision[int]:
+    if state.coordinator.epoch != expected:
+        raise NotCoordinator("another one was faster")
+    new = TakeOverRecord(epoch=expected + 1, address=address, host=host, cluster_id=cluster_id)
+    return Decision((new,), new.epoch)
+
+
 MUTATIONS = {
     "answered_when_offered": Mutation(
         "a reply waits for its batch", (Patch(Pipeline, "offer", _answered_when_offered),)
@@ -172,5 +193,14 @@ MUTATIONS = {
         (Patch(quorum_coordinator, "refuse_levels", _unchecked),),
     ),
     "own_clock": Mutation("a leader's clock is near that of the others", (Patch(VoterClocks, "bounded", _own_clock),)),
+    "not_moved": Mutation(
+        "a quorum decides when the log has moved for good", (Patch(QuorumRoot, "claim", _not_moved),)
+    ),
+    "two_directories": Mutation(
+        "one directory gets the state of a log", (Patch(quorum_founding, "key_text", _any_directory),)
+    ),
+    "taken_while_moving": Mutation(
+        "a log that is moved is not taken over", (Patch(journal, "decide_take_over", _taken_anyway),)
+    ),
     "replay_diverges": Mutation("all nodes replay alike", (Patch(QuorumState, "apply", _applied_twice),)),
 }
