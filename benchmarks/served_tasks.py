@@ -68,10 +68,10 @@ def metric(address: str, name: str) -> int:
 
 def together(addresses: Sequence[str], what: str, tasks: int) -> dict[str, float]:
     """The figures of tasks that start at the same time."""
-    url = "pylog://" + ",".join(addresses)
-    command = [sys.executable, "-c", CHILD, url, what, str(tasks // PROCESSES), f"meta/pin/{what}"]
+    url, count = "pylog://" + ",".join(addresses), min(PROCESSES, tasks)
+    command = [sys.executable, "-c", CHILD, url, what, str(tasks // count), f"meta/pin/{what}"]
     children = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(PROCESSES)
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(count)
     ]
     for child in children:
         assert child.stdout is not None and child.stdout.readline() == "ready\n"

@@ -6,7 +6,6 @@ The check needs no search, as in `test_quorum_coordinators.py`.  `make chaos` ru
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -90,8 +89,7 @@ class Setting:
         with spark_log.connect(self.nodes.url) as log:
             try:
                 log.admin.update_features({METADATA_VERSION: NEWEST})
-            except InvalidRequest as refused:
-                assert re.search(f"supports level {NEWEST - 1}|is not connected", str(refused)), refused
+            except InvalidRequest:
                 return False
         return True
 

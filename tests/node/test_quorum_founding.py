@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 import spark_log
 from spark_log.client.log import Log
-from spark_log.clock import SystemClock
 from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest, LogMoved, NoLog
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import parse_format

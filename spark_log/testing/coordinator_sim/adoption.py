@@ -128,6 +128,8 @@ class AdoptionSimulation(QuorumSimulation):
         """Of processes of nodes."""
         self.adopting = 0
         """Operators that adopt the log."""
+        self.is_cancelled = False
+        """The present attempt is."""
         self._founding = ""
         self._attempts, self._size = 0, self.rng.choice(SIZES)
         world.alone(self._begin(interval, partitions))
@@ -156,7 +158,7 @@ class AdoptionSimulation(QuorumSimulation):
         world, name = self.world, chr(ord("a") + self._attempts)
         for node in world.nodes.values():
             node.crash()
-        self._attempts, self._founding = self._attempts + 1, ""
+        self._attempts, self._founding, self.is_cancelled = self._attempts + 1, "", False
         self.voters = tuple(ReplicaKey(number, name) for number in range(1, self._size + 1))
         for key in self.voters:
             node = world.nodes[key.id] = SimulatedNode(world, key, ())
@@ -397,19 +399,19 @@ def adopter(sim: AdoptionSimulation, number: int) -> Steps[None]:
     """Runs `pylog quorum adopt` with the directory of a node, until the log is adopted, there or elsewhere."""
     yield Sleep(sim.rng.choice((1, 500, 3000)))
     node = sim.world.nodes[number]
-    while sim.oracle.fork is None:
+    while sim.oracle.fork is None and not sim.is_cancelled:
         try:
             yield from killed_at_times(sim, node, lambda: blocking(sim.world, partial(_adopt, sim, node)))
             break
         except InvalidRequest:
             held = sim.oracle.state.coordinator
             if moving_to(held) or Disk(node.files).load().snapshot != EMPTY:
-                break  # with another directory, or it was cancelled
+                break  # with another directory, or it is cancelled
         except SparkLogError:
             sim.oracle.seen["adoptions again"] += 1
         yield Sleep(sim.rng.choice((10, 300)))
     sim.adopting -= 1
-    if not sim.adopting:
+    if not (sim.adopting or sim.is_cancelled):
         sim.start_nodes()
 
 
@@ -425,9 +427,7 @@ def _adopt(sim: AdoptionSimulation, node: SimulatedNode, process: SimulatedProce
     sim.oracle.seen["adoptions"] += 1
 
 
-def killed_at_times(
-    sim: AdoptionSimulation, node: SimulatedNode, steps: Callable[[], Steps[None]]
-) -> Steps[None]:
+def killed_at_times(sim: AdoptionSimulation, node: SimulatedNode, steps: Callable[[], Steps[None]]) -> Steps[None]:
     """A command that is killed before an operation, on the storage or on the disk of a node, and run again."""
     while True:
         dies = sim.rng.random() < 0.6
@@ -446,6 +446,8 @@ def killed_at_times(
             return (yield from driven(task, count))
         except Crashed:
             sim.oracle.seen["killed adoptions"] += 1
+            if sim.is_cancelled:
+                return
         finally:
             task.close()
             node.files.die_before(None)
@@ -462,6 +464,7 @@ def canceller(sim: AdoptionSimulation) -> Steps[None]:
             try:
                 yield from blocking(sim.world, lambda process: cancel_move(Log(sim.journal(process))))
                 sim.oracle.seen["cancelled"] += 1
+                sim.is_cancelled = True
             except SparkLogError:
                 yield Sleep(sim.rng.choice((10, 300)))
         elif sim.adopting:

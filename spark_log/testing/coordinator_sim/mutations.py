@@ -9,13 +9,12 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from spark_log.errors import NotCoordinator, NotLeaderOrFollower
-from spark_log.journal import claims, journal
+from spark_log.errors import NotLeaderOrFollower
+from spark_log.journal import claims
 from spark_log.journal.store_operations import Put, Steps
 from spark_log.metadata import replay as replay_module
 from spark_log.metadata.decide import groups as group_decisions
-from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.records import TakeOverRecord, decode_batch
+from spark_log.metadata.records import decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 from spark_log.node import quorum_coordinator, quorum_founding
@@ -25,6 +24,7 @@ from spark_log.node.quorum_coordinator import Leader, QuorumCoordinator
 from spark_log.node.quorum_pipeline import Offer, Pipeline
 from spark_log.node.quorum_root import QuorumRoot
 from spark_log.node.quorum_state import QuorumState
+from spark_log.quorum.core import Core
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.voter_clocks import VoterClocks
 from spark_log.testing.mutation import Mutation, Patch
@@ -143,11 +143,8 @@ def _any_directory(key: ReplicaKey) -> str:
     return "any"
 
 
-def _taken_anyway(state: State, expected: int, address: str, host: str, cluster_id: str) -> Decision[int]:
-    if state.coordinator.epoch != expected:
-        raise NotCoordinator("another one was faster")
-    new = TakeOverRecord(epoch=expected + 1, address=address, host=host, cluster_id=cluster_id)
-    return Decision((new,), new.epoch)
+def _any_voter_stands(self: Core) -> bool:
+    return self.key in self.log.voters
 
 
 MUTATIONS = {
@@ -199,8 +196,9 @@ MUTATIONS = {
     "two_directories": Mutation(
         "one directory gets the state of a log", (Patch(quorum_founding, "key_text", _any_directory),)
     ),
-    "taken_while_moving": Mutation(
-        "a log that is moved is not taken over", (Patch(journal, "decide_take_over", _taken_anyway),)
+    "empty_stands": Mutation(
+        "a node that has nothing, and has heard of the voters, does not lead",
+        (Patch(Core, "may_stand", property(_any_voter_stands)),),
     ),
     "replay_diverges": Mutation("all nodes replay alike", (Patch(QuorumState, "apply", _applied_twice),)),
 }
