@@ -8,41 +8,30 @@ Every record is copied once, in its partition and in order, even if the job is k
 last one ended.  The topic --map maps offsets in Kafka to offsets here, and committed positions of groups are set to the
 same records here.  To cut over, stop the producers, run this once more, and start producers and consumers on the log.
 With --schema orders=FILE, the JSON of a topic's values becomes the columns of a schema.
-See docs/from-kafka.md for the steps.
+
+The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, or a group could not
+be set, 2 wrong usage.  See docs/from-kafka.md for the steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
-import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark_pylog.job_support import duration_ms, key_value
-from pyspark_pylog.topic_mirror import (
-    Positions,
-    Settings,
-    SourceTopic,
-    TopicMirror,
-    chosen,
-    explained,
-    names,
-    pattern,
-    plan,
-)
+from pyspark_pylog.job_support import job_parser, key_value, run_job
+from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
+from pyspark_pylog.topic_mirror import MirrorSettings, Positions, SourceTopic
 
 import spark_log
 from spark_log import TopicPartition
 from spark_log.cli.topics import read_schema
-from spark_log.client.mirror_map import Copied, MirrorMap
-from spark_log.errors import InvalidRequest, NoLog, SparkLogError
+from spark_log.errors import InvalidRequest
 from spark_log.settings import TOPIC_CONFIGS
 
 TIMEOUT_MS = 60_000
@@ -51,26 +40,25 @@ NOTE = "kafka:"
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = job_parser(__doc__)
     parser.add_argument("--bootstrap-servers", required=True, help="Kafka's")
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--topics", type=names, help="separated by commas")
-    which.add_argument(
-        "--pattern", type=pattern, help="a regular expression that is searched in names; looked up in every run"
+    parser.add_argument(
+        "--kafka-option",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="NAME=VALUE",
+        help="for Spark's Kafka source; kafka.* options also for this job's client, e.g. kafka.security.protocol=SSL",
     )
-    parser.add_argument("--url", required=True, help="the log, file:///… or s3://…")
-    parser.add_argument("--checkpoint", required=True, help="a folder for Spark's checkpoints, kept from run to run")
-    parser.add_argument("--map", default="kafka-mirror-map", help="the topic for the map of offsets (%(default)s)")
-    groups = parser.add_mutually_exclusive_group()
-    groups.add_argument("--groups", type=names, default=(), help="groups to copy, separated by commas; '*' for all")
+    groups = add_mirror_arguments(parser, "kafka-mirror-map")
     groups.add_argument(
         "--group-offsets", type=Path, metavar="FILE", help='instead of Kafka: {"group":{"topic":{"0":42}}}'
     )
-    parser.add_argument(
-        "--max-offsets", type=int, default=1_000_000, help="of a micro-batch of one topic (%(default)s)"
-    )
-    parser.add_argument("--parallel", type=int, default=4, help="topics that are copied at a time (%(default)s)")
-    parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
+    add_schema_arguments(parser)
+    return parser.parse_args(args)
+
+
+def add_schema_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schema",
         action="append",
@@ -86,17 +74,6 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         help="for records that do not fit the schema of their topic (default: they stop the job)",
     )
     parser.add_argument("--drop-fields", action="store_true", help="leave out fields of the JSON that the schema lacks")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done")
-    parser.add_argument(
-        "--kafka-option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="NAME=VALUE",
-        help="for Spark's Kafka source; kafka.* options also for this job's client, e.g. kafka.security.protocol=SSL",
-    )
-    parser.add_argument("--storage-option", action="append", default=[], type=key_value, metavar="KEY=VALUE")
-    return parser.parse_args(args)
 
 
 # ----------------------------------------------------------------------------------------------------- what is in Kafka
@@ -120,9 +97,12 @@ class Kafka:
     def close(self) -> None:
         self._admin.close()
 
-    def topics(self, asked: Sequence[str] | re.Pattern[str]) -> dict[str, SourceTopic]:
-        """Current topics by name.  Raises InvalidRequest for a missing one."""
-        wanted = chosen(asked, self._get(self._admin.listTopics().names()), "Kafka")
+    def topics(self) -> list[str]:
+        """Names of all topics."""
+        return sorted(self._get(self._admin.listTopics().names()))
+
+    def describe(self, wanted: Sequence[str]) -> dict[str, SourceTopic]:
+        """Topics by name, as they are now."""
         described = self._get(self._admin.describeTopics(wanted).allTopicNames())
         partitions = {name: described[name].partitions().size() for name in wanted}
         configs = self._configs(wanted)
@@ -200,7 +180,7 @@ class KafkaSource:
         self._schemas = dict(args.schema)
 
     def topics(self) -> dict[str, SourceTopic]:
-        found = self._kafka.topics(self._args.topics or self._args.pattern)
+        found = self._kafka.describe(topics_of(self._args, self._kafka.topics(), self.name))
         for topic in self._schemas:
             if topic not in found:
                 raise InvalidRequest(f"--schema {topic}=…: {topic!r} is not one of the topics to copy")
@@ -248,61 +228,24 @@ def read_positions(path: Path) -> Positions:
 # -------------------------------------------------------------------------------------------------------------- running
 
 
-def run(spark: SparkSession, args: argparse.Namespace) -> bool:
-    """All runs; whether the last one was complete."""
-    storage = dict(args.storage_option)
+def run(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
+    """All runs; the summary and exit status of the last one."""
+    spark_log.register(spark)
+    spark_log.tune(spark)
     kafka = Kafka(spark, args.bootstrap_servers, dict(args.kafka_option))
     try:
-        source = KafkaSource(spark, args, kafka)
-        if args.dry_run:
-            plan(source, copied_before(args, storage), tell)
-            return True
-        with spark_log.connect(args.url, storage) as log:
-            mirror = TopicMirror(spark, log, source, settings_of(args), tell)
-            while True:
-                done = mirror.run()[1]
-                if args.every is None:
-                    return done
-                time.sleep(args.every / 1000)
+        return run_mirror(spark, args, KafkaSource(spark, args, kafka), typed_settings(args))
     finally:
         kafka.close()
 
 
-def settings_of(args: argparse.Namespace) -> Settings:
-    return Settings(
-        args.url,
-        dict(args.storage_option),
-        args.checkpoint,
-        args.map,
-        args.parallel,
-        args.bad_records,
-        args.drop_fields,
-    )
-
-
-def copied_before(args: argparse.Namespace, storage: Mapping[str, str]) -> dict[TopicPartition, Copied]:
-    try:
-        return MirrorMap(spark_log.connect(args.url, storage, create=False), args.map).copied()
-    except NoLog:
-        return {}
-
-
-def tell(text: str) -> None:
-    print(text, flush=True)
+def typed_settings(args: argparse.Namespace) -> MirrorSettings:
+    return settings_of(args)._replace(bad_records=args.bad_records, drop_fields=args.drop_fields)
 
 
 def main() -> None:
     args = parse_args()
-    spark = SparkSession.builder.appName("pylog mirror of Kafka").getOrCreate()
-    spark_log.register(spark)
-    spark_log.tune(spark)
-    try:
-        done = run(spark, args)
-    except (SparkLogError, StreamingQueryException) as error:
-        sys.exit(explained(str(error), args.checkpoint))
-    finally:
-        spark.stop()
-    sys.exit(not done)
+    run_job("mirror_kafka", partial(run, args=args))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class OffsetRun(NamedTuple):
         return self.start + self.records
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MapEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One record of the map."""
 
     topic: str
@@ -66,7 +66,7 @@ class Copied(NamedTuple):
     source: str
 
 
-class Copy(NamedTuple):
+class MirroredTopic(NamedTuple):
     """A topic that is copied, and the topic of its map.  Sent to tasks."""
 
     topic: str
@@ -86,7 +86,7 @@ def runs_of(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[OffsetR
     return [OffsetRun(int(offsets[first]), int(count)) for first, count in zip(firsts, counts, strict=True)]
 
 
-def with_map(copy: Copy, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def with_map(copy: MirroredTopic, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A task's records without their source offsets, followed by the entries of the offset map that describe them.
 
     batches:  columns partition (int32) and offset (int64), and topic, key, value, timestamp, headers as they are to be
@@ -115,17 +115,17 @@ def extend(known: list[OffsetRun], more: Sequence[OffsetRun]) -> None:
     known += more
 
 
-def _entries_batch(copy: Copy, found: Mapping[int, Sequence[OffsetRun]], schema: pa.Schema) -> pa.RecordBatch:
+def _entries_batch(copy: MirroredTopic, found: Mapping[int, Sequence[OffsetRun]], schema: pa.Schema) -> pa.RecordBatch:
     rows = [{**row, "topic": copy.map, "partition": 0} for row in entry_rows(copy, found)]
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def entry_rows(copy: Copy, found: Mapping[int, Sequence[tuple[int, int]]]) -> list[dict[str, bytes]]:
+def entry_rows(copy: MirroredTopic, found: Mapping[int, Sequence[tuple[int, int]]]) -> list[dict[str, bytes]]:
     """The map records for runs by partition."""
     return [
         {
             "value": msgspec.json.encode(
-                Entry(
+                MapEntry(
                     topic=copy.topic,
                     id=copy.id,
                     source=copy.source,
@@ -139,7 +139,7 @@ def entry_rows(copy: Copy, found: Mapping[int, Sequence[tuple[int, int]]]) -> li
     ]
 
 
-def parse_entry(value: bytes) -> Entry:
+def parse_entry(value: bytes) -> MapEntry:
     """Parse a record of the map.  Raises InvalidRequest."""
     try:
         return _DECODER.decode(value)
@@ -147,11 +147,11 @@ def parse_entry(value: bytes) -> Entry:
         raise InvalidRequest(f"the map of a mirror has an invalid entry {value[:80]!r}: {error}") from error
 
 
-_DECODER = msgspec.json.Decoder(Entry)
+_DECODER = msgspec.json.Decoder(MapEntry)
 
 
 def translate(
-    entries: Iterable[Entry], offsets: Iterable[tuple[TopicPartition, int]]
+    entries: Iterable[MapEntry], offsets: Iterable[tuple[TopicPartition, int]]
 ) -> dict[tuple[TopicPartition, int], int]:
     """Source offsets as offsets here: the number of records that were copied before them."""
     found = dict.fromkeys(offsets, 0)
@@ -179,7 +179,7 @@ class MirrorMap:
         if self.name not in self._log.admin.list_topics():
             self._log.admin.create_topics([NewTopic(self.name, 1, KEPT)])
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[MapEntry]:
         """All entries, except those of deleted or recreated topics."""
         names = self._log.journal.refresh().names
         if self.name not in names:

@@ -13,7 +13,7 @@ from spark_log.client.log import Log
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.journal.store_operations import PARALLEL
-from spark_log.metadata.column_blocks import rows_with_copies
+from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import RemoveCopies
 from spark_log.metadata.replicas import copies_of, epoch_of, is_active

@@ -20,7 +20,7 @@ from spark_log.schema.ddl import sql_type
 from spark_log.schema.names import PREFIX, shown_name
 from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.conform import ROLE_TYPES, ROWS_MAX, Rows, arrow_batches, pieces, record_columns, typed_array
-from spark_log.segment.convert import converted, lacks_required, why_not
+from spark_log.segment.convert import converted, is_text, lacks_required, why_not
 from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames, Layout, check_names_once, layout_of, unknown
 from spark_log.segment.python_values import array_of
 from spark_log.segment.schema import OFFSET, TOMBSTONE, run_schema, typed_base
@@ -31,7 +31,7 @@ SHOWN_ROWS = 5
 _Mask = npt.NDArray[np.bool_]
 
 
-class Fault(NamedTuple):
+class ValueFault(NamedTuple):
     """Values that do not fit."""
 
     reason: str
@@ -67,7 +67,7 @@ def _numbered(rows: npt.NDArray[np.int64]) -> str:
 
 def sifted(
     batch: pa.RecordBatch, schema: TopicSchema, *, now_us: int, names: ColumnNames = DEFAULT_NAMES, topic: str = ""
-) -> tuple[Rows, list[Fault]]:
+) -> tuple[Rows, list[ValueFault]]:
     """The rows of a batch as records, and the faults of some of them, whose faulty values are null in the records.
 
     Raises InvalidRecord for what is wrong with all rows: a column that is missing or unknown, a wrong type.
@@ -148,7 +148,7 @@ class _Fitting:
 
     def __init__(self, schema: TopicSchema, topic: str, tombstones: _Mask) -> None:
         self._schema, self._topic, self._tombstones = schema, topic, tombstones
-        self.faults: list[Fault] = []
+        self.faults: list[ValueFault] = []
 
     def fit(self, array: pa.Array | None, field: pa.Field) -> pa.Array:
         """A column in the type of its field; faulty values are null."""
@@ -161,12 +161,21 @@ class _Fitting:
                 f"schema{where} it is {sql_type(field.type)}: {reason}"
             )
         try:
-            return self._with_required(converted(array, field.type), field)
+            return self._with_required(self._with_text(converted(array, field.type), field), field)
         except pa.ArrowException as error:
             wrong = _failing(array, partial(_converts, wanted=field.type))
             text = f"column {shown_name(field.name)!r} has a value that does not fit {sql_type(field.type)}: {error}"
-            self.faults.append(Fault(text, wrong))
+            self.faults.append(ValueFault(text, wrong))
             return self._with_required(converted(_without(array, wrong), field.type), field, wrong)
+
+    def _with_text(self, array: pa.Array, field: pa.Field) -> pa.Array:
+        """The column without texts that are not UTF-8: Spark does not check them, and Python cannot read them."""
+        if is_text(array):
+            return array
+        wrong = _failing(array, is_text)
+        reason = f"column {shown_name(field.name)!r} has a text that is not UTF-8: in Spark, make_valid_utf8 replaces what is wrong"
+        self.faults.append(ValueFault(reason, wrong))
+        return _without(array, wrong)
 
     def _with_required(self, array: pa.Array, field: pa.Field, known: _Mask | None = None) -> pa.Array:
         """The column without values that have a null where the schema excludes it.  known: rows with another fault."""
@@ -179,7 +188,7 @@ class _Fitting:
             return array
         inside = field.nullable or not array.filter(pa.array(wrong)).null_count
         what = "has a null in a field that is NOT NULL" if inside else "is null, and the schema has it NOT NULL"
-        self.faults.append(Fault(f"column {shown_name(field.name)!r} ({sql_type(field.type)}) {what}", wrong))
+        self.faults.append(ValueFault(f"column {shown_name(field.name)!r} ({sql_type(field.type)}) {what}", wrong))
         return _without(array, wrong)
 
 

@@ -9,18 +9,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import spark_log
 from jobs import mirror_kafka
 from spark_log import OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import MirrorMap
-from spark_log.errors import InvalidRequest, NoLog
+from spark_log.errors import InvalidRequest, NoLog, SparkLogError
 from spark_log.node.maintain import Maintainer
 from spark_log.testing.kafka import Broker
 from tests.kafka.clients import Client, Rec
@@ -45,7 +45,8 @@ def mirror(spark: SparkSession, kafka: Broker, url: str, tmp_path: Path) -> Call
 
     def run(*args: str, checkpoint: str = "checkpoint") -> bool:
         places = ["--bootstrap-servers", kafka.address, "--url", url, "--checkpoint", str(tmp_path / checkpoint)]
-        return mirror_kafka.run(spark, mirror_kafka.parse_args([*places, *args]))
+        _, status = mirror_kafka.run(spark, mirror_kafka.parse_args([*places, *args]))
+        return status == 0
 
     return run
 
@@ -151,6 +152,35 @@ def test_a_compacted_topic_with_records_without_a_key_is_copied_without_them(
     assert here(log, "half-keyed")[0][-1].value == b"later"
 
 
+def test_json_becomes_the_columns_of_a_schema_that_evolves(
+    client: Client, mirror: Callable[..., bool], log: spark_log.Log
+) -> None:
+    """Records that do not fit are dead letters; a group keeps its place; no record is taken twice."""
+    client.create("typed", 2)
+    good = [Rec(b'{"id": %d, "price": 1.10}' % n, b"k", 0, NOW_MS + n) for n in range(4)]
+    bad = [Rec(b'{"id": "x"}', b"k"), Rec(b"{", b"k", 1)]
+    client.send("typed", [*good[:2], bad[0], *good[2:], Rec(None, b"k"), bad[1]])
+    client.commit("behind the bad one", {("typed", 0): 3})
+    options = ["--topics", "typed", "--bad-records", "bad-typed", "--schema"]
+    assert mirror(*options, "typed=id BIGINT NOT NULL, price DECIMAL(6,2)", "--groups", "behind the bad one")
+    client.send("typed", [Rec(b'{"id": 9, "price": 2, "city": "Ulm"}', b"k", 1)])
+    for _ in range(2):
+        assert mirror(*options, "typed=id BIGINT, price DECIMAL(8,2), city STRING", checkpoint="another")
+    price = Decimal("1.10")
+    assert log.read("typed").select(["partition", "offset", "id", "price", "city"]).to_pylist() == [
+        *({"partition": 0, "offset": n, "id": n, "price": price, "city": None} for n in range(4)),
+        {"partition": 0, "offset": 4, "id": None, "price": None, "city": None},
+        {"partition": 1, "offset": 0, "id": 9, "price": Decimal(2), "city": "Ulm"},
+    ]
+    letters = log.read("bad-typed", columns=["value", "headers"]).to_pylist()
+    places = [{one["key"]: one["value"] for one in row["headers"]} for row in letters]
+    found = {row["value"]: (at["pylog.partition"], at["pylog.offset"]) for row, at in zip(letters, places, strict=True)}
+    assert found == {bad[0].value: (b"0", b"2"), bad[1].value: (b"1", b"0")} and len(letters) == 2
+    at = log.admin.list_consumer_group_offsets("behind the bad one")[TopicPartition("typed", 0)]
+    assert at == OffsetAndMetadata(2, "kafka:3")
+    assert MirrorMap(log, MAP).translate([(TopicPartition("typed", 1), 1)]) == {(TopicPartition("typed", 1), 1): 0}
+
+
 def test_transactions_leave_their_markers_behind(
     spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
 ) -> None:
@@ -219,9 +249,7 @@ def test_a_checkpoint_that_goes_back_is_refused(
         for name in ("1", "2", ".1.crc", ".2.crc"):
             (folder / kind / name).unlink(missing_ok=True)
     client.send("goes-back", recs(range(6, 9)))
-    with pytest.raises(
-        StreamingQueryException, match="SequenceConflict: .* this is batch 1, and the last batch .* is 2"
-    ):
+    with pytest.raises(SparkLogError, match="SequenceConflict: .* this is batch 1, and the last batch .* is 2"):
         mirror("--topics", "goes-back")
     shutil.rmtree(folder)
     assert mirror("--topics", "goes-back")
@@ -274,7 +302,7 @@ def test_configs_that_were_set_are_carried_over(
     client.create("configured", 1, **configs)
     assert mirror("--topics", "configured")
     assert log.admin.describe_topics(["configured"])["configured"].configs == {"retention.ms": "1234567890"}
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert "compression.type=gzip is left out" in said and "message.timestamp.type=LogAppendTime is left out" in said
 
 
@@ -285,7 +313,7 @@ def test_a_dry_run_makes_nothing(
     client.create("dry", 2)
     client.send("dry", recs(range(7)))
     assert mirror("--topics", "dry", "--dry-run")
-    assert "dry: 2 partitions, 7 offsets to copy, 0 records copied before" in capsys.readouterr().out
+    assert "dry: 2 partitions, 7 offsets to copy, 0 records copied before" in capsys.readouterr().err
     with pytest.raises(NoLog):
         spark_log.connect(url, create=False)
 

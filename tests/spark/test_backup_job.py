@@ -15,7 +15,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.node.verify import verify
 from tests.node.logs import append_small, new_log
 from tests.node.replicated_logs import put, replicated_log
-from tests.spark.submitted import finished, killed_when, submitted
+from tests.spark.submitted import killed_when, submitted
 
 
 def done(spark: SparkSession, *arguments: str, url: str = "") -> dict[str, Any]:
@@ -50,8 +50,8 @@ def test_backups_of_a_log_with_brokers(classic: SparkSession, tmp_path: Path) ->
     assert done(classic, *to, "--keep", "30d", url=log.url)["removed"] == ()
 
 
-def test_a_job_that_was_killed_is_run_again(tmp_path: Path) -> None:
-    """Under spark-submit: the next one has the newest version, and copies what is missing."""
+def test_a_job_that_was_killed_is_run_again(classic: SparkSession, tmp_path: Path) -> None:
+    """SIGKILL under spark-submit: the next one has the newest version, and copies what is missing."""
     log = new_log(tmp_path / "log")
     append_small(log, 12)
     to = ["--backups", str(tmp_path / "backups")]
@@ -59,9 +59,7 @@ def test_a_job_that_was_killed_is_run_again(tmp_path: Path) -> None:
     killed_when(first, lambda: any((tmp_path / "backups").glob("objects/*/data/*/*.seg")))
     assert done_jobs(tmp_path) == []
     append_small(log, 1, first=12)
-    status, out, err = finished(submitted("backup.py", "--url", log.url, *to))
-    assert status == 0, err[-4000:]
-    summary = json.loads(out.splitlines()[-1])
+    summary = done(classic, *to, url=log.url)
     assert 0 < summary["copied_objects"] < summary["backup"]["objects"] == 13
     assert len(done_jobs(tmp_path)) == 1
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark_pylog.export.manifest import Manifest, Part, Settings
+from pyspark_pylog.export.manifest import ExportSettings, Manifest, Part
 from pyspark_pylog.export.parquet_files import by_folder
 from pyspark_pylog.export.planning import divide
 from pyspark_pylog.export.task import write_files
@@ -374,7 +374,7 @@ def test_a_table_in_a_bucket(topic: Log, s3: Callable[[], Bucket]) -> None:
     """The files of a task, its plan and its result, on S3."""
     bucket = s3()
     manifest = Manifest(f"{bucket.url}/table", bucket.options)
-    settings = Settings(
+    settings = ExportSettings(
         name="e", log=topic.cluster_id, topic="t", topic_id=topic.admin.describe_topics(["t"])["t"].topic_id,
         format="parquet", partition_by="none", key_as="binary", value_as="binary", keep_offsets=True, start="earliest",
     )  # fmt: skip
