@@ -74,8 +74,8 @@ class QuorumState:
         applied:     called when there is a new state, with the offer that made it; None: another node made it.
         restored:    called in another thread, when a snapshot replaced the state.
         later:       runs a function on the event loop; called in other threads.
-        to_compare:  called with a state that all nodes compare: the first one in each `digest_ms` of the log's time, and
-                     one that is the newest for a tenth of that.
+        to_compare:  called with a state that all nodes compare: the first one in each `digest_ms` of the log's time,
+                     and one that is the newest for a tenth of that.
         """
         self.pipeline: Pipeline[PendingCommands] = Pipeline(State())
         self.records = RecentRecords()

@@ -26,7 +26,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PLACEHOLDER = re.compile(
     r"((my|your|some)[-_])?(cluster|directory)?[-_]?(id)?|dir\d?|old|new|x+|\.+|<.*>", re.IGNORECASE
 )
-"""What commands in documents have where an id has to be."""
+"""Words of documents in place of an id."""
 
 
 @dataclass(frozen=True, slots=True)

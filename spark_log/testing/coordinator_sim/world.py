@@ -54,7 +54,7 @@ class QuorumWorld(World):
         self.observed: Callable[[Any, State, State], State] = lambda node, before, state: state
         """Called with a node, and the states that it had and has."""
         self.prepare: Callable[[Any], Awaitable[None]] = _nothing
-        """What a node does before it leads."""
+        """Called with a node before it leads."""
         self.when_led: Callable[[Any], None] = lambda node: None
         """Called with a node that begins to lead."""
         self._violation = ""
