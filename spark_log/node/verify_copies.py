@@ -4,13 +4,13 @@ ones."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from spark_log.client.administering.brokers import check_answers
 from spark_log.client.log import Log
-from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.errors import InvalidRequest, SparkLogError, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.journal.store_operations import PARALLEL
 from spark_log.metadata.column_map import rows_with_copies
@@ -25,6 +25,8 @@ from spark_log.store.base import ObjectStore
 
 COPIES_AT_ONCE = 1_000
 """Copies whose checks are queued together: an interrupt waits for them."""
+UNREADABLE_MAX = 8
+"""With so many copies that cannot be read, the others of a root are not tried: each of them may take half a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class BadCopyFound:
     broker: int
     epoch: int
     message: str
+    unreadable: bool = False
+    """The root fails with this one, as a disk with a bad sector does: it may be good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +72,42 @@ def check_copies(journal: Journal, state: State, deep: bool = False, progress: P
     found, unreachable = list[BadCopyFound](), dict[int, str]()
     total = sum(copies.objects * len(copies.brokers) for copies in state.copies.values())
     done = 0
+
+    def note(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress("copies", done, total)
+
     for broker in sorted({broker for copies in state.copies.values() for broker in copies.brokers}):
         if not is_active(state, broker):
             continue
-        try:
-            check_answers(journal, broker)
-            for some, count in _bad_on(journal.roots[broker], state, broker, deep):
-                found += some
-                done += count
-                if progress is not None:
-                    progress("copies", done, total)
-        except (SparkLogError, OSError, KeyError) as error:
-            unreachable[broker] = str(error)
+        bad_here, why = _check_root(journal, state, broker, deep, note)
+        found += bad_here
+        if why:
+            unreachable[broker] = why
     bad = tuple(_still_held(journal.refresh(), found)) if found else ()
     checked = CheckedCopies(bad, unreachable)
     return CheckedCopies(bad, unreachable, frozenset(_lost(state, checked)))
+
+
+def _check_root(
+    journal: Journal, state: State, broker: int, deep: bool, note: Callable[[int], None]
+) -> tuple[list[BadCopyFound], str]:
+    """The bad copies of a broker, and why its root cannot be read, or not completely."""
+    found, why = list[BadCopyFound](), ""
+    try:
+        check_answers(journal, broker)
+        for count in _look_at(journal, state, broker, deep, found):
+            note(count)
+    except (SparkLogError, OSError, KeyError) as error:
+        why = str(error)
+    try:
+        if found:  # its disk may have been unmounted meanwhile
+            check_answers(journal, broker)
+    except (SparkLogError, OSError, KeyError) as error:
+        return [], str(error)
+    return found, why
 
 
 def unchecked_brokers(state: State) -> list[str]:
@@ -113,19 +138,36 @@ def _lost(state: State, checked: CheckedCopies) -> Iterator[str]:
             yield name
 
 
-def _bad_on(store: ObjectStore, state: State, broker: int, deep: bool) -> Iterator[tuple[list[BadCopyFound], int]]:
-    """The bad copies among some, and how many these were."""
+def _look_at(journal: Journal, state: State, broker: int, deep: bool, found: list[BadCopyFound]) -> Iterator[int]:
+    """Look at all copies of a broker; how many some were, again and again.
+
+    found:  gets the bad ones.
+    Raises the error of a root that fails.
+    """
     held = {number for number, copies in state.copies.items() if broker in copies.brokers}
     rows, epoch = list(rows_with_copies(state.objects, held)), epoch_of(state, broker) or 0
+    store = journal.roots[broker]
 
-    def check(row: tuple[str, ObjectRow]) -> BadCopyFound | None:
-        message = _problem(store, *row, deep)
-        return BadCopyFound(row[0], broker, epoch, message) if message else None
+    def check(row: tuple[str, ObjectRow]) -> None:
+        try:
+            message = _problem(store, *row, deep)
+        except (SparkLogError, OSError) as error:
+            if sum(one.unreadable for one in found) >= UNREADABLE_MAX:
+                raise StorageUnavailable(
+                    f"{UNREADABLE_MAX} copies cannot be read, and not this one: {error}"
+                ) from error
+            check_answers(journal, broker)
+            found.append(BadCopyFound(row[0], broker, epoch, f"the copy cannot be read: {error}", unreadable=True))
+        else:
+            if message:
+                found.append(BadCopyFound(row[0], broker, epoch, message))
 
     with ThreadPoolExecutor(1 if store.local else PARALLEL, thread_name_prefix="pylog-verify") as pool:
         for at in range(0, len(rows), COPIES_AT_ONCE):
             some = rows[at : at + COPIES_AT_ONCE]
-            yield [bad for bad in pool.map(check, some) if bad is not None], len(some)
+            for _ in pool.map(check, some):
+                pass
+            yield len(some)
 
 
 def _problem(store: ObjectStore, name: str, row: ObjectRow, deep: bool) -> str:
@@ -161,7 +203,9 @@ class CopyRepair:
     repaired: tuple[str, ...] = ()
     """The copies that were replaced by good ones, as `broker 2: data/…`."""
     removed: tuple[str, ...] = ()
-    """Bad copies that could not be replaced: the log knows now that they are missing."""
+    """Bad copies that could not be replaced: the log knows now that they are missing.  Those that cannot be read are
+    not among them.
+    """
 
 
 def repair_copies(log: Log, deep: bool = False, *, progress: Progress | None = None) -> CopyRepair:
@@ -180,7 +224,10 @@ def repair_copies(log: Log, deep: bool = False, *, progress: Progress | None = N
     checked = check_copies(journal, state, deep, progress)
     repaired, removed = list[BadCopyFound](), list[BadCopyFound]()
     for number, bad in enumerate(checked.bad):
-        (repaired if _replaced(journal, state, bad, checked) else removed).append(bad)
+        if _replaced(journal, state, bad, checked):
+            repaired.append(bad)
+        elif not bad.unreadable:
+            removed.append(bad)
         if progress is not None:
             progress("repair", number + 1, len(checked.bad))
     if removed:
