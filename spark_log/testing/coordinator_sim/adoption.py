@@ -1,10 +1,10 @@
 """A log that begins on the storage, and that a quorum adopts while embedded clients use it.
 
 An operator adopts the log with one directory, or two do so with one each.  Their commands are killed before any
-operation on the storage or on the disk, and run again.  Another operator may cancel: then the directories are formatted
-again, and the log is adopted once more.  A coordinator of the former kind takes the log over now and then, and may wake up
-when the log has moved.  So may writers, readers and janitors, which open the log in the quorum as soon as they learn of
-it.  At last, another quorum continues with one disk of this one.
+operation on the storage or on the disk, and run again.  Another operator may cancel: then the directories are
+formatted again, and the log is adopted once more.  A coordinator of the former kind takes the log over now and then,
+and may wake up when the log has moved.  So may writers, readers and janitors, which open the log in the quorum as
+soon as they learn of it.  At last, another quorum continues with one disk of this one.
 """
 
 from __future__ import annotations
