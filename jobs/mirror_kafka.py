@@ -8,7 +8,9 @@ Every record is copied once, in its partition and in order, even if the job is k
 last one ended.  The topic --map maps offsets in Kafka to offsets here, and committed positions of groups are set to the
 same records here.  To cut over, stop the producers, run this once more, and start producers and consumers on the log.
 With --schema orders=FILE, the JSON of a topic's values becomes the columns of a schema.
-See docs/from-kafka.md for the steps.
+
+The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, or a group could not
+be set, 2 wrong usage.  See docs/from-kafka.md for the steps.
 """
 
 from __future__ import annotations
@@ -16,24 +18,23 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark_pylog.job_support import duration_ms, key_value
+from pyspark_pylog.job_support import duration_ms, job_parser, key_value, progress, run_job
 from pyspark_pylog.topic_mirror import (
     Positions,
     Settings,
     SourceTopic,
     TopicMirror,
     chosen,
-    explained,
     names,
+    one_run,
     pattern,
     plan,
 )
@@ -42,7 +43,7 @@ import spark_log
 from spark_log import TopicPartition
 from spark_log.cli.topics import read_schema
 from spark_log.client.mirror_map import Copied, MirrorMap
-from spark_log.errors import InvalidRequest, NoLog, SparkLogError
+from spark_log.errors import InvalidRequest, NoLog
 from spark_log.settings import TOPIC_CONFIGS
 
 TIMEOUT_MS = 60_000
@@ -51,14 +52,13 @@ NOTE = "kafka:"
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = job_parser(__doc__)
     parser.add_argument("--bootstrap-servers", required=True, help="Kafka's")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--topics", type=names, help="separated by commas")
     which.add_argument(
         "--pattern", type=pattern, help="a regular expression that is searched in names; looked up in every run"
     )
-    parser.add_argument("--url", required=True, help="the log, file:///… or s3://…")
     parser.add_argument("--checkpoint", required=True, help="a folder for Spark's checkpoints, kept from run to run")
     parser.add_argument("--map", default="kafka-mirror-map", help="the topic for the map of offsets (%(default)s)")
     groups = parser.add_mutually_exclusive_group()
@@ -95,7 +95,6 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="NAME=VALUE",
         help="for Spark's Kafka source; kafka.* options also for this job's client, e.g. kafka.security.protocol=SSL",
     )
-    parser.add_argument("--storage-option", action="append", default=[], type=key_value, metavar="KEY=VALUE")
     return parser.parse_args(args)
 
 
@@ -248,21 +247,22 @@ def read_positions(path: Path) -> Positions:
 # -------------------------------------------------------------------------------------------------------------- running
 
 
-def run(spark: SparkSession, args: argparse.Namespace) -> bool:
-    """All runs; whether the last one was complete."""
+def run(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
+    """All runs; the summary and exit status of the last one."""
+    spark_log.register(spark)
+    spark_log.tune(spark)
     storage = dict(args.storage_option)
     kafka = Kafka(spark, args.bootstrap_servers, dict(args.kafka_option))
     try:
         source = KafkaSource(spark, args, kafka)
         if args.dry_run:
-            plan(source, copied_before(args, storage), tell)
-            return True
+            return {"dry_run": True, "offsets": plan(source, copied_before(args, storage), progress)}, 0
         with spark_log.connect(args.url, storage) as log:
-            mirror = TopicMirror(spark, log, source, settings_of(args), tell)
+            mirror = TopicMirror(spark, log, source, settings_of(args), progress)
             while True:
-                done = mirror.run()[1]
+                records, done = one_run(mirror, args.checkpoint)
                 if args.every is None:
-                    return done
+                    return {"records": records, "groups_set": done}, int(not done)
                 time.sleep(args.every / 1000)
     finally:
         kafka.close()
@@ -287,22 +287,9 @@ def copied_before(args: argparse.Namespace, storage: Mapping[str, str]) -> dict[
         return {}
 
 
-def tell(text: str) -> None:
-    print(text, flush=True)
-
-
 def main() -> None:
     args = parse_args()
-    spark = SparkSession.builder.appName("pylog mirror of Kafka").getOrCreate()
-    spark_log.register(spark)
-    spark_log.tune(spark)
-    try:
-        done = run(spark, args)
-    except (SparkLogError, StreamingQueryException) as error:
-        sys.exit(explained(str(error), args.checkpoint))
-    finally:
-        spark.stop()
-    sys.exit(not done)
+    run_job("mirror_kafka", partial(run, args=args))
 
 
 if __name__ == "__main__":

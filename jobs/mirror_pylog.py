@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark_pylog.job_support import duration_ms, job_parser, key_value, location_of, progress, run_job, storage_beside
 from pyspark_pylog.open_log import journal_of
@@ -33,8 +32,8 @@ from pyspark_pylog.topic_mirror import (
     SourceTopic,
     TopicMirror,
     chosen,
-    explained,
     names,
+    one_run,
     pattern,
     plan,
     positions_here,
@@ -44,7 +43,7 @@ import spark_log
 from spark_log import Log
 from spark_log.client.mirror_map import MirrorMap
 from spark_log.client.open_journal import TOKEN_VARIABLE
-from spark_log.errors import InvalidRequest, NoLog, SparkLogError
+from spark_log.errors import InvalidRequest, NoLog
 from spark_log.net.address import is_coordinator
 
 NOTE = "mirror:"
@@ -151,17 +150,10 @@ def run(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], 
             settings = Settings(args.url, dict(args.storage_option), args.checkpoint, args.map, args.parallel)
             mirror = TopicMirror(spark, log, LogSource(spark, args, source), settings, progress)
             while True:
-                records, done = one_run(mirror, args)
+                records, done = one_run(mirror, args.checkpoint)
                 if args.every is None:
                     return {"records": records, "groups_set": done}, int(not done)
                 time.sleep(args.every / 1000)
-
-
-def one_run(mirror: TopicMirror, args: argparse.Namespace) -> tuple[dict[str, int], bool]:
-    try:
-        return mirror.run()
-    except StreamingQueryException as error:
-        raise SparkLogError(explained(str(error), args.checkpoint)) from error
 
 
 def planned(spark: SparkSession, args: argparse.Namespace, source: Log) -> dict[str, int]:

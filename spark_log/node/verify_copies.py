@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from spark_log.client.administering.brokers import check_answers
 from spark_log.client.log import Log
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.journal.journal import Journal
-from spark_log.journal.store_operations import PARALLEL
 from spark_log.metadata.column_blocks import rows_with_copies
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import RemoveCopies
@@ -21,10 +20,8 @@ from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.checked_copies import BadCopy, SourceFailed, check_copy, copy_checked
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.rewrite import Progress
+from spark_log.node.verify_objects import Roots, Spread, each, here, shares_of
 from spark_log.store.base import ObjectStore
-
-COPIES_AT_ONCE = 1_000
-"""Copies whose checks are queued together: an interrupt waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,29 +57,65 @@ def is_replicated(state: State, row: ObjectRow) -> bool:
     return copies_of(state, row) is not None
 
 
-def check_copies(journal: Journal, state: State, deep: bool = False, progress: Progress | None = None) -> CheckedCopies:
+class CopyShare(NamedTuple):
+    """Copies on one root.  Sent to tasks."""
+
+    broker: int
+    rows: tuple[tuple[str, ObjectRow], ...]
+    deep: bool
+
+
+class CheckedShare(NamedTuple):
+    """The result of a share."""
+
+    copies: int
+    bad: list[tuple[str, str]]
+    """(object, message)."""
+    failed: str = ""
+    """Why the root cannot be read."""
+
+
+def check_copies(
+    journal: Journal,
+    state: State,
+    deep: bool = False,
+    progress: Progress | None = None,
+    spread: Spread | None = None,
+) -> CheckedCopies:
     """Check every copy on every active root: whether it is there with its size, and if `deep`, all of its bytes.
 
     Copies that the log has recorded as gone meanwhile are left out.
+
+    spread:  does what reads objects; None: this process.
     """
+    spread = spread or here(journal.roots)
     found, unreachable = list[BadCopyFound](), dict[int, str]()
-    total = sum(copies.objects * len(copies.brokers) for copies in state.copies.values())
-    done = 0
+    total, done = count_copies(state), 0
     for broker in sorted({broker for copies in state.copies.values() for broker in copies.brokers}):
         if not is_active(state, broker):
             continue
         try:
             check_answers(journal, broker)
-            for some, count in _bad_on(journal.roots[broker], state, broker, deep):
-                found += some
-                done += count
-                if progress is not None:
-                    progress("copies", done, total)
         except (SparkLogError, OSError, KeyError) as error:
             unreachable[broker] = str(error)
+            continue
+        epoch = epoch_of(state, broker) or 0
+        for checked in spread(find_bad_copies, _copy_shares(state, broker, deep)):
+            found += (BadCopyFound(name, broker, epoch, message) for name, message in checked.bad)
+            done += checked.copies
+            if progress is not None:
+                progress("copies", done, total)
+            if checked.failed:
+                unreachable[broker] = checked.failed
+                break
     bad = tuple(_still_held(journal.refresh(), found)) if found else ()
-    checked = CheckedCopies(bad, unreachable)
-    return CheckedCopies(bad, unreachable, frozenset(_lost(state, checked)))
+    checked_copies = CheckedCopies(bad, unreachable)
+    return CheckedCopies(bad, unreachable, frozenset(_lost(state, checked_copies)))
+
+
+def count_copies(state: State) -> int:
+    """Copies that brokers should have."""
+    return sum(copies.objects * len(copies.brokers) for copies in state.copies.values())
 
 
 def unchecked_brokers(state: State) -> list[str]:
@@ -113,19 +146,23 @@ def _lost(state: State, checked: CheckedCopies) -> Iterator[str]:
             yield name
 
 
-def _bad_on(store: ObjectStore, state: State, broker: int, deep: bool) -> Iterator[tuple[list[BadCopyFound], int]]:
-    """The bad copies among some, and how many these were."""
+def _copy_shares(state: State, broker: int, deep: bool) -> Iterator[CopyShare]:
+    """The copies that a broker should have."""
     held = {number for number, copies in state.copies.items() if broker in copies.brokers}
-    rows, epoch = list(rows_with_copies(state.objects, held)), epoch_of(state, broker) or 0
+    rows = rows_with_copies(state.objects, held)
+    for some in shares_of(rows, lambda one: one[1].size if deep else 0):
+        yield CopyShare(broker, some, deep)
 
-    def check(row: tuple[str, ObjectRow]) -> BadCopyFound | None:
-        message = _problem(store, *row, deep)
-        return BadCopyFound(row[0], broker, epoch, message) if message else None
 
-    with ThreadPoolExecutor(1 if store.local else PARALLEL, thread_name_prefix="pylog-verify") as pool:
-        for at in range(0, len(rows), COPIES_AT_ONCE):
-            some = rows[at : at + COPIES_AT_ONCE]
-            yield [bad for bad in pool.map(check, some) if bad is not None], len(some)
+def find_bad_copies(roots: Roots, share: CopyShare) -> CheckedShare:
+    """The copies of a share that are missing or damaged."""
+    try:
+        store = roots[share.broker]
+        messages = each(lambda row: _problem(store, *row, share.deep), share.rows, local=store.local)
+    except (SparkLogError, OSError, KeyError) as error:
+        return CheckedShare(0, [], str(error))
+    bad = [(name, message) for (name, _), message in zip(share.rows, messages, strict=True) if message]
+    return CheckedShare(len(share.rows), bad)
 
 
 def _problem(store: ObjectStore, name: str, row: ObjectRow, deep: bool) -> str:
@@ -164,9 +201,12 @@ class CopyRepair:
     """Bad copies that could not be replaced: the log knows now that they are missing."""
 
 
-def repair_copies(log: Log, deep: bool = False, *, progress: Progress | None = None) -> CopyRepair:
+def repair_copies(
+    log: Log, deep: bool = False, *, progress: Progress | None = None, spread: Spread | None = None
+) -> CopyRepair:
     """Replace bad copies by good copies of other brokers.  Copies that cannot be replaced are recorded as missing.
 
+    spread:  looks for the bad copies, which this process replaces; None: this process does both.
     Raises InvalidRequest for a log without brokers.
     """
     journal = log.journal
@@ -177,7 +217,7 @@ def repair_copies(log: Log, deep: bool = False, *, progress: Progress | None = N
             "the log has no brokers, so there are no other copies: give another copy of the log, such as a mirror, with "
             "--repair-from"
         )
-    checked = check_copies(journal, state, deep, progress)
+    checked = check_copies(journal, state, deep, progress, spread)
     repaired, removed = list[BadCopyFound](), list[BadCopyFound]()
     for number, bad in enumerate(checked.bad):
         (repaired if _replaced(journal, state, bad, checked) else removed).append(bad)

@@ -45,7 +45,7 @@ def mirror(spark: SparkSession, kafka: Broker, url: str, tmp_path: Path) -> Call
 
     def run(*args: str, checkpoint: str = "checkpoint") -> bool:
         places = ["--bootstrap-servers", kafka.address, "--url", url, "--checkpoint", str(tmp_path / checkpoint)]
-        return mirror_kafka.run(spark, mirror_kafka.parse_args([*places, *args]))
+        return mirror_kafka.run(spark, mirror_kafka.parse_args([*places, *args]))[1] == 0
 
     return run
 
@@ -274,7 +274,7 @@ def test_configs_that_were_set_are_carried_over(
     client.create("configured", 1, **configs)
     assert mirror("--topics", "configured")
     assert log.admin.describe_topics(["configured"])["configured"].configs == {"retention.ms": "1234567890"}
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert "compression.type=gzip is left out" in said and "message.timestamp.type=LogAppendTime is left out" in said
 
 
@@ -285,7 +285,7 @@ def test_a_dry_run_makes_nothing(
     client.create("dry", 2)
     client.send("dry", recs(range(7)))
     assert mirror("--topics", "dry", "--dry-run")
-    assert "dry: 2 partitions, 7 offsets to copy, 0 records copied before" in capsys.readouterr().out
+    assert "dry: 2 partitions, 7 offsets to copy, 0 records copied before" in capsys.readouterr().err
     with pytest.raises(NoLog):
         spark_log.connect(url, create=False)
 

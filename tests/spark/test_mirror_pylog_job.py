@@ -15,7 +15,6 @@ from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition, connect
 from spark_log.client.mirror_map import MirrorMap
 from spark_log.errors import InvalidRequest
 from spark_log.node.maintain import compact
-from tests.spark.submitted import finished, killed_when, submitted
 
 NAN = float("nan")
 
@@ -93,22 +92,8 @@ def test_topics_are_copied_with_groups(classic: SparkSession, source: Log, tmp_p
     source.append("typed", [{"id": 2, "y": 7}])
     assert mirrored(classic, tmp_path)["records"] == {"keyed": 0, "plain": 1, "typed": 1}
     assert rows(copy, "typed") == rows(source, "typed")
-
-
-def test_a_job_that_was_killed_is_run_again(tmp_path: Path) -> None:
-    """Under spark-submit, in the middle of a topic: nothing is missing, and nothing twice."""
-    log = connect(str(tmp_path / "source"), durability="os")
-    log.admin.create_topics([NewTopic("orders", 1)])
-    for first in range(0, 120, 10):
-        log.append("orders", [{"value": b"%d" % n} for n in range(first, first + 10)])
-    places = ["--source", log.url, "--url", f"{tmp_path}/copy", "--topics", "orders"]
-    command = ["mirror_pylog.py", *places, "--checkpoint", f"{tmp_path}/ck", "--max-offsets", "20"]
-    copy = tmp_path / "copy"
-    killed_when(submitted(*command), lambda: len(list(copy.glob("data/*/*.seg"))) > 2)
-    status, out, err = finished(submitted(*command))
-    assert status == 0, err[-4000:]
-    assert json.loads(out.splitlines()[-1])["groups_set"]
-    assert rows(connect(str(copy), create=False), "orders") == rows(log, "orders")
+    (noted,) = (tmp_path / "checkpoint").glob("reached-mirror-map-*.json")
+    assert json.loads(noted.read_text())["end"] == len(copy.read("mirror-map"))
 
 
 def test_what_is_refused(classic: SparkSession, source: Log, tmp_path: Path) -> None:
