@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.spark.builders import CONFS, environment
+from tests.spark.builders import CONFS, environment, wait_until
 
 JOBS = Path(__file__).parents[2] / "jobs"
 SUBMIT = Path(sys.executable).parent / "spark-submit"
@@ -28,3 +31,11 @@ def finished(process: subprocess.Popen[str], timeout: float = 240) -> tuple[int,
     """Exit status, standard output and standard error of a job."""
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out, err
+
+
+def killed_when(process: subprocess.Popen[str], true: Callable[[], bool]) -> None:
+    """SIGKILL to the job, its JVM and its workers, as soon as a condition holds."""
+    assert wait_until(lambda: true() or process.poll() is not None)
+    assert process.poll() is None, f"the job ended first: {finished(process)[2][-6000:]}"
+    os.killpg(process.pid, signal.SIGKILL)
+    finished(process)

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark_pylog.export.manifest import Manifest, Part, Settings
+from pyspark_pylog.export.manifest import ExportSettings, Manifest, Part
 from pyspark_pylog.export.parquet_files import by_folder
 from pyspark_pylog.export.planning import divide
 from pyspark_pylog.export.task import write_files
@@ -34,6 +34,7 @@ from spark_log.errors import DataLoss, InvalidRequest, OffsetOutOfRange, SparkLo
 from spark_log.node.maintain import merge
 from spark_log.schema.ddl import to_ddl
 from tests.conftest import Bucket
+from tests.spark.submitted import killed_when, submitted
 
 DAY_MS = 86_400_000
 FOREVER = {"retention.ms": "-1"}
@@ -161,6 +162,16 @@ def test_two_jobs_at_the_same_time_write_one_table(classic: SparkSession, topic:
     """Whichever plans a run, both write the same files."""
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda _: run(classic, topic, to), range(2)))
+    assert exported(to) == in_log(topic)
+
+
+def test_a_killed_job_is_run_again(classic: SparkSession, topic: Log, to: Path) -> None:
+    """SIGKILL after the first file, under spark-submit; then again, up to the end."""
+    topic.append("t", records(5000, first=200))
+    command = ("--url", topic.url, "--topic", "t", "--to", str(to), "--task-bytes", "5k")
+    killed_when(submitted("export.py", *command), lambda: any(to.rglob("*.parquet")))
+    assert not list(to.rglob("*.done.json"))
+    assert run(classic, topic, to)["records"] == 5200
     assert exported(to) == in_log(topic)
 
 
@@ -363,7 +374,7 @@ def test_a_table_in_a_bucket(topic: Log, s3: Callable[[], Bucket]) -> None:
     """The files of a task, its plan and its result, on S3."""
     bucket = s3()
     manifest = Manifest(f"{bucket.url}/table", bucket.options)
-    settings = Settings(
+    settings = ExportSettings(
         name="e", log=topic.cluster_id, topic="t", topic_id=topic.admin.describe_topics(["t"])["t"].topic_id,
         format="parquet", partition_by="none", key_as="binary", value_as="binary", keep_offsets=True, start="earliest",
     )  # fmt: skip
