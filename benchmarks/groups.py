@@ -36,17 +36,18 @@ import spark_log
 from spark_log.errors import NotCoordinator
 from spark_log.groups.group import GroupConfig, Roster, RosterMember
 from spark_log.groups.messages import HeartbeatRequest, JoinGroupRequest, MemberProtocol, SyncGroupRequest
-from spark_log.groups.subscription import Assignment, Subscription, encode
+from spark_log.groups.subscription import ProtocolAssignment, Subscription, encode
 from spark_log.journal.commit_protocol import Proposal
 from spark_log.journal.store_operations import Answered
-from spark_log.metadata.commands import CommitOffsets, CreateTopic, SetGeneration
+from spark_log.metadata.commands import CreateTopic
+from spark_log.metadata.group_commands import CommitOffsets, SetGeneration
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.state import Leadership, State
 from spark_log.model import TopicPartition
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.serve import GARBAGE, SWITCH_S, start
-from spark_log.node.serve_config import Config
+from spark_log.node.serve_config import ServeConfig
 from spark_log.testing.simulated_loop import LoopClock, run_simulated
 
 SESSION_MS, HEARTBEAT_MS = 45_000, 15_000
@@ -82,7 +83,9 @@ class Instant:
 
 
 def roster(group: str) -> Roster:
-    assignment = encode(Assignment(partitions=tuple(TopicPartition("t", number) for number in range(PARTITIONS))))
+    assignment = encode(
+        ProtocolAssignment(partitions=tuple(TopicPartition("t", number) for number in range(PARTITIONS)))
+    )
     member = RosterMember(f"{group}-0", None, "client", "host", SESSION_MS, 300_000, SUBSCRIPTION, assignment)
     return Roster(1, "consumer", "range", member.member_id, (member,), 0)
 
@@ -191,7 +194,7 @@ async def longest_pause(steps: Callable[[], Awaitable[Any]]) -> float:
 
 
 async def service(folder: str, groups: int, rounds: int) -> dict[str, float]:
-    config = Config(url=folder, listen="127.0.0.1:0", maintain_ms=None, durability="os")
+    config = ServeConfig(url=folder, listen="127.0.0.1:0", maintain_ms=None, durability="os")
     taken, first, scraped, cpu, called, waited, text = [], [], [], [], [], [], b""
     for _ in range(rounds):
         running: Any = None

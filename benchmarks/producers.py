@@ -16,6 +16,7 @@ from dataclasses import replace
 import common
 
 from spark_log.metadata import records as r
+from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
@@ -59,8 +60,8 @@ def _with_writers(state: State, count: int) -> State:
         producer, birth = f"{rng.getrandbits(64):016x}", state.version
         commit = r.CommitRecord(producer=producer, sequence=0, birth=birth, upload_epoch=birth, pieces=pieces)
         fences = (r.FenceRecord(upto=state.fence + 1),) if second % FENCE_STEP == FENCE_STEP - 1 else ()
-        batch = r.encode_batch(r.Batch(id=f"{second:x}", time=1000 * second, records=(commit, *fences)))
-        state = replay(state, r.decode_batch(batch, "x"))
+        batch = encode_batch(r.Batch(id=f"{second:x}", time=1000 * second, records=(commit, *fences)))
+        state = replay(state, decode_batch(batch, "x"))
         bare = {key: part._replace(entries=()) for key, part in state.partitions.items()}
         state = replace(state, partitions=state.partitions.update(bare), times=state.times[-1:])
     return state

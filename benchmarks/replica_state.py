@@ -27,11 +27,11 @@ from immutables import Map
 
 from spark_log.journal.object_names import data_key
 from spark_log.metadata import records as r
+from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint, folded
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.placement import place, topic_shift, usable_brokers
-from spark_log.metadata.records import decode_batch, encode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replay_replicas import with_replicas
 from spark_log.metadata.replica_commands import FenceBroker, RegisterBroker

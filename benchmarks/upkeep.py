@@ -31,7 +31,8 @@ from spark_log.client.producing.commit import PlainProducer, Uploaded
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
 from spark_log.model import DataObject, Run
-from spark_log.node.maintain import Maintainer, MaintainReport
+from spark_log.node.maintain import Maintainer
+from spark_log.node.maintain_report import MaintainReport
 from spark_log.segment.schema import RECORD_SCHEMA
 from spark_log.segment.writer import SegmentWriter
 from spark_log.store.memory import MemoryStore

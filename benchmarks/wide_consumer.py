@@ -17,7 +17,8 @@ from typing import Any
 import common
 
 import spark_log
-from spark_log.metadata.commands import CommitOffsets, CreateTopic
+from spark_log.metadata.commands import CreateTopic
+from spark_log.metadata.group_commands import CommitOffsets
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 
 WIDE = 100

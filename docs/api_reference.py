@@ -41,6 +41,7 @@ CLASSES = (Log, Producer, RecordFuture, Consumer, Transaction, Bookmark, admin.A
 INTERNAL = {
     Producer: {"after_fork"},
     Consumer: {"committer", "group_commit"},
+    RecordFuture: {"place"},
     Log: {"journal"},
 }
 """Methods that other modules of pylog call, and users do not."""

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from api_reference import reference_markdown as api_markdown
 from pyspark_pylog.options import option_table
+from topic_configs import reference_markdown as configs_markdown
 
-from spark_log import settings
 from spark_log.cli import reference
 
 DOCS = Path(__file__).parent
 PAGES = {
-    "topic-configs.md": settings.reference_markdown,
+    "topic-configs.md": configs_markdown,
     "cli.md": reference.reference_markdown,
     "api.md": api_markdown,
     "options.md": option_table.reference_markdown,

@@ -58,7 +58,7 @@ class Declared(NamedTuple):
     delete: bool = False
 
 
-class Changes(NamedTuple):
+class Differences(NamedTuple):
     """The differences between a log and a file."""
 
     create: list[NewTopic]
@@ -216,9 +216,9 @@ def _config_text(name: object, value: object) -> str:
 # ------------------------------------------------------------------------------------------------------------- the plan
 
 
-def plan_changes(declared: Mapping[str, Declared], known: Mapping[str, TopicDescription]) -> Changes:
+def plan_changes(declared: Mapping[str, Declared], known: Mapping[str, TopicDescription]) -> Differences:
     """The changes that `apply` has to make.  Raises InvalidRequest that names everything that cannot be done."""
-    changes, problems = Changes([], {}, {}, {}), Problems()
+    changes, problems = Differences([], {}, {}, {}), Problems()
     for name, topic in sorted(declared.items()):
         with problems.of(name):
             _add_changes(changes, name, topic, known.get(name))
@@ -226,7 +226,7 @@ def plan_changes(declared: Mapping[str, Declared], known: Mapping[str, TopicDesc
     return changes
 
 
-def _add_changes(changes: Changes, name: str, topic: Declared, known: TopicDescription | None) -> None:
+def _add_changes(changes: Differences, name: str, topic: Declared, known: TopicDescription | None) -> None:
     if topic.delete:
         if known is not None:
             changes.delete[name] = known.rows
@@ -245,7 +245,7 @@ def _add_changes(changes: Changes, name: str, topic: Declared, known: TopicDescr
         changes.configs[name] = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def apply_changes(admin: Admin, changes: Changes) -> None:
+def apply_changes(admin: Admin, changes: Differences) -> None:
     """Make the changes, in four commits: a process that is killed in between leaves the rest to the next one."""
     with notes_as_progress():
         if changes.create:

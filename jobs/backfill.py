@@ -51,7 +51,7 @@ YEAR_1_MS = 62_135_596_800_000
 """From the year 1 to 1970: versions of a commit are 0 or more, also for times before 1970."""
 
 
-class Chunk(NamedTuple):
+class HourRange(NamedTuple):
     """Rows of the hours [start, end), counted since 1970."""
 
     start: int
@@ -182,19 +182,19 @@ def rows_by_hour(records: DataFrame) -> list[tuple[int, int]]:
     return sorted(found.items())
 
 
-def chunks_of(hours: Iterable[tuple[int, int]], rows_min: int) -> Iterator[Chunk]:
+def chunks_of(hours: Iterable[tuple[int, int]], rows_min: int) -> Iterator[HourRange]:
     """Chunks of whole hours with at least `rows_min` rows, but for the last one."""
     start, rows = None, 0
     for hour, count in hours:
         start, end, rows = hour if start is None else start, hour + 1, rows + count
         if rows >= rows_min:
-            yield Chunk(start, end, rows)
+            yield HourRange(start, end, rows)
             start, rows = None, 0
     if start is not None:
-        yield Chunk(start, end, rows)
+        yield HourRange(start, end, rows)
 
 
-class Target:
+class TargetTopic:
     """The topic, and what it already has."""
 
     def __init__(self, log: Log, topic: str, name: str) -> None:
@@ -227,7 +227,7 @@ def backfill(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, A
         records = read_table(spark, args)
         if args.value == COLUMNS:
             prepare_columns(log, args, records)
-        target = Target(log, args.topic, name)
+        target = TargetTopic(log, args.topic, name)
     hours = rows_by_hour(records)
     left = [(hour, rows) for hour, rows in hours if target.done_hour is None or hour >= target.done_hour]
     chunks = list(chunks_of(left, args.chunk_rows))
@@ -264,7 +264,7 @@ def prepare_columns(log: Log, args: argparse.Namespace, records: DataFrame) -> N
         )
 
 
-def warn(topic: str, target: Target, expired: int) -> None:
+def warn(topic: str, target: TargetTopic, expired: int) -> None:
     """Say what the topic's configs would do to the records."""
     if expired:
         progress(
@@ -275,7 +275,7 @@ def warn(topic: str, target: Target, expired: int) -> None:
         progress(f"warning: the times of the rows are lost: topic {topic!r} has message.timestamp.type=LogAppendTime")
 
 
-def write_chunk(records: DataFrame, args: argparse.Namespace, name: str, chunk: Chunk) -> None:
+def write_chunk(records: DataFrame, args: argparse.Namespace, name: str, chunk: HourRange) -> None:
     """Write the rows of a chunk in one commit, unless the log has it."""
     rows = records.where(F.col("timestamp") >= instant(chunk.start)).where(F.col("timestamp") < instant(chunk.end))
     if args.order == "time":

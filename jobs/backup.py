@@ -46,7 +46,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.journal.proposal import Context
 from spark_log.net.address import is_coordinator
 from spark_log.node.backup import back_up, check_place, missing, prune
-from spark_log.node.backup_copies import CopiedShare, CopyShares, Share, copy_share
+from spark_log.node.backup_copies import BackupShare, CopiedShare, CopyShares, copy_share
 from spark_log.node.backup_files import Backup, BackupFiles
 from spark_log.node.copy_throttle import Pace, rate_of
 from spark_log.node.restore_backup import plan_restore, restore
@@ -168,7 +168,7 @@ def make_backup(spark: SparkSession, args: argparse.Namespace, files: BackupFile
 def from_log(spark: SparkSession, args: argparse.Namespace, log: Log, files: BackupFiles) -> CopyShares:
     """Tasks copy objects of a log to a backup."""
 
-    def copy(shares: Sequence[Share]) -> Iterator[CopiedShare]:
+    def copy(shares: Sequence[BackupShare]) -> Iterator[CopiedShare]:
         planned, rate = planned_log(location_of(args), log.journal), rate_of(log, args.throttle)
         for some in waves(spark, shares):
             of_task = rate_of_task(spark, rate, len(some))
@@ -178,7 +178,9 @@ def from_log(spark: SparkSession, args: argparse.Namespace, log: Log, files: Bac
     return copy
 
 
-def back_up_in_task(planned: PlannedLog, files: BackupFiles, bytes_per_s: int | None, share: Share) -> CopiedShare:
+def back_up_in_task(
+    planned: PlannedLog, files: BackupFiles, bytes_per_s: int | None, share: BackupShare
+) -> CopiedShare:
     """In a task: copy the objects of a share to their backup.  Reads no metadata."""
     return copy_share(planned.objects(), files.folder(share.folder), share, Pace(SystemClock(), bytes_per_s))
 
@@ -232,7 +234,7 @@ def make_log(spark: SparkSession, args: argparse.Namespace, files: BackupFiles) 
 def from_backup(spark: SparkSession, args: argparse.Namespace, files: BackupFiles, store: ObjectStore) -> CopyShares:
     """Tasks copy objects of a backup to a log."""
 
-    def copy(shares: Sequence[Share]) -> Iterator[CopiedShare]:
+    def copy(shares: Sequence[BackupShare]) -> Iterator[CopiedShare]:
         for some in waves(spark, shares):
             of_task = rate_of_task(spark, args.throttle, len(some))
             yield from in_tasks(spark, some, partial(restore_in_task, files, store, of_task))
@@ -240,7 +242,7 @@ def from_backup(spark: SparkSession, args: argparse.Namespace, files: BackupFile
     return copy
 
 
-def restore_in_task(files: BackupFiles, store: ObjectStore, bytes_per_s: int | None, share: Share) -> CopiedShare:
+def restore_in_task(files: BackupFiles, store: ObjectStore, bytes_per_s: int | None, share: BackupShare) -> CopiedShare:
     """In a task: copy the objects of a share from a backup."""
     return copy_share(files.folder(share.folder), store, share, Pace(SystemClock(), bytes_per_s))
 

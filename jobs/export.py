@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark_pylog.export.manifest import Manifest, Result, Settings, check_same, combined
+from pyspark_pylog.export.manifest import ExportSettings, Manifest, Result, check_same, combined
 from pyspark_pylog.export.planning import Planner
 from pyspark_pylog.export.task import write_files
 from pyspark_pylog.job_support import (
@@ -56,7 +56,6 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="for the table's storage (default: those of --storage-option, if both URLs are of one kind)",
     )
-    parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="default: %(default)s")
     parser.add_argument(
         "--start",
         default="earliest",
@@ -65,6 +64,28 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--end", default="latest", metavar="POSITION", help="where this job ends (%(default)s)")
     parser.add_argument("--name", help="of the export, and of the group that shows its progress (export-TOPIC)")
+    add_file_arguments(parser)
+    parser.add_argument(
+        "--skip-lost", action="store_true", help="continue after records that were removed before they were exported"
+    )
+    parser.add_argument("--continuous", action="store_true", help="repeat for ever")
+    parser.add_argument(
+        "--every",
+        type=duration_ms,
+        default=60_000,
+        metavar="DURATION",
+        help="with --continuous, the time between two runs (1m)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be exported, and write nothing")
+    found = parser.parse_args(args)
+    if found.continuous and (found.end != "latest" or found.dry_run):
+        parser.error("--continuous has no end: leave out --end and --dry-run")
+    return found
+
+
+def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments that describe the files of the table."""
+    parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="default: %(default)s")
     parser.add_argument(
         "--partition-by",
         choices=("day", "hour", "none"),
@@ -96,22 +117,6 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="SIZE",
         help="stored bytes that one task reads at most; it writes one file for each folder (64m)",
     )
-    parser.add_argument(
-        "--skip-lost", action="store_true", help="continue after records that were removed before they were exported"
-    )
-    parser.add_argument("--continuous", action="store_true", help="repeat for ever")
-    parser.add_argument(
-        "--every",
-        type=duration_ms,
-        default=60_000,
-        metavar="DURATION",
-        help="with --continuous, the time between two runs (1m)",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be exported, and write nothing")
-    found = parser.parse_args(args)
-    if found.continuous and (found.end != "latest" or found.dry_run):
-        parser.error("--continuous has no end: leave out --end and --dry-run")
-    return found
 
 
 def export(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
@@ -137,7 +142,7 @@ class Export:
         self._spark, self._args, self._log, self._manifest = spark, args, log, manifest
         topic = log.admin.describe_topics([args.topic])[args.topic]
         self._known = manifest.settings()
-        self.settings = Settings(
+        self.settings = ExportSettings(
             name=args.name or f"export-{args.topic}",
             log=log.cluster_id,
             topic=args.topic,

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,24 +24,14 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark_pylog.job_support import duration_ms, job_parser, key_value, progress, run_job
-from pyspark_pylog.topic_mirror import (
-    Positions,
-    Settings,
-    SourceTopic,
-    TopicMirror,
-    chosen,
-    names,
-    one_run,
-    pattern,
-    plan,
-)
+from pyspark_pylog.job_support import job_parser, key_value, run_job
+from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
+from pyspark_pylog.topic_mirror import MirrorSettings, Positions, SourceTopic
 
 import spark_log
 from spark_log import TopicPartition
 from spark_log.cli.topics import read_schema
-from spark_log.client.mirror_map import Copied, MirrorMap
-from spark_log.errors import InvalidRequest, NoLog
+from spark_log.errors import InvalidRequest
 from spark_log.settings import TOPIC_CONFIGS
 
 TIMEOUT_MS = 60_000
@@ -54,23 +42,23 @@ NOTE = "kafka:"
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = job_parser(__doc__)
     parser.add_argument("--bootstrap-servers", required=True, help="Kafka's")
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--topics", type=names, help="separated by commas")
-    which.add_argument(
-        "--pattern", type=pattern, help="a regular expression that is searched in names; looked up in every run"
+    parser.add_argument(
+        "--kafka-option",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="NAME=VALUE",
+        help="for Spark's Kafka source; kafka.* options also for this job's client, e.g. kafka.security.protocol=SSL",
     )
-    parser.add_argument("--checkpoint", required=True, help="a folder for Spark's checkpoints, kept from run to run")
-    parser.add_argument("--map", default="kafka-mirror-map", help="the topic for the map of offsets (%(default)s)")
-    groups = parser.add_mutually_exclusive_group()
-    groups.add_argument("--groups", type=names, default=(), help="groups to copy, separated by commas; '*' for all")
+    groups = add_mirror_arguments(parser, "kafka-mirror-map")
     groups.add_argument(
         "--group-offsets", type=Path, metavar="FILE", help='instead of Kafka: {"group":{"topic":{"0":42}}}'
     )
-    parser.add_argument(
-        "--max-offsets", type=int, default=1_000_000, help="of a micro-batch of one topic (%(default)s)"
-    )
-    parser.add_argument("--parallel", type=int, default=4, help="topics that are copied at a time (%(default)s)")
-    parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
+    add_schema_arguments(parser)
+    return parser.parse_args(args)
+
+
+def add_schema_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schema",
         action="append",
@@ -86,16 +74,6 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         help="for records that do not fit the schema of their topic (default: they stop the job)",
     )
     parser.add_argument("--drop-fields", action="store_true", help="leave out fields of the JSON that the schema lacks")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done")
-    parser.add_argument(
-        "--kafka-option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="NAME=VALUE",
-        help="for Spark's Kafka source; kafka.* options also for this job's client, e.g. kafka.security.protocol=SSL",
-    )
-    return parser.parse_args(args)
 
 
 # ----------------------------------------------------------------------------------------------------- what is in Kafka
@@ -119,9 +97,12 @@ class Kafka:
     def close(self) -> None:
         self._admin.close()
 
-    def topics(self, asked: Sequence[str] | re.Pattern[str]) -> dict[str, SourceTopic]:
-        """Current topics by name.  Raises InvalidRequest for a missing one."""
-        wanted = chosen(asked, self._get(self._admin.listTopics().names()), "Kafka")
+    def topics(self) -> list[str]:
+        """Names of all topics."""
+        return sorted(self._get(self._admin.listTopics().names()))
+
+    def describe(self, wanted: Sequence[str]) -> dict[str, SourceTopic]:
+        """Topics by name, as they are now."""
         described = self._get(self._admin.describeTopics(wanted).allTopicNames())
         partitions = {name: described[name].partitions().size() for name in wanted}
         configs = self._configs(wanted)
@@ -199,7 +180,7 @@ class KafkaSource:
         self._schemas = dict(args.schema)
 
     def topics(self) -> dict[str, SourceTopic]:
-        found = self._kafka.topics(self._args.topics or self._args.pattern)
+        found = self._kafka.describe(topics_of(self._args, self._kafka.topics(), self.name))
         for topic in self._schemas:
             if topic not in found:
                 raise InvalidRequest(f"--schema {topic}=…: {topic!r} is not one of the topics to copy")
@@ -251,40 +232,15 @@ def run(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], 
     """All runs; the summary and exit status of the last one."""
     spark_log.register(spark)
     spark_log.tune(spark)
-    storage = dict(args.storage_option)
     kafka = Kafka(spark, args.bootstrap_servers, dict(args.kafka_option))
     try:
-        source = KafkaSource(spark, args, kafka)
-        if args.dry_run:
-            return {"dry_run": True, "offsets": plan(source, copied_before(args, storage), progress)}, 0
-        with spark_log.connect(args.url, storage) as log:
-            mirror = TopicMirror(spark, log, source, settings_of(args), progress)
-            while True:
-                records, done = one_run(mirror, args.checkpoint)
-                if args.every is None:
-                    return {"records": records, "groups_set": done}, int(not done)
-                time.sleep(args.every / 1000)
+        return run_mirror(spark, args, KafkaSource(spark, args, kafka), typed_settings(args))
     finally:
         kafka.close()
 
 
-def settings_of(args: argparse.Namespace) -> Settings:
-    return Settings(
-        args.url,
-        dict(args.storage_option),
-        args.checkpoint,
-        args.map,
-        args.parallel,
-        args.bad_records,
-        args.drop_fields,
-    )
-
-
-def copied_before(args: argparse.Namespace, storage: Mapping[str, str]) -> dict[TopicPartition, Copied]:
-    try:
-        return MirrorMap(spark_log.connect(args.url, storage, create=False), args.map).copied()
-    except NoLog:
-        return {}
+def typed_settings(args: argparse.Namespace) -> MirrorSettings:
+    return settings_of(args)._replace(bad_records=args.bad_records, drop_fields=args.drop_fields)
 
 
 def main() -> None:

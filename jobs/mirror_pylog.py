@@ -17,33 +17,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark_pylog.job_support import duration_ms, job_parser, key_value, location_of, progress, run_job, storage_beside
+from pyspark_pylog.job_support import job_parser, key_value, run_job, storage_beside
+from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
 from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.options.parse import Location
-from pyspark_pylog.topic_mirror import (
-    Positions,
-    Settings,
-    SourceTopic,
-    TopicMirror,
-    chosen,
-    names,
-    one_run,
-    pattern,
-    plan,
-    positions_here,
-)
+from pyspark_pylog.topic_mirror import Positions, SourceTopic, positions_here
 
 import spark_log
 from spark_log import Log
-from spark_log.client.mirror_map import MirrorMap
 from spark_log.client.open_journal import TOKEN_VARIABLE
-from spark_log.errors import InvalidRequest, NoLog
+from spark_log.errors import InvalidRequest
 from spark_log.net.address import is_coordinator
 
 NOTE = "mirror:"
@@ -61,23 +49,10 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="for the source's storage (default: those of --storage-option, if both URLs are of one kind)",
     )
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--topics", type=names, help="separated by commas")
-    which.add_argument(
-        "--pattern", type=pattern, help="a regular expression that is searched in names; looked up in every run"
-    )
-    parser.add_argument("--checkpoint", required=True, help="a folder for Spark's checkpoints, kept from run to run")
-    parser.add_argument("--map", default="mirror-map", help="the topic for the map of offsets (%(default)s)")
-    parser.add_argument("--groups", type=names, default=(), help="groups to copy, separated by commas; '*' for all")
-    parser.add_argument(
-        "--max-offsets", type=int, default=1_000_000, help="of a micro-batch of one topic (%(default)s)"
-    )
-    parser.add_argument("--parallel", type=int, default=4, help="topics that are copied at a time (%(default)s)")
-    parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
+    add_mirror_arguments(parser, "mirror-map")
     parser.add_argument(
         "--skip-lost", action="store_true", help="continue after records that were removed before they were copied"
     )
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done")
     return parser.parse_args(args)
 
 
@@ -95,7 +70,7 @@ class LogSource:
 
     def topics(self) -> dict[str, SourceTopic]:
         admin, found = self._log.admin, dict[str, SourceTopic]()
-        wanted = chosen(self._args.topics or self._args.pattern, admin.list_topics(), self.name)
+        wanted = topics_of(self._args, admin.list_topics(), self.name)
         for name, topic in admin.describe_topics(wanted).items():
             schemas = admin.describe_schema(name)
             found[name] = SourceTopic(
@@ -142,28 +117,9 @@ def run(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], 
     """All runs; the summary and exit status of the last one."""
     spark_log.register(spark)
     spark_log.tune(spark)
-    with Log(journal_of(source_of(args))) as source:
-        if args.dry_run:
-            return {"dry_run": True, "offsets": planned(spark, args, source)}, 0
-        with Log(journal_of(location_of(args), create=True)) as log:
-            check_two_logs(source, log)
-            settings = Settings(args.url, dict(args.storage_option), args.checkpoint, args.map, args.parallel)
-            mirror = TopicMirror(spark, log, LogSource(spark, args, source), settings, progress)
-            while True:
-                records, done = one_run(mirror, args.checkpoint)
-                if args.every is None:
-                    return {"records": records, "groups_set": done}, int(not done)
-                time.sleep(args.every / 1000)
-
-
-def planned(spark: SparkSession, args: argparse.Namespace, source: Log) -> dict[str, int]:
-    try:
-        with Log(journal_of(location_of(args))) as log:
-            check_two_logs(source, log)
-            copied = MirrorMap(log, args.map).copied()
-    except NoLog:
-        copied = {}
-    return plan(LogSource(spark, args, source), copied, progress)
+    with Log(journal_of(source_of(args))) as log:
+        source = LogSource(spark, args, log)
+        return run_mirror(spark, args, source, settings_of(args), partial(check_two_logs, log))
 
 
 def check_two_logs(source: Log, log: Log) -> None:

@@ -47,7 +47,7 @@ from spark_log.node.copy_throttle import Pace, rate_of
 from spark_log.node.copy_to_broker import CopiedObjects, ObjectCopying, WantedCopy
 from spark_log.node.missing_copies import (
     BYTES_AT_ONCE,
-    Copied,
+    CopyTally,
     backlog_bytes,
     copies_wanted,
     next_share,
@@ -121,13 +121,13 @@ class TaskCopier:
     def __init__(self, spark: SparkSession, location: Location, log: Log, bytes_per_s: int | None = None) -> None:
         self._spark, self._location, self._log, self._rate = spark, location, log, bytes_per_s
 
-    def copy(self, state: State, brokers: Sequence[int], limit_ms: int) -> dict[int, Copied]:
+    def copy(self, state: State, brokers: Sequence[int], limit_ms: int) -> dict[int, CopyTally]:
         """A round ends with its last task.  So it is limited by the bytes that it copies, and not by `limit_ms`."""
         slots, rate = self._spark.sparkContext.defaultParallelism, rate_of(self._log, self._rate)
         left = {broker: copies_wanted(state, broker) for broker in brokers}
         backlog = sum(backlog_bytes(state, broker) for broker in brokers)
         shares = plan_shares(left, share_bytes(backlog, slots, rate), slots * SHARES_PER_SLOT)
-        done = {broker: Copied(left=next(left[broker], None) is not None) for broker in brokers}
+        done = {broker: CopyTally(left=next(left[broker], None) is not None) for broker in brokers}
         try:
             results = self._run(shares, slots, rate)
         except PySparkException as error:

@@ -15,7 +15,7 @@ Value = int | float | bool | str
 """A parsed config value.  A list is its text, the items joined by commas."""
 
 
-class Kind(Protocol):
+class ConfigKind(Protocol):
     """A type of config with its range."""
 
     def parse(self, text: str) -> Value:
@@ -146,7 +146,7 @@ class ConfigSpec:
 
     name: str
     default: Value
-    kind: Kind
+    kind: ConfigKind
     doc: str
     """One line."""
     effect: Effect = Effect.IN_FORCE

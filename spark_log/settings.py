@@ -2,23 +2,23 @@
 
 `TOPIC_CONFIGS` has Kafka's topic configs under their names, `CLUSTER_CONFIGS` the settings of a whole log.  Configs are
 stored as text, in one canonical spelling (`validate_*`), and read as typed values (`topic_config`, `cluster_config`).
-`docs/topic-configs.md` is `reference_markdown()`.
+`docs/topic_configs.py` makes the page `docs/topic-configs.md` of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from spark_log.config_types import (
     Choice,
+    ConfigKind,
     ConfigSpec,
     Effect,
     Flag,
     Fraction,
     FreeText,
-    Kind,
     Names,
     Several,
     Value,
@@ -46,11 +46,11 @@ def _bytes(minimum: int, maximum: int = LONG_MAX) -> Whole:
     return Whole(minimum, maximum, "bytes")
 
 
-def _without_effect(name: str, default: Value, kind: Kind, reason: str) -> ConfigSpec:
+def _without_effect(name: str, default: Value, kind: ConfigKind, reason: str) -> ConfigSpec:
     return ConfigSpec(name, default, kind, reason, effect=Effect.NONE)
 
 
-def _refused(name: str, default: Value, kind: Kind, reason: str) -> ConfigSpec:
+def _refused(name: str, default: Value, kind: ConfigKind, reason: str) -> ConfigSpec:
     return ConfigSpec(name, default, kind, reason, effect=Effect.REFUSED)
 
 
@@ -438,80 +438,3 @@ def check_together(configs: Mapping[str, str]) -> None:
             "sort.columns and cleanup.policy=compact exclude each other: sorted rows are not in the order in which they were "
             "written, and compaction would keep another record of a key than the newest one"
         )
-
-
-# ------------------------------------------------------------------------------------------------------------ reference
-
-
-def reference_markdown() -> str:
-    """The page `docs/topic-configs.md`."""
-    topics = list(TOPIC_CONFIGS.values())
-    return "\n".join(
-        [
-            "# Configs",
-            "",
-            "Generated from `spark_log/settings.py` by `make docs`.",
-            "",
-            "## Topics",
-            "",
-            "Set when a topic is created (`pylog topic create NAME -c retention.ms=3600000`), or later with",
-            "`pylog topic alter`.",
-            "Names, ranges and defaults are Kafka's, except the defaults of the two levels of compression. An unknown name",
-            "or a value out of range is rejected.",
-            "",
-            *_markdown_table(spec for spec in topics if spec.in_force),
-            "",
-            "Kafka's `gzip` and `snappy` are rejected: Arrow has no such codec, and pylog substitutes no other.",
-            "Level 1 is the default of both codecs: on JSON, Kafka's defaults take 1.6 to 6 times the CPU of a write and",
-            "save nothing beside level 1 of zstd ([the figures](decisions/0019-zstd.md)).",
-            "",
-            "### When records expire",
-            "",
-            "`pylog maintain` removes whole segments from the front of "
-            "a partition, as Kafka does. A segment is removed",
-            "when its newest record is older than `retention.ms` and all earlier segments are removed. Merged segments",
-            "span `segment.ms`, or an eighth of `retention.ms` if that is less. A record is kept for at least",
-            "`retention.ms`, and at most that span longer, plus the time between two runs.",
-            "",
-            "The record's timestamp counts: records with event times of last year expire in the next run. Set",
-            "`retention.ms=-1` on topics for history.",
-            "",
-            "A record with a timestamp in the future keeps its segment, and those after it, until that time is past.",
-            "`message.timestamp.after.max.ms` rejects such records; `pylog topic trim` removes them.",
-            "",
-            "### When records are compacted",
-            "",
-            "`pylog maintain` and the coordinator compact topics with `compact` in `cleanup.policy`:",
-            "[what is kept, and when](tasks/keep-the-latest.md). The active segment of a partition is left. It spans",
-            "`segment.ms`, or `max.compaction.lag.ms` if that is less.",
-            "",
-            "### Accepted, without effect",
-            "",
-            "These describe how Kafka's brokers handle files and copies. They are stored and shown, so that Kafka's scripts run.",
-            "A value other than the default gives a warning with the reason. The records that are kept, and how safe they",
-            "are, do not depend on them.",
-            "",
-            *_markdown_table((spec for spec in topics if spec.effect is Effect.NONE), "why it has no effect"),
-            "",
-            "### Refused",
-            "",
-            "Only the default is accepted, because another value asks for something that pylog does not do.",
-            "",
-            *_markdown_table((spec for spec in topics if spec.effect is Effect.REFUSED), "why, and what to do"),
-            "",
-            "## The log",
-            "",
-            "For a whole log: `pylog config alter`.",
-            "",
-            *_markdown_table(CLUSTER_CONFIGS.values()),
-            "",
-        ]
-    )
-
-
-def _markdown_table(specs: Iterable[ConfigSpec], last: str = "meaning") -> Iterator[str]:
-    yield f"| config | default | possible | {last} |"
-    yield "|---|---|---|---|"
-    for spec in specs:
-        default = f"`{format_value(spec.default)}`" if spec.default != "" else "empty"
-        yield f"| `{spec.name}` | {default} | {spec.kind.possible()} | {spec.doc} |"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from spark_log import Log
 from spark_log.journal.object_names import log_key
-from spark_log.metadata.records import Batch, SetConfigsRecord, encode_batch
+from spark_log.metadata.batch_format import encode_batch
+from spark_log.metadata.records import Batch, SetConfigsRecord
 
 
 def begin_at_level_1(log: Log) -> Log:

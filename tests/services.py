@@ -10,7 +10,7 @@ from typing import Any
 
 from spark_log.groups.group import GroupConfig
 from spark_log.node.serve import MakePages, Running, start
-from spark_log.node.serve_config import Config
+from spark_log.node.serve_config import ServeConfig
 from spark_log.store.base import ObjectStore
 
 QUICK = GroupConfig(initial_rebalance_delay_ms=0, min_session_timeout_ms=100)
@@ -33,7 +33,7 @@ class Services:
         self, folder: Path, store: ObjectStore | None = None, pages: MakePages | None = None, **settings: Any
     ) -> Running:
         """A coordinator of the log in a folder, or at another `url` or in a store, on a port that is free."""
-        config = Config(
+        config = ServeConfig(
             **{
                 "url": str(folder),
                 "listen": "127.0.0.1:0",

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import Location, ReadOptions
-from pyspark_pylog.planned_log import HoldersByState, PlannedLog, Roots
+from pyspark_pylog.planned_log import HoldersByState, PlannedLog, PlannedRoots
 from spark_log.client.open_journal import open_journal, storage_url
 from spark_log.clock import Clock
 from spark_log.errors import LogRestored, StorageUnavailable
@@ -25,7 +25,7 @@ from spark_log.store.open import open_store
 
 KEPT_MAX = 4
 
-Key = tuple[str, str | None, Roots]
+Key = tuple[str, str | None, PlannedRoots]
 """The URL of the metadata log, the token, and the roots."""
 
 Seen = TypeVar("Seen")
@@ -117,7 +117,7 @@ def _key(location: Location, root: str) -> Key:
     """A relative path is resolved: the same text is another log in another working directory."""
     url = location.url if is_coordinator(location.url) else root
     storage = RootOptions.of(dict(location.storage), location.durability).at(root).storage
-    return url, location.token, Roots(((0, root),), storage, location.durability)
+    return url, location.token, PlannedRoots(((0, root),), storage, location.durability)
 
 
 def patiently(look: Callable[[], Seen], options: ReadOptions, clock: Clock) -> Seen:

@@ -18,7 +18,7 @@ from spark_log.store.retry import with_retries
 
 
 @dataclass(frozen=True, slots=True)
-class Roots:
+class PlannedRoots:
     """Where the objects of a log are stored."""
 
     urls: tuple[tuple[int, str], ...]
@@ -64,7 +64,7 @@ class PlannedLog:
     """Of the metadata log: a coordinator, or the log's own root."""
     token: str | None = field(repr=False)
     """For a coordinator."""
-    roots: Roots
+    roots: PlannedRoots
     cluster_id: str
     version: int
     served: bool = False
@@ -104,7 +104,7 @@ class PlannedLog:
 
 
 @lru_cache(maxsize=8)
-def _broker_roots(roots: Roots, cluster_id: str, brokers: tuple[tuple[int, Broker], ...]) -> BrokerRoots:
+def _broker_roots(roots: PlannedRoots, cluster_id: str, brokers: tuple[tuple[int, Broker], ...]) -> BrokerRoots:
     known = dict(brokers)
     anywhere = (OWN_BROKER, *sorted(known, key=lambda broker: (known[broker].fenced, broker)))
     return BrokerRoots(roots.store(), cluster_id, lambda: known, lambda name: anywhere, roots.options)

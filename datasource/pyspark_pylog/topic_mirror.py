@@ -6,26 +6,23 @@ records and map of offsets in one commit.  If Spark or a new checkpoint repeats 
 
 from __future__ import annotations
 
-import argparse
-import re
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
 from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition
-from spark_log.client.mirror_map import Copied, Copy, MirrorMap, with_map
+from spark_log.client.mirror_map import Copied, MirroredTopic, MirrorMap, with_map
 from spark_log.client.topics import DEAD_LETTER_CONFIGS
-from spark_log.errors import GroupIdNotFound, GroupInUse, InvalidConfig, InvalidRequest, SequenceConflict, SparkLogError
+from spark_log.errors import GroupIdNotFound, GroupInUse, InvalidConfig, InvalidRequest, SparkLogError
 from spark_log.settings import TOPIC_CONFIGS, has_cleanup_policy, validate_topic_configs
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
@@ -59,7 +56,7 @@ class SourceTopic(NamedTuple):
         return self.ends[tp.partition] if 0 <= tp.partition < self.partitions else 0
 
 
-class Source(Protocol):
+class MirrorSource(Protocol):
     """From where topics are copied."""
 
     @property
@@ -83,7 +80,7 @@ class Source(Protocol):
         """
 
 
-class Settings(NamedTuple):
+class MirrorSettings(NamedTuple):
     """How a mirror copies."""
 
     url: str
@@ -106,8 +103,8 @@ class TopicMirror:
         self,
         spark: SparkSession,
         log: Log,
-        source: Source,
-        settings: Settings,
+        source: MirrorSource,
+        settings: MirrorSettings,
         tell: Callable[[str], None],
     ) -> None:
         self._spark, self._log, self._source, self._settings, self._tell = spark, log, source, settings, tell
@@ -172,7 +169,9 @@ class TopicMirror:
         """
         settings, log_id, known = self._settings, self._log.cluster_id, self._log.admin.describe_topics([topic])[topic]
         starts = {str(n): reached(copied, topic, n) or -2 for n in range(source.partitions)}
-        copy = Copy(topic, known.topic_id, source.id, settings.map, has_cleanup_policy(known.configs, "compact"))
+        copy = MirroredTopic(
+            topic, known.topic_id, source.id, settings.map, has_cleanup_policy(known.configs, "compact")
+        )
         return (
             self._rows(copy, self._source.records(topic, starts).select(*COLUMNS))
             .options(**{f"storage.{name}": value for name, value in settings.storage.items()})
@@ -183,7 +182,7 @@ class TopicMirror:
             .start(settings.url)
         )
 
-    def _rows(self, copy: Copy, records: DataFrame) -> DataStreamWriter:
+    def _rows(self, copy: MirroredTopic, records: DataFrame) -> DataStreamWriter:
         """The write of records with their map entries: as they are, or parsed if the topic has a schema."""
         schemas = self._log.admin.describe_schema(copy.topic)
         if not schemas:
@@ -201,7 +200,7 @@ class Reached(msgspec.Struct, frozen=True):
     end: int
 
 
-def read_reached(settings: Settings, log_id: str) -> Reached | None:
+def read_reached(settings: MirrorSettings, log_id: str) -> Reached | None:
     """None if no run has noted it, or the folder of the checkpoints cannot be read here."""
     try:
         return msgspec.json.decode(_checkpoints(settings).get(_reached_name(settings, log_id)), type=Reached)
@@ -209,17 +208,17 @@ def read_reached(settings: Settings, log_id: str) -> Reached | None:
         return None
 
 
-def note_reached(settings: Settings, log_id: str, reached: Reached) -> None:
+def note_reached(settings: MirrorSettings, log_id: str, reached: Reached) -> None:
     """Without effect if the folder of the checkpoints is of a kind that only Spark can write, such as HDFS."""
     with suppress(SparkLogError, OSError, ImportError):
         _checkpoints(settings).put(_reached_name(settings, log_id), [msgspec.json.encode(reached)])
 
 
-def _reached_name(settings: Settings, log_id: str) -> str:
+def _reached_name(settings: MirrorSettings, log_id: str) -> str:
     return f"reached-{settings.map}-{log_id}.json"
 
 
-def _checkpoints(settings: Settings) -> ObjectStore:
+def _checkpoints(settings: MirrorSettings) -> ObjectStore:
     is_remote = ":" in settings.checkpoint and not settings.checkpoint.startswith("file:")
     return open_store(settings.checkpoint, settings.storage if is_remote else {})
 
@@ -244,7 +243,7 @@ def records_of(topic: str, copied: Mapping[TopicPartition, Copied]) -> int:
     return sum(one.records for tp, one in copied.items() if tp.topic == topic)
 
 
-def check_names(settings: Settings, topics: Iterable[str]) -> None:
+def check_names(settings: MirrorSettings, topics: Iterable[str]) -> None:
     """Raises InvalidRequest for a topic of the mirror that is one of those to copy."""
     for option, topic in (("--map", settings.map), ("--bad-records", settings.bad_records)):
         if topic in topics:
@@ -327,7 +326,7 @@ def carried(configs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 def seed_groups(
     log: Log,
     offsets: MirrorMap,
-    source: Source,
+    source: MirrorSource,
     topics: Mapping[str, SourceTopic],
     groups: Positions,
     tell: Callable[[str], None],
@@ -375,10 +374,10 @@ def positions_here(log: Log, group: str) -> Mapping[TopicPartition, OffsetAndMet
         return {}
 
 
-# ----------------------------------------------------------------------------------------------------- jobs that mirror
+# ------------------------------------------------------------------------------------------------------------ a dry run
 
 
-def plan(source: Source, copied: Mapping[TopicPartition, Copied], tell: Callable[[str], None]) -> dict[str, int]:
+def plan(source: MirrorSource, copied: Mapping[TopicPartition, Copied], tell: Callable[[str], None]) -> dict[str, int]:
     """Say what a run would do.  Returns the number of offsets to copy of each topic."""
     topics, offsets = source.topics(), dict[str, int]()
     check_sources(topics, copied, source.name)
@@ -393,48 +392,3 @@ def plan(source: Source, copied: Mapping[TopicPartition, Copied], tell: Callable
     for group, known in source.positions().items():
         tell(f"group {group}: {sum(tp.topic in topics for tp in known)} positions")
     return offsets
-
-
-def one_run(mirror: TopicMirror, checkpoint: str) -> tuple[dict[str, int], bool]:
-    """`TopicMirror.run`.  Raises SparkLogError for a query that failed."""
-    try:
-        return mirror.run()
-    except StreamingQueryException as error:
-        raise SparkLogError(explained(str(error), checkpoint)) from error
-
-
-def explained(error: str, checkpoint: str) -> str:
-    """The error, with instructions if a checkpoint is behind the log."""
-    if SequenceConflict.__name__ not in error:
-        return error
-    return (
-        f"{error}\nThe map of offsets says how far the topic was copied: delete the topic's folder in {checkpoint} "
-        "and run this "
-        "again; it continues there, and nothing is lost or copied twice"
-    )
-
-
-def names(text: str) -> tuple[str, ...]:
-    """The type of an argument with names that are separated by commas."""
-    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not found:
-        raise argparse.ArgumentTypeError("no names given")
-    return found
-
-
-def pattern(text: str) -> re.Pattern[str]:
-    """The type of an argument with a regular expression."""
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a Python regular expression: {error}") from error
-
-
-def chosen(wanted: Any, known: Iterable[str], where: str) -> list[str]:
-    """The names that were asked for, or those that a pattern finds.  Raises InvalidRequest for a missing one."""
-    there = sorted(known)
-    if isinstance(wanted, re.Pattern):
-        return [name for name in there if wanted.search(name)]
-    if missing := sorted(set(wanted) - set(there)):
-        raise InvalidRequest(f"{where} has no topic {missing[0]!r}; it has {', '.join(there) or 'none'}")
-    return list(wanted)

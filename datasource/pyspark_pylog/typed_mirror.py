@@ -1,8 +1,9 @@
 """Copying records from another system into a topic with a schema: their JSON is parsed.  Others are kept or named.
 
 A task's rows are the typed records, the dead letters and the entries of the map of offsets, for one commit of a sink
-with rows beside (`sink/beside.py`).  The map has the offsets of typed records only: a dead letter is a gap, as a record
-that compaction has removed.  Each partition's entry ends where its records end, so no dead letter is copied twice.
+with rows for other topics (`sink/other_topics.py`).  The map has the offsets of typed records only: a dead letter is a
+gap, as a record that compaction has removed.  Each partition's entry ends where its records end, so no dead letter is
+copied twice.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, StructType
 
 from pyspark_pylog.sink.bad_records import with_headers
-from pyspark_pylog.sink.beside import TOPIC, VALUE
-from spark_log.client.mirror_map import Copy, OffsetRun, entry_rows, extend, runs_of
+from pyspark_pylog.sink.other_topics import TOPIC, VALUE
+from spark_log.client.mirror_map import MirroredTopic, OffsetRun, entry_rows, extend, runs_of
 from spark_log.errors import InvalidRecord
 from spark_log.schema.arrow_types import all_nullable
 from spark_log.schema.struct_json import to_json
@@ -31,7 +32,7 @@ from spark_log.segment.typed_rows import sifted
 class TypedCopy(NamedTuple):
     """A topic with a schema that is copied.  Sent to tasks."""
 
-    copy: Copy
+    copy: MirroredTopic
     schema: TopicSchema
     dead_letters: str = ""
     """The topic for records that do not fit; empty: they stop the job."""

@@ -17,6 +17,7 @@ from spark_log.positions import format_timestamp_ms
 from spark_log.text import counted
 
 if TYPE_CHECKING:
+    from spark_log.client.administering.admin import Admin
     from spark_log.client.administering.broker_views import BrokerDescription
     from spark_log.client.log import Log
     from spark_log.model import TopicPartition
@@ -107,6 +108,14 @@ def _row(session: CommandSession, one: BrokerDescription) -> dict[str, object]:
     return row
 
 
+def _described(admin: Admin, broker: int) -> BrokerDescription:
+    """A broker that is registered.  Raises Failed for another one."""
+    found = next((one for one in admin.describe_cluster().brokers if one.broker == broker), None)
+    if found is None:
+        raise Failed(f"broker {broker} is not registered: `pylog broker list` shows those that are")
+    return found
+
+
 @verb(broker)
 @broker_id
 @pass_session
@@ -118,9 +127,7 @@ def describe(session: CommandSession, broker: int) -> None:
       pylog broker describe 1
     """
     admin = session.connect().admin
-    found = next((one for one in admin.describe_cluster().brokers if one.broker == broker), None)
-    if found is None:
-        raise Failed(f"broker {broker} is not registered: `pylog broker list` shows those that are")
+    found = _described(admin, broker)
     since = format_timestamp_ms(found.since) if found.since else None
     sizes = admin.describe_log_dirs()[broker].partitions
     rows = [{"topic": tp.topic, "partition": tp.partition, "bytes": size} for tp, size in sorted(sizes.items())]
@@ -179,11 +186,16 @@ def replace(
     Example:
       pylog broker replace 1 --yes
     """
-    what = f"forget all copies of broker {broker}, and begin in {root or 'its root'}, which must be empty"
+    admin = session.connect().admin
+    known = _described(admin, broker)
+    what = f"forget all copies of broker {broker}, and begin in {root or known.root}, which must be empty"
     if confirmed(what, dry_run=dry_run, yes=yes):
         with notes_said():
-            session.connect().admin.replace_broker(broker, root, storage_options=options or None, lose_data=lose_data)
-        emit_line(session, f"broker {broker} has an empty root: run `pylog replicate`", {"broker": broker})
+            admin.replace_broker(broker, root, storage_options=options or None, lose_data=lose_data)
+        new = _described(admin, broker)
+        lacks = f"{counted(new.lacking_objects, 'object')}: run `pylog replicate`" if new.lacking_objects else "nothing"
+        fields = {"broker": broker, "root": new.root, "lacking_objects": new.lacking_objects}
+        emit_line(session, f"broker {broker} has an empty root, and lacks {lacks}", fields)
 
 
 @verb(broker)
@@ -201,8 +213,10 @@ def remove(session: CommandSession, broker: int, force: bool, dry_run: bool, yes
     Example:
       pylog broker remove 1 --yes
     """
+    admin = session.connect().admin
+    _described(admin, broker)
     if confirmed(f"remove broker {broker}", dry_run=dry_run, yes=yes):
-        session.connect().admin.remove_broker(broker, force=force)
+        admin.remove_broker(broker, force=force)
         emit_line(session, f"broker {broker} removed", {"broker": broker})
 
 

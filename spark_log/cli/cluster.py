@@ -42,7 +42,7 @@ def info(session: CommandSession) -> None:
 
 def info_fields(log: Log) -> dict[str, Any]:
     """The log in numbers."""
-    from spark_log.metadata.column_blocks import stored_bytes
+    from spark_log.metadata.column_map import stored_bytes
     from spark_log.metadata.features import METADATA_VERSION
 
     state = log.journal.refresh()

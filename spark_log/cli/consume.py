@@ -83,7 +83,7 @@ def consume(
       pylog consume --include 'orders|payments' -f '%t %v\\n'
       pylog consume customers --latest -f '%k %v\\n'
     """
-    wanted = Wanted(topic, include)
+    wanted = WantedTopics(topic, include)
     columns, header, write = form_of_output(session.output) if form is None else form_of_format(form)
     log = session.connect(client_rack=client_rack or "")
     if latest:
@@ -157,7 +157,7 @@ def _print_progress(
         starts, progress = ends, progress_of(log.journal.poll())
 
 
-class Wanted:
+class WantedTopics:
     """The topics to consume: one, or those that match a pattern.  Raises a usage error for both and for neither."""
 
     def __init__(self, topic: str | None, include: re.Pattern[str] | None) -> None:
@@ -181,7 +181,7 @@ class Wanted:
 class _Consumption:
     """One run of `pylog consume` without a group: the next offset of each partition."""
 
-    def __init__(self, log: Log, wanted: Wanted, partition: int | None, position: Position) -> None:
+    def __init__(self, log: Log, wanted: WantedTopics, partition: int | None, position: Position) -> None:
         from spark_log.client.reading.positions_to_offsets import resolve_starts
 
         self._log = log
@@ -255,7 +255,9 @@ def _ended_by_sigterm() -> Iterator[threading.Event]:
 class _GroupConsumption:
     """One run of `pylog consume --group`: a consumer that is also its group's rebalance listener."""
 
-    def __init__(self, log: Log, wanted: Wanted, partition: int | None, group: str, position: Position | None) -> None:
+    def __init__(
+        self, log: Log, wanted: WantedTopics, partition: int | None, group: str, position: Position | None
+    ) -> None:
         self._log = log
         self._position = position
         self._placed: set[TopicPartition] = set()
@@ -278,7 +280,7 @@ class _GroupConsumption:
             self._consumer.assign(tps)
             self.on_partitions_assigned(tps)
 
-    def _subscribe(self, wanted: Wanted) -> None:
+    def _subscribe(self, wanted: WantedTopics) -> None:
         if wanted.include is None:
             self._consumer.subscribe([str(wanted.topic)], listener=self)
         else:

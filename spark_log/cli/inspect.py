@@ -157,8 +157,8 @@ def _dump_log(session: CommandSession, *, of_state: bool) -> None:
     import msgspec
 
     from spark_log.journal.object_names import LOG
+    from spark_log.metadata.batch_format import decode_batch
     from spark_log.metadata.checkpoint_format import state_json
-    from spark_log.metadata.records import decode_batch
 
     log = session.connect()
     store = log.journal.metadata

@@ -184,7 +184,7 @@ def verify(session: CommandSession, file: str, preserve_throttles: bool) -> None
     rows = [{**tp._asdict(), **row} for tp, row in _statuses(log, wanted).items()]
     emit_rows(session, ["topic", "partition", "status", "replicas", "expected"], rows)
     if open_ones := sum(row["status"] != COMPLETE for row in rows):
-        raise Failed(f"{open_ones} of {counted(len(rows), 'partition')} not complete")
+        raise Failed(f"not complete yet: {open_ones} of {counted(len(rows), 'partition')}")
     if not preserve_throttles:
         _remove_throttle(log)
 

@@ -86,7 +86,7 @@ def serve(
     try:
         from spark_log.cli.console.of_coordinator import pages_of
         from spark_log.node.serve import serve
-        from spark_log.node.serve_config import Config, Environment, read_config
+        from spark_log.node.serve_config import Environment, ServeConfig, read_config
     except ImportError as error:
         if error.name != "aiohttp":
             raise
@@ -97,7 +97,7 @@ def serve(
     flags["url"] = session.url if session.is_given else None
     flags["insecure"] = None if insecure is None else "true"
 
-    def read() -> Config:
+    def read() -> ServeConfig:
         if session.is_given:
             return read_config(conf, flags, session.storage_options)
         environment = Environment(session.url, session.storage_options)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spark_log.journal.journal import Journal
     from spark_log.metadata.state import Leadership
     from spark_log.node.lost_records import GivenUp
-    from spark_log.node.maintain import MaintainReport, Plan
+    from spark_log.node.maintain_report import MaintainReport, Plan
     from spark_log.node.repair import RepairReport
     from spark_log.node.verify_objects import Problem
 

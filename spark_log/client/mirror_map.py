@@ -46,7 +46,7 @@ class OffsetRun(NamedTuple):
         return self.start + self.records
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MapEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One record of the map."""
 
     topic: str
@@ -67,7 +67,7 @@ class Copied(NamedTuple):
     source: str
 
 
-class Copy(NamedTuple):
+class MirroredTopic(NamedTuple):
     """A topic that is copied, and the topic of its map.  Sent to tasks."""
 
     topic: str
@@ -87,7 +87,7 @@ def runs_of(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[OffsetR
     return [OffsetRun(int(offsets[first]), int(count)) for first, count in zip(firsts, counts, strict=True)]
 
 
-def with_map(copy: Copy, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def with_map(copy: MirroredTopic, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A task's records without their source offsets, followed by the entries of the offset map that describe them.
 
     batches:  columns partition (int32) and offset (int64), and topic, key, value, timestamp, headers as they are to be
@@ -116,17 +116,17 @@ def extend(known: list[OffsetRun], more: Sequence[OffsetRun]) -> None:
     known += more
 
 
-def _entries_batch(copy: Copy, found: Mapping[int, Sequence[OffsetRun]], schema: pa.Schema) -> pa.RecordBatch:
+def _entries_batch(copy: MirroredTopic, found: Mapping[int, Sequence[OffsetRun]], schema: pa.Schema) -> pa.RecordBatch:
     rows = [{**row, "topic": copy.map, "partition": 0} for row in entry_rows(copy, found)]
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def entry_rows(copy: Copy, found: Mapping[int, Sequence[tuple[int, int]]]) -> list[dict[str, bytes]]:
+def entry_rows(copy: MirroredTopic, found: Mapping[int, Sequence[tuple[int, int]]]) -> list[dict[str, bytes]]:
     """The map records for runs by partition."""
     return [
         {
             "value": msgspec.json.encode(
-                Entry(
+                MapEntry(
                     topic=copy.topic,
                     id=copy.id,
                     source=copy.source,
@@ -140,7 +140,7 @@ def entry_rows(copy: Copy, found: Mapping[int, Sequence[tuple[int, int]]]) -> li
     ]
 
 
-def parse_entry(value: bytes) -> Entry:
+def parse_entry(value: bytes) -> MapEntry:
     """Parse a record of the map.  Raises InvalidRequest."""
     try:
         return _DECODER.decode(value)
@@ -148,7 +148,7 @@ def parse_entry(value: bytes) -> Entry:
         raise InvalidRequest(f"the map of a mirror has an invalid entry {value[:80]!r}: {error}") from error
 
 
-_DECODER = msgspec.json.Decoder(Entry)
+_DECODER = msgspec.json.Decoder(MapEntry)
 
 
 class CopiedRuns:
@@ -160,7 +160,7 @@ class CopiedRuns:
         """The first source offset from which records were copied twice."""
         self._starts, self._records = array("q"), array("q")
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: MapEntry) -> None:
         """Add the next entry."""
         known, first = self.copied, entry.runs[0].start
         if first < known.end and known.source in ("", entry.source) and self.twice is None:
@@ -204,7 +204,7 @@ class MirrorMap:
         """The topic's id, and the offset up to which it was read."""
         return self._topic_id, self._end
 
-    def entries(self, start: int = 0) -> Iterator[tuple[int, Entry]]:
+    def entries(self, start: int = 0) -> Iterator[tuple[int, MapEntry]]:
         """All entries from an offset on, with their offsets."""
         for batch in self._log.scan(self.name, start=start, columns=["offset", "value"]):
             for offset, value in zip(batch.column("offset").to_pylist(), batch.column("value"), strict=True):

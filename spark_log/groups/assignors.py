@@ -11,7 +11,7 @@ from spark_log.groups.messages import JoinedMember
 from spark_log.groups.racks import Cluster
 from spark_log.groups.range_and_round_robin import Assigned, RangeAssignor, RoundRobinAssignor
 from spark_log.groups.sticky import CooperativeStickyAssignor, StickyAssignor
-from spark_log.groups.subscription import Assignment, Subscriber, decode_subscription, encode
+from spark_log.groups.subscription import ProtocolAssignment, Subscriber, decode_subscription, encode
 from spark_log.model import TopicPartition
 
 
@@ -103,10 +103,11 @@ def assign_members(
     assigned = assignor.assign(cluster, subscribers)
     _check(assignor, cluster, subscribers, assigned)
     told = {
-        member.member_id: Assignment(partitions=tuple(assigned.get(member.member_id, ()))) for member in subscribers
+        member.member_id: ProtocolAssignment(partitions=tuple(assigned.get(member.member_id, ())))
+        for member in subscribers
     }
     if leader in told:
-        told[leader] = Assignment(
+        told[leader] = ProtocolAssignment(
             partitions=told[leader].partitions,
             counts=dict(cluster.partitions),
             unsettled=assignor.cooperative and _withholds(cluster, subscribers, assigned),

@@ -18,7 +18,7 @@ from spark_log.groups.members import Member, Members
 from spark_log.groups.messages import JoinedMember, MemberProtocol, Response
 
 
-class GroupState(str, Enum):
+class ConsumerGroupState(str, Enum):
     EMPTY = "Empty"
     """No members; may hold offsets."""
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -30,7 +30,7 @@ class GroupState(str, Enum):
     """Deleted, or moved to another coordinator."""
 
 
-LIVE_STATES = tuple(state.value for state in GroupState if state is not GroupState.DEAD)
+LIVE_STATES = tuple(state.value for state in ConsumerGroupState if state is not ConsumerGroupState.DEAD)
 """States of existing groups."""
 
 
@@ -131,7 +131,7 @@ class Group(Struct):
     """Only a step changes a group, and only its copy.  A struct, because each heartbeat copies it."""
 
     group_id: str
-    state: GroupState = GroupState.EMPTY
+    state: ConsumerGroupState = ConsumerGroupState.EMPTY
     generation: int = 0
     protocol_type: str | None = None
     protocol: str | None = None
@@ -218,7 +218,7 @@ def restore(group_id: str, roster: Roster, now_ms: int) -> Group:
     )
     return Group(
         group_id,
-        GroupState.STABLE if members else GroupState.EMPTY,
+        ConsumerGroupState.STABLE if members else ConsumerGroupState.EMPTY,
         roster.generation,
         roster.protocol_type,
         roster.protocol,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from spark_log.groups.group import GroupState, ReplaceWrite
+from spark_log.groups.group import ConsumerGroupState, ReplaceWrite
 from spark_log.groups.members import Member
 from spark_log.groups.messages import Code, JoinGroupRequest, JoinGroupResponse
 from spark_log.groups.rebalance import (
@@ -19,7 +19,7 @@ from spark_log.groups.rebalance import (
     validate,
 )
 
-_NO_MEMBERS = (GroupState.EMPTY, GroupState.DEAD)
+_NO_MEMBERS = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
 
 
 def join(step: Step, request: JoinGroupRequest) -> None:
@@ -28,7 +28,7 @@ def join(step: Step, request: JoinGroupRequest) -> None:
     if not _has_room(step, request.member_id):
         _forget(step, request.member_id)
         step.answer(JoinGroupResponse(error=Code.GROUP_MAX_SIZE_REACHED))
-    elif group.state is GroupState.DEAD:
+    elif group.state is ConsumerGroupState.DEAD:
         _refuse(step, request, Code.COORDINATOR_NOT_AVAILABLE)
     elif not _supports(step, request):
         _refuse(step, request, Code.INCONSISTENT_GROUP_PROTOCOL)
@@ -58,9 +58,9 @@ def _has_room(step: Step, member_id: str) -> bool:
     group, limit = step.group, step.config.max_size
     member = group.members.get(member_id)
     match group.state:
-        case GroupState.EMPTY | GroupState.DEAD:
+        case ConsumerGroupState.EMPTY | ConsumerGroupState.DEAD:
             return True
-        case GroupState.PREPARING_REBALANCE:
+        case ConsumerGroupState.PREPARING_REBALANCE:
             return (member is not None and member.join is not None) or group.members.joining < limit
         case _:
             return member is not None or len(group.members) < limit
@@ -81,7 +81,7 @@ def _forget(step: Step, member_id: str) -> None:
 
 def _supports(step: Step, request: JoinGroupRequest) -> bool:
     group = step.group
-    if group.state is GroupState.EMPTY:
+    if group.state is ConsumerGroupState.EMPTY:
         return bool(request.protocol_type and request.protocols)
     return request.protocol_type == group.protocol_type and bool(
         group.members.supporting(offered.name for offered in request.protocols)
@@ -127,10 +127,10 @@ def _rejoin(step: Step, request: JoinGroupRequest, member: Member) -> None:
     """A known member joins.  The leader, or a changed subscription, starts a rebalance; others get the last answer."""
     group = step.group
     same = member.protocols == request.protocols
-    if group.state is GroupState.COMPLETING_REBALANCE and same:
+    if group.state is ConsumerGroupState.COMPLETING_REBALANCE and same:
         answered = True
     else:
-        answered = group.state is GroupState.STABLE and same and group.leader != member.member_id
+        answered = group.state is ConsumerGroupState.STABLE and same and group.leader != member.member_id
     if answered:
         step.touch(member)
         step.answer(joined_response(group, member))
@@ -171,12 +171,12 @@ def _replace_static(step: Step, request: JoinGroupRequest) -> None:
     quiet = replace(before, member_id=request.new_member_id, join=None, sync=None, is_new=False)
     after = _park(step, request, quiet)
     step.touch(after)
-    if group.state is GroupState.STABLE and select_protocol(group) == group.protocol:
+    if group.state is ConsumerGroupState.STABLE and select_protocol(group) == group.protocol:
         before = replace(before, join=None, sync=None)
         skips = request.supports_skipping_assignment
         write = ReplaceWrite(group.generation, before, group.members[after.member_id], leader_before, skips)
         step.journal(group.roster(), write)
-    elif group.state is GroupState.PREPARING_REBALANCE:
+    elif group.state is ConsumerGroupState.PREPARING_REBALANCE:
         maybe_complete_join(step)
     else:
         prepare_rebalance(step)
@@ -186,7 +186,7 @@ def replaced(step: Step, write: ReplaceWrite, error: Code) -> None:
     """The journal has answered for a static member's new id.  If it failed, the old id is valid again."""
     group, after = step.group, write.after
     member = group.members.get(after.member_id)
-    current = group.state is GroupState.STABLE and group.generation == write.generation
+    current = group.state is ConsumerGroupState.STABLE and group.generation == write.generation
     if not current or member is None or member.join != after.join or member.join is None:
         return  # a rebalance has begun meanwhile, and the member waits for its end
     if error is not Code.NONE:

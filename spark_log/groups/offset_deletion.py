@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from spark_log.groups.group import Group, GroupState
+from spark_log.groups.group import ConsumerGroupState, Group
 from spark_log.groups.messages import Code
 from spark_log.groups.subscription import CONSUMER, subscribed_topics
 from spark_log.model import TopicPartition
@@ -24,16 +24,16 @@ def check_metadata(metadata: str, limit: int = METADATA_BYTES_MAX) -> Code:
 
 def check_delete_group(group: Group | None, *, stored: bool) -> Code:
     """stored: the metadata log has the group."""
-    if group is None or group.state is GroupState.EMPTY:
+    if group is None or group.state is ConsumerGroupState.EMPTY:
         return Code.NONE if stored or group is not None else Code.GROUP_ID_NOT_FOUND
-    return Code.GROUP_ID_NOT_FOUND if group.state is GroupState.DEAD else Code.NON_EMPTY_GROUP
+    return Code.GROUP_ID_NOT_FOUND if group.state is ConsumerGroupState.DEAD else Code.NON_EMPTY_GROUP
 
 
 def check_delete_offsets(
     group: Group | None, partitions: Iterable[TopicPartition], *, stored: bool
 ) -> tuple[Code, Mapping[TopicPartition, Code]]:
     """Whether offsets may be deleted, and which: not those of topics that members read."""
-    if group is None or group.state in (GroupState.EMPTY, GroupState.DEAD):
+    if group is None or group.state in (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD):
         missing = check_delete_group(group, stored=stored)
         return missing, dict.fromkeys(partitions, Code.NONE) if missing is Code.NONE else {}
     if group.protocol_type != CONSUMER:
@@ -46,7 +46,7 @@ def check_delete_offsets(
 
 def may_expire(group: Group) -> bool:
     """Whether positions may expire: not while members join and sync, because their topics are not known yet."""
-    return group.state in (GroupState.EMPTY, GroupState.STABLE)
+    return group.state in (ConsumerGroupState.EMPTY, ConsumerGroupState.STABLE)
 
 
 def topics_read(group: Group) -> frozenset[str] | None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from spark_log.groups.group import (
+    ConsumerGroupState,
     Group,
     GroupConfig,
-    GroupState,
     InitialDelay,
     JournalRecord,
     Reply,
@@ -61,7 +61,7 @@ class Step:
         if member_id in self.group.pending:
             self.group.pending = self.group.pending.delete(member_id)
 
-    def enter(self, state: GroupState) -> None:
+    def enter(self, state: ConsumerGroupState) -> None:
         self.group.state = state
         self.group.state_ms = self.now_ms
 
@@ -122,20 +122,20 @@ def validate(group: Group, member_id: str, group_instance_id: str | None) -> Cod
 
 def rebalance_or_complete(step: Step) -> None:
     """The members, or their subscriptions, have changed."""
-    if step.group.state is GroupState.PREPARING_REBALANCE:
+    if step.group.state is ConsumerGroupState.PREPARING_REBALANCE:
         maybe_complete_join(step)
-    elif step.group.state is not GroupState.DEAD:
+    elif step.group.state is not ConsumerGroupState.DEAD:
         prepare_rebalance(step)
 
 
 def prepare_rebalance(step: Step) -> None:
     """Have all members join again.  A group that was empty first waits for more members (KIP-134)."""
     group = step.group
-    if group.state is GroupState.COMPLETING_REBALANCE:
+    if group.state is ConsumerGroupState.COMPLETING_REBALANCE:
         give_assignments(step, {}, Code.REBALANCE_IN_PROGRESS)
     group.sync_deadline_ms = None
-    first = group.state is GroupState.EMPTY
-    step.enter(GroupState.PREPARING_REBALANCE)
+    first = group.state is ConsumerGroupState.EMPTY
+    step.enter(ConsumerGroupState.PREPARING_REBALANCE)
     if first:
         delay = step.config.initial_rebalance_delay_ms
         group.initial = InitialDelay(delay, max(group.rebalance_timeout_ms - delay, 0))
@@ -149,7 +149,7 @@ def prepare_rebalance(step: Step) -> None:
 def maybe_complete_join(step: Step) -> None:
     """End the join phase if no member is missing; the initial delay never ends early."""
     group = step.group
-    if group.state is GroupState.PREPARING_REBALANCE and group.initial is None and group.all_joined:
+    if group.state is ConsumerGroupState.PREPARING_REBALANCE and group.initial is None and group.all_joined:
         complete_join(step)
 
 
@@ -186,7 +186,7 @@ def complete_join(step: Step) -> None:
         _start_generation(step)
     else:
         group.protocol = None
-        step.enter(GroupState.EMPTY)
+        step.enter(ConsumerGroupState.EMPTY)
         step.journal(group.roster(), None)
 
 
@@ -204,7 +204,7 @@ def _elect_leader(group: Group) -> bool:
 def _start_generation(step: Step) -> None:
     group = step.group
     group.protocol = select_protocol(group)
-    step.enter(GroupState.COMPLETING_REBALANCE)
+    step.enter(ConsumerGroupState.COMPLETING_REBALANCE)
     for member in list(group.members.values()):
         if member.join is not None:
             step.answer_waiting(member.join, joined_response(group, member))

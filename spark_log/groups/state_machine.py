@@ -18,7 +18,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 from typing_extensions import assert_never
 
-from spark_log.groups.group import Group, GroupConfig, GroupState, ReplaceWrite, Reply, StepOutcome, SyncWrite
+from spark_log.groups.group import ConsumerGroupState, Group, GroupConfig, ReplaceWrite, Reply, StepOutcome, SyncWrite
 from spark_log.groups.join import join, replaced
 from spark_log.groups.messages import (
     Code,
@@ -154,7 +154,7 @@ def _sync(at: Step, request: SyncGroupRequest) -> None:
         at.answer(SyncGroupResponse(error=error))
         return
     member = replace(group.members[request.member_id], owes_sync=False)
-    if group.state is GroupState.STABLE:
+    if group.state is ConsumerGroupState.STABLE:
         at.touch(member)
         at.answer(synced_response(group, member.assignment))
         _all_synced(group)
@@ -170,7 +170,7 @@ def _sync(at: Step, request: SyncGroupRequest) -> None:
 
 def _check_generation(group: Group, request: SyncGroupRequest | HeartbeatRequest) -> Code:
     """Whether a member of the current generation sent a request."""
-    if group.state is GroupState.DEAD:
+    if group.state is ConsumerGroupState.DEAD:
         return Code.COORDINATOR_NOT_AVAILABLE
     error = validate(group, request.member_id, request.group_instance_id)
     if error is not Code.NONE:
@@ -184,7 +184,7 @@ def _check_sync(group: Group, request: SyncGroupRequest) -> Code:
         return error
     if request.protocol_type not in (None, group.protocol_type) or request.protocol_name not in (None, group.protocol):
         return Code.INCONSISTENT_GROUP_PROTOCOL
-    return Code.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else Code.NONE
+    return Code.REBALANCE_IN_PROGRESS if group.state is ConsumerGroupState.PREPARING_REBALANCE else Code.NONE
 
 
 def _all_synced(group: Group) -> None:
@@ -210,13 +210,13 @@ def _journaled(at: Step, request: Journaled) -> None:
 def _assigned(at: Step, write: SyncWrite, error: Code) -> None:
     """The assignment is durable, or failed and the members join again; ignored if another rebalance has begun."""
     group = at.group
-    if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != write.generation:
+    if group.state is not ConsumerGroupState.COMPLETING_REBALANCE or group.generation != write.generation:
         return
     if error is not Code.NONE:
         give_assignments(at, {}, error)
         prepare_rebalance(at)
         return
-    at.enter(GroupState.STABLE)
+    at.enter(ConsumerGroupState.STABLE)
     give_assignments(at, write.assignments, Code.NONE)
 
 
@@ -237,18 +237,18 @@ def heartbeat_error(group: Group | None, request: HeartbeatRequest) -> Code:
     error = _check_generation(group, request)
     if error is not Code.NONE:
         return error
-    return Code.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else Code.NONE
+    return Code.REBALANCE_IN_PROGRESS if group.state is ConsumerGroupState.PREPARING_REBALANCE else Code.NONE
 
 
 def _leave(at: Step, request: LeaveGroupRequest) -> None:
-    if at.group.state is GroupState.DEAD:
+    if at.group.state is ConsumerGroupState.DEAD:
         at.answer(LeaveGroupResponse(error=Code.COORDINATOR_NOT_AVAILABLE))
         return
     left = tuple(
         MemberLeft(leaving.member_id, leaving.group_instance_id, _leave_one(at, leaving)) for leaving in request.members
     )
     at.answer(LeaveGroupResponse(members=left))
-    if any(member.error is Code.NONE for member in left) and at.group.state is not GroupState.EMPTY:
+    if any(member.error is Code.NONE for member in left) and at.group.state is not ConsumerGroupState.EMPTY:
         rebalance_or_complete(at)
 
 
@@ -272,9 +272,9 @@ def _leave_one(at: Step, leaving: LeavingMember) -> Code:
 
 def _offset_commit(at: Step, request: OffsetCommitRequest) -> Code:
     group = at.group
-    if group.state is GroupState.DEAD:
+    if group.state is ConsumerGroupState.DEAD:
         return Code.COORDINATOR_NOT_AVAILABLE
-    if request.generation_id < 0 and group.state is GroupState.EMPTY:
+    if request.generation_id < 0 and group.state is ConsumerGroupState.EMPTY:
         return Code.NONE
     if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
         return Code.NONE if request.transactional else Code.UNKNOWN_MEMBER_ID
@@ -283,9 +283,9 @@ def _offset_commit(at: Step, request: OffsetCommitRequest) -> Code:
         return error
     if request.generation_id != group.generation:
         return Code.ILLEGAL_GENERATION
-    if group.state is GroupState.COMPLETING_REBALANCE and not request.transactional:
+    if group.state is ConsumerGroupState.COMPLETING_REBALANCE and not request.transactional:
         return Code.REBALANCE_IN_PROGRESS
-    if group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+    if group.state in (ConsumerGroupState.STABLE, ConsumerGroupState.PREPARING_REBALANCE):
         at.touch(group.members[request.member_id])
     return Code.NONE
 

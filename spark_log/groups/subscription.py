@@ -44,7 +44,7 @@ class Subscriber:
     user_data: bytes = b""
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ProtocolAssignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The assignment of one member."""
 
     partitions: tuple[TopicPartition, ...] = ()
@@ -60,10 +60,10 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _encoder = msgspec.json.Encoder()
 _subscription = msgspec.json.Decoder(Subscription)
-_assignment = msgspec.json.Decoder(Assignment)
+_assignment = msgspec.json.Decoder(ProtocolAssignment)
 
 
-def encode(value: Subscription | Assignment) -> bytes:
+def encode(value: Subscription | ProtocolAssignment) -> bytes:
     return _encoder.encode(value)
 
 
@@ -75,9 +75,9 @@ def decode_subscription(data: bytes) -> Subscription | None:
         return None
 
 
-def decode_assignment(data: bytes) -> Assignment:
+def decode_assignment(data: bytes) -> ProtocolAssignment:
     """Empty for a member that the leader left out.  Raises msgspec.DecodeError for invalid data."""
-    return _assignment.decode(data) if data else Assignment()
+    return _assignment.decode(data) if data else ProtocolAssignment()
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:

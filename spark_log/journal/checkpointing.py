@@ -17,8 +17,8 @@ from spark_log.journal.object_names import (
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Delete, Get, List, Put, Steps
+from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.checkpoint_format import check_checkpoint, encode_checkpoint, folded, reads_back
-from spark_log.metadata.records import decode_batch
 from spark_log.settings import cluster_config
 
 logger = logging.getLogger("spark_log")

@@ -64,8 +64,9 @@ from spark_log.journal.store_operations import (
     Sleep,
     Steps,
 )
+from spark_log.metadata.batch_format import encode_batch, first_line
 from spark_log.metadata.decide.coordinators import moving_to
-from spark_log.metadata.records import Batch, encode_batch, first_line
+from spark_log.metadata.records import Batch
 from spark_log.metadata.replay import end_version, replay
 from spark_log.metadata.state import State
 

@@ -10,7 +10,7 @@ from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.object_names import DATA, epoch_prefixes, upload_epoch
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import OWN_ROOT, Delete, List, Steps
-from spark_log.metadata.column_blocks import rows_with_copies
+from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.state import State
 
 logger = logging.getLogger("spark_log")

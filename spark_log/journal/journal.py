@@ -30,7 +30,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, Roots
 from spark_log.journal.fork_safety import renew_after_fork
-from spark_log.journal.metadata_log import LogReader, MetadataLog, View, decided
+from spark_log.journal.metadata_log import LogView, MetadataLog, MetadataReader, decided
 from spark_log.journal.proposal import Context, Proposal, is_led_elsewhere, unanswered
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.storage_log import open_storage_log
@@ -65,10 +65,10 @@ UNREACHABLE_WAIT_MS = 250
 LATE_S, LATE_TRIES = 2.0, 20
 """A change past its deadline waits this much longer if another thread is about to learn its outcome."""
 
-UNREAD = (InvalidRequest,)
-"""The same for a client of a log that a coordinator serves: for example, it holds more topics than may be asked for."""
 UNANSWERED = (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, InconsistentClusterId, InvalidRequest)
 """A client that may read the storage may read the log, even if the coordinator rejects it, is older or requires TLS."""
+UNREAD = (InvalidRequest,)
+"""The same for a client of a log that a coordinator serves: for example, it holds more topics than may be asked for."""
 Result = TypeVar("Result")
 logger = logging.getLogger("spark_log")
 
@@ -96,13 +96,13 @@ class Journal:
         self.stores = Stores(stores.metadata, roots)
         self._unread = UNREAD if metadata_log.is_served else UNANSWERED
         """The errors of a coordinator after which the metadata log is read instead."""
-        self._log: LogReader[Any] = TopicFeed(metadata_log) if partial else metadata_log
+        self._log: MetadataReader[Any] = TopicFeed(metadata_log) if partial else metadata_log
         """Where the view comes from: the log, or a coordinator that sends the changes of some topics."""
         self.link = link
         self.cluster_id = metadata_log.cluster_id
         self.after_fork()
         renew_after_fork(self)
-        self._view: View = self._opened()
+        self._view: LogView = self._opened()
 
     def _brokers(self) -> Mapping[int, Broker]:
         return {} if self._one_root else self.newest.brokers
@@ -113,9 +113,9 @@ class Journal:
         row = state.objects.get(name)
         return (OWN_ROOT, *sorted(self._brokers())) if row is None else holders(state, row)
 
-    def _opened(self) -> View:
+    def _opened(self) -> LogView:
         try:
-            view: View = self.run(self._log.open())
+            view: LogView = self.run(self._log.open())
         except self._unread:
             if self._log is self.metadata_log:
                 raise
@@ -230,11 +230,11 @@ class Journal:
         return self._view.state
 
     @property
-    def view(self) -> View:
+    def view(self) -> LogView:
         """The newest view in this process, from which upkeep begins.  It does not wait for other threads' changes."""
         return self._view
 
-    def adopt(self, view: View, known: View) -> None:
+    def adopt(self, view: LogView, known: LogView) -> None:
         """Continue with a view that follows `known`, or with that of another thread if it is newer."""
         self._install(view, known)
 
@@ -355,7 +355,7 @@ class Journal:
         _, result = self._read_beside(self._log.refresh, steps)
         return self._view.state, result
 
-    def _read_beside(self, read: Callable[[View], Steps[View]], steps: Steps[Result]) -> tuple[View, Result]:
+    def _read_beside(self, read: Callable[[LogView], Steps[LogView]], steps: Steps[Result]) -> tuple[LogView, Result]:
         """The view that was read, and the result of `steps`."""
         with self._reading:
             known = self._view
@@ -366,7 +366,7 @@ class Journal:
             self._install(view, known)
         return view, result
 
-    def _install(self, view: View, known: View) -> None:
+    def _install(self, view: LogView, known: LogView) -> None:
         """Install a view that follows `known`.  Readers and changes do not wait for each other.
 
         If another thread has installed a view meanwhile, the newer one is kept; one of the whole state in any case.
@@ -433,8 +433,8 @@ class Journal:
         return self._view.state
 
     def _changes(
-        self, known: View, wait_ms: int, group: str, topics: Sequence[str] | None
-    ) -> Callable[[Any], View] | None:
+        self, known: LogView, wait_ms: int, group: str, topics: Sequence[str] | None
+    ) -> Callable[[Any], LogView] | None:
         """Makes the view that the coordinator reports from one at the version of `known`; None if nothing changed."""
         assert self.link is not None, "only a link reports changes"
         state, log = known.state, self._log

@@ -18,7 +18,7 @@ from spark_log.metadata.state import State
 Result = TypeVar("Result")
 
 
-class View(Protocol):
+class LogView(Protocol):
     """A state of the log, with private data of the implementation."""
 
     @property
@@ -38,7 +38,7 @@ class View(Protocol):
         """The contents of a state of some topics; None for the whole state."""
 
 
-AnyView = TypeVar("AnyView", bound=View)
+AnyView = TypeVar("AnyView", bound=LogView)
 
 
 class LogStatus(NamedTuple):
@@ -48,7 +48,7 @@ class LogStatus(NamedTuple):
     """Version of the newest checkpoint; 0: there is none."""
 
 
-class LogReader(Protocol[AnyView]):
+class MetadataReader(Protocol[AnyView]):
     """Reads one metadata log, and proposes changes to it.  It keeps no view: the caller passes one in."""
 
     def open(self) -> Steps[AnyView]:
@@ -75,7 +75,7 @@ class LogReader(Protocol[AnyView]):
         """
 
 
-class MetadataLog(LogReader[AnyView], Protocol[AnyView]):
+class MetadataLog(MetadataReader[AnyView], Protocol[AnyView]):
     """One metadata log, for all threads of a process, with its upkeep."""
 
     context: Context

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from spark_log.errors import CorruptObject, LogRestored, SparkLogError
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key, log_version
 from spark_log.journal.store_operations import Answered, Changes, Get, List, Op, Steps
+from spark_log.metadata.batch_format import decode_batch, first_line
 from spark_log.metadata.checkpoint_format import decode_checkpoint
-from spark_log.metadata.records import Batch, FenceRecord, ReleaseRecord, TakeOverRecord, decode_batch, first_line
+from spark_log.metadata.records import Batch, FenceRecord, ReleaseRecord, TakeOverRecord
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 

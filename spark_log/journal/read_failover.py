@@ -55,7 +55,7 @@ _passed_over: dict[str, _PassedOver] = {}
 """By URL of the root."""
 
 
-class Failure(NamedTuple):
+class RootFailure(NamedTuple):
     """A root from which an object could not be read."""
 
     source: ObjectStore
@@ -75,7 +75,7 @@ class Failure(NamedTuple):
 
 def from_sources(name: str, sources: Sequence[ObjectStore], read: Callable[[ObjectStore], Result]) -> Result:
     """The result of the first read that does not fail.  Raises the error of `none_left`."""
-    failures: list[Failure] = []
+    failures: list[RootFailure] = []
     for source in _attempts(sources, failures):
         try:
             return read(source)
@@ -95,7 +95,7 @@ def read_on(
     read:   of a root, from an offset on: pairs of a result, and of the offset to continue at after it.
     Raises the error of `none_left`.
     """
-    at, failures = start, list[Failure]()
+    at, failures = start, list[RootFailure]()
     for source in _attempts(sources, failures):
         try:
             for end, result in read(source, at):
@@ -108,7 +108,7 @@ def read_on(
     raise none_left(name, failures)
 
 
-def _attempts(sources: Sequence[ObjectStore], failures: Sequence[Failure]) -> Iterator[ObjectStore]:
+def _attempts(sources: Sequence[ObjectStore], failures: Sequence[RootFailure]) -> Iterator[ObjectStore]:
     """Each source; then again those that did not answer in time, with more of it.
 
     failures:  of the sources before, one of each.
@@ -125,14 +125,14 @@ def _failed(
     source: ObjectStore,
     error: StorageError | CorruptObject,
     sources: Sequence[ObjectStore],
-    failures: list[Failure],
+    failures: list[RootFailure],
 ) -> None:
-    failures.append(Failure(source, error))
+    failures.append(RootFailure(source, error))
     if len(failures) < len(sources) and not isinstance(error, CopiesAway):
         _warn_of(name, failures[-1])
 
 
-def _warn_of(name: str, failure: Failure) -> None:
+def _warn_of(name: str, failure: RootFailure) -> None:
     """Say that another copy is read: once for a root, and later how many objects these were."""
     known = _passed_over.setdefault(failure.url, _PassedOver())
     if name in known.names or len(known.names) >= COUNTED_MAX:
@@ -148,7 +148,7 @@ def _warn_of(name: str, failure: Failure) -> None:
         logger.warning("other copies of %s in %s were read", counted(more, "more object"), failure.url)
 
 
-def _why_passed_over(failure: Failure) -> str:
+def _why_passed_over(failure: RootFailure) -> str:
     """The reason and the remedy; the error of a copy would also name remedies for records that cannot be read."""
     if isinstance(failure.error, ObjectNotFound | CorruptObject):
         if away := failure.why_away():
@@ -157,7 +157,7 @@ def _why_passed_over(failure: Failure) -> str:
     return f"{failure.url} has no good one that can be read: {failure.error}"
 
 
-def none_left(name: str, failures: Sequence[Failure]) -> StorageError | CorruptObject:
+def none_left(name: str, failures: Sequence[RootFailure]) -> StorageError | CorruptObject:
     """The error for an object that cannot be read from any root.
 
     It is ObjectNotFound, which counts as lost records, only if every root that may have the object was read, belongs
@@ -199,7 +199,7 @@ def _sentence(text: str) -> str:
     return text if text.endswith(("?", ".")) else f"{text}."
 
 
-def _by_reason(failures: Iterable[Failure]) -> str:
+def _by_reason(failures: Iterable[RootFailure]) -> str:
     """The roots with the same error together."""
     roots: dict[str, list[str]] = {}
     for failure in failures:

@@ -13,7 +13,7 @@ from spark_log.journal.object_names import (
 from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import OWN_ROOT, Decide, Put, Steps
 from spark_log.journal.upkeep_limits import StepLimits
-from spark_log.metadata.column_blocks import inline_slices, maybe_trimmed
+from spark_log.metadata.column_map import inline_slices, maybe_trimmed
 from spark_log.metadata.commands import Swap
 from spark_log.metadata.records import LostOffsets, Piece
 from spark_log.metadata.state import State, Topic, TopicKey

@@ -39,8 +39,8 @@ from spark_log.journal.store_operations import (
     Snapshot,
     Steps,
 )
+from spark_log.metadata.batch_format import decode_batch, first_line
 from spark_log.metadata.decide.coordinators import moving_to
-from spark_log.metadata.records import decode_batch, first_line
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import Leadership, State
 from spark_log.store.base import Bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-from spark_log.metadata.changes import Changes, add_changes, no_changes
+from spark_log.metadata.changes import ChangedNames, add_changes, no_changes
 from spark_log.metadata.state import State
 
 UNSEEN_MAX = 100_000
@@ -16,9 +16,9 @@ class Visit(NamedTuple):
     """Two states that a reader compares."""
 
     old: State
-    """The state at the visit before; an empty state at the first."""
+    """The state at the visit before; an empty state if the changes are not known."""
     new: State
-    changes: Changes | None
+    changes: ChangedNames | None
     """The names of everything that may differ; None: they are not known."""
 
 
@@ -28,7 +28,7 @@ class UnseenChanges:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._visited = self._noted = State()
-        self._changes: Changes | None = None
+        self._changes: ChangedNames | None = None
 
     def note(self, state: State) -> None:
         """There is a new state.  Takes time by what it changed."""
@@ -51,4 +51,6 @@ class UnseenChanges:
             self._changes = None if new is None else add_changes(self._changes, new)
             if self._changes is not None and self._changes.names > UNSEEN_MAX:
                 self._changes = None
+            if self._changes is None:
+                self._visited = State()  # a reader that does not come again must not hold an old state
         self._noted = state

@@ -35,7 +35,7 @@ _QUIET = (
 """Records that concern no client but those that read the partitions that grow."""
 
 
-class Changes(NamedTuple):
+class ChangedNames(NamedTuple):
     """Names of everything that a version, or several, may have changed."""
 
     version: int
@@ -60,17 +60,17 @@ class Changes(NamedTuple):
         return len(self.topics) + len(self.partitions) + len(self.objects) + len(self.groups)
 
 
-def no_changes(version: int) -> Changes:
+def no_changes(version: int) -> ChangedNames:
     """The changes of a version that changes nothing."""
-    return Changes(version, {}, {}, {}, {}, {}, False)
+    return ChangedNames(version, {}, {}, {}, {}, {}, False)
 
 
 def extended(
-    recent: Sequence[Changes],
+    recent: Sequence[ChangedNames],
     version: int,
     records: Iterable[r.AnyRecord],
     shown: Iterable[tuple[str, int]] = (),
-) -> tuple[Changes, ...]:
+) -> tuple[ChangedNames, ...]:
     """The recent changes with those of the next version; without the older ones if it may have changed anything.
 
     shown:  (topic id, partition) of pending commits that readers see from this version on.
@@ -87,7 +87,7 @@ def extended(
     return (*recent[1 - RECENT_VERSIONS :], found)
 
 
-def _note(found: Changes, record: r.AnyRecord) -> None:
+def _note(found: ChangedNames, record: r.AnyRecord) -> None:
     """Add the names in one record."""
     match record:
         case r.CommitRecord():
@@ -121,7 +121,7 @@ def _note(found: Changes, record: r.AnyRecord) -> None:
             found.topics.update(dict.fromkeys(one.topic_id for one in record.partitions))
 
 
-def merged(changes: Sequence[Changes]) -> Changes:
+def merged(changes: Sequence[ChangedNames]) -> ChangedNames:
     """The changes of several successive versions."""
     if len(changes) == 1:
         return changes[0]
@@ -131,7 +131,7 @@ def merged(changes: Sequence[Changes]) -> Changes:
     return found
 
 
-def add_changes(found: Changes, later: Changes) -> Changes:
+def add_changes(found: ChangedNames, later: ChangedNames) -> ChangedNames:
     """Adds the names of later versions to `found`."""
     found.topics.update(later.topics)
     found.appended.update(later.appended)

@@ -23,17 +23,20 @@ from immutables import Map, MapMutation
 from spark_log.collector_pause import collector_paused
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.groups.group import Roster
-from spark_log.metadata.column_blocks import Block, ColumnMap, ObjectBlock, PartitionBlock, fold, in_order
+from spark_log.metadata.batch_format import check_format
+from spark_log.metadata.column_blocks import Block, ObjectBlock, PartitionBlock
+from spark_log.metadata.column_map import ColumnMap, fold, in_order
 from spark_log.metadata.features import check_level
 from spark_log.metadata.frames import ROWS_AT_ONCE, Frame, encode_end, encode_frames, read_frames
 from spark_log.metadata.last_commit import shared
 from spark_log.metadata.layered_map import LayeredMap
-from spark_log.metadata.records import Piece, check_format
+from spark_log.metadata.records import Piece
 from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment
 from spark_log.metadata.state import (
     CleanedPart,
     DroppedList,
     Forgotten,
+    GroupPosition,
     GroupState,
     Leadership,
     LostRange,
@@ -41,7 +44,6 @@ from spark_log.metadata.state import (
     ObjectRow,
     Partition,
     PendingCommit,
-    Position,
     ProducerState,
     ShareMember,
     State,
@@ -156,7 +158,7 @@ def _groups(state: State) -> Iterator[tuple[str, Any]]:
         yield name, row if row.shares else row[:-1]
 
 
-def _positions(state: State) -> Iterator[tuple[str, TopicKey, Position]]:
+def _positions(state: State) -> Iterator[tuple[str, TopicKey, GroupPosition]]:
     return ((name, key, position) for name, g in _sorted(state.groups) for key, position in _sorted(g.offsets))
 
 
@@ -168,7 +170,7 @@ KINDS = {
     "dropped_lists": _Kind(lambda state: _sorted(state.dropped_lists), tuple[str, DroppedList]),
     "cleaned_partitions": _Kind(lambda state: _sorted(state.cleaned), tuple[TopicKey, CleanedPart]),
     "producers": _Kind(lambda state: _sorted(state.producers), tuple[str, ProducerState]),
-    "positions": _Kind(_positions, tuple[str, TopicKey, Position]),
+    "positions": _Kind(_positions, tuple[str, TopicKey, GroupPosition]),
     "groups": _Kind(_groups, tuple[str, GroupRow]),
     "forgotten": _Kind(lambda state: _sorted(state.forgotten), tuple[tuple[str, str, int], Forgotten]),
     "brokers": _Kind(lambda state: _sorted(state.brokers), tuple[int, Broker]),
@@ -386,7 +388,9 @@ class _Maps:
 
     def __init__(self) -> None:
         self._maps = defaultdict[str, MapMutation[Any, Any]](lambda: Map[Any, Any]().mutate())
-        self._offsets = defaultdict[str, MapMutation[TopicKey, Position]](lambda: Map[TopicKey, Position]().mutate())
+        self._offsets = defaultdict[str, MapMutation[TopicKey, GroupPosition]](
+            lambda: Map[TopicKey, GroupPosition]().mutate()
+        )
         self._blocks = defaultdict[str, list[Block[Any, Any]]](list)
         self._removed = defaultdict[str, list[Any]](list)
         self._pending: list[PendingCommit] = []

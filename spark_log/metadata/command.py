@@ -40,3 +40,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbi
     def unpack(self, packed: Any) -> Any:
         """The inverse of `pack`."""
         return packed
+
+
+def topic_names(state: State, ids: Sequence[str]) -> list[str]:
+    """Names of topics, in order; ids of topics that are gone are left out."""
+    return sorted({state.topics[topic_id].name for topic_id in ids if topic_id in state.topics})

@@ -12,14 +12,22 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from spark_log.errors import ConcurrentChange, GroupIdNotFound, InvalidRequest
-from spark_log.groups.group import Roster
-from spark_log.groups.share import Share
+from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.metadata import records as r
-from spark_log.metadata.command import Command
-from spark_log.metadata.decide import commits, groups, topics, transactional_ids, upkeep
+from spark_log.metadata.command import Command, topic_names
+from spark_log.metadata.decide import commits, topics, transactional_ids, upkeep
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.schemas import decide_set_schema
+from spark_log.metadata.group_commands import (
+    CommitOffsets,
+    Committer,
+    DeleteOffsets,
+    JoinGroup,
+    LeaveGroup,
+    RemoveMember,
+    RenewSession,
+    check_unfenced,
+)
 from spark_log.metadata.pending import LackingObject
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import (
@@ -39,21 +47,13 @@ from spark_log.metadata.replica_commands import (
     ResetReplicas,
     ReturnBroker,
 )
-from spark_log.metadata.shared_groups import check_deletable, check_not_shared
-from spark_log.metadata.state import GroupState, State, TopicKey
+from spark_log.metadata.state import State, TopicKey
 from spark_log.model import STATS_BYTES_MAX
 
 TRANSACTIONAL = "txn:"
 """Prefix of the producer of a transactional id in the state."""
-UNFENCED = -1
-"""Generation of a commit by a client that is not a member: rejected while the group is in use."""
 WHOLE = -1
 """Used instead of an offset: all records that exist when the command is decided."""
-
-
-def _names(state: State, ids: Sequence[str]) -> list[str]:
-    return sorted({state.topics[topic_id].name for topic_id in ids if topic_id in state.topics})
-
 
 # --------------------------------------------------------------------------------------------------------------- topics
 
@@ -170,7 +170,7 @@ class Trim(Command, frozen=True, kw_only=True, tag="trim"):
         return topics.decide_trim(state, wanted)
 
     def topics(self, state: State) -> Sequence[str]:
-        return _names(state, [start.topic_id for start in self.starts])
+        return topic_names(state, [start.topic_id for start in self.starts])
 
     def pack(self, reply: dict[TopicKey, int]) -> list[Start]:
         return [Start(*key, offset) for key, offset in reply.items()]
@@ -192,14 +192,6 @@ class _PackedCommitted(NamedTuple):
     lacking: tuple[LackingObject, ...] = ()
 
 
-class Committer(NamedTuple):
-    """A consumer of a shared group, for the coordinator to check."""
-
-    member_id: str
-    """Empty: not a member."""
-    group_instance_id: str | None = None
-
-
 class Append(Command, frozen=True, kw_only=True, tag="append"):
     """Add uploads to the log as records, with positions of groups."""
 
@@ -219,13 +211,13 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
             state, self.commit, skip_older=self.skip_older, keyless=self.keyless, schemas=self.schemas
         )
         if decision.records:  # a duplicate was applied, even if the group has another owner by now
-            _check_unfenced(state, self.commit.groups, now_ms)
+            check_unfenced(state, self.commit.groups, now_ms)
         return decision
 
     def topics(self, state: State) -> Sequence[str]:
         commit = self.commit
         ids = [run.topic_id for _, run in commit.slices] + [topic_id for topic_id, _, _ in commit.pieces]
-        return _names(state, ids + [entry.topic_id for group in commit.groups for entry in group.offsets])
+        return topic_names(state, ids + [entry.topic_id for group in commit.groups for entry in group.offsets])
 
     def groups(self) -> Sequence[str]:
         return [commit.group for commit in self.commit.groups]
@@ -245,14 +237,6 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
         return commits.Committed(
             found.version, ranges, found.repeated, found.last, found.time_ms, found.pending, found.lacking
         )
-
-
-def _check_unfenced(state: State, commits: Sequence[r.GroupCommit], now_ms: int) -> None:
-    """Raises GroupInUse for positions without a generation, while a stream or members own the group."""
-    for commit in commits:
-        if commit.generation == UNFENCED:
-            groups.check_group_free(state, commit.group, now_ms)
-            check_not_shared(state, commit.group)
 
 
 def _check_objects(commit: r.CommitRecord) -> None:
@@ -321,177 +305,6 @@ def _check_transactional(producer: str) -> None:
         raise InvalidRequest(
             f"{producer!r} is not a transactional id: expected a name that begins with {TRANSACTIONAL!r}"
         )
-
-
-# --------------------------------------------------------------------------------------------------------------- groups
-
-
-class Stand(NamedTuple):
-    """The position that a group is expected to have."""
-
-    topic_id: str
-    partition: int
-    offset: int | None
-    """None: no position yet."""
-
-
-class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
-    """Commit positions of one group."""
-
-    role = "read"
-    commit: r.GroupCommit
-    by: Committer | None = None
-    """The member that the coordinator must find before this is decided; None: the client is not a member."""
-    live_only: bool = False
-    """Skip positions of deleted topics, instead of rejecting the command."""
-    expected: tuple[Stand, ...] = ()
-    """Rejected if the group has other positions, unless an earlier attempt of this commit set them."""
-
-    def __call__(self, state: State, now_ms: int) -> Decision[None]:
-        commit = self.commit
-        _check_unfenced(state, (commit,), now_ms)
-        if self.live_only:
-            live = set(state.names.values())
-            commit = commit._replace(offsets=tuple(entry for entry in commit.offsets if entry.topic_id in live))
-        if not groups.stands(state, commit):
-            self._check_expected(state, commit)
-        return groups.decide_commit_offsets(state, (commit,))
-
-    def _check_expected(self, state: State, commit: r.GroupCommit) -> None:
-        known = state.groups.get(commit.group, GroupState()).offsets
-        wanted = {(entry.topic_id, entry.partition) for entry in commit.offsets}
-        for topic_id, partition, offset in self.expected:
-            at = known.get((topic_id, partition))
-            if (topic_id, partition) in wanted and offset != (None if at is None else at.offset):
-                raise ConcurrentChange(
-                    f"bookmark {commit.group!r}: another run has committed since this one began, so the same records "
-                    "were read twice; let one run at a time use the name"
-                )
-
-    def topics(self, state: State) -> Sequence[str]:
-        return _names(state, [entry.topic_id for entry in self.commit.offsets])
-
-    def groups(self) -> Sequence[str]:
-        return (self.commit.group,)
-
-
-class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
-    """Take all partitions of a group, or a share of them, unless a live member owns one of them."""
-
-    role = "read"
-    group: str
-    member: str
-    token: str = ""
-    owner: str = ""
-    timeout_ms: int = 0
-    share: Share | None = None
-
-    def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        if self.share is not None:
-            groups.check_share(state, self.share, self.timeout_ms)
-        if state.groups.get(self.group, GroupState()).generation_of(self.member) is None:
-            groups.check_group_free(state, self.group, now_ms, self.token, self.share)
-        check_not_shared(state, self.group)
-        return groups.decide_join_group(
-            state,
-            self.group,
-            self.member,
-            token=self.token,
-            owner=self.owner,
-            timeout_ms=self.timeout_ms,
-            share=self.share,
-        )
-
-    def groups(self) -> Sequence[str]:
-        return (self.group,)
-
-
-class LeaveGroup(Command, frozen=True, kw_only=True, tag="leave_group"):
-    """Release a group, or a share, if the member still owns it."""
-
-    role = "read"
-    group: str
-    member: str
-
-    def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        if not self.member or state.groups.get(self.group, GroupState()).generation_of(self.member) is None:
-            return Decision((), UNFENCED)
-        return groups.decide_leave_group(state, self.group, self.member)
-
-    def groups(self) -> Sequence[str]:
-        return (self.group,)
-
-
-class RenewSession(Command, frozen=True, kw_only=True, tag="sign_of_life"):
-    role = "read"
-    group: str
-    generation: int
-
-    def __call__(self, state: State, now_ms: int) -> Decision[None]:
-        return groups.decide_renew_session(state, self.group, self.generation)
-
-    def groups(self) -> Sequence[str]:
-        return (self.group,)
-
-
-class RemoveMember(Command, frozen=True, kw_only=True, tag="remove_member"):
-    """Remove a group's owner."""
-
-    group: str
-    member: str | None = None
-    """The owner at the first attempt; a newer one is kept, because that attempt may have succeeded; None: any."""
-
-    def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        group = known_group(state, self.group)
-        check_not_shared(state, self.group)
-        if self.member not in (None, group.member):
-            return Decision((), group.generation)
-        return groups.decide_join_group(state, self.group, "")
-
-    def groups(self) -> Sequence[str]:
-        return (self.group,)
-
-
-class SetGeneration(Command, frozen=True, kw_only=True, tag="set_generation"):
-    """Journal a generation of a group.  Only the coordinator of the group decides it; it is never sent."""
-
-    group: str
-    roster: Roster
-
-    def __call__(self, state: State, now_ms: int) -> Decision[None]:
-        groups.check_group_free(state, self.group, now_ms)
-        return groups.decide_set_generation(state, self.group, self.roster)
-
-
-class DeleteOffsets(Command, frozen=True, kw_only=True, tag="delete_offsets"):
-    """Remove positions of an unused group; without partitions, all of them and the group."""
-
-    group: str
-    partitions: tuple[tuple[str, int], ...] = ()
-    known: bool = False
-    """The group existed when this was requested: a retry succeeds if it is gone."""
-
-    def __call__(self, state: State, now_ms: int) -> Decision[None]:
-        if self.known and self.group not in state.groups:
-            return Decision((), None)
-        known_group(state, self.group)
-        groups.check_group_free(state, self.group, now_ms)
-        check_deletable(state, self.group, self.partitions)
-        return groups.decide_delete_offsets(state, self.group, self.partitions)
-
-    def topics(self, state: State) -> Sequence[str]:
-        return _names(state, [topic_id for topic_id, _ in self.partitions])
-
-    def groups(self) -> Sequence[str]:
-        return (self.group,)
-
-
-def known_group(state: State, name: str) -> GroupState:
-    """Raises GroupIdNotFound."""
-    group = state.groups.get(name)
-    if group is None:
-        raise GroupIdNotFound(f"group {name!r} is unknown; log.admin.list_consumer_groups() lists the known ones")
-    return group
 
 
 # --------------------------------------------------------------------------------------------------------------- upkeep

@@ -14,8 +14,8 @@ from itertools import chain
 import msgspec
 
 from spark_log.errors import CorruptObject
+from spark_log.metadata.batch_format import check_format
 from spark_log.metadata.frames import encode_end, encode_frames, read_frames
-from spark_log.metadata.records import check_format
 
 MAGIC = b"pylog-dropped"
 VERSION = 1

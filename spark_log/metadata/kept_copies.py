@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from spark_log.metadata.column_blocks import first_name, rows_with_copies
+from spark_log.metadata.column_map import first_name, rows_with_copies
 from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.replicas import is_active
 from spark_log.metadata.state import State

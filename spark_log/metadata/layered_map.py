@@ -1,7 +1,7 @@
 """A persistent map in two layers: many rows that never change, and the changes since then.
 
 The interface is that of `immutables.Map`.  A row in the map of changes takes some 300 bytes and 1 µs to make; the base
-may keep its rows in any other form, and makes a value when it is asked for it (`column_blocks.py`).
+may keep its rows in any other form, and makes a value when it is asked for it (`column_map.py`).
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup
 from spark_log.metadata.state import (
+    GroupPosition,
     GroupState,
     Leadership,
     ObjectRow,
     Partition,
-    Position,
     ShareMember,
     State,
     Topic,
@@ -140,13 +140,13 @@ class TopicDelta(Struct, frozen=True, array_like=True):
     partitions: tuple[PartitionDelta, ...] = ()
 
 
-class GroupRow(Struct, frozen=True, array_like=True):
+class ProjectedGroup(Struct, frozen=True, array_like=True):
     """A group that exists, with its positions in the client's topics."""
 
     generation: int
     member: str
     seen: int
-    positions: tuple[tuple[str, int, Position], ...]
+    positions: tuple[tuple[str, int, GroupPosition], ...]
     shares: tuple[ShareMember, ...] = ()
 
 
@@ -161,7 +161,7 @@ class Delta(Struct, frozen=True, array_like=True):
     coordinator: Leadership
     configs: dict[str, str]
     topics: dict[str, TopicDelta]
-    groups: dict[str, GroupRow]
+    groups: dict[str, ProjectedGroup]
     objects: dict[str, tuple[int, int, int]]
     """Size, index position and key of the copies of the objects of the slices in it."""
     whole: bool = False
@@ -273,11 +273,11 @@ def _topic_delta(state: State, topic_id: str, held: HeldTopic) -> TopicDelta:
     return TopicDelta(topic_id, topic.created_ms, topic.partitions, dict(topic.configs), tuple(found))
 
 
-def _group_row(state: State, group: GroupState, topic_ids: Sequence[str]) -> GroupRow:
+def _group_row(state: State, group: GroupState, topic_ids: Sequence[str]) -> ProjectedGroup:
     """Looks up the positions in these topics: a group may have many in others."""
     keys = [key for topic_id in topic_ids for key in _keys(state, topic_id)]
     positions = tuple((*key, position) for key in keys if (position := group.offsets.get(key)) is not None)
-    return GroupRow(group.generation, group.member, group.seen, positions, group.shares)
+    return ProjectedGroup(group.generation, group.member, group.seen, positions, group.shares)
 
 
 def apply(state: State, changes: Delta) -> State:
@@ -365,8 +365,8 @@ def _in_use(
     return LayeredMap({piece.object: objects[piece.object] for piece in slices})
 
 
-def _group(row: GroupRow) -> GroupState:
-    offsets: Map[TopicKey, Position] = Map([((at[0], at[1]), at[2]) for at in row.positions])
+def _group(row: ProjectedGroup) -> GroupState:
+    offsets: Map[TopicKey, GroupPosition] = Map([((at[0], at[1]), at[2]) for at in row.positions])
     return GroupState(generation=row.generation, member=row.member, seen=row.seen, offsets=offsets, shares=row.shares)
 
 

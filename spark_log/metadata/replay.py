@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from immutables import Map
 from msgspec.structs import replace as moved
 
-from spark_log.groups.share import Share
 from spark_log.metadata import records as r
 from spark_log.metadata.changes import extended
 from spark_log.metadata.cleaner_point import moved_point
@@ -35,6 +34,15 @@ from spark_log.metadata.pending import (
     with_entries,
     with_holes,
     with_lost,
+)
+from spark_log.metadata.replay_groups import (
+    groups_hold,
+    replay_commit_offsets,
+    replay_delete_offsets,
+    replay_group_generation,
+    replay_join_group,
+    with_positions,
+    without_positions,
 )
 from spark_log.metadata.replay_reassignments import (
     places_of_slices,
@@ -57,23 +65,16 @@ from spark_log.metadata.schemas import replay_set_schema, with_first_schema
 from spark_log.metadata.state import (
     CleanedPart,
     DroppedList,
-    Forgotten,
-    GroupState,
     Leadership,
-    MemberSession,
     ObjectRow,
     Partition,
-    Position,
     ProducerState,
-    ShareMember,
     State,
     Topic,
+    without,
 )
 from spark_log.model import ACKS_ALL, DataObject, Slice
 from spark_log.settings import cluster_config, topic_config
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 FORMER_HOLDERS = 100
 ANSWER_MS = 900_000
@@ -197,7 +198,7 @@ def _new_partitions(state: State, topic_id: str, first: int, total: int) -> Laye
 
 
 def _add_partitions(state: State, record: r.AddPartitionsRecord) -> State | None:
-    topic = _live(state, record.topic_id)
+    topic = state.live_topic(record.topic_id)
     if topic is None or record.total <= topic.partitions:
         return None
     added = record.total - topic.partitions
@@ -216,7 +217,7 @@ def _add_partitions(state: State, record: r.AddPartitionsRecord) -> State | None
 def _set_configs(state: State, record: r.SetConfigsRecord) -> State | None:
     if not record.topic_id:
         return replace(state, configs=_changed(state.configs, record.configs))
-    topic = _live(state, record.topic_id)
+    topic = state.live_topic(record.topic_id)
     if topic is None:
         return None
     topic = topic._replace(configs=_changed(topic.configs, record.configs))
@@ -233,19 +234,19 @@ def _changed(configs: Map[str, str], changes: Mapping[str, str | None]) -> Map[s
 
 
 def _delete_topic(state: State, record: r.DeleteTopicRecord) -> State | None:
-    topic = _live(state, record.topic_id)
+    topic = state.live_topic(record.topic_id)
     if topic is None:
         return None
     for name, group in state.groups.items():
-        state = _without_positions(state, name, [key for key in group.offsets if key[0] == record.topic_id])
+        state = without_positions(state, name, [key for key in group.offsets if key[0] == record.topic_id])
     keys = [(record.topic_id, number) for number in range(topic.partitions)]
     state = replace(
         state,
         names=state.names.delete(topic.name),
         topics=state.topics.set(record.topic_id, topic._replace(deleted=True)),
-        lost=_without(state.lost, [(record.topic_id, number) for number in range(topic.partitions)]),
-        cleaned=_without(state.cleaned, keys),
-        reassignments=_without(state.reassignments, keys),
+        lost=without(state.lost, [(record.topic_id, number) for number in range(topic.partitions)]),
+        cleaned=without(state.cleaned, keys),
+        reassignments=without(state.reassignments, keys),
     )
     for number in range(topic.partitions):
         key = (record.topic_id, number)
@@ -263,8 +264,8 @@ def _drop_partition(state: State, key: tuple[str, int]) -> State:
     return replace(
         state,
         topics=state.topics.delete(topic_id),
-        assignments=_without(state.assignments, [topic_id]),
-        schemas=_without(state.schemas, [topic_id]),
+        assignments=without(state.assignments, [topic_id]),
+        schemas=without(state.schemas, [topic_id]),
     )
 
 
@@ -274,11 +275,6 @@ def _trim(state: State, record: r.TrimRecord) -> State | None:
     if part is None or not part.start < record.start <= part.readable_end:
         return None
     return replace(state, partitions=state.partitions.set(key, part._replace(start=record.start)))
-
-
-def _live(state: State, topic_id: str) -> Topic | None:
-    topic = state.topics.get(topic_id)
-    return None if topic is None or topic.deleted else topic
 
 
 # -------------------------------------------------------------------------------------------------------------- commits
@@ -298,7 +294,7 @@ def _init_producer(state: State, record: r.InitProducerRecord) -> State:
 
 
 def _commit(state: State, record: r.CommitRecord) -> State | None:
-    if record.upload_epoch <= state.fence or not admits(state, record) or not _groups_hold(state, record.groups):
+    if record.upload_epoch <= state.fence or not admits(state, record) or not groups_hold(state, record.groups):
         return None
     if known_objects(state, record.objects):
         return None
@@ -314,7 +310,7 @@ def _commit(state: State, record: r.CommitRecord) -> State | None:
         return None
     ranges = {key: (state.partitions[key].end, entries[-1].end) for key, entries in new.items()}
     after = replace(
-        with_late_slices(_with_positions(after, record.groups), places_of_slices(record)),
+        with_late_slices(with_positions(after, record.groups), places_of_slices(record)),
         partitions=with_ends(state, new) if waits else with_entries(state, new),
         objects=state.objects.update(rows),
         producers=state.producers.set(record.producer, _produced(state, record, ranges)),
@@ -357,115 +353,6 @@ def _produced(state: State, record: r.CommitRecord, ranges: Mapping[tuple[str, i
         time=state.time,
         last_commit=last_commit(record.sequence, state.version, ranges, record.source),
     )
-
-
-# --------------------------------------------------------------------------------------------------------------- groups
-
-
-def _groups_hold(state: State, commits: Iterable[r.GroupCommit]) -> bool:
-    return all(state.groups.get(c.group, GroupState()).admits(c) for c in commits)
-
-
-def _with_positions(state: State, commits: Iterable[r.GroupCommit]) -> State:
-    for commit in commits:
-        group = state.groups.get(commit.group, GroupState())
-        new = {
-            (o.topic_id, o.partition): Position(o.offset, o.metadata, state.time, state.version)
-            for o in commit.offsets
-            if (o.topic_id, o.partition) in state.partitions and _live(state, o.topic_id) is not None
-        }
-        seen = group.seen if commit.generation == -1 else state.time
-        shares = tuple(m._replace(seen=seen) if m.generation == commit.generation else m for m in group.shares)
-        group = group._replace(offsets=group.offsets.update(new), seen=seen, shares=shares)
-        state = replace(state, groups=state.groups.set(commit.group, group))
-        if new:  # otherwise it only extends the session
-            again = {(commit.group, state.topics[topic_id].name, number) for topic_id, number in new}
-            state = replace(state, forgotten=_without(state.forgotten, again), progressed=state.version)
-    return state
-
-
-def _without_positions(state: State, name: str, keys: Iterable[tuple[str, int]]) -> State:
-    """Remove positions of a group, and remember the removal until the fence has passed."""
-    group = state.groups[name]
-    gone = [key for key in keys if key in group.offsets]
-    if not gone:
-        return state
-    when = Forgotten(state.version, state.time)
-    named = {(name, topic.name, number): when for key, number in gone if (topic := _live(state, key))}
-    return replace(
-        state,
-        groups=state.groups.set(name, group._replace(offsets=_without(group.offsets, gone))),
-        forgotten=state.forgotten.update(named),
-        progressed=state.version,
-    )
-
-
-def _without(entries: Map[Key, Value], keys: Iterable[Key]) -> Map[Key, Value]:
-    for key in keys:
-        if key in entries:
-            entries = entries.delete(key)
-    return entries
-
-
-def _commit_offsets(state: State, record: r.CommitOffsetsRecord) -> State | None:
-    if not _groups_hold(state, record.commits):
-        return None
-    return _with_positions(state, record.commits)
-
-
-def next_generation(state: State, group: str) -> int:
-    """The generation of the next consumer of a group.
-
-    It is higher than any that the group had before it was deleted or expired, so that older consumers stay fenced.
-    """
-    return state.last_generation(group) + 1
-
-
-def _join_group(state: State, record: r.JoinGroupRecord) -> State:
-    session = MemberSession(record.token, record.owner, record.timeout_ms, state.time) if record.timeout_ms else None
-    before, generation = state.groups.get(record.group, GroupState()), next_generation(state, record.group)
-    group = before._replace(generation=generation, member="", seen=state.time, session=None, roster=None, shares=())
-    if record.of:
-        group = group._replace(shares=_shares(before, record, generation, session, state.time))
-    else:
-        group = group._replace(member=record.member, session=session)
-    return replace(state, groups=state.groups.set(record.group, group))
-
-
-def _shares(
-    before: GroupState, record: r.JoinGroupRecord, generation: int, session: MemberSession | None, time: int
-) -> tuple[ShareMember, ...]:
-    """The members after a join.  Those of another count of members leave, and so does the same query's older member."""
-    share = Share(record.number, record.of)
-    stay = [
-        one
-        for one in before.shares
-        if not one.share.overlaps(share) and not (record.token and one.session.token == record.token)
-    ]
-    if record.member and session is not None:
-        stay.append(ShareMember(share, record.member, generation, time, session))
-    return tuple(sorted(stay, key=lambda one: one.share))
-
-
-def _group_generation(state: State, record: r.GroupGenerationRecord) -> State | None:
-    group, roster = state.groups.get(record.group, GroupState()), record.roster
-    if roster.generation < state.last_generation(record.group):
-        return None
-    group = group._replace(
-        generation=roster.generation, member="", seen=state.time, session=None, roster=roster, shares=()
-    )
-    return replace(state, groups=state.groups.set(record.group, group))
-
-
-def _delete_offsets(state: State, record: r.DeleteOffsetsRecord) -> State | None:
-    group = state.groups.get(record.group)
-    if group is None:
-        return None
-    state = _without_positions(state, record.group, record.partitions or tuple(group.offsets))
-    if record.partitions:
-        return state
-    generations = max(state.generations, group.generation)
-    return replace(state, groups=state.groups.delete(record.group), generations=generations)
 
 
 # --------------------------------------------------------------------------------------------------------------- upkeep
@@ -558,7 +445,7 @@ def _cleaned(state: State, record: r.CleanedRecord) -> State | None:
     """A point only moves on, within a partition that exists."""
     new: dict[tuple[str, int], CleanedPart] = {}
     for topic_id, number, upto in record.partitions:
-        key, topic = (topic_id, number), _live(state, topic_id)
+        key, topic = (topic_id, number), state.live_topic(topic_id)
         part, known = state.partitions.get(key), new.get(key) or state.cleaned.get(key)
         if topic is not None and part is not None and (known.upto if known else 0) < upto <= part.end:
             kept_ms = int(topic_config(topic.configs, "delete.retention.ms"))
@@ -574,10 +461,10 @@ def _fence(state: State, record: r.FenceRecord) -> State | None:
         fence=record.upto,
         times=tuple(entry for entry in state.times if entry[0] > record.upto) or state.times[-1:],
         dropped=Map({name: version for name, version in state.dropped.items() if version > record.upto}),
-        dropped_lists=_without(
+        dropped_lists=without(
             state.dropped_lists, [name for name, listed in state.dropped_lists.items() if listed.upto <= record.upto]
         ),
-        forgotten=_without(
+        forgotten=without(
             state.forgotten, [key for key, when in state.forgotten.items() if when.version <= record.upto]
         ),
         producers=_without_old_ranges(state),
@@ -639,10 +526,10 @@ _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.InitProducerRecord: _init_producer,
     r.CommitRecord: _commit,
     r.LostRecord: _lost,
-    r.CommitOffsetsRecord: _commit_offsets,
-    r.JoinGroupRecord: _join_group,
-    r.GroupGenerationRecord: _group_generation,
-    r.DeleteOffsetsRecord: _delete_offsets,
+    r.CommitOffsetsRecord: replay_commit_offsets,
+    r.JoinGroupRecord: replay_join_group,
+    r.GroupGenerationRecord: replay_group_generation,
+    r.DeleteOffsetsRecord: replay_delete_offsets,
     r.SwapRecord: _swap,
     r.ListDroppedRecord: _list_dropped,
     r.CleanedRecord: _cleaned,

@@ -23,9 +23,9 @@ from spark_log.metadata.replica_state import (
     OWN_GROUP,
     Broker,
     Copies,
-    Member,
     PlacementGroup,
     Reassignment,
+    ReplicaMember,
     Role,
 )
 from spark_log.metadata.replicas import can_lead, copies_of, deficits, is_active, is_current, keeps
@@ -72,7 +72,7 @@ def with_group(state: State, replicas: tuple[int, ...]) -> tuple[State, int]:
 def _new_group(state: State, replicas: Sequence[int]) -> PlacementGroup:
     """All active replicas are in sync: there is nothing that they could lack."""
     roles: list[Role] = ["isr" if can_lead(state, broker) else "out" for broker in replicas]
-    members = tuple(Member(broker, role, state.version) for broker, role in zip(replicas, roles, strict=True))
+    members = tuple(ReplicaMember(broker, role, state.version) for broker, role in zip(replicas, roles, strict=True))
     return elect_leader(state, PlacementGroup(members))
 
 
@@ -221,11 +221,11 @@ def with_missed(state: State, placed: Sequence[Placed], upload_epoch: int) -> St
     return state
 
 
-def _missed(state: State, member: Member, upload_epoch: int) -> Member:
+def _missed(state: State, member: ReplicaMember, upload_epoch: int) -> ReplicaMember:
     if member.since > upload_epoch:  # the writer did not know that it had to put there
         return member._replace(role="joining")
     kept = member.misses if state.time - member.missed < MISSES_KEPT_MS else 0
-    return Member(member.broker, "out", state.version, state.time, kept + 1)
+    return ReplicaMember(member.broker, "out", state.version, state.time, kept + 1)
 
 
 def swapped_copies(state: State, dropped: Iterable[ObjectRow], placed: Sequence[Placed]) -> State:
@@ -501,12 +501,12 @@ def _with_roles(state: State, number: int, roles: Mapping[int, Role]) -> State:
     )
 
 
-def _in_role(state: State, member: Member, role: Role) -> Member:
+def _in_role(state: State, member: ReplicaMember, role: Role) -> ReplicaMember:
     entered_or_left = (member.role == "out") != (role == "out")
     return member._replace(role=role, since=state.version if entered_or_left else member.since)
 
 
-def _with_group(state: State, number: int, members: tuple[Member, ...]) -> State:
+def _with_group(state: State, number: int, members: tuple[ReplicaMember, ...]) -> State:
     """A group with these members, and with the leader that follows from them."""
     before = state.placement_groups[number]
     group = elect_leader(state, before._replace(members=members))

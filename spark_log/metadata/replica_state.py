@@ -55,7 +55,7 @@ class Broker(NamedTuple):
     """Directories that it had before, with the versions at which they were replaced, the newest first."""
 
 
-class Member(NamedTuple):
+class ReplicaMember(NamedTuple):
     """A replica of a group."""
 
     broker: int
@@ -71,7 +71,7 @@ class Member(NamedTuple):
 class PlacementGroup(NamedTuple):
     """Partitions with the same replicas."""
 
-    members: tuple[Member, ...]
+    members: tuple[ReplicaMember, ...]
     """In replica order; the first is the preferred leader."""
     leader: int = NO_LEADER
     leader_epoch: int = 0
@@ -92,7 +92,7 @@ class PlacementGroup(NamedTuple):
         return tuple(member.broker for member in self.members if member.role == "joining")
 
 
-OWN = PlacementGroup((Member(OWN_BROKER, "isr"),), OWN_BROKER)
+OWN = PlacementGroup((ReplicaMember(OWN_BROKER, "isr"),), OWN_BROKER)
 """Group 0."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from spark_log.metadata.column_blocks import first_name, rows_with_copies
+from spark_log.metadata.column_map import first_name, rows_with_copies
 from spark_log.metadata.replica_state import (
     NO_LEADER,
     OWN,

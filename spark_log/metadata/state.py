@@ -7,16 +7,16 @@ in columns (`layered_map.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from immutables import Map
 from msgspec import Struct
 
 from spark_log.groups.group import Roster
 from spark_log.groups.share import Share
-from spark_log.metadata.changes import Changes, merged, no_changes
+from spark_log.metadata.changes import ChangedNames, merged, no_changes
 from spark_log.metadata.features import SUPPORTED
 from spark_log.metadata.last_commit import LastCommit
 from spark_log.metadata.layered_map import LayeredMap
@@ -24,6 +24,8 @@ from spark_log.metadata.records import GroupCommit, Piece
 from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment
 from spark_log.model import ACKS_LEADER, Slice
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 TopicKey = tuple[str, int]
 """(topic id, partition)."""
 
@@ -138,7 +140,7 @@ class ProducerState(NamedTuple):
         return -1 if self.last_commit is None else self.last_commit.sequence
 
 
-class Position(NamedTuple):
+class GroupPosition(NamedTuple):
     """A group's committed position in one partition."""
 
     offset: int
@@ -184,7 +186,7 @@ class ShareMember(NamedTuple):
 class GroupState(NamedTuple):
     generation: int = 0
     member: str = ""
-    offsets: Map[TopicKey, Position] = Map()
+    offsets: Map[TopicKey, GroupPosition] = Map()
     seen: int = 0
     """Time of the last join, leave or commit under the generation."""
     session: MemberSession | None = None
@@ -282,7 +284,7 @@ class State:
     """Ranges of lost commits, ascending, as far as they are not below the partition's start."""
     features: Map[str, int] = field(default_factory=Map)
     """Raised levels; see `features.py`."""
-    recent: tuple[Changes, ...] = field(default=(), compare=False, repr=False)
+    recent: tuple[ChangedNames, ...] = field(default=(), compare=False, repr=False)
     """The changes of the last versions that this process has replayed; not part of the log's contents."""
 
     @property
@@ -295,7 +297,7 @@ class State:
         known = self.groups.get(group)
         return known.generation if known is not None and known.generation else self.generations
 
-    def changes_since(self, known: State) -> Changes | None:
+    def changes_since(self, known: State) -> ChangedNames | None:
         """Names of everything that may have changed since a state of this process; None: they are not known.
 
         A state is identified by its last changes, not by its version: a restored log has the same versions.
@@ -310,7 +312,20 @@ class State:
                 return merged(self.recent[number:]) if number < len(self.recent) else no_changes(self.version)
         return None
 
+    def live_topic(self, topic_id: str) -> Topic | None:
+        """None if the topic was deleted, or is unknown."""
+        topic = self.topics.get(topic_id)
+        return None if topic is None or topic.deleted else topic
+
     def topic_partitions(self, topic_id: str) -> Iterator[tuple[int, Partition]]:
         """The partitions of a topic, in order."""
         for number in range(self.topics[topic_id].partitions):
             yield number, self.partitions[topic_id, number]
+
+
+def without(entries: Map[Key, Value], keys: Iterable[Key]) -> Map[Key, Value]:
+    """Without some keys, of which not all need be there."""
+    for key in keys:
+        if key in entries:
+            entries = entries.delete(key)
+    return entries

@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_log.metadata.checkpoint_format import row_lines
-from spark_log.metadata.column_blocks import PART_ROWS, Block, ColumnMap, ObjectBlock, PartitionBlock
+from spark_log.metadata.column_blocks import Block, ObjectBlock, PartitionBlock
+from spark_log.metadata.column_map import PART_ROWS, ColumnMap
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.state import State
 

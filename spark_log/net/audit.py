@@ -13,8 +13,9 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from spark_log.errors import SparkLogError
-from spark_log.metadata.commands import AnyCommand, RenewSession, SeveralCommands
+from spark_log.metadata.commands import AnyCommand, SeveralCommands
 from spark_log.metadata.decide.commits import Committed
+from spark_log.metadata.group_commands import RenewSession
 from spark_log.metadata.state import State
 
 NAMES_MAX = 100

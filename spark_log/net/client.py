@@ -56,6 +56,7 @@ from spark_log.net.messages import (
     encode,
     error_of,
 )
+from spark_log.net.patience import ONE_ADDRESS, SEVERAL_ADDRESSES, Patience
 from spark_log.net.snapshot_download import download
 from spark_log.net.tls import ca_context
 from spark_log.store.open import is_other_storage
@@ -64,15 +65,6 @@ logger = logging.getLogger("spark_log")
 
 ANSWER_S = 30.0
 """Timeout for a reply, in addition to the time that the request asks the coordinator to wait."""
-FIRST_ANSWER_S = 6.0
-"""Timeout for the first request (the log's id).  The coordinator answers it from memory, so a silent port fails
-fast."""
-CHECK_S = 3.0
-"""After this long without a reply, the client checks whether the process answers `GET /health` within CONNECT_S.  A
-suspended process or a half-open connection does not; a process that is busy, or whose storage is slow, does."""
-QUICK_CHECK_S = 1.0
-"""The same, and the time for the answer, if the URL has several addresses: another node leads a second after the leader
-hangs.  A change that was sent to the leader is sent again, and recognised."""
 CHECKED_WAIT_S = 15.0
 """A request that asks the coordinator to wait longer is checked while it waits.  Heartbeats are not, by default: each
 check takes a connection, and the coordinator has thousands of members."""
@@ -84,8 +76,6 @@ SILENT_PAUSE_S = 2.0
 """How long such an endpoint is not tried at all."""
 RESOLVED_S = 30.0
 """How long the resolved endpoints of a name are cached."""
-START_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.0)
-"""Pauses between attempts if the address refuses connections or hangs up: the coordinator may be restarting."""
 KAFKA = "this is a Kafka broker, not pylog; Spark reads and writes it with format('kafka')"
 NOT_KAFKA = ": it closed the connection, as a Kafka broker does, and did not answer Kafka's ApiVersions request either"
 NO_COORDINATOR = "start one with `pylog serve`, or open a log without a coordinator by its storage's URL"
@@ -109,15 +99,16 @@ class HttpLink:
         cluster_id: str = "",
         resolve: Resolve = resolve,
         storage: str = "",
+        patience: Patience | None = None,
     ) -> None:
         """
-        storage:  URL of the log's storage, if the log was opened there and names its coordinator.
+        storage:   URL of the log's storage, if the log was opened there and names its coordinator.
+        patience:  None: as the number of addresses wants it.
         """
         self.cluster_id = cluster_id
         """The id of the log; empty until known."""
         self._target = target
-        self._check_s = QUICK_CHECK_S if len(target.addresses) > 1 else CHECK_S
-        self._health_s = QUICK_CHECK_S if len(target.addresses) > 1 else CONNECT_S
+        self._patience = patience or (SEVERAL_ADDRESSES if len(target.addresses) > 1 else ONE_ADDRESS)
         self._storage = storage
         self._checked_storage: tuple[str, int] | None = None
         """The coordinator, by address and epoch, that has the log in `storage`."""
@@ -142,14 +133,14 @@ class HttpLink:
 
         Raises CoordinatorNotAvailable, with the reply of each address.
         """
-        for number, pause_s in enumerate(START_S):
+        for number, pause_s in enumerate(self._patience.start_s):
             try:
                 return self._info()
             except CoordinatorNotAvailable as error:
                 if not isinstance(error.__cause__, ConnectionError):
                     raise
                 if number == 0:
-                    where, seconds = ", ".join(self._target.addresses), sum(START_S)
+                    where, seconds = ", ".join(self._target.addresses), sum(self._patience.start_s)
                     logger.warning(
                         "%s: %s; waiting up to %.0f s for a coordinator to start",
                         where,
@@ -157,20 +148,20 @@ class HttpLink:
                         seconds,
                     )
             time.sleep(pause_s)
-        return self._info(f" for {sum(START_S):.0f} s")
+        return self._info(f" for {sum(self._patience.start_s):.0f} s")
 
     def _info(self, waited: str = "") -> ClusterInfo:
         failures, last, hint = [], None, SILENT
         for endpoint in self._endpoints(self._target.addresses):
             address = endpoint.address
             try:
-                data = self._request(endpoint, "GET", "/v1/cluster", limit_s=FIRST_ANSWER_S)
+                data = self._request(endpoint, "GET", "/v1/cluster", limit_s=self._patience.first_answer_s)
             except CoordinatorNotAvailable as error:
                 last = error.__cause__
                 if isinstance(last, TimeoutError):
                     failures.append(
                         f"{address} is silent: no connection within {CONNECT_S:g} s or no answer within "
-                        f"{FIRST_ANSWER_S:g} s"
+                        f"{self._patience.first_answer_s:g} s"
                     )
                     continue
                 hint = NO_COORDINATOR
@@ -368,7 +359,7 @@ class HttpLink:
         """
         if not self._storage or self._checked_storage == (endpoint.address, holder.epoch):
             return
-        data = self._request(endpoint, "GET", "/v1/cluster", limit_s=FIRST_ANSWER_S)
+        data = self._request(endpoint, "GET", "/v1/cluster", limit_s=self._patience.first_answer_s)
         found: ClusterInfo = decode(data, ClusterInfo, f"the reply of {endpoint.address}")
         if is_other_storage(self._storage, found.storage, same_machine=holder.host == this_host()):
             raise InconsistentClusterId(
@@ -433,7 +424,7 @@ class HttpLink:
         """
         self._check_silent(endpoint)
         wait_s = wait_ms / 1000
-        check_s = self._check_s + min(wait_s, CHECKED_WAIT_S)
+        check_s = self._patience.check_s + min(wait_s, CHECKED_WAIT_S)
         wait = Wait(limit_s + wait_s, check_s, lambda: self._check_alive(endpoint, check_s))
         sent, connection = False, self._idle(endpoint)
         try:
@@ -446,7 +437,7 @@ class HttpLink:
                 connection.close()
             if not isinstance(error, OSError | http.client.HTTPException):
                 raise
-            if isinstance(error, TimeoutError) and limit_s >= FIRST_ANSWER_S:
+            if isinstance(error, TimeoutError) and limit_s >= self._patience.first_answer_s:
                 self._silent[endpoint] = time.monotonic()
             self._check_tls(endpoint.address, error)
             failed = CoordinatorNotAvailable(f"{endpoint.address}: {_failure(error)} ({_words(error)})")
@@ -483,12 +474,12 @@ class HttpLink:
         """Check the process while waiting for its reply.  Raises TimeoutError."""
         if not self._is_alive(endpoint):
             raise TimeoutError(
-                f"no complete reply within {waited_s:g} s, nor to GET /health within another {self._health_s:g} s"
+                f"no complete reply within {waited_s:g} s, nor to GET /health within another {self._patience.health_s:g} s"
             )
 
     def _is_alive(self, endpoint: Endpoint) -> bool:
         """Whether the process answers `GET /health`."""
-        return get_health(endpoint, self._tls, self._health_s) is not None
+        return get_health(endpoint, self._tls, self._patience.health_s) is not None
 
     def _check_tls(self, address: str, error: BaseException) -> None:
         """Raises InvalidRequest if a coordinator hung up because it requires TLS.  It has not read the request."""

@@ -40,7 +40,7 @@ STATUS: tuple[tuple[type[SparkLogError], int], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class NodeIdentity:
     """A node, as it introduces itself."""
 
     cluster_id: str
@@ -68,7 +68,7 @@ def authorization(secret: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {secret}"}
 
 
-def request_headers(me: Identity, target: int, secret: str) -> dict[str, str]:
+def request_headers(me: NodeIdentity, target: int, secret: str) -> dict[str, str]:
     """Of the node that opens a connection."""
     return {
         **authorization(secret),
@@ -80,7 +80,7 @@ def request_headers(me: Identity, target: int, secret: str) -> dict[str, str]:
     }
 
 
-def check_request(headers: Mapping[str, str], me: Identity, secret: str) -> Identity:
+def check_request(headers: Mapping[str, str], me: NodeIdentity, secret: str) -> NodeIdentity:
     """The node that opens a connection to this one.
 
     Raises AuthenticationFailed, InconsistentClusterId, or InvalidRequest for another node's address.
@@ -95,7 +95,7 @@ def check_request(headers: Mapping[str, str], me: Identity, secret: str) -> Iden
     key = parse_key(headers.get(SOURCE, ""))
     if key.id == me.key.id:
         raise InvalidRequest(f"this is node {key.id} as well: check the ids and the addresses of nodes")
-    return Identity(
+    return NodeIdentity(
         cluster_id=me.cluster_id,
         key=key,
         address=parse_address(headers.get(ADDRESS, ""), ADDRESS),
@@ -114,7 +114,7 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode(errors="surrogateescape")).digest()
 
 
-def reply_headers(me: Identity, voters: Voters) -> dict[str, str]:
+def reply_headers(me: NodeIdentity, voters: Voters) -> dict[str, str]:
     """Of the node that accepts a connection."""
     return {SOURCE: key_text(me.key), VOTERS: ",".join(map(key_text, voters)), LEVEL: str(me.level)}
 

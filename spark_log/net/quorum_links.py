@@ -21,7 +21,7 @@ from spark_log.net.quorum_handshake import (
     PATH,
     REFUSED,
     SOURCE,
-    Identity,
+    NodeIdentity,
     level_of,
     parse_key,
     request_headers,
@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 Tls: TypeAlias = "ssl.SSLContext | None"
 
 
-class Link:
+class NodeLink:
     """The connection to one node, which is opened again whenever it is closed."""
 
     def __init__(self, node_id: int, address: str, connect: Connect) -> None:
@@ -164,7 +164,7 @@ class Connect:
 
     def __init__(
         self,
-        me: Identity,
+        me: NodeIdentity,
         secret: str,
         tls: Tls,
         *,
@@ -182,7 +182,7 @@ class Connect:
         self._voters = voters
         self._session = aiohttp.ClientSession(connector=None if tls is None else aiohttp.TCPConnector(ssl=tls))
 
-    async def __call__(self, link: Link) -> aiohttp.ClientWebSocketResponse:
+    async def __call__(self, link: NodeLink) -> aiohttp.ClientWebSocketResponse:
         url = f"{self._scheme}://{link.address}{PATH}"
         try:
             socket = await self._session.ws_connect(
@@ -215,7 +215,7 @@ class QuorumLinks:
         self.me = connect.me
         self._connect = connect
         self._known = frozenset(peers)
-        self._links = {node_id: Link(node_id, address, connect) for node_id, address in peers.items()}
+        self._links = {node_id: NodeLink(node_id, address, connect) for node_id, address in peers.items()}
 
     def send(self, sent: Received) -> None:
         """Nothing, if the address of the node is not known: it introduces itself when it connects."""
@@ -223,14 +223,14 @@ class QuorumLinks:
         if link is not None:
             link.send(encode_message(sent))
 
-    def meet(self, other: Identity) -> None:
+    def meet(self, other: NodeIdentity) -> None:
         """A node that is not configured, and may join, has connected: open a connection to it."""
         link = self._links.get(other.key.id)
         if other.key.id in self._known or (link is not None and link.address == other.address):
             return
         if link is not None:
             link.close()
-        self._links[other.key.id] = Link(other.key.id, other.address, self._connect)
+        self._links[other.key.id] = NodeLink(other.key.id, other.address, self._connect)
 
     def addresses(self) -> dict[int, str]:
         return {node_id: link.address for node_id, link in sorted(self._links.items())}

@@ -18,7 +18,7 @@ from spark_log.net.quorum_handshake import (
     PATH,
     REFUSED,
     STATUS,
-    Identity,
+    NodeIdentity,
     check_authorization,
     check_request,
     reply_headers,
@@ -45,11 +45,11 @@ class QuorumPort:
 
     def __init__(
         self,
-        me: Identity,
+        me: NodeIdentity,
         secret: str,
         receive: Callable[[Received], None],
         *,
-        connected: Callable[[Identity], None],
+        connected: Callable[[NodeIdentity], None],
         voters: Callable[[], Voters],
         tools: Tools,
     ) -> None:
@@ -105,7 +105,7 @@ class QuorumPort:
             raise RequestTimedOut(f"the request did not arrive within {LIMITS.request_ms} ms") from error
         return web.Response(body=await tool(body))
 
-    def _check_copy(self, other: Identity) -> None:
+    def _check_copy(self, other: NodeIdentity) -> None:
         """Two processes with copies of one directory could vote twice."""
         process, sockets = self._open.get(other.key, ("", set()))
         if sockets and process != other.process:
@@ -114,7 +114,7 @@ class QuorumPort:
                 f"another process uses a copy of the directory {key_text(other.key)} and is connected: stop one of them"
             )
 
-    async def _listen(self, request: web.BaseRequest, other: Identity) -> web.StreamResponse:
+    async def _listen(self, request: web.BaseRequest, other: NodeIdentity) -> web.StreamResponse:
         socket = web.WebSocketResponse(heartbeat=HEARTBEAT_S, max_msg_size=MESSAGE_BYTES_MAX, compress=False)
         socket.headers.update(reply_headers(self.me, self._voters()))
         _, sockets = self._open[other.key] = (other.process, self._open.get(other.key, ("", set()))[1])
@@ -127,7 +127,7 @@ class QuorumPort:
             sockets.discard(socket)
         return socket
 
-    async def _pass_on(self, socket: web.WebSocketResponse, other: Identity) -> None:
+    async def _pass_on(self, socket: web.WebSocketResponse, other: NodeIdentity) -> None:
         async for part in socket:
             try:
                 if part.type is not WSMsgType.BINARY:

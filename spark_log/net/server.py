@@ -146,7 +146,11 @@ class Server:
         """Whether it led when waiting requests were last woken."""
         self._port = HttpPort(self.answer, limits)
         self._connections = self._port.connections
-        self._routes: dict[str, tuple[str, Handler]] = {
+        self._routes = self._handlers()
+
+    def _handlers(self) -> dict[str, tuple[str, Handler]]:
+        """The method and the handler of each path."""
+        return {
             "/health": ("GET", self._health),
             "/alive": ("GET", self._alive),
             "/metrics": ("GET", self._metrics),

@@ -21,7 +21,7 @@ from spark_log.net.quotas import Usage
 Result = TypeVar("Result")
 
 
-class Changes(Protocol):
+class ChangeService(Protocol):
     """The changes of the log."""
 
     def has_changes(self, topics: Sequence[str] | None, since: int) -> bool: ...
@@ -35,7 +35,7 @@ class Service(Protocol):
     on_change: Callable[[], None]
 
     @property
-    def change_feed(self) -> Changes: ...
+    def change_feed(self) -> ChangeService: ...
 
     @property
     def state(self) -> State: ...

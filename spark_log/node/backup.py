@@ -23,7 +23,7 @@ from spark_log.node.backup_files import (
     Backup,
     BackupFiles,
     End,
-    Files,
+    FilesOfBackup,
     Needed,
     backup_id,
     end_key,
@@ -249,12 +249,12 @@ def _named(files: BackupFiles, keys: Iterable[str]) -> set[str]:
     return found
 
 
-def _has_ended(listed: Mapping[str, Files], backup: str) -> bool:
+def _has_ended(listed: Mapping[str, FilesOfBackup], backup: str) -> bool:
     """Whether a backup had ended when the states were listed.  Objects of others are left alone."""
     return backup in listed and listed[backup].has_end
 
 
-def _is_past(files: BackupFiles, found: Files, backup: str, now_ms: int) -> bool:
+def _is_past(files: BackupFiles, found: FilesOfBackup, backup: str, now_ms: int) -> bool:
     """Whether nobody needs the mark of a removed backup any more."""
     end = files.end(backup) if found.has_end and not found.states else None
     return end is not None and now_ms - end.time_ms > MARKED_MS

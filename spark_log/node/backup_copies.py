@@ -29,7 +29,7 @@ class NeededObject(NamedTuple):
     row: ObjectRow | None
 
 
-class Share(NamedTuple):
+class BackupShare(NamedTuple):
     """The objects that a task copies."""
 
     folder: str
@@ -50,24 +50,24 @@ class CopiedShare(NamedTuple):
     """Objects that are in no root, or whose root is away, with the error.  The log may have dropped them meanwhile."""
 
 
-CopyShares = Callable[[Sequence[Share]], Iterable[CopiedShare]]
+CopyShares = Callable[[Sequence[BackupShare]], Iterable[CopiedShare]]
 """Copies some shares, in this process or in tasks."""
 
 
-def shares_of(folder: str, objects: Iterable[NeededObject]) -> Iterator[Share]:
+def shares_of(folder: str, objects: Iterable[NeededObject]) -> Iterator[BackupShare]:
     """Objects divided among tasks."""
     some, size = list[NeededObject](), 0
     for one in objects:
         some.append(one)
         size += 0 if one.row is None else one.row.size
         if size >= SHARE_BYTES or len(some) == SHARE_OBJECTS:
-            yield Share(folder, tuple(some))
+            yield BackupShare(folder, tuple(some))
             some, size = [], 0
     if some:
-        yield Share(folder, tuple(some))
+        yield BackupShare(folder, tuple(some))
 
 
-def copy_share(source: ObjectStore, target: ObjectStore, share: Share, pace: Pace) -> CopiedShare:
+def copy_share(source: ObjectStore, target: ObjectStore, share: BackupShare, pace: Pace) -> CopiedShare:
     """Copy the objects of a share, with the bytes of segments checked on the way.
 
     Raises CorruptObject for a damaged object, and StorageError if a storage fails.

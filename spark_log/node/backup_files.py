@@ -75,7 +75,7 @@ class Backup(NamedTuple):
 
 
 @dataclass(slots=True)
-class Files:
+class FilesOfBackup:
     """The files of one backup."""
 
     states: list[str] = field(default_factory=list)
@@ -137,12 +137,12 @@ class BackupFiles:
                 "another folder. A log that was restored from a backup is a new log"
             )
 
-    def files(self) -> dict[str, Files]:
+    def files(self) -> dict[str, FilesOfBackup]:
         """The files of each backup, by its id."""
-        found: dict[str, Files] = {}
+        found: dict[str, FilesOfBackup] = {}
         for key in self.store.list(BACKUPS):
             backup, _, name = key.removeprefix(BACKUPS).partition("/")
-            files = found.setdefault(backup, Files())
+            files = found.setdefault(backup, FilesOfBackup())
             if name == END:
                 files.has_end = True
             elif name.endswith(STATE):

@@ -25,7 +25,7 @@ from spark_log.errors import AccessDenied, SparkLogError, StorageError
 from spark_log.journal.broker_roots import WrongRoot
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_owner import check_first_use
-from spark_log.metadata.column_blocks import last_with_copies, rows_with_copies
+from spark_log.metadata.column_map import last_with_copies, rows_with_copies
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.replicas import epoch_of

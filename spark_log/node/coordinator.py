@@ -36,8 +36,9 @@ from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.proposal import Proposal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Steps
-from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
+from spark_log.metadata.commands import AnyCommand, Expire
 from spark_log.metadata.decide.coordinators import moved_error, moved_to, moving_to
+from spark_log.metadata.group_commands import SetGeneration
 from spark_log.metadata.projection import Delta, Holdings, delta
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.metadata.state import State

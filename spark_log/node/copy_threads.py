@@ -16,7 +16,7 @@ from spark_log.metadata.replicas import epoch_of
 from spark_log.metadata.state import State
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.daemon_tasks import Task
-from spark_log.node.missing_copies import Copied, catch_up_broker
+from spark_log.node.missing_copies import CopyTally, catch_up_broker
 
 LATE_MS = 2_000
 """How much longer a round waits for copies that are under way."""
@@ -27,7 +27,7 @@ logger = logging.getLogger("spark_log")
 class Copier(Protocol):
     """Copies to brokers what they lack."""
 
-    def copy(self, state: State, brokers: Sequence[int], limit_ms: int) -> dict[int, Copied]:
+    def copy(self, state: State, brokers: Sequence[int], limit_ms: int) -> dict[int, CopyTally]:
         """Copy to brokers for about `limit_ms`.  Returns the results by broker; failures of roots are logged.
 
         state:    the newest state.
@@ -41,7 +41,7 @@ class _Copying:
 
     root: tuple[int, int]
     """Epoch and mount of the broker."""
-    task: Task[Copied]
+    task: Task[CopyTally]
     began_ms: int
     """On the monotonic clock."""
     said_ms: int = 0
@@ -65,7 +65,7 @@ class CopyThreads:
         self._copying: dict[int, _Copying] = {}
         """By broker."""
 
-    def copy(self, state: State, brokers: Sequence[int], limit_ms: int) -> dict[int, Copied]:
+    def copy(self, state: State, brokers: Sequence[int], limit_ms: int) -> dict[int, CopyTally]:
         until_ms = self._clock.monotonic_ms() + limit_ms
         for broker in brokers:
             self._begin(state, broker, until_ms)
@@ -85,17 +85,17 @@ class CopyThreads:
         )
         self._copying[broker] = _Copying(root, work, self._clock.monotonic_ms())
 
-    def _result(self, broker: int, until_ms: int) -> Copied:
+    def _result(self, broker: int, until_ms: int) -> CopyTally:
         task = self._copying[broker].task
         task.wait((until_ms - self._clock.monotonic_ms()) / 1000)
         if not task.ended:
             why = f"copying to broker {broker} is late: its root, or that of another copy, does not answer"
-            return Copied(problems=[why], left=True)
+            return CopyTally(problems=[why], left=True)
         del self._copying[broker]
         try:
             return task.result()
         except Exception as error:  # noqa: BLE001  of one broker; the others continue
-            return Copied(problems=[f"copying to broker {broker} failed: {_text(error)}"], left=True)
+            return CopyTally(problems=[f"copying to broker {broker} failed: {_text(error)}"], left=True)
 
     def _is_news(self, broker: int) -> bool:
         """Whether a result is logged: it is final, or late for long."""
@@ -103,7 +103,7 @@ class CopyThreads:
         return known is None or known.is_worth_saying(self._clock.monotonic_ms())
 
 
-def log_problems(journal: Journal, done: dict[int, Copied]) -> None:
+def log_problems(journal: Journal, done: dict[int, CopyTally]) -> None:
     for copied in done.values():
         for problem in copied.problems:
             logger.warning("%s: %s", journal.metadata.url, problem)

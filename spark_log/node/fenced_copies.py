@@ -22,7 +22,7 @@ from spark_log.metadata.state import PendingCommit, State
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.copy_to_broker import WantedCopy
 from spark_log.node.daemon_tasks import Task
-from spark_log.node.missing_copies import Copied, copies_wanted_of_fenced, copy_objects
+from spark_log.node.missing_copies import CopyTally, copies_wanted_of_fenced, copy_objects
 from spark_log.node.root_answers import RootAnswers
 from spark_log.settings import cluster_config
 from spark_log.text import counted
@@ -56,7 +56,7 @@ class _Target:
     """The memory of one broker that lacks something, under one epoch."""
 
     epoch: int
-    task: Task[Copied] | None = None
+    task: Task[CopyTally] | None = None
     pending: frozenset[str] = frozenset()
     """The objects of pending commits that the task copies."""
     failed: dict[str, _Failure] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class FencedCopies:
 
         Copies that take longer continue.
         """
-        brokers, begun = _lacking_brokers(state), list[Task[Copied]]()
+        brokers, begun = _lacking_brokers(state), list[Task[CopyTally]]()
         if self._only is not None:
             brokers = [one for one in brokers if one in self._only]
         self._targets = {broker: self._target(state, broker) for broker in brokers}
@@ -155,18 +155,18 @@ class FencedCopies:
             known.failed = {name: failure for name, failure in known.failed.items() if name in pending}
         return known
 
-    def _begin(self, state: State, broker: int, target: _Target) -> Task[Copied]:
+    def _begin(self, state: State, broker: int, target: _Target) -> Task[CopyTally]:
         target.pending, target.began_ms = _pending(state, broker), self._clock.monotonic_ms()
         target.task = Task(
             lambda: self._copy(state, broker, target.epoch), f"pylog-fenced-{broker}", self._journal.context.threads
         )
         return target.task
 
-    def _copy(self, state: State, broker: int, epoch: int) -> Copied:
+    def _copy(self, state: State, broker: int, epoch: int) -> CopyTally:
         """Copy first all that readers wait for."""
         sources = {one for copies in state.copies.values() if _waits(state, copies) for one in copies.brokers}
         answering = self._answers.among(sources, ANSWER_S, _first_names(state, broker))
-        done = Copied()
+        done = CopyTally()
         for pending in (True, False):
             some = _readable(copies_wanted_of_fenced(state, broker, pending=pending), answering)
             until_ms = self._clock.monotonic_ms() + COPY_MS
@@ -180,7 +180,7 @@ class FencedCopies:
             done.denied |= {one.name for one in wanted if any(source in denied for source, _ in one.sources)}
         return done
 
-    def _ended(self, target: _Target) -> Copied:
+    def _ended(self, target: _Target) -> CopyTally:
         """The result of a task that has ended."""
         assert target.task is not None, "it has ended"
         task, target.task = target.task, None
@@ -188,7 +188,7 @@ class FencedCopies:
             done = task.result()
         except Exception as error:  # noqa: BLE001  of one broker; the others continue
             logger.warning("copying from fenced brokers failed: %s", error)
-            done = Copied(left=True)
+            done = CopyTally(left=True)
         if not done.left:  # otherwise nothing is known about the sources
             tried = target.pending - done.denied  # a process that has access may be able to copy the others
             target.failed = {name: _again(target.failed.get(name), target.began_ms) for name in tried}

@@ -26,7 +26,7 @@ from spark_log.errors import (
     RebalanceInProgress,
     SparkLogError,
 )
-from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, Roster, StepOutcome, restore
+from spark_log.groups.group import ConsumerGroupState, Group, GroupConfig, JournalRecord, Roster, StepOutcome, restore
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -43,17 +43,9 @@ from spark_log.groups.offset_deletion import check_delete_group, check_delete_of
 from spark_log.groups.rebalance import Step, remove_member
 from spark_log.groups.state_machine import heartbeat_error, next_deadline, step, tick
 from spark_log.journal.store_operations import Answered
-from spark_log.metadata.commands import (
-    UNFENCED,
-    AnyCommand,
-    Append,
-    CommitOffsets,
-    Committer,
-    DeleteOffsets,
-    SetGeneration,
-    SeveralCommands,
-)
+from spark_log.metadata.commands import AnyCommand, Append, SeveralCommands
 from spark_log.metadata.decide.groups import check_group_free
+from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, Committer, DeleteOffsets, SetGeneration
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.shared_groups import group_in_use
 from spark_log.metadata.state import GroupState as Stored
@@ -316,7 +308,7 @@ class Groups:
         at = Step(group.copy(), self._now_ms(), self._config)
         for member in tuple(at.group.members.values()):
             remove_member(at, member)
-        at.group.state, at.group.pending, at.group.writes = GroupState.EMPTY, Map(), {}
+        at.group.state, at.group.pending, at.group.writes = ConsumerGroupState.EMPTY, Map(), {}
         self._take(group.group_id, group, at.outcome())
 
     def _take(self, group_id: str, before: Group | None, outcome: StepOutcome) -> None:
@@ -476,12 +468,12 @@ def _has_members(stored: Stored) -> bool:
 
 
 def _is_idle(group: Group) -> bool:
-    return group.state is GroupState.EMPTY and not group.pending and not group.writes
+    return group.state is ConsumerGroupState.EMPTY and not group.pending and not group.writes
 
 
 def _begins_to_rebalance(before: Group | None, group: Group) -> bool:
     was = None if before is None else before.state
-    return group.state is GroupState.PREPARING_REBALANCE and was is not GroupState.PREPARING_REBALANCE
+    return group.state is ConsumerGroupState.PREPARING_REBALANCE and was is not ConsumerGroupState.PREPARING_REBALANCE
 
 
 def _heartbeat_key(group: Group) -> tuple[object, ...]:

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from spark_log.groups.group import LIVE_STATES, Group, GroupState
+from spark_log.groups.group import LIVE_STATES, ConsumerGroupState, Group
 from spark_log.journal.unseen_changes import UnseenChanges, Visit
-from spark_log.metadata.changes import Changes
-from spark_log.metadata.column_blocks import stored_bytes
+from spark_log.metadata.changes import ChangedNames
+from spark_log.metadata.column_map import stored_bytes
 from spark_log.metadata.shared_groups import members_in_force
 from spark_log.metadata.state import State, TopicKey
 
@@ -104,7 +104,7 @@ class TopicMetrics:
         self._records[topic_id] = records
         self._family.set((state.topics[topic_id].name,), records)
 
-    def _update(self, old: State, new: State, changes: Changes) -> None:
+    def _update(self, old: State, new: State, changes: ChangedNames) -> None:
         sizes = [(old.objects.get(name), new.objects.get(name)) for name in changes.objects]
         self.objects_bytes += sum((0 if b is None else b.size) - (0 if a is None else a.size) for a, b in sizes)
         for topic_id in changes.topics:
@@ -140,9 +140,11 @@ def summary_of(state: State, name: str) -> GroupSummary:
     """A group as the log has it.  `describe_group` has the same, with the members."""
     group = state.groups[name]
     if group.roster is not None and members_in_force(state, name):
-        return GroupSummary(GroupState.STABLE.value, len(group.roster.members), group.roster.generation)
+        return GroupSummary(ConsumerGroupState.STABLE.value, len(group.roster.members), group.roster.generation)
     members = len(group.shares) or int(bool(group.member) or group.session is not None)
-    return GroupSummary((GroupState.STABLE if members else GroupState.EMPTY).value, members, group.generation)
+    return GroupSummary(
+        (ConsumerGroupState.STABLE if members else ConsumerGroupState.EMPTY).value, members, group.generation
+    )
 
 
 class GroupMetrics:
@@ -260,7 +262,7 @@ class _Lag:
             if summed.positions:
                 self.family.set((group, _name(old, new, topic_id)), summed.lag)
 
-    def _touched(self, old: State, new: State, changes: Changes) -> Iterator[_Pair]:
+    def _touched(self, old: State, new: State, changes: ChangedNames) -> Iterator[_Pair]:
         """Positions whose lag may differ."""
         for group in changes.groups:
             before, after = (at.groups[group].offsets if group in at.groups else {} for at in (old, new))

@@ -14,10 +14,10 @@ from spark_log.client.administering.brokers import check_answers
 from spark_log.client.log import Log
 from spark_log.errors import InvalidRequest, StorageUnavailable
 from spark_log.journal.journal import Journal
-from spark_log.journal.metadata_log import View, decided
+from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Steps
-from spark_log.metadata.column_blocks import rows_with_copies
+from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.pending import pending_copies
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies
@@ -62,7 +62,7 @@ def give_up_lost(log: Log) -> list[GivenUp]:
     looked = _look_on_roots(journal, journal.refresh())
     known, metadata_log, context = journal.view, journal.metadata_log, journal.context
 
-    def run() -> Steps[tuple[View, list[GivenUp]]]:
+    def run() -> Steps[tuple[LogView, list[GivenUp]]]:
         view = yield from metadata_log.refresh(known)
         view, found = yield from decided(metadata_log, view, give_up(view.state, context, looked))
         return view, found

@@ -6,7 +6,7 @@ at any time.  It works on a separate view, so writers in the same process do not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -15,7 +15,7 @@ from spark_log.client.log import Log
 from spark_log.errors import LogRestored, NoSpace
 from spark_log.journal.dropped_lists import list_dropped
 from spark_log.journal.garbage_collection import collect, garbage
-from spark_log.journal.metadata_log import View, decided
+from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.object_names import DATA, META
 from spark_log.journal.proposal import Context
 from spark_log.journal.reserve import has_reserve, keep_reserve
@@ -34,6 +34,7 @@ from spark_log.node.compaction_rounds import compact as compact_steps
 from spark_log.node.copy_throttle import pace_of
 from spark_log.node.failure_isolation import Failures, OnFailure, log_failure, partition_name
 from spark_log.node.lost_index import prune_lost
+from spark_log.node.maintain_report import MaintainReport, Plan
 from spark_log.node.memory_file import load_memory, save_memory
 from spark_log.node.merge import Tally
 from spark_log.node.merge import merge as merge_steps
@@ -51,88 +52,6 @@ from spark_log.settings import cluster_config
 Result = TypeVar("Result")
 PUT_MS_MAX = 3_600_000
 """A temporary file without writes for this long belongs to a dead put."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaintainReport:
-    """The result of one run."""
-
-    version: int
-    """Version of the log at the end."""
-    expired_records: int
-    """Records that retention removed."""
-    expired_bytes: int
-    """Size of their slices.  Objects without live slices are deleted after `gc.fence.age.ms`."""
-    expired_topics: tuple[ExpiredTopic, ...]
-    """The same by topic."""
-    merged_slices: int
-    segments: int
-    """New segments that replaced the merged slices."""
-    segment_bytes: int
-    cleaned_partitions: int = 0
-    """Partitions of compacted topics whose pass of compaction has ended."""
-    removed_records: int = 0
-    """Records that compaction removed."""
-    removed_bytes: int = 0
-    """By how much it made slices smaller.  Less than 0 if small ones grew, because they have a column of offsets.
-    Replaced objects are deleted after `gc.fence.age.ms`."""
-    uncleaned: int = 0
-    """Partitions that compaction cleans in the next rounds, because a round reads a limited amount."""
-    uncleanable: tuple[str, ...] = ()
-    """Partitions that compaction skips since it failed to read them, as `orders-0`."""
-    dirty_ratios: Mapping[str, float] = field(default_factory=dict, repr=False)
-    """The highest dirty ratio of the partitions of each compacted topic, where it is known."""
-    fence: int
-    """Uploads and pins at or below it are invalid."""
-    truncated: int
-    """Deleted records of the metadata log, and checkpoints."""
-    collected: int
-    """Deleted objects."""
-    pins: int
-    """Deleted pins of ended Spark queries."""
-    unfinished: int
-    """Deleted temporary files of dead writers."""
-    waiting: int = 0
-    """Objects without references: they are deleted when the fence has passed the version that dropped them, or that of
-    the list with their names."""
-    fence_age_ms: int = 0
-    """`gc.fence.age.ms`: the fence advances after this time, in two steps if nobody writes meanwhile."""
-    fenced_brokers: tuple[str, ...] = ()
-    """Brokers whose roots failed, with the reasons."""
-    returned_brokers: tuple[int, ...] = ()
-    """Brokers that are back."""
-    copied: int = 0
-    """Copies of objects that were made, of those that brokers lacked."""
-    copied_bytes: int = 0
-    joined: int = 0
-    """Replicas that began to join their ISR."""
-    moved_partitions: int = 0
-    """Partitions of which nothing is left in objects of other brokers than their replicas."""
-    moved_bytes: int = 0
-    """Size of the new objects with records of partitions that move."""
-    problems: tuple[str, ...] = ()
-    """Failed duties, with the errors; the other duties were completed."""
-    no_space: bool = False
-    """A duty failed because the disk is full."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The changes that a run would make now."""
-
-    expired_records: int
-    """Records that retention would remove."""
-    expired_bytes: int
-    merged_slices: int
-    merged_bytes: int
-    """Size of the merged slices."""
-    cleaned_partitions: int
-    """Partitions that would be compacted."""
-    cleaned_bytes: int
-    """Size of the records in them that no pass has seen."""
-    collected: int
-    """Objects that would be deleted."""
-    collected_bytes: int
 
 
 def plan_round(log: Log) -> Plan:
@@ -215,7 +134,7 @@ class Maintainer:
         kept = self._brokers.round(failed) if self._brokers is not None else BrokerUpkeepReport()
         known = log.journal.view
 
-        def run() -> Steps[tuple[View, RoundMemory, MaintainReport]]:
+        def run() -> Steps[tuple[LogView, RoundMemory, MaintainReport]]:
             view, memory = yield from self._begin(known)
             # Retention and sweeps use this clock even if no batch is written.
             yield from log.journal.metadata_log.check_clock(view.state)
@@ -251,7 +170,7 @@ class Maintainer:
             no_space=report.no_space or any(isinstance(error, NoSpace) for error in failed.errors),
         )
 
-    def _begin(self, known: View) -> Steps[tuple[View, RoundMemory]]:
+    def _begin(self, known: LogView) -> Steps[tuple[LogView, RoundMemory]]:
         """The end of the log, and the memory of the last round.
 
         Without one the log is opened again, which finds damaged checkpoints, and replaces a view from before an older
@@ -334,15 +253,15 @@ def _duties(
     failed: Failures,
     memory: RoundMemory,
     progress: Progress | None,
-    view: View,
+    view: LogView,
     workers: Workers | None,
     *,
     saves_memory: bool,
     moves: bool,
-) -> Steps[tuple[View, MaintainReport]]:
+) -> Steps[tuple[LogView, MaintainReport]]:
     attempt, metadata_log, context = failed.attempt, log.journal.metadata_log, log.journal.context
 
-    def change(what: str, view: View, steps: Steps[Result], otherwise: Result) -> Steps[tuple[View, Result]]:
+    def change(what: str, view: LogView, steps: Steps[Result], otherwise: Result) -> Steps[tuple[LogView, Result]]:
         """Attempt a duty that changes the log."""
         return (yield from attempt(what, decided(metadata_log, view, steps), (view, otherwise)))
 
@@ -491,7 +410,7 @@ def compact(
 def checkpoint(log: Log) -> int:
     """Seal, list dropped objects, write a checkpoint, and delete replaced files.  Returns its version."""
 
-    def run(view: View, context: Context) -> Steps[int]:
+    def run(view: LogView, context: Context) -> Steps[int]:
         metadata_log = log.journal.metadata_log
         view, _ = yield from decided(metadata_log, view, seal(view.state, context))
         view, _ = yield from decided(metadata_log, view, list_dropped(view.state, context))
@@ -535,7 +454,7 @@ def find_garbage(log: Log) -> list[str]:
 # -------------------------------------------------------------------------------------------------------------- helpers
 
 
-def _run(log: Log, steps: Callable[[View, Context], Steps[Result]]) -> Result:
+def _run(log: Log, steps: Callable[[LogView, Context], Steps[Result]]) -> Result:
     def run() -> Steps[Result]:
         metadata_log = log.journal.metadata_log
         view = yield from metadata_log.open()
@@ -547,7 +466,7 @@ def _run(log: Log, steps: Callable[[View, Context], Steps[Result]]) -> Result:
 
 
 def _run_decided(log: Log, steps: Callable[[State, Context], Steps[Result]]) -> Result:
-    def run(view: View, context: Context) -> Steps[Result]:
+    def run(view: LogView, context: Context) -> Steps[Result]:
         _, result = yield from decided(log.journal.metadata_log, view, steps(view.state, context))
         return result
 

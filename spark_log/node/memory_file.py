@@ -53,7 +53,7 @@ COLUMNS = {"known_columns": KNOWN, "slice_columns": SLICES, "name_columns": OBJE
 logger = logging.getLogger("spark_log")
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MemoryHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The values of a memory that do not grow with the log."""
 
     began_ms: int
@@ -88,7 +88,7 @@ def encode_memory(memory: RoundMemory, state: State) -> bytes:
     topics = {topic_id: number for number, topic_id in enumerate(state.topics)}
     names = list(chain.from_iterable(one.objects for one in known))
     objects = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    header = Header(
+    header = MemoryHeader(
         began_ms=memory.began_ms,
         version=memory.version,
         finished=memory.finished,
@@ -158,7 +158,7 @@ def decode_memory(data: bytes, state: State) -> RoundMemory:
     return memory
 
 
-def _collected(header: Header, dropped: Sequence[tuple[str, int]]) -> Collected | None:
+def _collected(header: MemoryHeader, dropped: Sequence[tuple[str, int]]) -> Collected | None:
     if header.collected is None:
         return None
     version, fence = header.collected
@@ -209,7 +209,7 @@ def _known(topics: Sequence[tuple[str, Topic]], columns: dict[str, pa.RecordBatc
 
 _encoder = msgspec.json.Encoder(enc_hook=lambda configs: dict(sorted(configs.items())))
 _decoders: dict[str, msgspec.json.Decoder[Any]] = {
-    "header": msgspec.json.Decoder(Header),
+    "header": msgspec.json.Decoder(MemoryHeader),
     "topics": msgspec.json.Decoder(tuple[str, Topic], dec_hook=lambda _, configs: Map(configs)),
     "dropped": msgspec.json.Decoder(tuple[str, int]),
 }

@@ -10,7 +10,7 @@ from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
 from spark_log.net.quotas import Usage
 from spark_log.node.log_metrics import TopicMetrics, line
-from spark_log.node.maintain import MaintainReport
+from spark_log.node.maintain_report import MaintainReport
 from spark_log.node.replica_metrics import ReplicaMetrics
 from spark_log.node.retention import ExpiredTopic
 
@@ -85,10 +85,8 @@ class RetentionMetrics:
     def lines(self, state: State) -> Iterator[str]:
         """Of the topics that exist."""
         with self._lock:
-            removed, ended_s = (
-                {(name,): row for name, row in self._removed.items() if name in state.names},
-                self._ended_s,
-            )
+            self._removed = {name: row for name, row in self._removed.items() if name in state.names}
+            removed, ended_s = {(name,): row for name, row in self._removed.items()}, self._ended_s
         yield from _one("pylog_upkeep_timestamp_seconds", "gauge", "When a round of upkeep last ended.", ended_s)
         for column, (name, text, kind) in enumerate(RETENTION):
             yield from _many(name, text, ("topic",), {key: row[column] for key, row in removed.items()}, kind)

@@ -21,7 +21,7 @@ RECORDED_MAX = 10_000
 
 
 @dataclass(slots=True)
-class Copied:
+class CopyTally:
     """The result of a pass."""
 
     objects: int = 0
@@ -94,20 +94,20 @@ def next_share(wanted: Iterator[WantedCopy], bytes_max: int = BYTES_AT_ONCE) -> 
     return share
 
 
-def catch_up_broker(journal: Journal, state: State, broker: int, pace: Pace, until_ms: int) -> Copied:
+def catch_up_broker(journal: Journal, state: State, broker: int, pace: Pace, until_ms: int) -> CopyTally:
     """Copy what the broker lacks in a state, until the time is over.  May hang with the broker's root."""
     return copy_objects(journal, broker, epoch_of(state, broker) or 0, copies_wanted(state, broker), pace, until_ms)
 
 
 def copy_objects(
     journal: Journal, broker: int, epoch: int, wanted: Iterator[WantedCopy], pace: Pace, until_ms: float | None
-) -> Copied:
+) -> CopyTally:
     """Copy objects to a broker, and record the copies in the log.
 
     epoch:     the broker's epoch in the state from which `wanted` was made.
     until_ms:  when to stop, on the monotonic clock; None: when all are copied.
     """
-    context, done = journal.context, Copied()
+    context, done = journal.context, CopyTally()
     copying = ObjectCopying(journal.roots, broker, pace, context.threads)
     while not done.left and (share := next_share(wanted)):
         record_copies(journal, broker, epoch, [copying.run(share)], done)
@@ -117,7 +117,7 @@ def copy_objects(
     return done
 
 
-def record_copies(journal: Journal, broker: int, epoch: int, results: Iterable[CopiedObjects], done: Copied) -> None:
+def record_copies(journal: Journal, broker: int, epoch: int, results: Iterable[CopiedObjects], done: CopyTally) -> None:
     """Record in the log which copies were made, and which copies were found to be bad.
 
     epoch:  the broker's epoch in the state from which the copies were planned.

@@ -11,7 +11,7 @@ from itertools import islice
 
 from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
-from spark_log.metadata.column_blocks import rows_with_copies
+from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies
 from spark_log.metadata.replicas import copies_of, epoch_of, is_active, keeps

@@ -41,11 +41,13 @@ from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Steps, Stores, run
-from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
+from spark_log.metadata.batch_format import encode_batch
+from spark_log.metadata.commands import AnyCommand, Expire
 from spark_log.metadata.decide.upkeep import bootstrap_records
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
+from spark_log.metadata.group_commands import SetGeneration
 from spark_log.metadata.projection import Delta, Holdings, delta
-from spark_log.metadata.records import Batch, TakeOverRecord, encode_batch
+from spark_log.metadata.records import Batch, TakeOverRecord
 from spark_log.metadata.replay import end_version
 from spark_log.metadata.state import State
 from spark_log.net.address import this_host
@@ -94,7 +96,7 @@ Held = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class KnownLeader:
     """Of an epoch of the quorum, as this node knows it."""
 
     epoch: int
@@ -162,7 +164,7 @@ class QuorumCoordinator:
             self._host.threads,
         )
         self._is_ours = is_ours
-        self._leader = Leader(0, None)
+        self._leader = KnownLeader(0, None)
         self._leaderless_s = self._host.monotonic_s()
         """Since when no leader is known."""
         self._followed_s = -math.inf
@@ -535,7 +537,7 @@ class QuorumCoordinator:
 
     def _led(self, epoch: int, key: ReplicaKey | None) -> None:
         """There is a new epoch, or its leader is known."""
-        before, self._leader = self._leader, Leader(epoch, key)
+        before, self._leader = self._leader, KnownLeader(epoch, key)
         if before.key is not None and key is None:
             self._leaderless_s = self._host.monotonic_s()
         self._step_down()
@@ -543,7 +545,7 @@ class QuorumCoordinator:
         if key == self.node.key:
             self._spawn(self._take_over(self._leader))
 
-    async def _take_over(self, leader: Leader) -> None:
+    async def _take_over(self, leader: KnownLeader) -> None:
         """Lead when this node's take-over is final.  While it cannot, it asks another node to lead."""
         while self._leader == leader and not self._is_stopping:
             try:
@@ -570,7 +572,7 @@ class QuorumCoordinator:
         if self._obstacle != before:
             logger.error("this node cannot lead: %s", error, exc_info=not isinstance(error, SparkLogError))
 
-    async def _until_caught_up(self, leader: Leader) -> None:
+    async def _until_caught_up(self, leader: KnownLeader) -> None:
         """Wait for the entries of earlier leaders, before this node leads for the first time: before they are applied,
         an old log looks like one that begins, and before a majority has them, the end of an adoption is too early.
         """
@@ -580,7 +582,7 @@ class QuorumCoordinator:
                 return
             await asyncio.sleep(CATCH_UP_S)
 
-    def _begin(self, leader: Leader) -> None:
+    def _begin(self, leader: KnownLeader) -> None:
         self._obstacle = ""
         if self._leader != leader or self._is_stopping:
             return

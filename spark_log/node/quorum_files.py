@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from spark_log.errors import InvalidRequest
-from spark_log.metadata.records import decode_batch, first_line
+from spark_log.metadata.batch_format import decode_batch, first_line
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 from spark_log.node.quorum_state import Content, parse_snapshot

@@ -22,9 +22,9 @@ from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidReques
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import Format, parse_format
 from spark_log.journal.object_names import DATA, FORMAT_KEY
+from spark_log.metadata.batch_format import decode_batch, first_line
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.metadata.decide.coordinators import MOVED, MOVING, QUORUM, check_can_move, moved_to, moving_to
-from spark_log.metadata.records import decode_batch, first_line
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import Leadership, State
 from spark_log.net.address import parse_target

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from spark_log.metadata.records import decode_batch
+from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 

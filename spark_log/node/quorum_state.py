@@ -15,8 +15,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from spark_log.collector_pause import collector_paused
+from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.checkpoint_format import checkpoint_parts, decode_checkpoint, folded
-from spark_log.metadata.records import decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 from spark_log.metadata.state_digest import state_digest

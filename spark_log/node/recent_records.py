@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from spark_log.metadata.records import first_line
+from spark_log.metadata.batch_format import first_line
 
 RECORDS_BYTES = 32 << 20
 HEADS_MAX = 10_000

@@ -8,10 +8,10 @@ from spark_log.errors import InvalidRequest
 from spark_log.net.address import split_address
 from spark_log.net.server import Server
 from spark_log.net.tls import Tls, tls_context
-from spark_log.node.serve_config import Config, check_config
+from spark_log.node.serve_config import ServeConfig, check_config
 
 
-async def listen(server: Server, config: Config, tls: Tls | None) -> tuple[int, str]:
+async def listen(server: Server, config: ServeConfig, tls: Tls | None) -> tuple[int, str]:
     """The port, and the address for clients.  Raises InvalidRequest if the server cannot listen there."""
     host, port = split_address(config.listen, "listen")
     try:
@@ -27,11 +27,11 @@ async def listen(server: Server, config: Config, tls: Tls | None) -> tuple[int, 
 class Reloadable:
     """A running coordinator's server."""
 
-    def __init__(self, config: Config, server: Server) -> None:
+    def __init__(self, config: ServeConfig, server: Server) -> None:
         self._config = config
         self._server = server
 
-    def replace(self, new: Config) -> None:
+    def replace(self, new: ServeConfig) -> None:
         """Apply the tokens, quotas and certificate of another configuration; its other settings require a restart.
 
         Raises InvalidRequest, and then changes nothing.

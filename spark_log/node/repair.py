@@ -36,7 +36,8 @@ from spark_log.journal.proposal import Context
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, Steps, Stores, run
 from spark_log.metadata.accepted_loss import renew, replay_after_loss, version_after_loss
-from spark_log.metadata.records import Batch, CommitRecord, TakeOverRecord, decode_batch
+from spark_log.metadata.batch_format import decode_batch
+from spark_log.metadata.records import Batch, CommitRecord, TakeOverRecord
 from spark_log.metadata.replay import replay as replay_batch
 from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.state import Leadership, State, TopicKey

@@ -15,11 +15,11 @@ from spark_log.client.log import Log
 from spark_log.client.producing.pending_copies import from_answering
 from spark_log.errors import SparkLogError
 from spark_log.journal.object_names import upload_epoch
-from spark_log.metadata.column_blocks import rows_with_copies
+from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.kept_copies import next_dropped, other_holders
 from spark_log.metadata.pending import is_given_up, is_gone, is_lost, lacking_objects
 from spark_log.metadata.replica_commands import AddPendingCopies, DropCopies, JoinIsr
-from spark_log.metadata.replica_state import Member
+from spark_log.metadata.replica_state import ReplicaMember
 from spark_log.metadata.replicas import (
     Deficit,
     can_lead,
@@ -34,7 +34,7 @@ from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
 from spark_log.node.copy_throttle import Pace, pace_of
 from spark_log.node.fenced_copies import FencedCopies
 from spark_log.node.lost_commits import lose, lost_text
-from spark_log.node.missing_copies import Copied, is_behind
+from spark_log.node.missing_copies import CopyTally, is_behind
 from spark_log.node.object_search import ObjectSearch
 from spark_log.node.root_answers import RootAnswers
 from spark_log.settings import cluster_config
@@ -228,7 +228,7 @@ class Replicator:
 
     # ---------------------------------------------------------------------------------------------------------- joining
 
-    def _note_whole(self, state: State, broker: int, copied: Copied, read_ms: int) -> None:
+    def _note_whole(self, state: State, broker: int, copied: CopyTally, read_ms: int) -> None:
         if copied.left:
             return
         for number, group in state.placement_groups.items():
@@ -256,7 +256,7 @@ class Replicator:
             self._journal.propose(JoinIsr(members=tuple(ready)))
         return tuple(ready)
 
-    def _has_waited(self, member: Member, lag_ms: int) -> bool:
+    def _has_waited(self, member: ReplicaMember, lag_ms: int) -> bool:
         """Whether its last miss is long enough ago: twice as long for each further one within an hour."""
         wait_ms = min(WAIT_MS_MAX, lag_ms << min(max(member.misses - 1, 0), 24))
         return not member.misses or self._clock.now_ms() - member.missed >= wait_ms

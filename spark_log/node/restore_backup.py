@@ -18,7 +18,7 @@ from spark_log.journal.proposal import Context
 from spark_log.journal.storage_log import begin_log
 from spark_log.journal.store_operations import Stores
 from spark_log.metadata.state import State
-from spark_log.node.backup_copies import CopyShares, NeededObject, Share, shares_of
+from spark_log.node.backup_copies import BackupShare, CopyShares, NeededObject, shares_of
 from spark_log.node.backup_files import Backup, BackupFiles, Needed, needed_objects
 from spark_log.node.mirror import become_log, file_of_log, format_of, write_state
 from spark_log.node.rewrite import Progress
@@ -29,7 +29,7 @@ from spark_log.text import counted
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreReport:
     """The result of restoring a log."""
 
     cluster_id: str
@@ -41,7 +41,7 @@ class Restored:
     """Those that `verify` has found in the new log."""
 
 
-def plan_restore(files: BackupFiles, backup: Backup, store: ObjectStore) -> tuple[State, list[Share]]:
+def plan_restore(files: BackupFiles, backup: Backup, store: ObjectStore) -> tuple[State, list[BackupShare]]:
     """The state of a backup, and the objects that a root lacks of it, by the folder that has them.
 
     store:  the root of the log that is to be, empty or left by a restoration of this backup.
@@ -65,7 +65,7 @@ def restore(
     context: Context,
     copy: CopyShares,
     progress: Progress | None = None,
-) -> Restored:
+) -> RestoreReport:
     """Make a log of a backup, and verify it.  If this is killed, run it again.
 
     Raises the errors of `plan_restore`, and those of the storages.
@@ -85,7 +85,7 @@ def restore(
     write_state(store, state, context)
     become_log(Journal.open(store, create=False, clock=context.clock))
     log = Log(Journal.open(store, create=False, clock=context.clock))
-    return Restored(log.cluster_id, objects, size, verify(log))
+    return RestoreReport(log.cluster_id, objects, size, verify(log))
 
 
 def _source(files: BackupFiles, backup: Backup) -> str:
@@ -104,7 +104,7 @@ def _check_root(files: BackupFiles, backup: Backup, store: ObjectStore) -> Forma
     return form
 
 
-def _shares(files: BackupFiles, needed: Needed, backup: Backup) -> list[Share]:
+def _shares(files: BackupFiles, needed: Needed, backup: Backup) -> list[BackupShare]:
     places, by_folder, lost = files.places(), dict[str, list[NeededObject]](), list[str]()
     for name, row in needed.items():
         if name in places:

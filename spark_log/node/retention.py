@@ -34,7 +34,7 @@ class RetentionLimits(NamedTuple):
     bytes: int | None
 
 
-class Removal(NamedTuple):
+class ExpiredFront(NamedTuple):
     """The expired front of a partition."""
 
     start: int
@@ -108,7 +108,7 @@ def _limited(state: State, now_ms: int, memory: RoundMemory) -> dict[TopicKey, R
 
 def find_expired(
     state: State, now_ms: int, on_failure: OnFailure = raise_failure, memory: RoundMemory | None = None
-) -> Steps[dict[TopicKey, Removal]]:
+) -> Steps[dict[TopicKey, ExpiredFront]]:
     """The expired slices at the front of each partition that has some.
 
     A slice index is read only at the border between expired entries and those that stay, because a part of its slices
@@ -140,9 +140,9 @@ def find_expired(
     return {key: _removal(state.partitions[key], entries[key][:count]) for key, count in first.items() if count}
 
 
-def _removal(part: Partition, gone: Sequence[Entry]) -> Removal:
+def _removal(part: Partition, gone: Sequence[Entry]) -> ExpiredFront:
     end = gone[-1].end
-    return Removal(end, end - part.start, sum(map(size_of, gone)))
+    return ExpiredFront(end, end - part.start, sum(map(size_of, gone)))
 
 
 def _expires_ms(entries: Sequence[Entry], limits: RetentionLimits, now_ms: int) -> int:
@@ -161,7 +161,7 @@ def _may_lose(piece: Piece, limits: RetentionLimits) -> bool:
 
 def expire_records(
     state: State, context: Context, on_failure: OnFailure = raise_failure, memory: RoundMemory | None = None
-) -> Steps[tuple[State, dict[TopicKey, Removal]]]:
+) -> Steps[tuple[State, dict[TopicKey, ExpiredFront]]]:
     """Trim expired records.  Returns the state afterwards, and the removal of each partition."""
     removals = yield from find_expired(state, context.clock.now_ms(), on_failure, memory)
     if not removals:
@@ -173,7 +173,7 @@ def expire_records(
     return after, removals
 
 
-def expired_topics(state: State, removals: Mapping[TopicKey, Removal]) -> tuple[ExpiredTopic, ...]:
+def expired_topics(state: State, removals: Mapping[TopicKey, ExpiredFront]) -> tuple[ExpiredTopic, ...]:
     """The sums by topic."""
     found: dict[str, tuple[int, int]] = {}
     for (topic_id, _), removal in removals.items():

@@ -29,7 +29,7 @@ from spark_log.node.coordinator import Coordinator, LeaderStatus
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.quorum_coordinator import QuorumCoordinator
 from spark_log.node.reloading import Reloadable, listen
-from spark_log.node.serve_config import Config, check_config, own_hosts
+from spark_log.node.serve_config import ServeConfig, check_config, own_hosts
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum_node.node_host import NodeHost
 from spark_log.store.base import ObjectStore
@@ -50,7 +50,7 @@ class Running(Reloadable):
     """A running coordinator."""
 
     def __init__(
-        self, config: Config, coordinator: Coordinator, server: Server, port: int, thread: threading.Thread
+        self, config: ServeConfig, coordinator: Coordinator, server: Server, port: int, thread: threading.Thread
     ) -> None:
         super().__init__(config, server)
         self.coordinator = coordinator
@@ -83,7 +83,7 @@ class Running(Reloadable):
 MakePages = Callable[[Coordinator | QuorumCoordinator, Groups], Pages]
 
 
-async def start(config: Config, store: ObjectStore | None = None, pages: MakePages | None = None) -> Running:
+async def start(config: ServeConfig, store: ObjectStore | None = None, pages: MakePages | None = None) -> Running:
     """Open the log, listen, and start a thread that leads or stands by.
 
     store:  the log's storage, instead of the one in the configuration.
@@ -131,10 +131,10 @@ async def start(config: Config, store: ObjectStore | None = None, pages: MakePag
 
 
 async def serve(
-    config: Config,
+    config: ServeConfig,
     say: Callable[[str], None],
     store: ObjectStore | None = None,
-    reread: Callable[[], Config] | None = None,
+    reread: Callable[[], ServeConfig] | None = None,
     pages: MakePages | None = None,
     host: NodeHost | None = None,
 ) -> None:
@@ -180,7 +180,7 @@ async def _first(waits: Sequence[Coroutine[Any, Any, object]]) -> None:
         task.result()
 
 
-def _reload(running: Reloadable, reread: Callable[[], Config]) -> None:
+def _reload(running: Reloadable, reread: Callable[[], ServeConfig]) -> None:
     """On SIGHUP.  An invalid configuration changes nothing."""
     try:
         reopen_audit()

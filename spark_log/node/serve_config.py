@@ -52,7 +52,7 @@ LIMITS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class ServeConfig:
     """The configuration of a coordinator."""
 
     url: str
@@ -112,7 +112,7 @@ def read_config(
     flags: Mapping[str, Any],
     storage: Mapping[str, str],
     environment: Environment = NO_ENVIRONMENT,
-) -> Config:
+) -> ServeConfig:
     """The configuration of a file (None: the defaults); flags take precedence.  Raises InvalidRequest.
 
     environment:  used if neither the flags nor the file have a URL.
@@ -138,7 +138,7 @@ def read_config(
     _known(sections["audit"], ("file",), "[audit]", path)
     maintain = values.get("maintain.every", "10m")
     tokens = parse_tokens(sections["tokens"])
-    return Config(
+    return ServeConfig(
         url=values["url"],
         listen=_listen(values.get("listen", LISTEN)),
         advertise=parse_address(values["advertise"], "advertise") if values.get("advertise") else "",
@@ -236,7 +236,7 @@ def _duration(name: str, text: str) -> int:
     return int(digits) * UNITS_MS[unit]
 
 
-def check_config(config: Config) -> None:
+def check_config(config: ServeConfig) -> None:
     """Raises InvalidRequest for a configuration that is invalid or unsafe."""
     if is_coordinator(config.url):
         raise InvalidRequest(f"url: {config.url} is a coordinator's address; a coordinator serves a log on storage")
@@ -257,7 +257,7 @@ def check_config(config: Config) -> None:
         raise InvalidRequest(f"advertise: {config.listen} is not an address for clients; give one they can connect to")
 
 
-def own_hosts(config: Config) -> frozenset[str] | None:
+def own_hosts(config: ServeConfig) -> frozenset[str] | None:
     """Hosts of a coordinator that only this machine can reach; None for others."""
     if not is_loopback(config.listen):
         return None

@@ -13,7 +13,7 @@ from spark_log.node.group_coordinator import Groups
 from spark_log.node.quorum_coordinator import QuorumCoordinator
 from spark_log.node.quorum_root import QuorumRoot
 from spark_log.node.reloading import Reloadable, listen
-from spark_log.node.serve_config import Config, check_config, own_hosts
+from spark_log.node.serve_config import ServeConfig, check_config, own_hosts
 from spark_log.quorum_node.node_host import NodeHost
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
@@ -24,7 +24,7 @@ logger = logging.getLogger("spark_log")
 class RunningNode(Reloadable):
     """A running node of a quorum."""
 
-    def __init__(self, config: Config, coordinator: QuorumCoordinator, server: Server, port: int) -> None:
+    def __init__(self, config: ServeConfig, coordinator: QuorumCoordinator, server: Server, port: int) -> None:
         super().__init__(config, server)
         self.coordinator = coordinator
         self.port = port
@@ -41,7 +41,7 @@ class RunningNode(Reloadable):
 
 
 async def start_quorum(
-    config: Config,
+    config: ServeConfig,
     store: ObjectStore | None = None,
     pages: Callable[[QuorumCoordinator, Groups], Pages] | None = None,
     host: NodeHost | None = None,

@@ -12,7 +12,7 @@ from spark_log.client.administering.brokers import check_answers
 from spark_log.client.log import Log
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.journal.journal import Journal
-from spark_log.metadata.column_blocks import rows_with_copies
+from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import RemoveCopies
 from spark_log.metadata.replicas import copies_of, epoch_of, is_active
@@ -57,7 +57,7 @@ def is_replicated(state: State, row: ObjectRow) -> bool:
     return copies_of(state, row) is not None
 
 
-class CopyShare(NamedTuple):
+class CopiesToCheck(NamedTuple):
     """Copies on one root.  Sent to tasks."""
 
     broker: int
@@ -65,7 +65,7 @@ class CopyShare(NamedTuple):
     deep: bool
 
 
-class CheckedShare(NamedTuple):
+class SharedCheck(NamedTuple):
     """The result of a share."""
 
     copies: int
@@ -146,23 +146,23 @@ def _lost(state: State, checked: CheckedCopies) -> Iterator[str]:
             yield name
 
 
-def _copy_shares(state: State, broker: int, deep: bool) -> Iterator[CopyShare]:
+def _copy_shares(state: State, broker: int, deep: bool) -> Iterator[CopiesToCheck]:
     """The copies that a broker should have."""
     held = {number for number, copies in state.copies.items() if broker in copies.brokers}
     rows = rows_with_copies(state.objects, held)
     for some in shares_of(rows, lambda one: one[1].size if deep else 0):
-        yield CopyShare(broker, some, deep)
+        yield CopiesToCheck(broker, some, deep)
 
 
-def find_bad_copies(roots: Roots, share: CopyShare) -> CheckedShare:
+def find_bad_copies(roots: Roots, share: CopiesToCheck) -> SharedCheck:
     """The copies of a share that are missing or damaged."""
     try:
         store = roots[share.broker]
         messages = each(lambda row: _problem(store, *row, share.deep), share.rows, local=store.local)
     except (SparkLogError, OSError, KeyError) as error:
-        return CheckedShare(0, [], str(error))
+        return SharedCheck(0, [], str(error))
     bad = [(name, message) for (name, _), message in zip(share.rows, messages, strict=True) if message]
-    return CheckedShare(len(share.rows), bad)
+    return SharedCheck(len(share.rows), bad)
 
 
 def _problem(store: ObjectStore, name: str, row: ObjectRow, deep: bool) -> str:

@@ -11,7 +11,7 @@ from collections import deque
 from random import Random
 
 from spark_log.quorum.messages import Message, Position, ReplicaKey
-from spark_log.quorum.ready import Config, Persist, ReadChunk, Ready, Restored, SnapshotChunk
+from spark_log.quorum.ready import Config, Persist, ReadChunk, Ready, Restored, SnapshotPart
 from spark_log.quorum.replica_log import ReplicaLog
 from spark_log.quorum.roles import Follower, Leader, Prospective, Role, Unattached
 from spark_log.quorum.voters import Voters
@@ -42,7 +42,7 @@ class Core:
         self._truncate_to: int | None = None
         # The replica died after it received a snapshot, and before it deleted the log that the snapshot replaces.
         self._reset_to = self.log.snapshot if restored.entries and self.log.end == self.log.snapshot.offset else None
-        self.chunk: SnapshotChunk | None = None
+        self.chunk: SnapshotPart | None = None
         """To be written."""
 
         self._outbox: list[Message] = []

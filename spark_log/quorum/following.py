@@ -17,7 +17,7 @@ from spark_log.quorum.messages import (
     Position,
     ReplicaKey,
 )
-from spark_log.quorum.ready import SnapshotChunk
+from spark_log.quorum.ready import SnapshotPart
 from spark_log.quorum.roles import Download, Follower, Prospective
 
 
@@ -122,7 +122,7 @@ def fetched_chunk(core: Core, role: Follower, response: FetchSnapshotResponse) -
         download.voters = response.voters
         download.end += len(response.data)
         download.is_complete = download.end >= response.size
-        core.chunk = SnapshotChunk(
+        core.chunk = SnapshotPart(
             snapshot=response.snapshot,
             start=response.start,
             data=response.data,

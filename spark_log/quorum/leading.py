@@ -23,7 +23,7 @@ from spark_log.quorum.roles import Leader, Progress
 from spark_log.quorum.voters import Voters, encode_voters, majority_reached
 
 
-class Change(str, Enum):
+class VoterChange(str, Enum):
     """The answer to a change of voters, under the name of Kafka's error."""
 
     NONE = "NONE"
@@ -330,23 +330,23 @@ def maybe_confirm(core: Core, role: Leader) -> None:
         role.reads = [number for number in role.reads if number > confirmed]
 
 
-def add_voter(core: Core, role: Leader, voter: ReplicaKey) -> Change:
+def add_voter(core: Core, role: Leader, voter: ReplicaKey) -> VoterChange:
     """One that fetches, and has everything that is committed."""
     if any(voter.id == other.id for other in core.voters):
-        return Change.DUPLICATE_VOTER
+        return VoterChange.DUPLICATE_VOTER
     if not may_change_voters(core, role) or not has_caught_up(core, role, voter):
-        return Change.REQUEST_TIMED_OUT
+        return VoterChange.REQUEST_TIMED_OUT
     return _change(core, role, tuple(sorted([*core.voters, voter])))
 
 
-def remove_voter(core: Core, role: Leader, voter: ReplicaKey) -> Change:
+def remove_voter(core: Core, role: Leader, voter: ReplicaKey) -> VoterChange:
     """Not the leader itself."""
     if voter not in core.voters:
-        return Change.VOTER_NOT_FOUND
+        return VoterChange.VOTER_NOT_FOUND
     if voter == core.key:
-        return Change.INVALID_REQUEST
+        return VoterChange.INVALID_REQUEST
     if not may_change_voters(core, role):
-        return Change.REQUEST_TIMED_OUT
+        return VoterChange.REQUEST_TIMED_OUT
     return _change(core, role, tuple(other for other in core.voters if other != voter))
 
 
@@ -367,12 +367,12 @@ def has_caught_up(core: Core, role: Leader, voter: ReplicaKey) -> bool:
     )
 
 
-def _change(core: Core, role: Leader, voters: Voters) -> Change:
+def _change(core: Core, role: Leader, voters: Voters) -> VoterChange:
     if _quorum_ends_ms(core, role, voters) <= core.now_ms:
-        return Change.REQUEST_TIMED_OUT
+        return VoterChange.REQUEST_TIMED_OUT
     append(core, role, Kind.VOTERS, [encode_voters(voters)])
     maybe_raise_high_watermark(core, role)
-    return Change.NONE
+    return VoterChange.NONE
 
 
 def not_leader(core: Core, target: ReplicaKey) -> NotLeaderResponse:

@@ -26,7 +26,7 @@ from typing_extensions import assert_never
 
 from spark_log.quorum import election, following, leading
 from spark_log.quorum.core import Core
-from spark_log.quorum.leading import Change
+from spark_log.quorum.leading import VoterChange
 from spark_log.quorum.messages import (
     REQUESTS,
     BeginQuorumEpoch,
@@ -183,18 +183,22 @@ class Machine:
         role = self._core.role
         return leading.confirm(self._core, role) if isinstance(role, Leader) else None
 
-    def add_voter(self, voter: ReplicaKey, now_ms: int) -> Change:
+    def add_voter(self, voter: ReplicaKey, now_ms: int) -> VoterChange:
         """Begin to add a replica that fetches already, on the leader."""
         self._advance(now_ms)
         role = self._core.role
-        return leading.add_voter(self._core, role, voter) if isinstance(role, Leader) else Change.NOT_LEADER_OR_FOLLOWER
+        return (
+            leading.add_voter(self._core, role, voter)
+            if isinstance(role, Leader)
+            else VoterChange.NOT_LEADER_OR_FOLLOWER
+        )
 
-    def remove_voter(self, voter: ReplicaKey, now_ms: int) -> Change:
+    def remove_voter(self, voter: ReplicaKey, now_ms: int) -> VoterChange:
         """Begin to remove another replica, on the leader."""
         self._advance(now_ms)
         role = self._core.role
         if not isinstance(role, Leader):
-            return Change.NOT_LEADER_OR_FOLLOWER
+            return VoterChange.NOT_LEADER_OR_FOLLOWER
         return leading.remove_voter(self._core, role, voter)
 
     def hand_over(self, now_ms: int, successor: ReplicaKey | None = None) -> bool:

@@ -61,7 +61,7 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotChunk:
+class SnapshotPart:
     """A part of a snapshot that the leader sent.  A chunk that starts at 0 replaces what there was of it."""
 
     snapshot: Position
@@ -85,7 +85,7 @@ class Persist:
     epoch: int
     voted: ReplicaKey | None
     """With the epoch: to be replaced atomically if they differ from what the disk has."""
-    chunk: SnapshotChunk | None = None
+    chunk: SnapshotPart | None = None
     reset_to: Position | None = None
     """Delete the log: it begins at the end of this snapshot, which the disk has."""
     truncate_to: int | None = None

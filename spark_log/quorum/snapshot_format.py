@@ -32,19 +32,19 @@ _HEAD = struct.Struct("<4sII")
 Read: TypeAlias = Callable[[int, int], bytes]
 
 
-class Header(NamedTuple):
+class SnapshotHeader(NamedTuple):
     """The first frame."""
 
     snapshot: Position
     voters: Voters
 
 
-_HEADER = msgspec.msgpack.Decoder(Header)
+_HEADER = msgspec.msgpack.Decoder(SnapshotHeader)
 
 
 def encode_snapshot(snapshot: Position, voters: Voters, state: Iterable[bytes]) -> Iterator[bytes]:
     """The frames of a file.  The pieces of `state` may have any size."""
-    yield _frame(b"H", msgspec.msgpack.encode(Header(snapshot, voters)))
+    yield _frame(b"H", msgspec.msgpack.encode(SnapshotHeader(snapshot, voters)))
     size = 0
     for piece in state:
         size += len(piece)
@@ -78,7 +78,7 @@ def frame_at(read: Read, start: int, name: str) -> bytes:
     return data
 
 
-def read_header(read: Read, name: str) -> Header:
+def read_header(read: Read, name: str) -> SnapshotHeader:
     """Raises CorruptObject."""
     frame = frame_at(read, 0, name)
     if frame[_HEAD.size : _HEAD.size + 1] != b"H":

@@ -18,7 +18,7 @@ from functools import partial
 
 from spark_log.errors import CorruptObject, StorageError
 from spark_log.quorum.messages import EMPTY, Position
-from spark_log.quorum.ready import Kept, Persist, Restored, SnapshotChunk
+from spark_log.quorum.ready import Kept, Persist, Restored, SnapshotPart
 from spark_log.quorum.snapshot_format import encode_snapshot, frame_at, read_header, read_state
 from spark_log.quorum.unit_format import LogContent, decode_log, encode_unit
 from spark_log.quorum.voters import Voters
@@ -115,7 +115,7 @@ class Disk:
             self._write_chunk(persist.chunk)
         self._write_unit(persist)
 
-    def _write_chunk(self, chunk: SnapshotChunk) -> None:
+    def _write_chunk(self, chunk: SnapshotPart) -> None:
         """A chunk need not survive a crash before the last one: the download begins again then."""
         if chunk.snapshot.offset <= self.snapshot.offset:
             return  # This replica has made one meanwhile, or a write is repeated.

@@ -23,9 +23,9 @@ from uuid import uuid4
 
 from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, SparkLogError, StorageError
 from spark_log.net.address import split_address
-from spark_log.net.quorum_handshake import Identity
+from spark_log.net.quorum_handshake import NodeIdentity
 from spark_log.net.tls import node_contexts
-from spark_log.quorum.leading import Change
+from spark_log.quorum.leading import VoterChange
 from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import Entry, FetchSnapshotResponse, Kind, Message, Position, ReplicaKey
 from spark_log.quorum.ready import Kept, ReadChunk, Ready, Restored
@@ -131,7 +131,7 @@ class Node:
         config = self.config
         address, port = split_address(config.listen, "listen")
         server_tls, client_tls = node_contexts(config.certificate, config.key, config.ca)
-        identity = Identity(
+        identity = NodeIdentity(
             cluster_id=config.cluster_id,
             key=self.key,
             address=config.advertise,
@@ -160,7 +160,7 @@ class Node:
             await self._server.stop()
             raise
 
-    def _meet(self, other: Identity) -> None:
+    def _meet(self, other: NodeIdentity) -> None:
         self._links.meet(other)
 
     def _voters(self) -> Voters:
@@ -340,13 +340,15 @@ class Node:
         successor = next((voter for voter in machine.voters if voter.id == to), None)
         return (to is None or successor is not None) and machine.hand_over(now_ms, successor)
 
-    def add_voter(self, key: ReplicaKey) -> Change:
+    def add_voter(self, key: ReplicaKey) -> VoterChange:
         """Begin to add a replica that fetches already, on the leader."""
-        return self._input(lambda machine, now_ms: machine.add_voter(key, now_ms)) or Change.NOT_LEADER_OR_FOLLOWER
+        return self._input(lambda machine, now_ms: machine.add_voter(key, now_ms)) or VoterChange.NOT_LEADER_OR_FOLLOWER
 
-    def remove_voter(self, key: ReplicaKey) -> Change:
+    def remove_voter(self, key: ReplicaKey) -> VoterChange:
         """Begin to remove another replica, on the leader."""
-        return self._input(lambda machine, now_ms: machine.remove_voter(key, now_ms)) or Change.NOT_LEADER_OR_FOLLOWER
+        return (
+            self._input(lambda machine, now_ms: machine.remove_voter(key, now_ms)) or VoterChange.NOT_LEADER_OR_FOLLOWER
+        )
 
     def status(self) -> NodeStatus | None:
         """None until the node takes part."""

@@ -11,7 +11,7 @@ from random import Random, SystemRandom
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.net.daemon_threads import DaemonThreads
-from spark_log.net.quorum_handshake import Identity
+from spark_log.net.quorum_handshake import NodeIdentity
 from spark_log.net.quorum_links import Connect, QuorumLinks, Tls
 from spark_log.net.quorum_port import QuorumPort, Tools
 from spark_log.quorum.voters import Voters
@@ -58,11 +58,11 @@ class NodeHost:
 
     def port(
         self,
-        me: Identity,
+        me: NodeIdentity,
         secret: str,
         receive: Callable[[Received], None],
         *,
-        connected: Callable[[Identity], None],
+        connected: Callable[[NodeIdentity], None],
         voters: Callable[[], Voters],
         tools: Tools,
     ) -> QuorumPort:
@@ -70,7 +70,7 @@ class NodeHost:
 
     def links(
         self,
-        me: Identity,
+        me: NodeIdentity,
         secret: str,
         tls: Tls,
         peers: Mapping[int, str],

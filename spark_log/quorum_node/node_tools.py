@@ -10,7 +10,7 @@ import msgspec
 
 from spark_log.errors import InvalidRequest, NotLeaderOrFollower, RequestTimedOut
 from spark_log.net.quorum_port import Tool
-from spark_log.quorum.leading import Change
+from spark_log.quorum.leading import VoterChange
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.voters import key_text, voters_text
 from spark_log.quorum_node.node_metrics import metrics_text
@@ -29,9 +29,9 @@ class AdministeredNode(Protocol):
 
     def status(self) -> NodeStatus | None: ...
 
-    def add_voter(self, key: ReplicaKey) -> Change: ...
+    def add_voter(self, key: ReplicaKey) -> VoterChange: ...
 
-    def remove_voter(self, key: ReplicaKey) -> Change: ...
+    def remove_voter(self, key: ReplicaKey) -> VoterChange: ...
 
     async def hand_over(self, to: int | None = None) -> bool: ...
 
@@ -68,7 +68,7 @@ class NodeTools:
             key, change = request.remove, self._node.remove_voter(request.remove)
         else:
             raise InvalidRequest("add or remove: give a voter")
-        if change is not Change.NONE:
+        if change is not VoterChange.NONE:
             raise refusal(change, self._known(), key)
         await self._until_committed(key)
         return b"{}"
@@ -111,18 +111,18 @@ def _maybe_made(why: str) -> RequestTimedOut:
 
 
 def refusal(
-    change: Change, status: NodeStatus, key: ReplicaKey
+    change: VoterChange, status: NodeStatus, key: ReplicaKey
 ) -> InvalidRequest | NotLeaderOrFollower | RequestTimedOut:
     """Why a change of voters was not begun, and what to do.  Pure."""
     match change:
-        case Change.NOT_LEADER_OR_FOLLOWER:
+        case VoterChange.NOT_LEADER_OR_FOLLOWER:
             return not_leader(status.leader, status.epoch)
-        case Change.DUPLICATE_VOTER:
+        case VoterChange.DUPLICATE_VOTER:
             found = next(voter for voter in status.voters if voter.id == key.id)
             return InvalidRequest(f"node {key.id} is a voter already, as {key_text(found)}: remove that one first")
-        case Change.VOTER_NOT_FOUND:
+        case VoterChange.VOTER_NOT_FOUND:
             return InvalidRequest(f"{key_text(key)} is not a voter: the voters are {voters_text(status.voters)}")
-        case Change.INVALID_REQUEST:
+        case VoterChange.INVALID_REQUEST:
             return InvalidRequest(f"node {key.id} leads: let another node lead first, with `pylog quorum transfer`")
         case _:
             return RequestTimedOut(f"the voters cannot be changed now: {_obstacle(status, key)}")

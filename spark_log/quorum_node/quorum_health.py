@@ -17,7 +17,7 @@ AWAY_MS = 3_000
 Answers = Mapping[str, NodeStatus | SparkLogError]
 
 
-class Finding(NamedTuple):
+class QuorumFinding(NamedTuple):
     """The result of one check."""
 
     check: str
@@ -25,35 +25,37 @@ class Finding(NamedTuple):
     says: str
 
 
-def quorum_findings(answers: Answers) -> list[Finding]:
+def quorum_findings(answers: Answers) -> list[QuorumFinding]:
     """
     answers:  by address, as `QuorumAdmin.answers` gives them.
     """
     try:
         _, leader = leader_among(answers)
     except SparkLogError as error:
-        return [Finding("quorum", False, str(error))]
+        return [QuorumFinding("quorum", False, str(error))]
     nodes = {one.key: one for one in answers.values() if isinstance(one, NodeStatus)}
     voters = [_voter(leader, key, nodes.get(key)) for key in leader.voters]
     return [_quorum(leader, voters), *voters, *_unclear(leader), *_without_answer(leader, answers)]
 
 
-def _quorum(leader: NodeStatus, voters: list[Finding]) -> Finding:
+def _quorum(leader: NodeStatus, voters: list[QuorumFinding]) -> QuorumFinding:
     """How many more nodes may fail."""
     good, needed = sum(one.healthy for one in voters), len(voters) // 2 + 1
     spare = max(0, good - needed)
     more = "no further node may fail" if spare == 0 else f"{spare} more may fail"
     says = f"node {leader.key.id} leads epoch {leader.epoch}; {good} of {len(voters)} voters are well, {more}"
-    return Finding("quorum", good >= needed, says)
+    return QuorumFinding("quorum", good >= needed, says)
 
 
-def _voter(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> Finding:
+def _voter(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> QuorumFinding:
     check = f"quorum node {key.id}"
     problem = _problem(leader, key, own)
     if problem:
-        return Finding(check, False, problem)
+        return QuorumFinding(check, False, problem)
     lag = next((one.lag for one in leader.replication if one.key == key), 0)
-    return Finding(check, True, "leads" if key == leader.key else f"follows, {counted(lag, 'entry', 'entries')} behind")
+    return QuorumFinding(
+        check, True, "leads" if key == leader.key else f"follows, {counted(lag, 'entry', 'entries')} behind"
+    )
 
 
 def _problem(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> str:
@@ -73,15 +75,15 @@ def _problem(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> str
     return leader.problems.get(key.id) or ""
 
 
-def _unclear(leader: NodeStatus) -> Iterator[Finding]:
+def _unclear(leader: NodeStatus) -> Iterator[QuorumFinding]:
     """States that differ, without a majority for one of them."""
     if leader.state_problem and not leader.is_state_wrong:
-        yield Finding("quorum states", False, leader.state_problem)
+        yield QuorumFinding("quorum states", False, leader.state_problem)
 
 
-def _without_answer(leader: NodeStatus, answers: Answers) -> Iterator[Finding]:
+def _without_answer(leader: NodeStatus, answers: Answers) -> Iterator[QuorumFinding]:
     """Addresses that were asked, and that are not those of voters, which have a finding."""
     known = set(leader.addresses.values())
     for address, answer in answers.items():
         if isinstance(answer, SparkLogError) and address not in known:
-            yield Finding(f"quorum node at {address}", False, str(answer))
+            yield QuorumFinding(f"quorum node at {address}", False, str(answer))

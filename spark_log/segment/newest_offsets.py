@@ -13,8 +13,6 @@ import pyarrow as pa
 from spark_log.segment.key_hashes import Half, Hashes, KeyHasher
 from spark_log.segment.offsets import Offsets, as_array
 
-KEY_BYTES = 24
-"""Memory for each key: its hash and an offset."""
 FOLD_ROWS = 1 << 16
 """Records that wait at least, before they are sorted into the map."""
 _AMBIGUOUS = -1

@@ -31,7 +31,7 @@ SHOWN_ROWS = 5
 _Mask = npt.NDArray[np.bool_]
 
 
-class Fault(NamedTuple):
+class ValueFault(NamedTuple):
     """Values that do not fit."""
 
     reason: str
@@ -67,7 +67,7 @@ def _numbered(rows: npt.NDArray[np.int64]) -> str:
 
 def sifted(
     batch: pa.RecordBatch, schema: TopicSchema, *, now_us: int, names: ColumnNames = DEFAULT_NAMES, topic: str = ""
-) -> tuple[Rows, list[Fault]]:
+) -> tuple[Rows, list[ValueFault]]:
     """The rows of a batch as records, and the faults of some of them, whose faulty values are null in the records.
 
     Raises InvalidRecord for what is wrong with all rows: a column that is missing or unknown, a wrong type.
@@ -148,7 +148,7 @@ class _Fitting:
 
     def __init__(self, schema: TopicSchema, topic: str, tombstones: _Mask) -> None:
         self._schema, self._topic, self._tombstones = schema, topic, tombstones
-        self.faults: list[Fault] = []
+        self.faults: list[ValueFault] = []
 
     def fit(self, array: pa.Array | None, field: pa.Field) -> pa.Array:
         """A column in the type of its field; faulty values are null."""
@@ -165,7 +165,7 @@ class _Fitting:
         except pa.ArrowException as error:
             wrong = _failing(array, partial(_converts, wanted=field.type))
             text = f"column {shown_name(field.name)!r} has a value that does not fit {sql_type(field.type)}: {error}"
-            self.faults.append(Fault(text, wrong))
+            self.faults.append(ValueFault(text, wrong))
             return self._with_required(converted(_without(array, wrong), field.type), field, wrong)
 
     def _with_required(self, array: pa.Array, field: pa.Field, known: _Mask | None = None) -> pa.Array:
@@ -179,7 +179,7 @@ class _Fitting:
             return array
         inside = field.nullable or not array.filter(pa.array(wrong)).null_count
         what = "has a null in a field that is NOT NULL" if inside else "is null, and the schema has it NOT NULL"
-        self.faults.append(Fault(f"column {shown_name(field.name)!r} ({sql_type(field.type)}) {what}", wrong))
+        self.faults.append(ValueFault(f"column {shown_name(field.name)!r} ({sql_type(field.type)}) {what}", wrong))
         return _without(array, wrong)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from spark_log.errors import SparkLogError
-from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, StepOutcome
+from spark_log.groups.group import ConsumerGroupState, Group, GroupConfig, JournalRecord, StepOutcome
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -38,9 +38,10 @@ from spark_log.groups.offset_deletion import (
 from spark_log.groups.state_machine import next_deadline, step, tick
 from spark_log.groups.subscription import CONSUMER, Subscription, encode
 from spark_log.metadata import records as r
-from spark_log.metadata.commands import UNFENCED, CommitOffsets, DeleteOffsets, Expire, SetGeneration
+from spark_log.metadata.commands import Expire
 from spark_log.metadata.consumer_offsets import partition_of_group
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, SetGeneration
 from spark_log.metadata.replay import next_version, replay
 from spark_log.metadata.state import State
 from spark_log.model import OffsetAndMetadata, TopicPartition
@@ -237,7 +238,7 @@ class Shell:
         }
 
     def force_group_state(self, asked: Mapping[str, Any]) -> None:
-        self.groups[asked["group"]] = Group(asked["group"], GroupState(asked["state"]))
+        self.groups[asked["group"]] = Group(asked["group"], ConsumerGroupState(asked["state"]))
 
     def _named(self, asked: Mapping[str, Any], sent: int) -> Mapping[str, Any]:
         self.correlation_ids[asked["name"]] = sent
@@ -385,7 +386,7 @@ class Shell:
                 held += [(group_id, *key) for key in self.state.groups[group_id].offsets]
         self._decide(Expire(held=tuple(held)))
         for group_id, group in list(self.groups.items()):
-            if group.state is GroupState.EMPTY and not self._stored(group_id):
+            if group.state is ConsumerGroupState.EMPTY and not self._stored(group_id):
                 del self.groups[group_id]
 
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from spark_log.errors import TopicAlreadyExists
-from spark_log.journal.metadata_log import MetadataLog, View, decided
+from spark_log.journal.metadata_log import LogView, MetadataLog, decided
 from spark_log.journal.object_names import PINS
 from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Decide, Refresh, Steps
@@ -34,11 +34,11 @@ class OpenLog(NamedTuple):
     run: Callable[[Steps[Any]], Any]
     """Carries out steps."""
 
-    def open(self) -> View:
-        view: View = self.run(self.log.open())
+    def open(self) -> LogView:
+        view: LogView = self.run(self.log.open())
         return view
 
-    def create(self, view: View, *topics: str) -> View:
+    def create(self, view: LogView, *topics: str) -> LogView:
         """Create topics, each by a command of one batch."""
         commands = [_create(topic) for topic in topics]
         view = self.run(self.log.propose(view, commands))

@@ -132,7 +132,8 @@ def test_a_lost_disk_is_replaced(pylog: Pylog, tmp_path: Path) -> None:
     pylog.ok("produce", "alone", stdin="a\n")
     new = str(tmp_path / "new")
     assert "last copies of 1 object" in pylog.refused("broker", "replace", "1", "--root", new, "--yes")
-    assert "has an empty root" in pylog.ok("broker", "replace", "1", "--root", new, "--yes", "--lose-data")
+    replaced = pylog.ok("broker", "replace", "1", "--root", new, "--yes", "--lose-data")
+    assert replaced == "broker 1 has an empty root, and lacks nothing\n"
     assert pylog.json("broker", "describe", "1")["root"].endswith("/new")
     assert pylog.run("verify").exit_code == 1
     assert "--lose-data needs --repair" in pylog.wrong("verify", "--lose-data", "--yes")

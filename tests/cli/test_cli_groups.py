@@ -9,7 +9,7 @@ import pytest
 
 from spark_log import connect
 from spark_log.client.consuming.membership import Membership, SessionRequest
-from spark_log.metadata.commands import JoinGroup
+from spark_log.metadata.group_commands import JoinGroup
 from spark_log.net.address import this_host
 from tests.cli.commands import Pylog
 

@@ -11,7 +11,8 @@ import spark_log
 from spark_log import NewTopic
 from spark_log.errors import TopicDeletionDisabled
 from spark_log.journal.object_names import log_key
-from spark_log.metadata.records import Batch, SetConfigsRecord, encode_batch
+from spark_log.metadata.batch_format import encode_batch
+from spark_log.metadata.records import Batch, SetConfigsRecord
 from spark_log.node.maintain import merge
 from tests.client.logs import log_url, new_log
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import spark_log
-from spark_log.client.producing.delivery import Place
-from spark_log.client.producing.futures import WIDTH, Assignment, Ints, RecordFuture, SentBatch
+from spark_log.client.producing.delivery import BlockedPlace
+from spark_log.client.producing.futures import WIDTH, AssignedOffsets, Ints, RecordFuture, SentBatch
 from spark_log.client.producing.group_pipelines import _Pipeline, can_be_written
 from spark_log.errors import LeaderNotAvailable, NotEnoughReplicas
 from spark_log.testing.broker_roots import register_broker
@@ -103,10 +103,10 @@ def test_too_few_replicas_of_one_group_delay_no_other(log: spark_log.Log, tmp_pa
 def test_a_write_without_acks_all_needs_the_leader_only(log: spark_log.Log) -> None:
     log.create_topic(spark_log.NewTopic("u", replica_assignment={0: (0, 1)}, configs={"min.insync.replicas": "2"}))
     group = log.journal.state.assignments[log.journal.state.names["u"]][0]
-    assert can_be_written(log.journal.state, Place(group), ["u"])
+    assert can_be_written(log.journal.state, BlockedPlace(group), ["u"])
     log.admin.fence_broker(1)
-    assert not can_be_written(log.journal.refresh(), Place(group), ["u", "gone"])
-    assert can_be_written(log.journal.state, Place(group), [])
+    assert not can_be_written(log.journal.refresh(), BlockedPlace(group), ["u", "gone"])
+    assert can_be_written(log.journal.state, BlockedPlace(group), [])
 
 
 def batch_of(*values: bytes) -> tuple[SentBatch, list[RecordFuture]]:
@@ -119,7 +119,7 @@ def batch_of(*values: bytes) -> tuple[SentBatch, list[RecordFuture]]:
     batch.close(0, 100)
     batch.take()
     numbers = ints(*map(int, values))
-    batch.assignment = Assignment("id", numbers, numbers)
+    batch.assignment = AssignedOffsets("id", numbers, numbers)
     return batch, futures
 
 
@@ -129,7 +129,7 @@ def ints(*numbers: int) -> Ints:
 
 def test_the_time_of_a_batch_that_waits_is_looked_at_once() -> None:
     """It passes meanwhile: a second look at a batch that had some left could find less than none."""
-    pipeline, left = _Pipeline(Place(1)), iter((1, -1, 5, 0))
+    pipeline, left = _Pipeline(BlockedPlace(1)), iter((1, -1, 5, 0))
     batches = [batch_of(b"1")[0] for _ in range(4)]
     pipeline.queue.extend(batches)
     assert pipeline.take_late(lambda batch: next(left)) == ([batches[1], batches[3]], 1)
@@ -147,7 +147,7 @@ def test_each_part_of_a_split_batch_has_its_own_outcome() -> None:
     zeros.resolve(ints(0, 0), ints(10, 11), ints(1, 1), {})
     assert [future.done() for future in futures] == [True, False, False, True, False]
     assert others.columns is not None and others.columns.partitions == [1, 2, 1]
-    others.assignment = Assignment("id", ints(1, 2, 1), ints(1, 2, 1))
+    others.assignment = AssignedOffsets("id", ints(1, 2, 1), ints(1, 2, 1))
     ones, twos = others.split([ints(0, 2), ints(1)])
     twos.fail(LeaderNotAvailable("no"))
     assert not batch.wait_for_callbacks(lambda: 0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,12 +14,20 @@ import pytest
 import spark_log
 from spark_log.client.consuming.consumer import READ_GRACE_MS
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import CommitUnknown, CorruptObject, RequestTimedOut
+from spark_log.errors import (
+    CommitUnknown,
+    CoordinatorNotAvailable,
+    CorruptObject,
+    RequestTimedOut,
+    StorageUnavailable,
+)
+from spark_log.journal.commit_protocol import STALLED_TRIES
 from spark_log.journal.journal import Journal
 from spark_log.store.base import ObjectStore
 from spark_log.store.bounded_waits import CALLS_MAX, Slot, Unfinished, Waiter
 from spark_log.store.local import LocalStore
-from spark_log.testing.clocks import SkewedClock
+from spark_log.store.memory import MemoryStore
+from spark_log.testing.clocks import ManualClock, SkewedClock
 from spark_log.testing.slow_store import SlowStore
 from spark_log.testing.stores import ControlledStore, Wrapper
 from tests.services import Services
@@ -278,6 +287,40 @@ def test_a_callback_of_a_commit_is_not_broken_off(late: LateStore) -> None:
     while not positions and time.monotonic() - began < BOUND_S:
         values(consumer, timeout_ms=0)
     assert len(positions) == 1
+
+
+class Unwritable(Wrapper):
+    """Takes no record of the log once it is away, and says so when the test allows it."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.is_away, self.tries, self.answers = False, 0, threading.Event()
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        if not self.is_away:
+            return super().put_new(key, data)
+        assert self.answers.wait(60)
+        self.tries += 1
+        raise StorageUnavailable("the storage is away")
+
+
+def test_commits_that_wait_for_one_without_an_answer_fail_with_it() -> None:
+    """Otherwise each would wait as long, and `close` for all of them: hours, after some minutes without a storage."""
+    store, errors = Unwritable(MemoryStore(uuid.uuid4().hex)), list[Exception | None]()
+    partition = spark_log.TopicPartition("t", 0)
+    log = spark_log.Log(Journal.open(store, create=True, clock=ManualClock()))
+    log.append("t", [{"value": b"x"} for _ in range(12)])
+    with log.consumer("t", group_id="g", enable_auto_commit=False) as consumer:
+        consumer.commit({partition: 0})
+        store.is_away = True
+        for offset in range(1, 11):
+            consumer.commit_async({partition: offset}, lambda _, error: errors.append(error))
+        store.answers.set()
+        with pytest.raises(CommitUnknown):
+            consumer.commit({partition: 11})
+        store.is_away = False
+    assert [type(error) for error in errors] == [CommitUnknown] + 9 * [CoordinatorNotAvailable]
+    assert store.tries == 2 * STALLED_TRIES
 
 
 def test_reads_that_hang_are_few(late: LateStore) -> None:

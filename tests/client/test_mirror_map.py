@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 import spark_log
 from spark_log import TopicPartition
 from spark_log.client import mirror_map
-from spark_log.client.mirror_map import Copied, CopiedRuns, Copy, Entry, MirrorMap, OffsetRun, runs_of, with_map
+from spark_log.client.mirror_map import (
+    Copied,
+    CopiedRuns,
+    MapEntry,
+    MirroredTopic,
+    MirrorMap,
+    OffsetRun,
+    runs_of,
+    with_map,
+)
 from spark_log.errors import InvalidRequest
 from spark_log.store.memory import MemoryStore
 from tests.client.logs import log_on, new_log
@@ -54,7 +63,7 @@ def records(found: Sequence[int], partition: int = 0, keys: Sequence[bytes | Non
 
 def mirrored(log: spark_log.Log, *batches: pa.RecordBatch, compacted: bool = False) -> None:
     """One task's batches, copied as a micro-batch is: all in one commit."""
-    copy = Copy("orders", log.journal.refresh().names["orders"], "there", "map", compacted)
+    copy = MirroredTopic("orders", log.journal.refresh().names["orders"], "there", "map", compacted)
     with log.transaction("mirror") as txn:
         for batch in with_map(copy, batches):
             for topic in pc.unique(batch.column("topic")).to_pylist():
@@ -74,7 +83,7 @@ def test_an_offset_there_becomes_the_number_of_records_before_it(parts: list[lis
     """However the copying was cut into tasks and batches, and in gaps as well."""
     known = sorted({offset for part in parts for offset in part})
     batches = [records(known[n : n + 7]) for n in range(0, len(known), 7)]
-    written = [batch for batch in with_map(Copy("orders", "id", "there", "map"), batches) if batch.num_rows]
+    written = [batch for batch in with_map(MirroredTopic("orders", "id", "there", "map"), batches) if batch.num_rows]
     runs = CopiedRuns()
     for batch in written:
         for topic, value in zip(batch.column("topic"), batch.column("value"), strict=True):
@@ -111,7 +120,7 @@ def test_each_look_at_the_map_reads_what_was_added(log: spark_log.Log, offsets: 
     read = list[int]()
 
     class Counted(MirrorMap):
-        def entries(self, start: int = 0) -> Iterator[tuple[int, Entry]]:
+        def entries(self, start: int = 0) -> Iterator[tuple[int, MapEntry]]:
             read.append(start)
             return super().entries(start)
 
@@ -140,7 +149,7 @@ def test_records_that_were_copied_twice_are_noticed(log: spark_log.Log, offsets:
     mirrored(log, records([1, 2]))
     with pytest.raises(InvalidRequest, match=r"orders-0 from offset 1 of the source on were copied twice: two mirrors"):
         offsets.check(["orders"])
-    entry = Copy("orders", log.journal.state.names["orders"], "another", "other")
+    entry = MirroredTopic("orders", log.journal.state.names["orders"], "another", "other")
     MirrorMap(log, "other").create()
     for copy in entry._replace(source="there"), entry:
         log.append("other", mirror_map.entry_rows(copy, {0: [(0, 2)]}))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.client.reading.fetch import GROUP_BYTES_MAX, WHOLE_BYTES_MAX
+from spark_log.client.reading.request_ahead import GROUP_BYTES_MAX, WHOLE_BYTES_MAX
 from spark_log.client.topics import create_topic
 from spark_log.journal.journal import Journal
 from spark_log.journal.opening import HOLE_PROBES

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 
 import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.client.reading.fetch import BLOCK_BYTES_MAX, GAP_BYTES_MAX, GROUP_BYTES_MAX, WHOLE_BYTES_MAX
+from spark_log.client.reading.plan import SliceRead
+from spark_log.client.reading.request_ahead import (
+    BLOCK_BYTES_MAX,
+    GAP_BYTES_MAX,
+    GROUP_BYTES_MAX,
+    OBJECT_COST,
+    REQUESTS_AHEAD,
+    WHOLE_BYTES_MAX,
+    ahead_of,
+    begin,
+    fetch_pool,
+)
 from spark_log.errors import CorruptObject
 from spark_log.journal.journal import Journal
 from spark_log.journal.sealing import seal
 from spark_log.metadata.records import Piece
+from spark_log.model import Slice
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.slow_store import SlowStore, TimedRequest
+from spark_log.testing.stores import Wrapper
 from tests.node.logs import upkeep
 
 PARTITIONS = 50
@@ -164,3 +178,99 @@ def test_a_damaged_batch_of_a_slice_that_was_fetched_whole_leaves_the_others(
     with pytest.raises(CorruptObject) as raised:
         list(parts)
     assert (raised.value.start, raised.value.end) == (10_000, 20_000)
+
+
+def reads_of(objects: int, slices: int, length: int = 200) -> list[SliceRead]:
+    """Reads of small slices: so many of each object."""
+    return [
+        SliceRead("t", "id", 0, at, at + 1, Slice(at, at + 1, f"data/{at // slices}", at, length, 0, 1, 0, 0), 0, 0)
+        for at in range(objects * slices)
+    ]
+
+
+def test_slices_of_some_bytes_in_as_many_objects_are_not_all_requested_together(store: SlowStore) -> None:
+    """Each of them is a request; in one object they share it."""
+    with store.watched() as requests:
+        assert len(begin(store, reads_of(5000, 1))) == BLOCK_BYTES_MAX // OBJECT_COST
+        assert len(begin(store, reads_of(1, 5000))) == 5000
+        fetch_pool(os.getpid(), store.url).submit(len, ()).result()
+    assert len(requests) <= BLOCK_BYTES_MAX // OBJECT_COST + 1
+
+
+class Gate(Wrapper):
+    """Holds back the answers to all reads of records but the first."""
+
+    def __init__(self, inner: SlowStore) -> None:
+        super().__init__(inner)
+        self.opened = threading.Event()
+        self.held = threading.Semaphore(0)
+        self.free = 1
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if key.startswith("data/") and not self.opened.is_set():
+            self.free -= 1
+            if self.free < 0:
+                self.held.release()
+                assert self.opened.wait(60)
+        return super().get(key, start, end)
+
+
+def test_a_reader_that_ends_early_takes_its_requests_back(store: SlowStore) -> None:
+    """Those that wait for one of the process's threads.  Other readers, and the end of the process, would wait for all
+    of them.
+    """
+    gate, count = Gate(store), 3 * REQUESTS_AHEAD
+    log = spark_log.Log(Journal.open(gate, create=True))
+    log.create_topic(spark_log.NewTopic("t", 1))
+    for _ in range(count):
+        log.append("t", [{"value": b"x"}])
+    with store.watched() as requests:
+        parts = log.scan("t", columns=["offset"])
+        next(parts)
+        del parts
+        gate.opened.set()
+        fetch_pool(os.getpid(), gate.url).submit(len, ()).result()
+    assert data_gets(requests) <= 1 + REQUESTS_AHEAD
+
+
+def test_a_store_that_hangs_does_not_keep_others_from_being_read(log: spark_log.Log, store: SlowStore) -> None:
+    """Each has its own threads."""
+    gate = Gate(SlowStore(MemoryStore(uuid.uuid4().hex), get_ms=0, put_ms=0, jitter=False))
+    other = spark_log.Log(Journal.open(gate, create=True))
+    other.create_topic(spark_log.NewTopic("t", 1))
+    for _ in range(2 * REQUESTS_AHEAD):
+        other.append("t", [{"value": b"x"}])
+    for _ in range(2):
+        append(log)
+    reader = threading.Thread(target=lambda: other.read("t"), daemon=True)
+    reader.start()
+    assert all(gate.held.acquire(timeout=60) for _ in range(REQUESTS_AHEAD))
+    assert log.read("t").num_rows == 2 * PARTITIONS
+    assert reader.is_alive()
+    gate.opened.set()
+    reader.join(60)
+    assert not reader.is_alive()
+
+
+def test_partitions_of_a_consumer_share_what_one_reader_may_hold() -> None:
+    """At least a request each: 1 MiB."""
+    alone = ahead_of(1)
+    held = alone.groups * alone.group_bytes
+    for count in (1, 2, 5, 32, 100):
+        each = ahead_of(count)
+        assert each.groups * each.group_bytes * count <= max(held, count * WHOLE_BYTES_MAX)
+        assert 2 * each.block_bytes <= max(each.groups * each.group_bytes, 2 * GAP_BYTES_MAX)
+
+
+def test_a_consumer_of_many_partitions_does_not_request_all_of_their_slices(
+    store: SlowStore, log: spark_log.Log
+) -> None:
+    """It reads a few records of each in turn, and holds the rest of what it has requested."""
+    numbers = pa.array([number % 20 for number in range(20 * 3)], pa.int32())
+    rows = pa.table({"value": [os.urandom(400_000) for _ in range(len(numbers))], "partition": numbers})
+    for _ in range(4):
+        log.append("t", rows, compression="none")
+    with log.consumer("t", auto_offset_reset="earliest") as consumer, store.watched() as requests:
+        seen = {tp.partition for _ in range(20) for tp in consumer.poll(10_000, max_records=1)}
+    assert len(seen) == 20
+    assert data_gets(requests) <= 20 * 2

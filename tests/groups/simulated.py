@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from spark_log.errors import SparkLogError
 from spark_log.groups.assignors import assign_members, make_assignor, what_members_read
-from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, StepOutcome, restore
+from spark_log.groups.group import ConsumerGroupState, Group, GroupConfig, JournalRecord, StepOutcome, restore
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -37,8 +37,8 @@ from spark_log.groups.racks import Cluster
 from spark_log.groups.state_machine import next_deadline, step, tick
 from spark_log.groups.subscription import Subscription, decode_assignment, encode
 from spark_log.metadata import records as r
-from spark_log.metadata.commands import CommitOffsets, SetGeneration
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.group_commands import CommitOffsets, SetGeneration
 from spark_log.metadata.replay import next_version, replay
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
@@ -140,7 +140,7 @@ class World:
     def _check_rest(self) -> None:
         """Every partition is owned, once, by a member of the generation in force."""
         group = self.coordinator.group
-        if group is None or group.state is not GroupState.STABLE:
+        if group is None or group.state is not ConsumerGroupState.STABLE:
             raise Violation(f"the group has not come to rest: {group}")
         owned = sorted(tp for client in self.clients for tp in client.owned)
         wanted = sorted(TopicPartition(topic, n) for topic, count in self.partitions.items() for n in range(count))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from spark_log.groups.group import Group, GroupState
+from spark_log.groups.group import ConsumerGroupState, Group
 from spark_log.groups.messages import Code, MemberProtocol
 from spark_log.groups.offset_deletion import check_delete_group, check_delete_offsets, check_metadata, may_expire
 from spark_log.groups.subscription import Subscription, encode
@@ -27,8 +27,8 @@ def test_a_note_is_measured_in_bytes() -> None:
         (None, False, Code.GROUP_ID_NOT_FOUND),
         (None, True, Code.NONE),
         (Group("g"), False, Code.NONE),
-        (Group("g", GroupState.STABLE), True, Code.NON_EMPTY_GROUP),
-        (Group("g", GroupState.DEAD), True, Code.GROUP_ID_NOT_FOUND),
+        (Group("g", ConsumerGroupState.STABLE), True, Code.NON_EMPTY_GROUP),
+        (Group("g", ConsumerGroupState.DEAD), True, Code.GROUP_ID_NOT_FOUND),
     ],
 )
 def test_only_an_empty_group_is_deleted(group: Group | None, stored: bool, error: Code) -> None:
@@ -63,4 +63,4 @@ def test_offsets_that_members_need_are_not_deleted() -> None:
 def test_nothing_expires_while_members_join() -> None:
     """Their topics are not known yet."""
     assert may_expire(reading("t"))
-    assert not may_expire(replace(reading("t"), state=GroupState.PREPARING_REBALANCE))
+    assert not may_expire(replace(reading("t"), state=ConsumerGroupState.PREPARING_REBALANCE))

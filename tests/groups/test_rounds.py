@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from spark_log.groups.group import GroupConfig, GroupState, Roster, restore
+from spark_log.groups.group import ConsumerGroupState, GroupConfig, Roster, restore
 from spark_log.groups.messages import Code, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, MemberProtocol
 from spark_log.groups.state_machine import step
 from tests.groups.members import CONFIG, Coordinator, stable
@@ -22,7 +22,7 @@ def test_members_join_and_get_what_the_leader_assigned() -> None:
     assert at.waits(follower)
     leader = at.sync("a", 1, {"a": b"0", "b": b"1"})
     assert (at.synced(leader).assignment, at.synced(follower).assignment) == (b"0", b"1")
-    assert at.group is not None and at.group.state is GroupState.STABLE
+    assert at.group is not None and at.group.state is ConsumerGroupState.STABLE
 
 
 def test_an_assignment_is_told_after_it_is_durable() -> None:
@@ -47,7 +47,7 @@ def test_an_assignment_of_a_past_round_does_not_come_into_force() -> None:
     at.join("b", new=True)
     assert at.synced(synced).error is Code.REBALANCE_IN_PROGRESS
     at.journaled(at.holds[0])
-    assert at.group is not None and at.group.state is GroupState.PREPARING_REBALANCE
+    assert at.group is not None and at.group.state is ConsumerGroupState.PREPARING_REBALANCE
 
 
 def test_a_restarted_coordinator_goes_on_with_the_generation() -> None:
@@ -155,4 +155,4 @@ def test_a_hundred_members_rebalance_within_a_fraction_of_a_second() -> None:
         at.sync(name, 2, dict.fromkeys(names, b"x") if name == names[0] else None)
     assert time.perf_counter() - started < 0.5
     assert {at.joined(join).generation_id for join in joins} == {2}
-    assert at.group is not None and at.group.state is GroupState.STABLE
+    assert at.group is not None and at.group.state is ConsumerGroupState.STABLE

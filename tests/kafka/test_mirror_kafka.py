@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import spark_log
 from jobs import mirror_kafka
 from spark_log import OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import MirrorMap
-from spark_log.errors import InvalidRequest, NoLog
+from spark_log.errors import InvalidRequest, NoLog, SparkLogError
 from spark_log.node.maintain import Maintainer
 from spark_log.testing.kafka import Broker
 from tests.kafka.clients import Client, Rec
@@ -45,7 +44,8 @@ def mirror(spark: SparkSession, kafka: Broker, url: str, tmp_path: Path) -> Call
 
     def run(*args: str, checkpoint: str = "checkpoint") -> bool:
         places = ["--bootstrap-servers", kafka.address, "--url", url, "--checkpoint", str(tmp_path / checkpoint)]
-        return mirror_kafka.run(spark, mirror_kafka.parse_args([*places, *args]))[1] == 0
+        _, status = mirror_kafka.run(spark, mirror_kafka.parse_args([*places, *args]))
+        return status == 0
 
     return run
 
@@ -219,9 +219,7 @@ def test_a_checkpoint_that_goes_back_is_refused(
         for name in ("1", "2", ".1.crc", ".2.crc"):
             (folder / kind / name).unlink(missing_ok=True)
     client.send("goes-back", recs(range(6, 9)))
-    with pytest.raises(
-        StreamingQueryException, match="SequenceConflict: .* this is batch 1, and the last batch .* is 2"
-    ):
+    with pytest.raises(SparkLogError, match="SequenceConflict: .* this is batch 1, and the last batch .* is 2"):
         mirror("--topics", "goes-back")
     shutil.rmtree(folder)
     assert mirror("--topics", "goes-back")

@@ -30,7 +30,8 @@ from spark_log.groups.messages import (
     Request,
     SyncGroupRequest,
 )
-from spark_log.metadata.commands import AbortTransaction, Append, CreateTopic, DeleteOffsets, InitProducer
+from spark_log.metadata.commands import AbortTransaction, Append, CreateTopic, InitProducer
+from spark_log.metadata.group_commands import DeleteOffsets
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State

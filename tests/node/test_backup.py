@@ -17,11 +17,11 @@ from spark_log.errors import CorruptObject, InvalidRequest, NoLog, NoSpace
 from spark_log.journal.proposal import Context
 from spark_log.model import ACKS_LEADER
 from spark_log.node.backup import ABANDONED_MS, DAY_MS, MARKED_MS, Made, back_up, check_place, missing, prune
-from spark_log.node.backup_copies import CopiedShare, Share, copy_share
+from spark_log.node.backup_copies import BackupShare, CopiedShare, copy_share
 from spark_log.node.backup_files import Backup, BackupFiles, end_key, needed_objects
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.maintain import merge
-from spark_log.node.restore_backup import Restored, restore
+from spark_log.node.restore_backup import RestoreReport, restore
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
@@ -94,21 +94,21 @@ class Place:
         store = self.wrap(LocalStore(str(self.root), "os"))
         return BackupFiles(store, lambda folder: LocalStore(str(self.root / folder), "os"))
 
-    def copy(self, shares: Sequence[Share]) -> Iterator[CopiedShare]:
+    def copy(self, shares: Sequence[BackupShare]) -> Iterator[CopiedShare]:
         files, pace = self.files, Pace(CLOCK)
         for share in shares:
             yield copy_share(self.log.journal.objects, files.folder(share.folder), share, pace)
 
-    def make(self, copy: Callable[[Sequence[Share]], Iterator[CopiedShare]] | None = None) -> Made:
+    def make(self, copy: Callable[[Sequence[BackupShare]], Iterator[CopiedShare]] | None = None) -> Made:
         check_place(self.log, self.files, create=True)
         return back_up(self.log, self.files, copy or self.copy)
 
     def dies_after(self, objects: int) -> None:
         """A backup whose process is killed when it has copied so many objects."""
 
-        def copy(shares: Sequence[Share]) -> Iterator[CopiedShare]:
+        def copy(shares: Sequence[BackupShare]) -> Iterator[CopiedShare]:
             some = [one for share in shares for one in share.objects][:objects]
-            yield from self.copy([Share(shares[0].folder, tuple(some))])
+            yield from self.copy([BackupShare(shares[0].folder, tuple(some))])
             raise Killed
 
         with pytest.raises(Killed):
@@ -119,16 +119,16 @@ class Place:
         root: Path,
         which: str = "latest",
         until_ms: int | None = None,
-    ) -> tuple[Log, Restored]:
+    ) -> tuple[Log, RestoreReport]:
         """A log from a backup."""
         store = LocalStore(str(root), "os")
         done = self.restored_to(store, which, until_ms)
         return connect(str(root), create=False), done
 
-    def restored_to(self, store: ObjectStore, which: str = "latest", until_ms: int | None = None) -> Restored:
+    def restored_to(self, store: ObjectStore, which: str = "latest", until_ms: int | None = None) -> RestoreReport:
         files = self.files
 
-        def copy(shares: Sequence[Share]) -> Iterator[CopiedShare]:
+        def copy(shares: Sequence[BackupShare]) -> Iterator[CopiedShare]:
             for share in shares:
                 yield copy_share(files.folder(share.folder), store, share, Pace(CLOCK))
 
@@ -197,7 +197,7 @@ def test_objects_that_go_during_the_copy(place: Place, tmp_path: Path) -> None:
     place.log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
     rounds = list[int]()
 
-    def copy(shares: Sequence[Share]) -> Iterator[CopiedShare]:
+    def copy(shares: Sequence[BackupShare]) -> Iterator[CopiedShare]:
         rounds.append(len(shares))
         if len(rounds) == 1:
             merge(place.log)
@@ -338,7 +338,7 @@ def test_a_backup_that_nobody_continues_is_given_up(place: Place, tmp_path: Path
     now = CLOCK.now_ms()
     assert prune(place.files, now + ABANDONED_MS - DAY_MS, keep=1) == ((), 0)
 
-    def copy(shares: Sequence[Share]) -> Iterator[CopiedShare]:
+    def copy(shares: Sequence[BackupShare]) -> Iterator[CopiedShare]:
         if len(place.files.unfinished()) == 1 and place.files.unfinished()[0] == shares[0].folder and not gone:
             gone.append(prune(place.files, now + ABANDONED_MS + DAY_MS, keep=2).objects)
         yield from place.copy(shares)

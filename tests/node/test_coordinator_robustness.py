@@ -27,7 +27,8 @@ from spark_log.errors import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.journal.store_operations import Answered, Changes
-from spark_log.metadata.commands import Append, Command, CreateTopic, DeleteTopic, JoinGroup, RemoveMember
+from spark_log.metadata.commands import Append, Command, CreateTopic, DeleteTopic
+from spark_log.metadata.group_commands import JoinGroup, RemoveMember
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.model import DataObject, Run

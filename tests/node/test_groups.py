@@ -22,7 +22,7 @@ from spark_log.errors import (
     NotCoordinator,
     RebalanceInProgress,
 )
-from spark_log.groups.group import Group, GroupConfig, GroupState
+from spark_log.groups.group import ConsumerGroupState, Group, GroupConfig
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -36,17 +36,8 @@ from spark_log.groups.messages import (
     SyncGroupResponse,
 )
 from spark_log.journal.store_operations import Answered
-from spark_log.metadata.commands import (
-    AnyCommand,
-    Append,
-    CommitOffsets,
-    Committer,
-    CreateTopic,
-    DeleteOffsets,
-    JoinGroup,
-    SetGeneration,
-    SeveralCommands,
-)
+from spark_log.metadata.commands import AnyCommand, Append, CreateTopic, SeveralCommands
+from spark_log.metadata.group_commands import CommitOffsets, Committer, DeleteOffsets, JoinGroup, SetGeneration
 from spark_log.metadata.records import CommitRecord, GroupCommit, OffsetEntry
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.state import Leadership, State
@@ -374,7 +365,7 @@ async def test_what_operators_see_is_what_the_groups_do_now(room: Room) -> None:
 async def test_a_group_that_breaks_off_does_not_stop_the_timers_of_others(room: Room) -> None:
     """It continues from the log's state; members of other coordinators that fall silent are removed in time."""
     broken: Any = {"m": None}
-    room.groups._keep("broken", Group("broken", GroupState.PREPARING_REBALANCE, members=broken, wake_ms=0))
+    room.groups._keep("broken", Group("broken", ConsumerGroupState.PREPARING_REBALANCE, members=broken, wake_ms=0))
     joined = await room.alone(session_ms=50)
     logging.getLogger("spark_log").setLevel(logging.CRITICAL + 1)
     try:

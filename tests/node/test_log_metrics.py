@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_log.groups.group import Group, GroupState
+from spark_log.groups.group import ConsumerGroupState, Group
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 from spark_log.net.quotas import Quotas, group_names, topic_sizes
@@ -19,7 +19,7 @@ visits = st.lists(st.sampled_from(("note", "scrape", "pass")), min_size=60, max_
 
 
 def group(name: str, generation: int) -> Group:
-    state = GroupState.STABLE if generation % 2 else GroupState.PREPARING_REBALANCE
+    state = ConsumerGroupState.STABLE if generation % 2 else ConsumerGroupState.PREPARING_REBALANCE
     return Group(group_id=name, state=state, generation=generation)
 
 

@@ -17,7 +17,7 @@ from spark_log.groups.messages import (
     Response,
     SyncGroupRequest,
 )
-from spark_log.metadata.commands import SetGeneration
+from spark_log.metadata.group_commands import SetGeneration
 from spark_log.node.group_coordinator import GROUPS_MAX, Groups
 from spark_log.testing.simulated_loop import LoopClock, run_simulated
 from tests.node.test_groups import Hand

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from spark_log.client.administering.group_listing import describe_group
 from spark_log.groups.group import Roster, RosterMember
-from spark_log.metadata.commands import CommitOffsets, CreateTopic, JoinGroup, SetGeneration
+from spark_log.metadata.commands import CreateTopic
+from spark_log.metadata.group_commands import CommitOffsets, JoinGroup, SetGeneration
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.node.log_metrics import summary_of
 from tests.node.test_groups import Hand

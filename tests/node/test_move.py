@@ -38,7 +38,7 @@ from spark_log.metadata.state import Leadership, State
 from spark_log.node.mirror import Mirror, begin_mirror, recover
 from spark_log.node.move import cancel_move, move_log
 from spark_log.node.serve import start
-from spark_log.node.serve_config import Config
+from spark_log.node.serve_config import ServeConfig
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store
@@ -122,7 +122,7 @@ def test_nobody_writes_to_the_former_place(log: Log, tmp_path: Path) -> None:
     with pytest.raises(LogMoved):
         standby.propose(SetConfigs(name=None, changes={"num.partitions": "2"}))
     with pytest.raises(InvalidRequest, match="was moved to .*/new: start the coordinator with that URL"):
-        asyncio.run(start(Config(url=str(tmp_path / "old"), listen="127.0.0.1:0")))
+        asyncio.run(start(ServeConfig(url=str(tmp_path / "old"), listen="127.0.0.1:0")))
 
 
 def test_a_log_moves_again(log: Log, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_log_that_is_closed_for_a_move_says_so(log: Log, tmp_path: Path) -> No
     with pytest.raises(LogMoved, match=says):
         log.append("t", [{"value": "x"}])
     with pytest.raises(LogMoved, match=says):
-        asyncio.run(start(Config(url=str(tmp_path / "old"), listen="127.0.0.1:0")))
+        asyncio.run(start(ServeConfig(url=str(tmp_path / "old"), listen="127.0.0.1:0")))
     with pytest.raises(InvalidRequest, match="/old is being moved to .*/new: run `pylog move .*/new` again"):
         move_log(opened(tmp_path / "old"), LocalStore(str(tmp_path / "other")))
     with spark_log.connect(tmp_path / "old") as again:

@@ -35,7 +35,7 @@ from spark_log.node.maintain import Maintainer, maintain_once
 from spark_log.node.quorum_log import QuorumLog
 from spark_log.node.quorum_state import QuorumState
 from spark_log.node.repair import repair
-from spark_log.node.serve_config import Config, check_config, read_config
+from spark_log.node.serve_config import ServeConfig, check_config, read_config
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.directory import format_directory
@@ -48,7 +48,7 @@ from tests.node.quorum_nodes import TIMES, until
 from tests.processes import eventually, free_port
 
 
-def one_node(folder: Path, cluster: str = "a-cluster", **settings: Any) -> Config:
+def one_node(folder: Path, cluster: str = "a-cluster", **settings: Any) -> ServeConfig:
     """The configuration of the only node of a quorum, with its directory, formatted, and its records in a folder."""
     directory = folder / cluster
     meta = Meta(cluster_id=cluster, node_id=1, directory_id="directory-1")
@@ -62,11 +62,13 @@ def one_node(folder: Path, cluster: str = "a-cluster", **settings: Any) -> Confi
         peers={},
         secret="a-secret-of-the-nodes",
     )
-    return Config(url=str(folder / "records"), listen="127.0.0.1:0", maintain_ms=None, quorum=replace(node, **settings))
+    return ServeConfig(
+        url=str(folder / "records"), listen="127.0.0.1:0", maintain_ms=None, quorum=replace(node, **settings)
+    )
 
 
 @asynccontextmanager
-async def running(config: Config) -> AsyncIterator[RunningNode]:
+async def running(config: ServeConfig) -> AsyncIterator[RunningNode]:
     """A node that leads."""
     found = await start_quorum(config)
     try:
@@ -258,7 +260,7 @@ def test_pages_of_a_follower_show_what_it_has(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def three_nodes(folder: Path) -> list[Config]:
+def three_nodes(folder: Path) -> list[ServeConfig]:
     keys = tuple(ReplicaKey(number, f"directory-{number}") for number in (1, 2, 3))
     addresses = {key.id: f"127.0.0.1:{free_port()}" for key in keys}
     for key in keys:

@@ -31,7 +31,7 @@ from spark_log.node.quorum_founding import (
 from spark_log.node.quorum_root import QuorumRoot
 from spark_log.node.quorum_state import Content
 from spark_log.node.root_snapshots import RootSnapshots, newest_snapshot, put_snapshot
-from spark_log.node.serve_config import Config
+from spark_log.node.serve_config import ServeConfig
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.directory import DataDirectory, format_directory, open_directory
@@ -84,7 +84,7 @@ class Nodes:
         path = str(self.path(node))
         return open_directory(path, cluster_id=self._cluster_id, node_id=node, open_files=open_files)
 
-    def config(self, node: int) -> Config:
+    def config(self, node: int) -> ServeConfig:
         quorum = NodeConfig(
             directory=str(self.path(node)),
             cluster_id=self._cluster_id,
@@ -94,7 +94,7 @@ class Nodes:
             secret=SECRET,
             times=TIMES,
         )
-        return Config(url=str(self.folder / "log"), listen="127.0.0.1:0", maintain_ms=None, quorum=quorum)
+        return ServeConfig(url=str(self.folder / "log"), listen="127.0.0.1:0", maintain_ms=None, quorum=quorum)
 
     @asynccontextmanager
     async def running(self, *nodes: int) -> AsyncIterator[list[RunningNode]]:

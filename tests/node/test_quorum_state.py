@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from spark_log.errors import UnsupportedVersion
-from spark_log.metadata.column_blocks import ColumnMap
+from spark_log.metadata.batch_format import decode_batch, encode_batch
+from spark_log.metadata.column_map import ColumnMap
 from spark_log.metadata.layered_map import LayeredMap
-from spark_log.metadata.records import Batch, CreateTopicRecord, FeatureLevelRecord, decode_batch, encode_batch
+from spark_log.metadata.records import Batch, CreateTopicRecord, FeatureLevelRecord
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.quorum_pipeline import Offer

@@ -14,7 +14,8 @@ from spark_log.client.administering.brokers import remove_broker, replace_broker
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.node.broker_prober import Prober
-from spark_log.node.maintain import Maintainer, MaintainReport, collect_garbage, maintain_round
+from spark_log.node.maintain import Maintainer, collect_garbage, maintain_round
+from spark_log.node.maintain_report import MaintainReport
 from spark_log.node.root_collection import RootCollector
 from tests.node.replicated_logs import add_broker, create_topic, folder_of, group_of, move_away, put, replicated_log
 

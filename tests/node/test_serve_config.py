@@ -11,11 +11,11 @@ from spark_log.errors import InvalidRequest
 from spark_log.groups.group import GroupConfig
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.tokens import parse_tokens
-from spark_log.node.serve_config import Config, Environment, check_config, read_config
+from spark_log.node.serve_config import Environment, ServeConfig, check_config, read_config
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "coordinator.ini"
 TOKENS = parse_tokens({"me": "admin a-token-of-the-tests"})
-OPEN = Config(url="/data/log", listen="0.0.0.0:9550", advertise="log.example.org:9550")
+OPEN = ServeConfig(url="/data/log", listen="0.0.0.0:9550", advertise="log.example.org:9550")
 
 
 def write(folder: Path, text: str) -> str:
@@ -135,18 +135,19 @@ def test_a_file_that_is_not_there_is_named() -> None:
         (replace(OPEN, insecure=True, ca="system"), "give certificate and key as well"),
         (replace(OPEN, insecure=True, certificate="c", key="k", ca="/no/such"), "is not a file with certificates"),
         (replace(OPEN, insecure=True, advertise=""), "advertise: 0.0.0.0:9550 is not an address for clients"),
-        (Config(url="pylog://a:1"), "a coordinator serves a log on storage"),
+        (ServeConfig(url="pylog://a:1"), "a coordinator serves a log on storage"),
     ],
 )
-def test_what_must_not_be_started_is_refused(config: Config, message: str) -> None:
+def test_what_must_not_be_started_is_refused(config: ServeConfig, message: str) -> None:
     """Above all: to be reached from other machines without TLS and tokens."""
     with pytest.raises(InvalidRequest, match=message):
         check_config(config)
 
 
 @pytest.mark.parametrize(
-    "config", [Config(url="/x"), replace(OPEN, insecure=True), replace(OPEN, certificate="c", key="k", tokens=TOKENS)]
+    "config",
+    [ServeConfig(url="/x"), replace(OPEN, insecure=True), replace(OPEN, certificate="c", key="k", tokens=TOKENS)],
 )
-def test_loopback_or_guarded_or_said_to_be_insecure_is_fine(config: Config) -> None:
+def test_loopback_or_guarded_or_said_to_be_insecure_is_fine(config: ServeConfig) -> None:
     """Each of the three ways to listen."""
     check_config(config)

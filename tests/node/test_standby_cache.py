@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 from spark_log.journal.object_names import log_key
-from spark_log.metadata.records import Batch, InitProducerRecord, encode_batch
+from spark_log.metadata.batch_format import encode_batch
+from spark_log.metadata.records import Batch, InitProducerRecord
 from spark_log.metadata.state import Leadership
 from spark_log.node.coordinator import Coordinator, LeaderStatus
 from spark_log.store.memory import MemoryStore

@@ -26,7 +26,7 @@ from spark_log.node.merge import Tally
 from spark_log.node.merge import merge as merge_steps
 from spark_log.node.merge_plan import plan_merge
 from spark_log.node.merge_policy import live_bytes
-from spark_log.node.retention import Removal, find_expired
+from spark_log.node.retention import ExpiredFront, find_expired
 from spark_log.node.round_memory import RoundMemory
 from spark_log.node.verify import verify
 from spark_log.store.base import ObjectStore
@@ -125,7 +125,7 @@ def test_a_partition_in_which_nothing_expires_any_more_is_not_waited_for(
     log.append("t", timed(clock, 1, 0))
     memory = RoundMemory()
 
-    def planned() -> dict[tuple[str, int], Removal]:
+    def planned() -> dict[tuple[str, int], ExpiredFront]:
         state = log.journal.refresh()
         expired = log.journal.run(find_expired(state, clock.now_ms(), memory=memory))
         memory.finish(state)

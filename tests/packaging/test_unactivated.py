@@ -38,7 +38,7 @@ def run(code: str, bare: Path, *arguments: Path, **variables: str) -> str:
     java = shutil.which("java")
     assert java is not None
     env = {"PATH": f"{bare}:/usr/bin:/bin:{Path(java).parent}", "HOME": os.environ.get("HOME", "/"), **variables}
-    env |= {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
+    env |= {name: os.environ[name] for name in ("JAVA_HOME", "SPARK_SUBMIT_OPTS") if name in os.environ}
     command = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-5000:]}"

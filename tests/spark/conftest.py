@@ -22,7 +22,9 @@ SOURCES = (str(ROOT), str(ROOT / "datasource"))
 # Spark's search and its workers start other interpreters, which take these from the environment.
 sys.path[:0] = [path for path in SOURCES if path not in sys.path]
 os.environ["PYTHONPATH"] = os.pathsep.join((*SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])))
-os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+# Spark starts hundreds of Pythons here: with this script each takes half a second less.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(ROOT / "conf" / "spark-python")
+os.environ["PYLOG_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ.pop("SPARK_HOME", None)
 

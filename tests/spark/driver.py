@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_pylog import DefaultSource
 from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.options.parse import ReadOptions, read_options
-from pyspark_pylog.planned_log import PlannedLog, Roots
+from pyspark_pylog.planned_log import PlannedLog, PlannedRoots
 from pyspark_pylog.source.batch import LogReader
 from pyspark_pylog.source.latest_task import LatestTask, read_latest
 from pyspark_pylog.source.latest_view import LatestReader
@@ -133,7 +133,7 @@ def read_task(
 
 
 @dataclass(frozen=True, eq=False)
-class OneStore(Roots):
+class OneStore(PlannedRoots):
     """Roots that are a store.  Journals over it are not shared with other tests."""
 
     urls: tuple[tuple[int, str], ...] = ()

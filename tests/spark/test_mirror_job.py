@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark_pylog.mirror_job import explained
 from pyspark_pylog.topic_mirror import (
     Positions,
     Reached,
@@ -20,7 +21,6 @@ from pyspark_pylog.topic_mirror import (
     carried,
     check_names,
     check_sources,
-    explained,
     left,
     note_reached,
     prepare,
@@ -31,11 +31,11 @@ from pyspark_pylog.topic_mirror import (
 from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
 
 import spark_log
-from jobs.mirror_kafka import KafkaSource, parse_args, read_positions, settings_of
+from jobs.mirror_kafka import KafkaSource, parse_args, read_positions, typed_settings
 from spark_log import NewTopic, OffsetAndMetadata, TopicPartition
-from spark_log.client.mirror_map import Copied, Copy, MirrorMap, entry_rows
+from spark_log.client.mirror_map import Copied, MirroredTopic, MirrorMap, entry_rows
 from spark_log.errors import InvalidRecord, InvalidRequest
-from spark_log.metadata.commands import JoinGroup
+from spark_log.metadata.group_commands import JoinGroup
 from spark_log.segment.schema import HEADERS, TIMESTAMP
 
 NOON = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
@@ -49,7 +49,9 @@ def offsets(log: spark_log.Log) -> MirrorMap:
     made = MirrorMap(log, "map")
     made.create()
     topic_id = log.journal.refresh().names["orders"]
-    log.append("map", entry_rows(Copy("orders", topic_id, "there", "map"), {0: [(n, 1) for n in range(0, 20, 2)]}))
+    log.append(
+        "map", entry_rows(MirroredTopic("orders", topic_id, "there", "map"), {0: [(n, 1) for n in range(0, 20, 2)]})
+    )
     return made
 
 
@@ -115,11 +117,11 @@ def test_a_log_that_was_set_back_to_an_older_copy_is_refused(
             return {}
 
     def mirror() -> TopicMirror:
-        return TopicMirror(nobody, log, Empty(nobody, args, nobody), settings_of(args), print)
+        return TopicMirror(nobody, log, Empty(nobody, args, nobody), typed_settings(args), print)
 
     assert mirror().run() == ({}, True)
     map_id, end = log.journal.refresh().names["map"], len(log.read("map"))
-    settings, other = settings_of(args), settings_of(args)._replace(checkpoint="hdfs://host/ck")
+    settings, other = typed_settings(args), typed_settings(args)._replace(checkpoint="hdfs://host/ck")
     assert read_reached(settings, log.cluster_id) == Reached(map_id, end)
     note_reached(settings, log.cluster_id, Reached(map_id, end + 1))
     with pytest.raises(InvalidRequest, match=f"'map' ends at offset {end}, .* up to {end + 1}: .* was set back to an"):
@@ -196,7 +198,7 @@ GOOD, BAD = (
 
 def typed_copy(log: spark_log.Log, **more: Any) -> TypedCopy:
     log.admin.create_topics([NewTopic("orders", 1, schema="id BIGINT NOT NULL, at TIMESTAMP")])
-    copy = Copy("orders", log.journal.refresh().names["orders"], "there", "map")
+    copy = MirroredTopic("orders", log.journal.refresh().names["orders"], "there", "map")
     return TypedCopy(copy, log.admin.describe_schema("orders")[-1], **more)
 
 
@@ -247,8 +249,8 @@ def test_a_record_that_does_not_fit_stops_the_job(log: spark_log.Log) -> None:
 def test_names_of_schemas_and_dead_letters_are_checked() -> None:
     """Before anything is created."""
     with pytest.raises(InvalidRequest, match="--bad-records: 'orders' is one of the topics to copy"):
-        check_names(settings_of(parse_args([*GIVEN, "--bad-records", "orders"])), ["orders"])
-    kafka: Any = SimpleNamespace(topics=lambda _: {"orders": source(1)})
+        check_names(typed_settings(parse_args([*GIVEN, "--bad-records", "orders"])), ["orders"])
+    kafka: Any = SimpleNamespace(topics=lambda: ["orders"], describe=lambda _: {"orders": source(1)})
     with pytest.raises(InvalidRequest, match="--schema other=…: 'other' is not one of the topics to copy"):
         KafkaSource(kafka, parse_args([*GIVEN, "--schema", "other=id INT"]), kafka).topics()
 
@@ -256,7 +258,7 @@ def test_names_of_schemas_and_dead_letters_are_checked() -> None:
 def test_schemas_are_set_and_evolve(log: spark_log.Log, tmp_path: Path) -> None:
     """From DDL, or a file."""
     (tmp_path / "orders.ddl").write_text("id BIGINT, note STRING")
-    kafka: Any = SimpleNamespace(topics=lambda _: {"orders": source(1)})
+    kafka: Any = SimpleNamespace(topics=lambda: ["orders"], describe=lambda _: {"orders": source(1)})
     for schema in ("id INT", str(tmp_path / "orders.ddl")):
         args = parse_args([*GIVEN, "--schema", f"orders={schema}"])
         prepare(log, KafkaSource(kafka, args, kafka).topics(), print)

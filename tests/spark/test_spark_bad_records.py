@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark_pylog.planned_log import PlannedLog, Roots
+from pyspark_pylog.planned_log import PlannedLog, PlannedRoots
 from pyspark_pylog.sink.bad_records import Topics, sift, with_headers
 from pyspark_pylog.sink.write_columns import pieces, written_columns
 from pyspark_pylog.sink.writer import LogStreamWriter
@@ -352,7 +352,7 @@ def is_good(row: dict[str, Any]) -> bool:
     return fits and (row["partition"] is None or 0 <= row["partition"] < partitions)
 
 
-NOWHERE = PlannedLog("/nowhere", None, Roots(((0, "/nowhere"),)), "none", 0)
+NOWHERE = PlannedLog("/nowhere", None, PlannedRoots(((0, "/nowhere"),)), "none", 0)
 SPECS = {
     "t": TopicSpec("1", "t", 2, 8 + ROW, topic_compression({}), True, 0, 0, False),
     "u": TopicSpec("2", "u", 3, 100 + ROW, topic_compression({}), True, 0, 0, False),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark_pylog.open_log import KEPT, KEPT_MAX, KeptJournals, kept_journal
 from pyspark_pylog.options.parse import Location
-from pyspark_pylog.planned_log import Roots
+from pyspark_pylog.planned_log import PlannedRoots
 
 import spark_log
 from spark_log.errors import UnsupportedVersion
@@ -97,7 +97,11 @@ class Held(Wrapper):
 
 def test_a_journal_is_there_for_others_while_a_thread_refreshes_it(tmp_path: Path) -> None:
     """Otherwise a task would open the log again."""
-    store, kept, key = Held(LocalStore(str(tmp_path), "os")), KeptJournals(), ("url", None, Roots(((0, "root"),)))
+    store, kept, key = (
+        Held(LocalStore(str(tmp_path), "os")),
+        KeptJournals(),
+        ("url", None, PlannedRoots(((0, "root"),))),
+    )
     journal = kept.refreshed(key, lambda: Journal.open(store, create=True))
     store.holds = True
     with ThreadPoolExecutor(1) as pool:
@@ -111,7 +115,7 @@ def test_a_journal_is_there_for_others_while_a_thread_refreshes_it(tmp_path: Pat
 
 def test_a_journal_whose_refresh_failed_is_opened_again(tmp_path: Path) -> None:
     """A log may have been restored, or its storage may be another one."""
-    kept, key = KeptJournals(), ("url", None, Roots(((0, "root"),)))
+    kept, key = KeptJournals(), ("url", None, PlannedRoots(((0, "root"),)))
     path = tmp_path / "log"
     kept.refreshed(key, lambda: Journal.open(LocalStore(str(path), "os"), create=True))
     (path / "meta" / "format").write_bytes(b"damaged")

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType, StructField, StructType
 from pyspark_pylog import DefaultSource
 from pyspark_pylog.open_log import KEPT
-from pyspark_pylog.planned_log import PlannedLog, Roots
+from pyspark_pylog.planned_log import PlannedLog, PlannedRoots
 from pyspark_pylog.sink.writer import batch_writer, stream_writer
 from pyspark_pylog.source.batch import LogReader
 from pyspark_pylog.source.read_task import ReadTask
@@ -64,7 +64,7 @@ def near() -> Iterator[Near]:
     log.append("t", [{"value": b"%d" % number} for number in range(10)])
     store = SlowStore(inner, get_ms=LATENCY_MS, put_ms=LATENCY_MS, jitter=False)
     roots, journal = OneStore(given=store), Journal.open(store, create=False)
-    for known in (Roots(((0, inner.url),)), roots):
+    for known in (PlannedRoots(((0, inner.url),)), roots):
         KEPT.refreshed((inner.url, None, known), lambda: journal)
     yield Near(inner.url, log, store, roots)
     log.close()

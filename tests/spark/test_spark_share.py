@@ -244,8 +244,11 @@ def test_the_position_of_a_share_is_where_it_continues(filled: spark_log.Log) ->
         ({**MEMBERS, "group.member": "2"}, "option group.member: 2 is not below group.members, 2: .* from 0 to 1"),
         ({**MEMBERS, "group.member": "x"}, "option group.member: 'x' is not a whole number"),
         ({**MEMBERS, "group.member": "-1"}, "option group.member: '-1' is not a whole number"),
-        ({"group.id": "g", "group.members": "0", "group.member": "0"}, "option group.members: '0' is not 1 or more"),
-        ({"group.id": "g", "group.members": "two", "group.member": "0"}, "option group.members: 'two' is not a whole"),
+        ({**MEMBERS, "group.members": "0"}, "option group.members: '0' is not the number of queries"),
+        (
+            {**MEMBERS, "group.members": "two"},
+            "option group.members: 'two' is not the number of .*, such as 3; or auto",
+        ),
         ({"group.id": "g", "group.members": "1001", "group.member": "0"}, "option group.members: 1001 is more than"),
         ({"group.mambers": "2"}, "option group.mambers is not known; did you mean group.members"),
     ],

@@ -255,6 +255,17 @@ def test_files_do_not_import_in_a_circle() -> None:
         pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
 
 
+def test_no_two_classes_have_one_name() -> None:
+    """A name in an error, a stack or a search leads to one class.  Simulations have their own world."""
+    places: dict[str, list[str]] = {}
+    for module, _, tree in trees():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and part_of(module) != "testing":
+                places.setdefault(node.name, []).append(module)
+    twice = {name: modules for name, modules in places.items() if len(modules) > 1}
+    assert not twice, twice
+
+
 @pytest.mark.parametrize("part", PURE)
 def test_pure_parts_import_nothing_that_acts(part: str) -> None:
     """No clock, file, socket, process or thread where decisions are made."""

@@ -92,6 +92,7 @@ def days(ms: int) -> str:
 
 CONNECT = "spark_log/net/client_connection.py"
 CLIENT = "spark_log/net/client.py"
+PATIENCE = "spark_log/net/patience.py"
 CHANGES = "spark_log/net/change_replies.py"
 CONF = "conf/coordinator.ini"
 LIMITS = ("connections", "connections.per.address", "silent.connections", "request.timeout")
@@ -100,7 +101,7 @@ SERVE = "spark_log/node/serve_config.py"
 REMOTE = "spark_log/store/remote.py"
 RETRY = "spark_log/store/retry.py"
 LOOKS = "spark_log/client/consuming/poll_interval.py"
-FETCH = "spark_log/client/reading/fetch.py"
+FETCH = "spark_log/client/reading/request_ahead.py"
 STREAM = "datasource/pyspark_pylog/source/stream.py"
 SPLITS = "datasource/pyspark_pylog/source/splits.py"
 OPTIONS = "datasource/pyspark_pylog/options/parse.py"
@@ -110,7 +111,7 @@ CONSOLE, CONSOLE_RECORDS, CONSOLE_ROUTES, CONSOLE_HISTORY = (
 PROGRESS = "datasource/pyspark_pylog/progress/group_publisher.py"
 
 PORT = constant("spark_log/net/address.py", "PORT")
-STARTING_S = round(sum(constant(CLIENT, "START_S")))
+STARTING_S = round(sum(constant(PATIENCE, "START_S")))
 RETRIED_S = sum(constant(RETRY, "RETRY_MS")) / 1000
 FIRST_MS, LAST_MS = constant(LOOKS, "FIRST_MS"), constant(LOOKS, "LAST_MS")
 LAST_REMOTE_MS = constant(LOOKS, "LAST_REMOTE_MS")
@@ -213,8 +214,8 @@ NUMBERS = {
         f"at most {constant(CONSOLE_RECORDS, 'READ_S'):g} s; *Search on* continues",
         f"at most {constant(CONSOLE, 'ROWS_MAX')} rows",
         {10: "given again for ten times as long"}[constant(CONSOLE, "KEPT_FOR")],
-        f"without an answer after {constant(CONSOLE_ROUTES, 'ANSWER_S'):g} s fails, and so does a "
-        f"{constant(CONSOLE_ROUTES, 'WAITING_MAX') + 1}th that waits",
+        f"without an answer after {constant(CONSOLE_ROUTES, 'ANSWER_S'):g} s fails. At most "
+        f"{constant(CONSOLE_ROUTES, 'WAITING_MAX')} requests of each kind are in progress",
         f"more than {mib(constant(CONSOLE_RECORDS, 'BATCH_BYTES_MAX'))} are not read",
     ],
     "docs/service.md": [
@@ -222,9 +223,9 @@ NUMBERS = {
         f"| {STARTING_S} s, announced by a warning",
         f"refused) for {STARTING_S} s`",
         f"group waits {conf_seconds('initial.rebalance.delay')} s for more members (`initial.rebalance.delay`)",
-        f"| {constant(CONNECT, 'CONNECT_S'):g} s for a connection, {constant(CLIENT, 'FIRST_ANSWER_S'):g} s for the",
+        f"| {constant(CONNECT, 'CONNECT_S'):g} s for a connection, {constant(PATIENCE, 'FIRST_ANSWER_S'):g} s for the",
         f"`is silent: no connection within {constant(CONNECT, 'CONNECT_S'):g} s or no answer within "
-        f"{constant(CLIENT, 'FIRST_ANSWER_S'):g} s`",
+        f"{constant(PATIENCE, 'FIRST_ANSWER_S'):g} s`",
         f"clients wait, up to {constant(CLIENT, 'ANSWER_S'):g} s for a change, and continue",
         f"more than {constant('spark_log/net/server.py', 'HELD_MAX'):,} partitions",
         f"answered for {constant('spark_log/journal/topic_feed.py', 'UNANSWERED_MS') // 1000} s, or if",
@@ -236,7 +237,7 @@ NUMBERS = {
         {1.0: "notices within a second"}[constant("spark_log/node/coordinator.py", "LOOK_S")],
         f"the address is tried last for {constant(CLIENT, 'SILENT_S'):g} s",
         f"managed to read the log to its end for {constant('spark_log/net/leader_check.py', 'STALE_S'):g} s",
-        f"answers `GET /health` within {constant(CLIENT, 'CHECK_S'):g} s",
+        f"answers `GET /health` within {constant(PATIENCE, 'CHECK_S'):g} s",
         f"within `--storage-timeout` ({STORAGE_S} s)",
         *(f"| `{name}` | {line_of(CONF, rf'{name} = ([0-9a-z]+)')} |" for name in LIMITS),
         f"{86_400 * constant('spark_log/node/storage_health.py', 'PROBES') // STORAGE_S:,} puts and as many gets a day",
@@ -263,7 +264,7 @@ NUMBERS = {
         f"a writer takes its buffer ({constant('spark_log/client/producing/upload.py', 'BUFFER_BYTES') >> 20} MB)",
     ],
     "docs/format/metadata.md": [
-        f"pylog-batch {constant('spark_log/metadata/records.py', 'BATCH_VERSION')} 124",
+        f"pylog-batch {constant('spark_log/metadata/batch_format.py', 'BATCH_VERSION')} 124",
         f"pylog-checkpoint {constant('spark_log/metadata/checkpoint_format.py', 'VERSION')} header",
         f"at most {mib(constant('spark_log/metadata/frames.py', 'FRAME_BYTES'))} before compression",
         f"more than {constant('spark_log/metadata/checkpoint_format.py', 'CHANGES_MIN'):,} of a map",

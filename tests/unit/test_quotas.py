@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_log.errors import InvalidRequest, QuotaExceeded, ThrottlingQuotaExceeded
-from spark_log.metadata.commands import (
-    AddPartitions,
-    AnyCommand,
-    CommitOffsets,
-    CreateTopic,
-    InitProducer,
-    RenewSession,
-    SeveralCommands,
-)
+from spark_log.metadata.commands import AddPartitions, AnyCommand, CreateTopic, InitProducer, SeveralCommands
+from spark_log.metadata.group_commands import CommitOffsets, RenewSession
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.topic_configs import reference_markdown
 from spark_log.config_types import ConfigSpec, format_value
 from spark_log.errors import InvalidConfig, InvalidTopic
 from spark_log.settings import (
@@ -16,7 +17,6 @@ from spark_log.settings import (
     TOPIC_CONFIGS,
     check_together,
     cluster_config,
-    reference_markdown,
     topic_config,
     validate_cluster_configs,
     validate_topic_configs,

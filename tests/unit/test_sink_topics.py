@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from pyspark_pylog.planned_log import PlannedLog, Roots
+from pyspark_pylog.planned_log import PlannedLog, PlannedRoots
 from pyspark_pylog.sink.bad_records import Topics, sift
 from pyspark_pylog.sink.write_columns import BatchPiece, pieces
 
@@ -28,7 +28,7 @@ from tests.unit.segment.builders import place
 
 NOW = 1_700_000_000_000
 FOR_EVER = 2**63 - 1
-NOWHERE = PlannedLog("/nowhere", None, Roots(()), "", 0)
+NOWHERE = PlannedLog("/nowhere", None, PlannedRoots(()), "", 0)
 """The driver has found all topics, so tasks open no log."""
 SPECS = {
     "small": TopicSpec("1", "small", 3, 60, topic_compression({}), False, FOR_EVER, 1000, False),

@@ -24,7 +24,7 @@ FOLDER = "_pylog"
 """Readers of tables skip folders whose names begin with `_`."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ExportSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of an export, for all of its runs: the first run writes it, and later runs must agree."""
 
     name: str
@@ -50,7 +50,7 @@ class Part(NamedTuple):
     end: int
 
 
-class Run(msgspec.Struct, frozen=True):
+class ExportRun(msgspec.Struct, frozen=True):
     """A run, as it was planned before any of its files was written.  A repetition writes the same files again."""
 
     tasks: list[list[Part]]
@@ -93,11 +93,11 @@ class Manifest:
             raise InvalidRequest(f"--to {url}: give a folder, as in s3://bucket/table")
         self._options = options
 
-    def settings(self) -> Settings | None:
+    def settings(self) -> ExportSettings | None:
         """None before the first run.  Raises InvalidRequest if the folder has files of anything else."""
         key = f"{FOLDER}/export.json"
         if self.store.size(key) is not None:
-            return msgspec.json.decode(self.store.get(key), type=Settings)
+            return msgspec.json.decode(self.store.get(key), type=ExportSettings)
         other = open_store(self._parent, self._options).list(f"{self._folder}/")
         if other and self.store.size(key) is None:
             raise InvalidRequest(
@@ -106,7 +106,7 @@ class Manifest:
             )
         return None
 
-    def begin(self, settings: Settings) -> None:
+    def begin(self, settings: ExportSettings) -> None:
         """Write the settings, or check that they are those of the earlier runs.  Raises InvalidRequest."""
         known = self.settings()
         if known is None:
@@ -115,11 +115,11 @@ class Manifest:
             known = self.settings()
         check_same(known, settings, self.store.url)
 
-    def run(self, number: int) -> Run | None:
+    def run(self, number: int) -> ExportRun | None:
         key = _run_key(number)
-        return None if self.store.size(key) is None else msgspec.json.decode(self.store.get(key), type=Run)
+        return None if self.store.size(key) is None else msgspec.json.decode(self.store.get(key), type=ExportRun)
 
-    def plan(self, number: int, run: Run) -> None:
+    def plan(self, number: int, run: ExportRun) -> None:
         """Write the plan of a run, unless another process has written one: that one is in force."""
         self.store.put_new(_run_key(number), msgspec.json.encode(run))
 
@@ -149,7 +149,7 @@ def _result_key(number: int) -> str:
     return f"{FOLDER}/runs/{number:08}.done.json"
 
 
-def check_same(known: Settings | None, now: Settings, url: str) -> None:
+def check_same(known: ExportSettings | None, now: ExportSettings, url: str) -> None:
     """Raises InvalidRequest if the folder belongs to another export, or to the same one with other settings."""
     assert known is not None, f"the settings in {url} were written before"
     if (known.log, known.topic) != (now.log, now.topic):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pyspark_pylog.export.manifest import Settings
+from pyspark_pylog.export.manifest import ExportSettings
 from spark_log.client.reading.scan_batches import SCAN_SCHEMA
 from spark_log.errors import InvalidRecord, InvalidRequest
 from spark_log.schema.names import stored_name
@@ -26,10 +26,10 @@ FOLDERS = {"day": ("date",), "hour": ("date", "hour"), "none": ()}
 OFFSETS = ("topic", "partition", "offset")
 
 
-class Files:
+class ParquetFiles:
     """Encodes batches as a Parquet file for each folder."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ExportSettings) -> None:
         self._settings = settings
         self._open: dict[str, ParquetFile] = {}
 
@@ -82,7 +82,7 @@ def check_parquet(topic: str, columns: pa.Schema) -> None:
         ) from None
 
 
-def as_rows(batch: pa.RecordBatch, settings: Settings) -> pa.RecordBatch:
+def as_rows(batch: pa.RecordBatch, settings: ExportSettings) -> pa.RecordBatch:
     """Records as rows of the table.  Raises InvalidRecord for bytes that are not the text that the settings ask for."""
     data = [name for name in batch.schema.names if name not in SCAN_SCHEMA.names]
     order = ["key", *(data or ["value"]), *(OFFSETS if settings.keep_offsets else ()), "timestamp", "headers"]

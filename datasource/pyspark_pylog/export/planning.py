@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pyspark_pylog.export.manifest import Manifest, Part, Run, Settings
+from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Manifest, Part
 from pyspark_pylog.export.parquet_files import check_parquet
 from spark_log.client.reading.plan import Chunk, chunks
 from spark_log.client.reading.positions_to_offsets import partitions_of, resolve, resolve_starts
@@ -26,7 +26,7 @@ cluster has cores."""
 class Planner:
     """Plans the runs of an export, from the newest state of the log."""
 
-    def __init__(self, journal: Journal, manifest: Manifest, settings: Settings, end: Position) -> None:
+    def __init__(self, journal: Journal, manifest: Manifest, settings: ExportSettings, end: Position) -> None:
         self._journal = journal
         self._manifest = manifest
         self._settings = settings
@@ -102,7 +102,7 @@ class Planner:
 
     def plan(
         self, last: int, ends: Mapping[int, int], task_bytes: int, parallel: int, *, skip_lost: bool
-    ) -> Run | None:
+    ) -> ExportRun | None:
         """Plan the run after run `last`; 0 stands for the start.  Returns None if `last` has reached `ends`.
 
         ends:        by partition, the offset at which the export ends.
@@ -124,7 +124,7 @@ class Planner:
         self.check_typed(kept)
         total = sum(chunk.bytes for _, chunk in self.chunks(kept))
         tasks = divide(self.chunks(kept), min(task_bytes, max(TASK_BYTES_MIN, total // parallel)), RUN_TASKS)
-        return Run(tasks, {**starts, **_reached(tasks, parts)}, lost, self.schema())
+        return ExportRun(tasks, {**starts, **_reached(tasks, parts)}, lost, self.schema())
 
     def _kept(self, parts: Iterable[Part]) -> list[Part]:
         """The parts, without records that were removed."""

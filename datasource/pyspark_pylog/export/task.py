@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from pyspark_pylog.export.manifest import Part, Result, Settings
-from pyspark_pylog.export.parquet_files import Files
+from pyspark_pylog.export.manifest import ExportSettings, Part, Result
+from pyspark_pylog.export.parquet_files import ParquetFiles
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.task_metadata import newest_journal
 from spark_log.client.reading.plan import OffsetRange, plan_reads
@@ -19,7 +19,7 @@ from spark_log.store.base import ObjectStore
 def write_files(
     planned: PlannedLog,
     store: ObjectStore,
-    settings: Settings,
+    settings: ExportSettings,
     number: int,
     schema: int,
     skip_lost: bool,
@@ -36,7 +36,7 @@ def write_files(
     kept = list(map(partial(_still_there, journal.state), ranges)) if skip_lost else ranges
     lost = sum(after.start - before.start for before, after in zip(ranges, kept, strict=True))
 
-    files = Files(settings)
+    files = ParquetFiles(settings)
     value = _value_read(journal.state, settings, schema)
     for batch in scan_batches(journal, plan_reads(journal, kept), scan_schema(None, value), value=value):
         files.add(batch)
@@ -48,7 +48,7 @@ def write_files(
     return Result(records, size, lost, names)
 
 
-def _value_read(state: State, settings: Settings, version: int) -> ValueRead | None:
+def _value_read(state: State, settings: ExportSettings, version: int) -> ValueRead | None:
     """How values are read; None: as bytes."""
     if not version:
         return None

@@ -5,7 +5,7 @@ Each function raises InvalidRequest, which names the option.
 
 from __future__ import annotations
 
-from pyspark_pylog.options.start_and_end import Bounds
+from pyspark_pylog.options.start_and_end import ReadBounds
 from pyspark_pylog.options.values import Options, positive, whole
 from spark_log.errors import InvalidRequest
 from spark_log.groups.share import MEMBERS_MAX, Share
@@ -30,7 +30,7 @@ def share_of(options: Options) -> Share | None:
     """The partitions that a query reads of those that it shares with others."""
     if _is_auto(options):
         return None
-    members, number = positive(options, "group.members"), whole(options, "group.member")
+    members, number = _members(options), whole(options, "group.member")
     if members is None and number is None:
         return None
     if "group.id" not in options:
@@ -48,11 +48,21 @@ def share_of(options: Options) -> Share | None:
     return Share(number, members)
 
 
+def _members(options: Options) -> int | None:
+    text = options.get("group.members", "1").strip()
+    if not text.isdecimal() or int(text) == 0:
+        raise InvalidRequest(
+            f"option group.members: {text!r} is not the number of queries that share the group, such as 3; or auto, with "
+            "a coordinator"
+        )
+    return positive(options, "group.members")
+
+
 def _is_auto(options: Options) -> bool:
     return options.get("group.members", "").strip().lower() == "auto"
 
 
-def is_coordinated(options: Options, url: str, start: Bounds) -> bool:
+def is_coordinated(options: Options, url: str, start: ReadBounds) -> bool:
     """Whether a coordinator divides the group's partitions."""
     if not _is_auto(options):
         return False

@@ -18,7 +18,7 @@ from pyspark_pylog.options.option_table import INTERNAL, SPARKS, SPELLING, names
 from pyspark_pylog.options.patterns import finds, parse_pattern
 from pyspark_pylog.options.start_and_end import (
     LATEST_PER_KEY,
-    Bounds,
+    ReadBounds,
     check_batch,
     check_named,
     check_order,
@@ -83,8 +83,8 @@ class ReadOptions:
     subscribe: tuple[str, ...] = ()
     pattern: str = ""
     assign: tuple[TopicPartition, ...] = ()
-    start: Bounds
-    end: Bounds
+    start: ReadBounds
+    end: ReadBounds
     where: Condition
     """Which records to return."""
     no_match_is_error: bool
@@ -156,7 +156,7 @@ class WriteOptions:
     """The column with the key, if the user names it; as `timestamp_column`."""
     timestamp_column: str
     beside: bool
-    """The frame has rows for other topics beside its typed ones (`sink/beside.py`)."""
+    """The frame has rows for other topics beside its typed ones (`sink/other_topics.py`)."""
     notes: tuple[str, ...]
     """Warnings about options without effect, to be logged once."""
 
@@ -184,7 +184,7 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
     if least is not None and most is not None and least > most:
         raise InvalidRequest(f"option minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}")
     if streaming:
-        start, end = parse_bounds(options, "starting", Latest()), Bounds(Latest())
+        start, end = parse_bounds(options, "starting", Latest()), ReadBounds(Latest())
         _check_per_key(start, subscribe, assign)
     check_order(start, end)
     _check_named(subscribe, pattern, assign, start, end)
@@ -271,7 +271,7 @@ def _is_latest(options: Options, streaming: bool) -> bool:
     return True
 
 
-def _check_per_key(start: Bounds, subscribe: tuple[str, ...], assign: tuple[TopicPartition, ...]) -> None:
+def _check_per_key(start: ReadBounds, subscribe: tuple[str, ...], assign: tuple[TopicPartition, ...]) -> None:
     if start.latest_per_key and PROGRESS_TOPIC in {*subscribe, *(tp.topic for tp in assign)}:
         raise InvalidRequest(
             f"option {start.option}: {LATEST_PER_KEY} has no meaning for {PROGRESS_TOPIC}, which is made from the log's "
@@ -334,7 +334,7 @@ def _assign(text: str) -> tuple[TopicPartition, ...]:
 
 
 def _check_named(
-    subscribe: tuple[str, ...], pattern: str, assign: tuple[TopicPartition, ...], start: Bounds, end: Bounds
+    subscribe: tuple[str, ...], pattern: str, assign: tuple[TopicPartition, ...], start: ReadBounds, end: ReadBounds
 ) -> None:
     wanted: dict[str, set[int] | None] = dict.fromkeys(subscribe)
     for topic, number in assign:

@@ -28,7 +28,7 @@ LATEST_PER_KEY = "latest-per-key"
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ReadBounds:
     """Start or end of each partition."""
 
     default: Position
@@ -56,25 +56,25 @@ class Bounds:
         return [self.default, *self.topics.values(), *self.partitions.values()]
 
 
-def parse_bounds(options: Mapping[str, str], side: str, default: Position) -> Bounds:
+def parse_bounds(options: Mapping[str, str], side: str, default: Position) -> ReadBounds:
     """Parse `starting` or `ending`: `…Timestamp` takes precedence over `…OffsetsByTimestamp`, and that over `…Offsets`,
     as in Kafka's connector.  `latest-per-key` cannot be combined with a time.  Raises InvalidRequest."""
     if side == "starting":
         _check_alone(options)
     name = f"{side}timestamp"
     if name in options:
-        return Bounds(_time(options[name], f"option {spelt(name)}"), option=spelt(name))
+        return ReadBounds(_time(options[name], f"option {spelt(name)}"), option=spelt(name))
     name = f"{side}offsetsbytimestamp"
     if name in options:
         return _parse_map(options[name], spelt(name), default, '{"topicA":{"0":1769853600000}}', _time)
     name = f"{side}offsets"
     if name not in options:
-        return Bounds(default, option=spelt(name))
+        return ReadBounds(default, option=spelt(name))
     text = options[name].strip()
     if side == "starting" and text.lower() == LATEST_PER_KEY:
-        return Bounds(Earliest(), option=spelt(name), latest_per_key=True)
+        return ReadBounds(Earliest(), option=spelt(name), latest_per_key=True)
     if not text.startswith("{"):
-        return Bounds(parse_position(text, f"option {spelt(name)}"), option=spelt(name))
+        return ReadBounds(parse_position(text, f"option {spelt(name)}"), option=spelt(name))
     return _parse_map(text, spelt(name), default, '{"topicA":{"0":23,"1":-2},"topicB":"latest"}', parse_position)
 
 
@@ -95,7 +95,7 @@ def _time(given: object, what: str) -> Position:
 
 def _parse_map(
     text: str, option: str, default: Position, shape: str, parse: Callable[[object, str], Position]
-) -> Bounds:
+) -> ReadBounds:
     topics: dict[str, Position] = {}
     partitions: dict[TopicPartition, Position] = {}
     for topic, given in parse_json(text, option, shape).items():
@@ -106,7 +106,7 @@ def _parse_map(
             if not number.isdecimal():
                 raise InvalidRequest(f"option {option}: {number!r} is not a partition number; the shape is {shape}")
             partitions[TopicPartition(topic, int(number))] = parse(position, f"option {option}, {topic}-{number}")
-    return Bounds(default, topics, partitions, option)
+    return ReadBounds(default, topics, partitions, option)
 
 
 def parse_json(text: str, option: str, shape: str) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def parse_json(text: str, option: str, shape: str) -> dict[str, Any]:
     return found
 
 
-def check_batch(start: Bounds, end: Bounds) -> None:
+def check_batch(start: ReadBounds, end: ReadBounds) -> None:
     """Reject a batch that starts as only a stream can, or ends at earliest.  Raises InvalidRequest."""
     if start.latest_per_key:
         raise InvalidRequest(
@@ -136,7 +136,7 @@ def check_batch(start: Bounds, end: Bounds) -> None:
         raise InvalidRequest(f"option {end.option}: a batch cannot end at earliest, there would be nothing to read")
 
 
-def check_order(start: Bounds, end: Bounds) -> None:
+def check_order(start: ReadBounds, end: ReadBounds) -> None:
     """Reject a start beyond its end, if that is certain without the log.  Raises InvalidRequest."""
     for what, low, high in _pairs(start, end):
         if _is_beyond(low, high):
@@ -146,7 +146,7 @@ def check_order(start: Bounds, end: Bounds) -> None:
             )
 
 
-def _pairs(start: Bounds, end: Bounds) -> Iterator[tuple[str, Position, Position]]:
+def _pairs(start: ReadBounds, end: ReadBounds) -> Iterator[tuple[str, Position, Position]]:
     for tp in sorted({*start.partitions, *end.partitions}):
         yield f"{tp.topic}-{tp.partition}", start.of(tp), end.of(tp)
     for topic in sorted({*start.topics, *end.topics}):
@@ -163,7 +163,7 @@ def _is_beyond(low: Position, high: Position) -> bool:
     return False
 
 
-def check_named(wanted: Mapping[str, set[int] | None], start: Bounds, end: Bounds) -> None:
+def check_named(wanted: Mapping[str, set[int] | None], start: ReadBounds, end: ReadBounds) -> None:
     """Reject positions of topics or partitions that are not read; None means all partitions.  Raises InvalidRequest."""
     for bounds in (start, end):
         for topic in sorted(bounds.named - set(wanted)):

@@ -24,9 +24,9 @@ from spark_log.client.consuming.membership import Membership, SessionRequest
 from spark_log.errors import GroupInUse, IllegalGeneration, SparkLogError
 from spark_log.groups.share import Share
 from spark_log.journal.journal import Journal
-from spark_log.metadata.commands import CommitOffsets
+from spark_log.metadata.group_commands import CommitOffsets
 from spark_log.metadata.records import GroupCommit, OffsetEntry
-from spark_log.metadata.state import GroupState, MemberSession, Position, State, TopicKey
+from spark_log.metadata.state import GroupPosition, GroupState, MemberSession, State, TopicKey
 from spark_log.model import TopicPartition
 from spark_log.positions import format_timestamp_ms
 
@@ -52,7 +52,7 @@ class GroupProgress:
         self._session_ms = session_ms
         self._sign_s = sign_s
         self._token = ""
-        self._stood: Mapping[TopicKey, Position] = {}
+        self._stood: Mapping[TopicKey, GroupPosition] = {}
         self._publisher: Publisher | None = None
         self._leaving = False
         self._left_at: Offset | None = None
@@ -282,14 +282,14 @@ def entries_at(state: State, at: Offset) -> list[OffsetEntry]:
     ]
 
 
-def is_ahead(entry: OffsetEntry, offsets: Mapping[TopicKey, Position]) -> bool:
+def is_ahead(entry: OffsetEntry, offsets: Mapping[TopicKey, GroupPosition]) -> bool:
     """Whether a position is new to a group that queries share: an old checkpoint does not move it back."""
     known = offsets.get((entry.topic_id, entry.partition))
     return known is None or known.offset < entry.offset
 
 
 def within(
-    state: State, offsets: Mapping[TopicKey, Position], tps: Iterable[TopicPartition]
+    state: State, offsets: Mapping[TopicKey, GroupPosition], tps: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Positions of existing partitions, at most their ends."""
     keys = {tp: (state.names[tp.topic], tp.partition) for tp in tps}

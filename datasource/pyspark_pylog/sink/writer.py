@@ -31,8 +31,8 @@ from pyspark_pylog.options.values import Options
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.sink.bad_records import Topics, letters, refusal, sift
-from pyspark_pylog.sink.beside import split, typed_part
 from pyspark_pylog.sink.exactly_once import commit_sink_batch, commit_stream_batch, commit_version
+from pyspark_pylog.sink.other_topics import split, typed_part
 from pyspark_pylog.sink.typed_frame import (
     TypedFrame,
     check_bytes,

@@ -20,10 +20,11 @@ from pyspark_pylog.source.data_columns import DataColumns, names_of, value_of, w
 from pyspark_pylog.source.read_columns import stored_columns, to_batch
 from pyspark_pylog.source.read_task import ReadTask, fetched
 from pyspark_pylog.source.splits import TASK_BYTES_MIN, decode_reads, encode_reads, split_by_bytes
-from spark_log.client.reading.fetch import Fetched, asked_ahead
+from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.latest import fetch_latest
 from spark_log.client.reading.plan import OffsetRange, SliceRead
 from spark_log.client.reading.prune import may_match, only_matching
+from spark_log.client.reading.request_ahead import asked_ahead
 from spark_log.conditions import Condition
 
 TASKS_MAX = 8

@@ -40,7 +40,7 @@ from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class LatestView(msgspec.Struct, frozen=True, kw_only=True):
     """All reads of a view, at the pinned version."""
 
     reads: list[SliceRead]
@@ -117,7 +117,7 @@ class LatestReader(DataSourceReader):
             pin = decode(agreed_value(task.log, query.pin, lambda journal: encode(pin_of(journal.state))), Pin)
             if pin.version == task.log.version:
                 return None
-            return decode(agreed_value(task.log, query.growth, partial(self._plan_at, pin, task)), View).reads
+            return decode(agreed_value(task.log, query.growth, partial(self._plan_at, pin, task)), LatestView).reads
         except (StorageUnavailable, ObjectNotFound):
             raise
         except StorageError as error:
@@ -134,4 +134,4 @@ class LatestReader(DataSourceReader):
         where = condition_of_view(self.options.where)
         view = plan_matching(journal, ranges, where, state=state)
         check_reads(state, view, task.data)
-        return encode(View(reads=view))
+        return encode(LatestView(reads=view))

@@ -33,9 +33,10 @@ from pyspark_pylog.source.ranges import group_offsets
 from pyspark_pylog.source.read_columns import stored_columns, to_batch
 from pyspark_pylog.source.splits import decode_reads, encode_reads, split_growth
 from pyspark_pylog.task_metadata import agreed_value, newest_journal
-from spark_log.client.reading.fetch import Begun, Coming, Fetched, asked_ahead, begin, fetch
+from spark_log.client.reading.fetch import Fetched, fetch
 from spark_log.client.reading.plan import OffsetRange, SliceRead
 from spark_log.client.reading.prune import columns_to_read, only_matching, plan_matching
+from spark_log.client.reading.request_ahead import Begun, Coming, asked_ahead, begin
 from spark_log.client.reading.scan_batches import check_not_compacted
 from spark_log.errors import (
     ConcurrentChange,

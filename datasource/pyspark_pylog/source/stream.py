@@ -52,6 +52,8 @@ ASSIGNED_MS_MAX = 300_000
 """Maximum wait for an assignment: of an available-now run, and of a query whose triggers are as far apart."""
 LOOKS_SHARE = 0.02
 """Share of the time since the last record until the next poll: records are late by 1 % of it, on average."""
+TOLD_MAX = 10_000
+"""Losses that are remembered, so that each is reported once: a query that is always late has more every day."""
 
 
 class Ahead(NamedTuple):
@@ -442,6 +444,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         """Report losses once per run.  Raises DataLoss unless failOnDataLoss is false."""
         news = [loss for loss in losses if loss not in self._told_losses]
         report(news, self.options.fail_on_data_loss)
+        if len(self._told_losses) > TOLD_MAX:
+            self._told_losses.clear()
         self._told_losses.update(news)
 
     def _tell(self) -> None:

@@ -35,7 +35,7 @@ from spark_log.metadata.state import State
 from spark_log.net.messages import GroupView
 from spark_log.net.tokens import ANYBODY, Grant, allows_producer, check_names, sees
 from spark_log.node.log_metrics import lag_in
-from spark_log.node.maintain import MaintainReport
+from spark_log.node.maintain_report import MaintainReport
 from spark_log.positions import format_timestamp_ms, parse_position
 
 ROWS_MAX = 500

@@ -22,6 +22,7 @@ from spark_log.client.administering.descriptions import (
     PartitionDescription,
     ProducerDescription,
     TopicDescription,
+    config_entries,
     producers_of,
 )
 from spark_log.client.administering.erasure import ErasureReport, Progress, erase_records
@@ -34,25 +35,20 @@ from spark_log.client.administering.transactional_ids import (
     describe_transactions,
     list_transactions,
 )
-from spark_log.client.reading.positions_to_offsets import offsets_for_times, partition_of, resolve
+from spark_log.client.reading.positions_to_offsets import group_entries, offsets_for_times, partition_of, resolve
 from spark_log.client.topics import create_command, new_topic_id, set_schema
 from spark_log.client.validate import new_topics, partition_count, partition_keys, several, times_ms
-from spark_log.config_types import ConfigSpec, format_value
 from spark_log.errors import InvalidRequest
 from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
 from spark_log.journal.index_reads import read_found
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import (
     TRANSACTIONAL,
-    UNFENCED,
     WHOLE,
     AbortTransaction,
     AddPartitions,
-    CommitOffsets,
-    DeleteOffsets,
     DeleteTopic,
     InitProducer,
-    RemoveMember,
     ResetClock,
     SetConfigs,
     SeveralCommands,
@@ -60,12 +56,12 @@ from spark_log.metadata.commands import (
     Start,
     Trim,
     UpdateFeature,
-    known_group,
 )
 from spark_log.metadata.decide.topics import topic_named
+from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, RemoveMember, known_group
 from spark_log.metadata.pending import lost_ranges
 from spark_log.metadata.reassignments import PartitionReassignment
-from spark_log.metadata.records import GroupCommit, OffsetEntry, Piece
+from spark_log.metadata.records import GroupCommit, Piece
 from spark_log.metadata.schemas import schemas_of
 from spark_log.metadata.shared_groups import members_in_force
 from spark_log.metadata.state import LostRange, Partition, State
@@ -188,9 +184,9 @@ class Admin:
         found: dict[str | None, dict[str, ConfigEntry]] = {}
         for name in several("describe_configs", topics):
             if name is None:
-                found[name] = _entries(CLUSTER_CONFIGS, state.configs, "log")
+                found[name] = config_entries(CLUSTER_CONFIGS, state.configs, "log")
             else:
-                found[name] = _entries(TOPIC_CONFIGS, topic_named(state, name)[1].configs, "topic")
+                found[name] = config_entries(TOPIC_CONFIGS, topic_named(state, name)[1].configs, "topic")
         return found
 
     def incremental_alter_configs(self, changes: Mapping[str | None, Mapping[str, str | None]]) -> None:
@@ -577,25 +573,5 @@ class Admin:
             warnings.warn(note, stacklevel=3)
 
 
-def _entries(table: Mapping[str, ConfigSpec], configs: Mapping[str, str], owner: str) -> dict[str, ConfigEntry]:
-    found = {}
-    for name, spec in table.items():
-        default = format_value(spec.default)
-        source = owner if name in configs else "default"
-        value = configs.get(name, default)
-        found[name] = ConfigEntry(value, default, source, spec.in_force, spec.doc)
-    return found
-
-
 def _or_none(offset: int | None) -> int:
     return -1 if offset is None else offset
-
-
-def group_entries(state: State, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[OffsetEntry, ...]:
-    """Positions by topic name, in the form of a record.  Raises UnknownTopicOrPartition; InvalidRequest if negative."""
-    entries = []
-    for tp, at in sorted(offsets.items()):
-        if at.offset < 0:
-            raise InvalidRequest(f"offset {at.offset} of {tp.topic}-{tp.partition} is negative")
-        entries.append(OffsetEntry(*partition_of(state, tp)[0], at.offset, at.metadata))
-    return tuple(entries)

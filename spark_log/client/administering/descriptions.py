@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from spark_log.client.administering.broker_views import BrokerDescription
+from spark_log.config_types import ConfigSpec, format_value
 from spark_log.metadata.state import State, TopicKey
 
 
@@ -91,6 +92,20 @@ class ConfigEntry(NamedTuple):
     def is_default(self) -> bool:
         """Whether it was not set."""
         return self.source == "default"
+
+
+def config_entries(table: Mapping[str, ConfigSpec], configs: Mapping[str, str], owner: str) -> dict[str, ConfigEntry]:
+    """All configs of a table, by name: those that are set, and the defaults of the others.
+
+    owner:  `source` of those that are set.
+    """
+    found = {}
+    for name, spec in table.items():
+        default = format_value(spec.default)
+        source = owner if name in configs else "default"
+        value = configs.get(name, default)
+        found[name] = ConfigEntry(value, default, source, spec.in_force, spec.doc)
+    return found
 
 
 class GroupListing(NamedTuple):

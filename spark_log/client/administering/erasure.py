@@ -12,7 +12,7 @@ from spark_log.client.reading.positions_to_offsets import partition_of, partitio
 from spark_log.client.topics import DEAD_LETTER_CONFIGS
 from spark_log.errors import InvalidRequest, RequestTimedOut
 from spark_log.journal.journal import Journal
-from spark_log.journal.metadata_log import View, decided
+from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.decide.upkeep import may_have_holes
@@ -195,7 +195,7 @@ def _run(journal: Journal, erasing: Erasing, checked: Iterable[str] = (), *, dry
     """The state afterwards, and the result."""
     known, metadata_log, context = journal.view, journal.metadata_log, journal.context
 
-    def run() -> Steps[tuple[View, Erased]]:
+    def run() -> Steps[tuple[LogView, Erased]]:
         view = yield from metadata_log.refresh(known)
         steps = plan_erasure(view.state, erasing, checked) if dry_run else erase(view.state, context, erasing, checked)
         view, erased = yield from decided(metadata_log, view, steps)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from spark_log.errors import AuthenticationFailed, CoordinatorNotAvailable, LogMoved, NotCoordinator
-from spark_log.groups.group import GroupState, Roster, RosterMember
+from spark_log.groups.group import ConsumerGroupState, Roster, RosterMember
 from spark_log.groups.member_id import origin_of
 from spark_log.groups.subscription import CONSUMER, decode_assignment
 from spark_log.journal.journal import Journal
@@ -87,15 +87,17 @@ def describe_group(state: State, name: str, shared: GroupView | None = None) -> 
         return _shared(name, shared.state, shared.roster)
     group = state.groups.get(name)
     if group is None:
-        return GroupDescription(name, GroupState.DEAD.value, 0, [])
+        return GroupDescription(name, ConsumerGroupState.DEAD.value, 0, [])
     if group.roster is not None and members_in_force(state, name):
-        return _shared(name, GroupState.STABLE.value, group.roster)
+        return _shared(name, ConsumerGroupState.STABLE.value, group.roster)
     members = [_share_member(state, group, member) for member in group.shares]
     if group.member:
         client_id, host, process = origin_of(group.member)
         kind, owner = ("consumer", "") if group.session is None else ("stream", group.session.owner)
         members = [MemberDescription(group.member, kind, owner, client_id, host, process=process)]
-    return GroupDescription(name, (GroupState.STABLE if members else GroupState.EMPTY).value, group.generation, members)
+    return GroupDescription(
+        name, (ConsumerGroupState.STABLE if members else ConsumerGroupState.EMPTY).value, group.generation, members
+    )
 
 
 def _share_member(state: State, group: StoredGroup, member: ShareMember) -> MemberDescription:

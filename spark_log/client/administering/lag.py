@@ -23,7 +23,7 @@ from spark_log.client.reading.plan import OffsetRange, SliceRead, chunks, plan_r
 from spark_log.client.reading.scan_batches import fetch_ranges
 from spark_log.errors import GroupIdNotFound
 from spark_log.journal.journal import Journal
-from spark_log.metadata.state import Partition, Position, State
+from spark_log.metadata.state import GroupPosition, Partition, State
 from spark_log.model import TopicPartition
 
 CLOSE_US = 1_000_000
@@ -35,7 +35,7 @@ class PartitionLag(NamedTuple):
     """Lag of a group in one partition."""
 
     tp: TopicPartition
-    position: Position
+    position: GroupPosition
     """The committed position."""
     start: int
     end: int
@@ -56,7 +56,7 @@ class Standing(NamedTuple):
     tp: TopicPartition
     topic_id: str
     part: Partition
-    position: Position
+    position: GroupPosition
 
     @property
     def unread(self) -> OffsetRange:

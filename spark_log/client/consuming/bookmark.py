@@ -14,11 +14,11 @@ from types import TracebackType
 from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
-from spark_log.metadata.commands import UNFENCED, CommitOffsets, Stand
 from spark_log.metadata.decide.groups import check_group_free
+from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, Stand
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.shared_groups import check_not_shared
-from spark_log.metadata.state import GroupState, Position, TopicKey
+from spark_log.metadata.state import GroupPosition, GroupState, TopicKey
 from spark_log.model import TopicPartition
 
 
@@ -43,7 +43,7 @@ class Bookmark:
         """End of this run, and start of the next one."""
         self._journal = journal
         self._keys: dict[TopicPartition, TopicKey] = {}
-        self._committed: dict[TopicKey, Position | None] = {}
+        self._committed: dict[TopicKey, GroupPosition | None] = {}
         self._run = ""
 
     def __enter__(self) -> Bookmark:

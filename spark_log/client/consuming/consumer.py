@@ -41,7 +41,7 @@ from spark_log.errors import (
     InvalidRequest,
 )
 from spark_log.journal.journal import Journal
-from spark_log.metadata.commands import Committer
+from spark_log.metadata.group_commands import Committer
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import State
 from spark_log.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, TopicPartition
@@ -349,7 +349,8 @@ class Consumer:
     ) -> None:
         """Like `commit`, but in the background, in the order of the calls.
 
-        A later poll or commit calls `callback(offsets, error or None)`.
+        If one is not answered, those that waited for it fail, too.  A later poll or commit calls `callback(offsets,
+        error or None)`.
         """
         membership = self._group("commit_async")
         unlimited = None if callback is None else partial(self._call_back, callback)

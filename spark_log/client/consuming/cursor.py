@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_log.client.reading.fetch import Coming, Fetched, asked_together
+from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.plan import OffsetRange, SliceRead, plan_reads
+from spark_log.client.reading.request_ahead import Coming, ahead_of, asked_together
 from spark_log.client.reading.scan_batches import RECORD_COLUMNS, fetch_asked, fetch_ranges
 from spark_log.client.reading.typed import in_form
 from spark_log.errors import CorruptObject, DataLoss, RecordDeserialization, UnknownTopicOrPartition
@@ -84,12 +85,22 @@ class Cursor:
     """Reads one partition from an offset.  It never reads beyond the end of the given state."""
 
     def __init__(
-        self, journal: Journal, tp: TopicPartition, key: TopicKey, at: int, waiter: Waiter, rack: str = ""
+        self,
+        journal: Journal,
+        tp: TopicPartition,
+        key: TopicKey,
+        at: int,
+        waiter: Waiter,
+        rack: str = "",
+        cursors: Callable[[], int] = lambda: 1,
     ) -> None:
-        """rack:  of the reader; empty: that of the process."""
+        """
+        rack:     of the reader; empty: that of the process.
+        cursors:  how many of the reader hold what they requested, this one included.
+        """
         self.at = at
         """Offset of the next record."""
-        self._journal, self._rack = journal, rack
+        self._journal, self._rack, self._cursors = journal, rack, cursors
         self._tp = tp
         self._key = key
         self._rest: Fetched | None = None
@@ -145,7 +156,8 @@ class Cursor:
             part = next(self._coming, None)
             if part is None:
                 reads = plan_reads(self._journal, [ahead])
-                self._coming = fetch_ranges(self._journal, reads, columns_of(state, self._key), rack=self._rack)
+                columns, share = columns_of(state, self._key), ahead_of(self._cursors())
+                self._coming = fetch_ranges(self._journal, reads, columns, rack=self._rack, ahead=share)
                 part = next(self._coming)
         return part
 

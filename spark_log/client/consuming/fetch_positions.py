@@ -9,8 +9,9 @@ from typing import Any
 
 from spark_log.client.consuming.cursor import Cursor, JointRead
 from spark_log.client.consuming.membership import Membership
-from spark_log.client.reading.fetch import BLOCK_BYTES_MAX, Fetched
+from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.plan import OffsetRange
+from spark_log.client.reading.request_ahead import BLOCK_BYTES_MAX
 from spark_log.errors import (
     CorruptObject,
     DataLoss,
@@ -207,6 +208,8 @@ class Reading:
         """The error of a partition, for the next call: this call returned records of other partitions."""
         self._shared: JointRead | None = None
         """The last joint read, whose records a call may leave for the next one."""
+        self._active = 1
+        """Partitions that had records at the last call."""
 
     def take(self, positions: FetchPositions, state: State, rows: int, size: int | None) -> list[Fetched]:
         """Records up to the ends of the partitions in `state`, taken from the partitions in round-robin order.
@@ -221,6 +224,7 @@ class Reading:
             failure, self._failure = self._failure, None
             raise failure
         active = tuple(positions.active(state).items())
+        self._active = len(active)
         for tp, fetch_position in active:
             if fetch_position.position is None and fetch_position.key in state.partitions:
                 self.position(
@@ -309,7 +313,7 @@ class Reading:
         return fetch_position.cursor
 
     def _cursor_at(self, tp: TopicPartition, fetch_position: FetchPosition, at: int) -> Cursor:
-        return Cursor(self._journal, tp, fetch_position.key, at, self._waiter, self._rack)
+        return Cursor(self._journal, tp, fetch_position.key, at, self._waiter, self._rack, lambda: self._active)
 
     def _take_from(
         self, state: State, tp: TopicPartition, fetch_position: FetchPosition, rows: int, joint: JointRead | None

@@ -42,10 +42,10 @@ from spark_log.groups.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from spark_log.groups.subscription import CONSUMER, Assignment, Subscription, decode_assignment, encode
+from spark_log.groups.subscription import CONSUMER, ProtocolAssignment, Subscription, decode_assignment, encode
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
-from spark_log.metadata.commands import UNFENCED, Committer
+from spark_log.metadata.group_commands import UNFENCED, Committer
 from spark_log.metadata.projection import holds
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import GroupState, State, Topic
@@ -71,7 +71,7 @@ class MemberAssignment(NamedTuple):
     """An assignment of a member."""
 
     generation: int
-    assignment: Assignment
+    assignment: ProtocolAssignment
     members: tuple[JoinedMember, ...]
     """Members of the generation; only the leader receives them."""
 

@@ -8,20 +8,28 @@ with a session (a stream) cannot be replaced while its session is alive, except 
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from spark_log.client.administering.admin import group_entries
-from spark_log.errors import IllegalGeneration, InvalidRequest, SparkLogError
+from spark_log.client.reading.positions_to_offsets import group_entries
+from spark_log.errors import (
+    CommitUnknown,
+    CoordinatorNotAvailable,
+    IllegalGeneration,
+    InvalidRequest,
+    SparkLogError,
+    StorageUnavailable,
+)
 from spark_log.groups.member_id import MemberOrigin, member_id
 from spark_log.groups.share import Share
 from spark_log.journal.journal import Journal
-from spark_log.metadata.commands import UNFENCED, CommitOffsets, Committer, JoinGroup, LeaveGroup, RenewSession
+from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, Committer, JoinGroup, LeaveGroup, RenewSession
 from spark_log.metadata.records import GroupCommit
-from spark_log.metadata.state import GroupState, Position, State, TopicKey
+from spark_log.metadata.state import GroupPosition, GroupState, State, TopicKey
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.net.address import this_host
 from spark_log.settings import cluster_config
@@ -65,6 +73,8 @@ class Membership:
         self._member = ""
         self._pending: deque[_Pending] = deque()
         self._worker: ThreadPoolExecutor | None = None
+        self._unanswered = (-math.inf, "")
+        """When a commit in the background was last not answered, on the monotonic clock, and its error."""
 
     # ----------------------------------------------------------------------------------------------- what it may read
 
@@ -145,7 +155,7 @@ class Membership:
 
     # -------------------------------------------------------------------------------------------------------- positions
 
-    def position(self, state: State, key: TopicKey) -> Position | None:
+    def position(self, state: State, key: TopicKey) -> GroupPosition | None:
         """The committed position of the group in a partition."""
         return state.groups.get(self.group, GroupState()).offsets.get(key)
 
@@ -178,7 +188,22 @@ class Membership:
         commit = self.group_commit(self._state_of(offsets), offsets)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"pylog-commit-{self.group}")
-        self._pending.append(_Pending(self._worker.submit(self._commit, commit, self.committer()), offsets, callback))
+        asked_ms = self._journal.context.clock.monotonic_ms()
+        done = self._worker.submit(self._commit_in_turn, commit, self.committer(), asked_ms)
+        self._pending.append(_Pending(done, offsets, callback))
+
+    def _commit_in_turn(self, commit: GroupCommit, by: Committer | None, asked_ms: float) -> None:
+        """A commit that has waited for one without an answer fails with it.  Otherwise each would wait as long, and
+        `close` for all of them.
+        """
+        when_ms, why = self._unanswered
+        if asked_ms < when_ms:
+            raise CoordinatorNotAvailable(f"the positions were not sent, as those before them had no answer: {why}")
+        try:
+            self._commit(commit, by)
+        except (CoordinatorNotAvailable, CommitUnknown, StorageUnavailable) as error:
+            self._unanswered = self._journal.context.clock.monotonic_ms(), str(error)
+            raise
 
     def call_back(self) -> None:
         """Run the callbacks of finished commits."""

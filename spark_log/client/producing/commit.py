@@ -28,8 +28,9 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
 from spark_log.journal.replica_puts import REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_MS_MAX, REPLICAS_MS_MAX
 from spark_log.journal.store_operations import OWN_ROOT, Put, Steps
-from spark_log.metadata.commands import Append, Committer
+from spark_log.metadata.commands import Append
 from spark_log.metadata.decide.commits import Committed
+from spark_log.metadata.group_commands import Committer
 from spark_log.metadata.projection import is_projected
 from spark_log.metadata.records import CommitRecord, GroupCommit
 from spark_log.metadata.replica_state import OWN_GROUP

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from spark_log.client.producing.append import acks_of, replica_puts
 from spark_log.client.producing.commit import PlainProducer, RetryPolicy
-from spark_log.client.producing.futures import Assignment, Columns, Headers, Ints, SentBatch
+from spark_log.client.producing.futures import AssignedOffsets, Columns, Headers, Ints, SentBatch
 from spark_log.client.producing.sent_values import SentDict, not_typed, typed_rows
 from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, faults_of, topic_spec
 from spark_log.client.producing.upload import Uploader
@@ -62,7 +62,7 @@ class _Staged(NamedTuple):
     errors: dict[int, BaseException]
 
 
-class Attempt(NamedTuple):
+class DeliveryAttempt(NamedTuple):
     """Batches in an upload that is not finished."""
 
     epoch: int
@@ -76,7 +76,7 @@ class Held(Exception):
     """Some of the records must not be written now."""
 
 
-class Place(NamedTuple):
+class BlockedPlace(NamedTuple):
     """Records that cannot be written for a while."""
 
     group: int
@@ -85,12 +85,12 @@ class Place(NamedTuple):
     """None: all of the group."""
 
 
-def place_of(error: SparkLogError) -> Place | None:
+def place_of(error: SparkLogError) -> BlockedPlace | None:
     """The place without which the other records could be written; None: it is not the reason for the error."""
     if not isinstance(error, LeaderNotAvailable | NotEnoughReplicas | NoReplica) or error.maybe_applied:
         return None
     partition = error.partition if isinstance(error, NotEnoughReplicas) else None
-    return None if error.placement_group is None else Place(error.placement_group, partition)
+    return None if error.placement_group is None else BlockedPlace(error.placement_group, partition)
 
 
 class Delivery:
@@ -117,14 +117,14 @@ class Delivery:
         """Partitioners have state, and a retry runs concurrently with the first attempt of the next round."""
         self._partitioner(settings["partitioner"])
 
-    def begin(self, batches: Sequence[SentBatch]) -> Attempt | None:
+    def begin(self, batches: Sequence[SentBatch]) -> DeliveryAttempt | None:
         """Encode batches of different topics; None after a failure, and `deliver` encodes them again."""
         try:
             return self._begin(batches, self._deadline(batches))
         except SparkLogError:
             return None
 
-    def deliver(self, batches: Sequence[SentBatch], begun: Attempt | None) -> None:
+    def deliver(self, batches: Sequence[SentBatch], begun: DeliveryAttempt | None) -> None:
         """Write batches and resolve them.  Raises the error of all batches that are not resolved; Held."""
         deadline = self._deadline(batches)
         wait = self._settings["retry_backoff_ms"]
@@ -169,7 +169,7 @@ class Delivery:
         deadline: int = min(batch.opened_ms for batch in batches) + self._settings["delivery_timeout_ms"]
         return deadline
 
-    def _begin(self, batches: Sequence[SentBatch], deadline: int) -> Attempt:
+    def _begin(self, batches: Sequence[SentBatch], deadline: int) -> DeliveryAttempt:
         epoch = self._journal.recent(deadline).version
         store = with_retries_for(self._journal.roots.own, self._clock, deadline - self._clock.monotonic_ms())
         compression = self._settings["compression_type"]
@@ -177,7 +177,7 @@ class Delivery:
         acks = ACKS_ALL if patient else self._acks  # it is for records that a leader has not taken
         replicas = replica_puts(self._journal, deadline, patient=patient, acks=acks)
         uploader = Uploader(store, epoch, self._rng, compression=compression, replicas=replicas)
-        attempt = Attempt(epoch, uploader, [], [])
+        attempt = DeliveryAttempt(epoch, uploader, [], [])
         try:
             for batch in batches:
                 self._stage(attempt, batch, deadline)
@@ -186,7 +186,7 @@ class Delivery:
             raise
         return attempt
 
-    def _finish(self, attempt: Attempt, deadline: int) -> None:
+    def _finish(self, attempt: DeliveryAttempt, deadline: int) -> None:
         for batch, error in attempt.refused:
             batch.fail(error)
         try:
@@ -209,7 +209,7 @@ class Delivery:
         for one in attempt.staged:
             self._resolve(one, committed, earlier)
 
-    def _stage(self, attempt: Attempt, batch: SentBatch, deadline: int) -> None:
+    def _stage(self, attempt: DeliveryAttempt, batch: SentBatch, deadline: int) -> None:
         """Add a batch to an upload.  If its topic does not exist and is not created, the batch is refused."""
         try:
             ensure_topic(self._journal, batch.topic, deadline_ms=deadline)
@@ -227,7 +227,7 @@ class Delivery:
             staged.errors.update({start + row: error for row, error in errors.items()})
             self._add(attempt.uploader, spec, rows, staged, start)
         attempt.staged.append(staged)
-        batch.assignment = Assignment(spec.topic_id, staged.partitions, groups_of(spec, staged.partitions))
+        batch.assignment = AssignedOffsets(spec.topic_id, staged.partitions, groups_of(spec, staged.partitions))
 
     def _add(self, uploader: Uploader, spec: TopicSpec, rows: Rows, staged: _Staged, first: int) -> None:
         """Add the valid rows.  first: index of the first row in the batch."""

@@ -59,7 +59,7 @@ class Columns(NamedTuple):
         )
 
 
-class Assignment(NamedTuple):
+class AssignedOffsets(NamedTuple):
     """Where the records of a batch go; -1 for records with an error."""
 
     topic_id: str
@@ -121,7 +121,7 @@ class SentBatch:
         """Some records may have headers or a partition."""
         self.columns: Columns | None = None
         """The columns to be delivered; None before the batch is taken, and once the outcome is known."""
-        self.assignment: Assignment | None = None
+        self.assignment: AssignedOffsets | None = None
         """As the batch was last encoded; None: it was not, or its topic does not exist."""
         self.done = threads.event()
         """Set once the outcome is known, or the batch is split."""

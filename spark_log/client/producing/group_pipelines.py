@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_log.client.producing.append import acks_of
-from spark_log.client.producing.delivery import Attempt, Delivery, Held, Place, place_of
+from spark_log.client.producing.delivery import BlockedPlace, Delivery, DeliveryAttempt, Held, place_of
 from spark_log.client.producing.futures import Ints, SentBatch
 from spark_log.errors import (
     CoordinatorNotAvailable,
@@ -74,7 +74,7 @@ class Pipelines:
     def _begin(self) -> None:
         self._lock = self._journal.context.threads.lock()
         self._change = self._journal.context.threads.condition(self._lock)
-        self._pipelines: dict[Place, _Pipeline] = {}
+        self._pipelines: dict[BlockedPlace, _Pipeline] = {}
 
     def after_fork(self) -> list[SentBatch]:
         """In a child: threads and records belong to the parent.  Returns the records."""
@@ -94,11 +94,11 @@ class Pipelines:
         with self._lock:
             return [one.thread for one in self._pipelines.values() if one.thread is not None]
 
-    def begin(self, batches: Sequence[SentBatch]) -> Attempt | None:
+    def begin(self, batches: Sequence[SentBatch]) -> DeliveryAttempt | None:
         """Encode a round.  None: `deliver` encodes it."""
         return self._shared.begin(batches)
 
-    def deliver(self, batches: Sequence[SentBatch], begun: Attempt | None) -> None:
+    def deliver(self, batches: Sequence[SentBatch], begun: DeliveryAttempt | None) -> None:
         """Write a round, except for records that go to pipelines.  Their batches are split."""
         while batches:
             try:
@@ -130,7 +130,7 @@ class Pipelines:
         return False
 
     def _divert(
-        self, batches: Iterable[SentBatch], place: Place | None = None, why: SparkLogError | None = None
+        self, batches: Iterable[SentBatch], place: BlockedPlace | None = None, why: SparkLogError | None = None
     ) -> list[SentBatch]:
         """Move records to the pipelines that take them; returns batches of the others.
 
@@ -251,7 +251,7 @@ class Pipelines:
 class _Pipeline:
     """The records of a place that wait for its replicas.  Used with the lock of `Pipelines` held."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: BlockedPlace) -> None:
         self.place = place
         self.thread: Thread | None = None
         self.queue: deque[SentBatch] = deque()
@@ -310,7 +310,7 @@ class _Pipeline:
             self.backoff_ms = REPLICAS_BACKOFF_MS
 
 
-def can_be_written(state: State, place: Place, topics: Iterable[str]) -> bool:
+def can_be_written(state: State, place: BlockedPlace, topics: Iterable[str]) -> bool:
     """Whether enough replicas of a place are active for writes to these topics with acks=all.
 
     Without topics: whether any other write can be made, which needs the leader.  True for a group that no longer
@@ -325,7 +325,7 @@ def can_be_written(state: State, place: Place, topics: Iterable[str]) -> bool:
     return len(targets_of(state, place.group).isr) >= least
 
 
-def _records_of(batch: SentBatch, place: Place) -> npt.NDArray[np.bool_]:
+def _records_of(batch: SentBatch, place: BlockedPlace) -> npt.NDArray[np.bool_]:
     """Which records of a batch are of a place."""
     assignment = batch.assignment
     if assignment is None:

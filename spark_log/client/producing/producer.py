@@ -17,7 +17,7 @@ from weakref import WeakSet
 from spark_log.client.client_settings import PRODUCER, coder, resolve_settings
 from spark_log.client.producing.accumulator import TopicQueue, linger_left_ms
 from spark_log.client.producing.append import acks_of
-from spark_log.client.producing.delivery import Attempt
+from spark_log.client.producing.delivery import DeliveryAttempt
 from spark_log.client.producing.futures import NONE, RecordFuture, SentBatch, stamp_of
 from spark_log.client.producing.group_pipelines import Owner, Pipelines
 from spark_log.client.producing.sent_values import not_typed, packed, to_bytes
@@ -368,7 +368,7 @@ class Producer:
                 batches.append(batch)
         return tuple(batches)
 
-    def _write(self, batches: tuple[SentBatch, ...], begun: Attempt | None) -> None:
+    def _write(self, batches: tuple[SentBatch, ...], begun: DeliveryAttempt | None) -> None:
         if self._no_acks:
             for batch in batches:
                 batch.acknowledge()

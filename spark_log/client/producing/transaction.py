@@ -38,7 +38,8 @@ from spark_log.errors import (
     TransactionTimedOut,
 )
 from spark_log.journal.journal import Journal
-from spark_log.metadata.commands import TRANSACTIONAL, UNFENCED, AbortTransaction, Committer, InitProducer
+from spark_log.metadata.commands import TRANSACTIONAL, AbortTransaction, InitProducer
+from spark_log.metadata.group_commands import UNFENCED, Committer
 from spark_log.metadata.records import GroupCommit
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.positions import TIME_MS_MAX

@@ -17,8 +17,9 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.read_failover import NOT_READ
 from spark_log.journal.store_operations import PARALLEL
 from spark_log.metadata.decide.topics import topic_named
+from spark_log.metadata.records import OffsetEntry
 from spark_log.metadata.state import GroupState, Partition, State, TopicKey
-from spark_log.model import EARLIEST, TopicPartition
+from spark_log.model import EARLIEST, OffsetAndMetadata, TopicPartition
 from spark_log.positions import At, AtTime, Earliest, Latest, LatestMinus, OfGroup, Position, SinceNow
 
 SEARCH_TRIES = 3
@@ -36,6 +37,16 @@ def partition_of(state: State, tp: TopicPartition) -> tuple[TopicKey, Partition]
             f"{topic.partitions - 1})"
         )
     return (topic_id, tp.partition), state.partitions[topic_id, tp.partition]
+
+
+def group_entries(state: State, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[OffsetEntry, ...]:
+    """Positions by topic name, in the form of a record.  Raises UnknownTopicOrPartition; InvalidRequest if negative."""
+    entries = []
+    for tp, at in sorted(offsets.items()):
+        if at.offset < 0:
+            raise InvalidRequest(f"offset {at.offset} of {tp.topic}-{tp.partition} is negative")
+        entries.append(OffsetEntry(*partition_of(state, tp)[0], at.offset, at.metadata))
+    return tuple(entries)
 
 
 def partitions_of(state: State, topic: str) -> list[TopicPartition]:

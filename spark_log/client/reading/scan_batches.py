@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from spark_log.client.reading.fetch import Coming, Fetched, asked_ahead, fetch
+from spark_log.client.reading.fetch import Fetched, fetch
 from spark_log.client.reading.plan import REPLAN_TRIES, OffsetRange, SliceRead, plan_reads
 from spark_log.client.reading.prune import columns_to_read, only_matching
+from spark_log.client.reading.request_ahead import ALONE, Coming, RequestAhead, asked_ahead
 from spark_log.client.validate import several
 from spark_log.conditions import EVERYTHING, Condition, Window
 from spark_log.errors import ConcurrentChange, InvalidRequest
@@ -77,15 +79,16 @@ def fetch_ranges(
     latest: bool = False,
     rack: str = "",
     value: ValueRead | None = None,
+    ahead: RequestAhead = ALONE,
 ) -> Iterator[Fetched]:
     """The records of planned reads.  If a merge has replaced an object meanwhile, the rest is planned again.
 
     latest:  True for a view of the latest records.  Then raises ConcurrentChange if `check_not_compacted` does.
     rack:    the reader's rack; "": the rack of the process.
-    value:   as for `fetch`.
+    value, ahead:  as for `fetch`.
     """
-    asked = asked_ahead(journal.objects_near(rack), reads, window)
-    yield from fetch_asked(journal, asked, columns, window, latest=latest, rack=rack, value=value)
+    asked = asked_ahead(journal.objects_near(rack), reads, window, ahead=ahead)
+    yield from fetch_asked(journal, asked, columns, window, latest=latest, rack=rack, value=value, ahead=ahead)
 
 
 def fetch_asked(
@@ -97,27 +100,29 @@ def fetch_asked(
     latest: bool = False,
     rack: str = "",
     value: ValueRead | None = None,
+    ahead: RequestAhead = ALONE,
 ) -> Iterator[Fetched]:
     """As `fetch_ranges`, of reads that may have been requested."""
+    how = _How(columns, window, value, ahead, rack, latest)
     for read, coming in asked:
-        yield from _fetch(journal, read, columns, window, REPLAN_TRIES, coming, latest=latest, rack=rack, value=value)
+        yield from _fetch(journal, read, how, REPLAN_TRIES, coming)
 
 
-def _fetch(
-    journal: Journal,
-    read: SliceRead,
-    columns: Sequence[str] | None,
-    window: Window | None,
-    tries: int,
-    coming: Coming | None = None,
-    *,
-    latest: bool,
-    rack: str,
-    value: ValueRead | None,
-) -> Iterator[Fetched]:
-    at = read.start
+class _How(NamedTuple):
+    """The arguments of `fetch_asked`."""
+
+    columns: Sequence[str] | None
+    window: Window | None
+    value: ValueRead | None
+    ahead: RequestAhead
+    rack: str
+    latest: bool
+
+
+def _fetch(journal: Journal, read: SliceRead, how: _How, tries: int, coming: Coming | None = None) -> Iterator[Fetched]:
+    at, store = read.start, journal.objects_near(how.rack)
     try:
-        for part in fetch(journal.objects_near(rack), read, columns, window, coming, value):
+        for part in fetch(store, read, how.columns, how.window, coming, how.value, how.ahead):
             yield part
             at = part.end
     except NOT_READ as error:
@@ -125,14 +130,14 @@ def _fetch(
             raise
         if isinstance(error, CopiesAway):
             tries = 1  # the newest state may name another object; each further try could wait for hung roots
-        if latest:
+        if how.latest:
             journal.require(None)
             check_not_compacted(journal.refresh(), read)
         else:
             journal.refresh()
         rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
-        for again in plan_reads(journal, [rest], window):
-            yield from _fetch(journal, again, columns, window, tries - 1, latest=latest, rack=rack, value=value)
+        for again in plan_reads(journal, [rest], how.window):
+            yield from _fetch(journal, again, how, tries - 1)
 
 
 def check_not_compacted(state: State, read: SliceRead) -> None:

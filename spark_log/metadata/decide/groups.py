@@ -16,7 +16,7 @@ from spark_log.groups.share import MEMBERS_MAX, Share
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS
-from spark_log.metadata.replay import next_generation
+from spark_log.metadata.replay_groups import next_generation
 from spark_log.metadata.state import GroupState, State, TopicKey
 from spark_log.positions import format_timestamp_ms
 

@@ -475,8 +475,8 @@ def _check_moved_off(state: State, broker: int, *, force: bool) -> None:
     if moving:
         named = ", ".join(sorted(state.topics[topic_id].name for topic_id in moving)[:3])
         raise InvalidRequest(
-            f"{text.counted(len(moving), 'topic')} ({named}) still being moved off broker {broker}, or may return to it: "
-            "wait until `pylog maintain`, `pylog replicate` or a coordinator has moved the records"
+            f"partitions of {text.counted(len(moving), 'topic')} ({named}) are still being moved off broker {broker}, or "
+            "may return to it: wait until `pylog maintain`, `pylog replicate` or a coordinator has moved the records"
         )
     if not force and any(not groups.isdisjoint(row.former) for row in state.reassignments.values()):
         raise InvalidRequest(

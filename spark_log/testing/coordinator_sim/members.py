@@ -25,7 +25,7 @@ from spark_log.groups.messages import (
 )
 from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Sleep
-from spark_log.metadata.commands import CommitOffsets, Committer
+from spark_log.metadata.group_commands import CommitOffsets, Committer
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.state import State, TopicKey
 from spark_log.testing.coordinator_sim.setting import MEMBERS_GROUP, QuorumSimulation

@@ -13,14 +13,15 @@ from spark_log.errors import NotLeaderOrFollower
 from spark_log.journal import claims
 from spark_log.journal.store_operations import Put, Steps
 from spark_log.metadata import replay as replay_module
+from spark_log.metadata import replay_groups
+from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.decide import groups as group_decisions
-from spark_log.metadata.records import decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 from spark_log.node import quorum_coordinator
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.pending_commands import PendingCommands
-from spark_log.node.quorum_coordinator import Leader, QuorumCoordinator
+from spark_log.node.quorum_coordinator import KnownLeader, QuorumCoordinator
 from spark_log.node.quorum_pipeline import Offer, Pipeline
 from spark_log.node.quorum_state import QuorumState
 from spark_log.quorum_node.voter_clocks import VoterClocks
@@ -71,7 +72,7 @@ def _kept(self: Pipeline[Any], index: int) -> list[Any]:
     return []
 
 
-async def _leads_immediately(self: QuorumCoordinator, leader: Leader) -> None:
+async def _leads_immediately(self: QuorumCoordinator, leader: KnownLeader) -> None:
     await self._until_caught_up(leader)
     try:
         self.node.begin_append(self._take_over_batch(leader.epoch))
@@ -80,7 +81,7 @@ async def _leads_immediately(self: QuorumCoordinator, leader: Leader) -> None:
     self._begin(leader)
 
 
-async def _immediately(self: QuorumCoordinator, leader: Leader) -> None:
+async def _immediately(self: QuorumCoordinator, leader: KnownLeader) -> None:
     pass
 
 
@@ -163,7 +164,8 @@ MUTATIONS = {
         "what a member commits is of the generation in force",
         (
             Patch(Groups, "refusal", _any_member),
-            Patch(replay_module, "_groups_hold", _of_any_generation),
+            Patch(replay_module, "groups_hold", _of_any_generation),
+            Patch(replay_groups, "groups_hold", _of_any_generation),
             Patch(group_decisions, "check_generation", _unchecked),
         ),
     ),

@@ -12,8 +12,9 @@ from spark_log.journal.proposal import Context, DecisionRule, Proposal
 from spark_log.journal.served_log import ServedLog
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.metadata import records as r
-from spark_log.metadata.commands import CommitOffsets, CreateTopic, SetConfigs
+from spark_log.metadata.commands import CreateTopic, SetConfigs
 from spark_log.metadata.features import METADATA_VERSION
+from spark_log.metadata.group_commands import CommitOffsets
 from spark_log.metadata.replay import next_version
 from spark_log.metadata.state import GroupState, State, TopicKey
 from spark_log.quorum.messages import ReplicaKey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from spark_log.quorum.leading import Change
+from spark_log.quorum.leading import VoterChange
 from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.replica_log import ReplicaLog
@@ -186,16 +186,16 @@ class Faults:
 
             def add(machine: Machine, now_ms: int) -> None:
                 answer = machine.add_voter(key, now_ms)
-                if answer is Change.NONE:
+                if answer is VoterChange.NONE:
                     self.world.oracle.added(leader, key)
                 self._changed(leader, answer, "added")
 
             self.world.input(leader, add)
 
-    def _changed(self, leader: Node, answer: Change, what: str) -> None:
+    def _changed(self, leader: Node, answer: VoterChange, what: str) -> None:
         """Sometimes the leader is cut off before the change is committed."""
-        self.world.counts[what if answer is Change.NONE else f"not {what}"] += 1
-        if answer is Change.NONE:
+        self.world.counts[what if answer is VoterChange.NONE else f"not {what}"] += 1
+        if answer is VoterChange.NONE:
             self.world.oracle.changed(leader, self.world.nodes.values())
             if self.rng.random() < 0.3:
                 self._block_around(leader.key.id)

@@ -17,7 +17,7 @@ from spark_log.metadata.decide import commits
 from spark_log.metadata.decide import replicas as decide
 from spark_log.metadata.decide import upkeep as decide_upkeep
 from spark_log.metadata.decide.commits import Committed
-from spark_log.metadata.replica_state import Member, PlacementGroup
+from spark_log.metadata.replica_state import PlacementGroup, ReplicaMember
 from spark_log.metadata.replicas import can_lead, epoch_of, group_number, is_active, is_current
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import ACKS_ALL
@@ -50,7 +50,7 @@ def _misses_ignored(state: State, placed: object, upload_epoch: int) -> State:
     return state
 
 
-def _late_stays(state: State, member: Member, upload_epoch: int) -> Member:
+def _late_stays(state: State, member: ReplicaMember, upload_epoch: int) -> ReplicaMember:
     return member if member.since > upload_epoch else _MISSED(state, member, upload_epoch)
 
 

@@ -19,10 +19,10 @@ from spark_log.groups.group import Roster, RosterMember
 from spark_log.journal.opening import View
 from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import Answered, Sleep, Steps
-from spark_log.metadata.commands import CommitOffsets, SetGeneration
 from spark_log.metadata.decide import coordinators
+from spark_log.metadata.group_commands import CommitOffsets, SetGeneration
 from spark_log.metadata.records import GroupCommit, OffsetEntry
-from spark_log.metadata.replay import next_generation
+from spark_log.metadata.replay_groups import next_generation
 from spark_log.metadata.state import GroupState
 from spark_log.testing.sim.setting import Simulation
 from spark_log.testing.sim.world import Request, RequestQueue

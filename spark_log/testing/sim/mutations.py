@@ -26,13 +26,14 @@ from spark_log.journal.opening import View
 from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import Delete, Get, List, Op, Put, PutAnswer, PutNew, Steps
 from spark_log.metadata import records as r
-from spark_log.metadata import replay, swaps
+from spark_log.metadata import replay, replay_groups, swaps
+from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide import commits, coordinators, groups, upkeep
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.dropped_list import encode_list
 from spark_log.metadata.last_commit import LastCommit, last_commit
-from spark_log.metadata.records import Batch, decode_batch, encode_batch
+from spark_log.metadata.records import Batch
 from spark_log.metadata.replay import admits
 from spark_log.metadata.state import GroupState, ProducerState, State, TopicKey
 from spark_log.model import Slice
@@ -136,7 +137,7 @@ def _commit_unfenced(state: State, record: r.CommitRecord) -> State | None:
     return replay._commit(state, with_values(record, upload_epoch=EVER))
 
 
-_without_positions = replay._without_positions
+_without_positions = replay_groups.without_positions
 _decide_commit, _decide_swap, _decide_expire = commits.decide_commit, upkeep.decide_swap, upkeep.decide_expire
 
 
@@ -504,7 +505,8 @@ MUTATIONS = {
     "any_generation": Mutation(
         "a group's older generations are fenced",
         (
-            Patch(replay, "_groups_hold", _groups_hold_always),
+            Patch(replay, "groups_hold", _groups_hold_always),
+            Patch(replay_groups, "groups_hold", _groups_hold_always),
             Patch(groups, "check_generation", _check_no_generation),
             Patch(commits, "check_generation", _check_no_generation),
         ),
@@ -531,7 +533,10 @@ MUTATIONS = {
     ),
     "forgotten_immediately": Mutation(
         "a position that was removed is remembered as such for a while",
-        (Patch(replay, "_without_positions", _without_positions_untold),),
+        (
+            Patch(replay, "without_positions", _without_positions_untold),
+            Patch(replay_groups, "without_positions", _without_positions_untold),
+        ),
     ),
     "hold_from_plan": Mutation(
         "a reader counts its grace from the start of its load",
@@ -580,7 +585,7 @@ MUTATIONS = {
     "generation_repeats": Mutation(
         "a group that was forgotten goes on with higher generations",
         (
-            Patch(replay, "next_generation", _generation_after_the_last),
+            Patch(replay_groups, "next_generation", _generation_after_the_last),
             Patch(groups, "next_generation", _generation_after_the_last),
         ),
     ),

@@ -10,7 +10,8 @@ from __future__ import annotations
 from spark_log.journal import commit_protocol, opening
 from spark_log.journal.object_names import log_key
 from spark_log.journal.opening import state_in
-from spark_log.metadata.records import Batch, decode_batch, encode_batch
+from spark_log.metadata.batch_format import decode_batch, encode_batch
+from spark_log.metadata.records import Batch
 from spark_log.metadata.replay import end_version, replay
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.testing.mutation import Patch

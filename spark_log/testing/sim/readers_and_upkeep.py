@@ -36,7 +36,7 @@ from spark_log.journal.opening import KEPT_CHECKPOINTS, View
 from spark_log.journal.proposal import DecisionRule, Proposal
 from spark_log.journal.store_operations import Refresh, Sleep, Steps
 from spark_log.journal.upkeep_limits import StepLimits
-from spark_log.metadata import commands
+from spark_log.metadata import commands, group_commands
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.metadata.swaps import resolve
@@ -142,7 +142,7 @@ def consumer(sim: Simulation, group: str) -> Steps[None]:
     """Take the group, read from its positions and commit until a newer consumer owns the group, then take it back."""
     view = yield from sim.load()
     for _ in range(3):
-        join = Proposal(commands.JoinGroup(group=group, member=sim.fresh("member")))
+        join = Proposal(group_commands.JoinGroup(group=group, member=sim.fresh("member")))
         view = yield from sim.propose(view, [join])
         if isinstance(join.error, GroupInUse):
             yield Sleep(SESSION_MS // 2)
@@ -151,7 +151,7 @@ def consumer(sim: Simulation, group: str) -> Steps[None]:
         for _ in range(4):
             view = yield from sim.refresh(view)
             ends = tuple(OffsetEntry(*key, part.end) for key, part in sorted(view.state.partitions.items()))
-            commit = Proposal(commands.CommitOffsets(commit=GroupCommit(group, join.reply, ends), live_only=True))
+            commit = Proposal(group_commands.CommitOffsets(commit=GroupCommit(group, join.reply, ends), live_only=True))
             view = yield from sim.propose(view, [commit])
             if isinstance(commit.error, IllegalGeneration):
                 break
@@ -162,7 +162,9 @@ def query(sim: Simulation, group: str, token: str) -> Steps[None]:
     """Hold the group by heartbeats.  A restarted query keeps its identity, and is refused while another owner lives."""
     view = yield from sim.load()
     for _ in range(3):
-        join = Proposal(commands.JoinGroup(group=group, member=sim.fresh("member"), token=token, timeout_ms=SESSION_MS))
+        join = Proposal(
+            group_commands.JoinGroup(group=group, member=sim.fresh("member"), token=token, timeout_ms=SESSION_MS)
+        )
         view = yield from sim.propose(view, [join])
         if isinstance(join.error, GroupInUse):
             yield Sleep(SESSION_MS)
@@ -170,7 +172,7 @@ def query(sim: Simulation, group: str, token: str) -> Steps[None]:
         sim.oracle.ack_generation(group, join.reply)
         for _ in range(6):
             yield Sleep(sim.rng.choice((SESSION_MS // 3, 2 * SESSION_MS)))
-            sign = Proposal(commands.RenewSession(group=group, generation=join.reply))
+            sign = Proposal(group_commands.RenewSession(group=group, generation=join.reply))
             view = yield from sim.propose(view, [sign])
             if isinstance(sign.error, IllegalGeneration):
                 break
@@ -211,7 +213,7 @@ def _some_change(sim: Simulation, state: State) -> DecisionRule:
         "upgrade": lambda: UPGRADE,
         "grow": lambda: commands.AddPartitions(name=name, total=3),
         "trim": lambda: _trim(sim, state),
-        "forget": lambda: commands.DeleteOffsets(group=rng.choice(("group", "shared", "with-records"))),
+        "forget": lambda: group_commands.DeleteOffsets(group=rng.choice(("group", "shared", "with-records"))),
     }
     return change[rng.choice(sorted(change))]()
 

@@ -11,9 +11,10 @@ from spark_log import Log
 from spark_log.errors import UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import LOG, log_key
+from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.commands import DeleteTopic
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
-from spark_log.metadata.records import CreateTopicRecord, FeatureLevelRecord, TakeOverRecord, decode_batch
+from spark_log.metadata.records import CreateTopicRecord, FeatureLevelRecord, TakeOverRecord
 from spark_log.store.base import ObjectStore
 from tests.levels import begin_at_level_1
 from tests.unit.journal.sample_journals import create, open_log, stores

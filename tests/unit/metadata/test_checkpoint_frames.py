@@ -29,12 +29,13 @@ from spark_log.metadata.checkpoint_format import (
     reads_back,
     state_json,
 )
-from spark_log.metadata.column_blocks import ColumnMap, ObjectBlock, PartitionBlock, fold
+from spark_log.metadata.column_blocks import ObjectBlock, PartitionBlock
+from spark_log.metadata.column_map import ColumnMap, fold
 from spark_log.metadata.frames import FRAME_BYTES, encode_columns, encode_end, encode_frames, read_frames
 from spark_log.metadata.last_commit import LastCommit, last_commit
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
-from spark_log.metadata.replica_state import Broker, Copies, Member, PlacementGroup, Reassignment
+from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Reassignment, ReplicaMember
 from spark_log.metadata.state import State
 from spark_log.model import Slice
 from tests.unit.metadata.checkpoints import FIRST_LINE, checkpoint_of, checkpoint_of_frames, frames_of
@@ -65,12 +66,12 @@ producer = st.builds(s.ProducerState, number, text, st.just(("a",)), st.booleans
 session = st.none() | st.builds(s.MemberSession, text, text, number, number)
 member = st.builds(RosterMember, text, st.none() | text, text, text, number, number, st.binary(), st.binary())
 roster = st.none() | st.builds(Roster, number, members=st.lists(member, max_size=2).map(tuple))
-offsets = st.dictionaries(key, st.builds(s.Position, number, text, number, number), max_size=3).map(Map)
+offsets = st.dictionaries(key, st.builds(s.GroupPosition, number, text, number, number), max_size=3).map(Map)
 group = st.builds(s.GroupState, number, text, offsets, number, session, roster)
 ids = st.lists(number, max_size=3).map(tuple)
 options = st.lists(st.tuples(text, text), max_size=2).map(tuple)
 broker = st.builds(Broker, text, text, text, options, st.booleans(), number, st.booleans(), text, number)
-replica = st.builds(Member, number, st.sampled_from(["isr", "joining", "out"]), number, number, number)
+replica = st.builds(ReplicaMember, number, st.sampled_from(["isr", "joining", "out"]), number, number, number)
 placement_group = st.builds(PlacementGroup, st.lists(replica, max_size=3).map(tuple), number, number)
 
 
@@ -166,8 +167,10 @@ def full_state() -> State:
         ),
         placement_groups=Map(
             {
-                1: PlacementGroup((Member(1, "isr", 4), Member(0, "isr", 4), Member(3, "out", 8, 1_700, 2)), 1, 3),
-                2: PlacementGroup((Member(3, "joining", 8), Member(2, "out", 5))),
+                1: PlacementGroup(
+                    (ReplicaMember(1, "isr", 4), ReplicaMember(0, "isr", 4), ReplicaMember(3, "out", 8, 1_700, 2)), 1, 3
+                ),
+                2: PlacementGroup((ReplicaMember(3, "joining", 8), ReplicaMember(2, "out", 5))),
             }
         ),
         assignments=Map({"id-0": (2,), "id-1": (1,)}),
@@ -249,7 +252,7 @@ def plain_state(copies: int = 0) -> State:
         ),
         groups=Map(
             {
-                "g": s.GroupState(2, "m", Map({("id-1", 0): s.Position(5, "note", 1, 8)}), 1),
+                "g": s.GroupState(2, "m", Map({("id-1", 0): s.GroupPosition(5, "note", 1, 8)}), 1),
                 "h": s.GroupState(
                     1,
                     session=s.MemberSession("t", "o", 10, 1),
@@ -385,7 +388,7 @@ def test_a_large_state_is_in_frames_below_the_limit() -> None:
     state = State(
         partitions=LayeredMap({("t", n): s.Partition(n, n, n, entries) for n in range(12_000)}),
         objects=LayeredMap({f"data/{n:016x}/x.seg": s.ObjectRow(n, n, 1) for n in range(50_000)}),
-        groups=Map({"g": s.GroupState(offsets=Map({("t", n): s.Position(n, "", 1, 1) for n in range(50_000)}))}),
+        groups=Map({"g": s.GroupState(offsets=Map({("t", n): s.GroupPosition(n, "", 1, 1) for n in range(50_000)}))}),
     )
     for made, large in (
         (state, {"partitions", "objects", "positions"}),

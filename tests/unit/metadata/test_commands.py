@@ -9,6 +9,7 @@ import pytest
 
 from spark_log.errors import UnknownTopicOrPartition
 from spark_log.metadata import commands as c
+from spark_log.metadata import group_commands as gc
 from spark_log.metadata.decide.reassignments import NewReplicas
 from spark_log.metadata.records import CommitRecord, Copy, GroupCommit, LostRecord, Moved, OffsetEntry
 from spark_log.metadata.replay import next_version, replay_records
@@ -31,8 +32,8 @@ def append(sequence: int = 0) -> c.Append:
     return c.Append(commit=commit)
 
 
-def offsets(**more: object) -> c.CommitOffsets:
-    return c.CommitOffsets(commit=GroupCommit("g", -1, (OffsetEntry("id", 1, 5, "note"),)), **more)  # type: ignore[arg-type]
+def offsets(**more: object) -> gc.CommitOffsets:
+    return gc.CommitOffsets(commit=GroupCommit("g", -1, (OffsetEntry("id", 1, 5, "note"),)), **more)  # type: ignore[arg-type]
 
 
 EXAMPLES: tuple[c.Single, ...] = (
@@ -46,12 +47,12 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.UpdateFeature(name="metadata.version", level=1),
     c.InitProducer(producer="txn:x", timeout_ms=60_000),
     c.AbortTransaction(producer="txn:x"),
-    c.JoinGroup(group="h", member="m", token="t", owner="me", timeout_ms=5),
-    c.RenewSession(group="h", generation=1),
-    c.LeaveGroup(group="h", member="m"),
-    c.RemoveMember(group="h"),
-    c.DeleteOffsets(group="g", partitions=(("id", 1),)),
-    c.DeleteOffsets(group="g"),
+    gc.JoinGroup(group="h", member="m", token="t", owner="me", timeout_ms=5),
+    gc.RenewSession(group="h", generation=1),
+    gc.LeaveGroup(group="h", member="m"),
+    gc.RemoveMember(group="h"),
+    gc.DeleteOffsets(group="g", partitions=(("id", 1),)),
+    gc.DeleteOffsets(group="g"),
     c.Fence(),
     c.ResetClock(),
     c.Expire(held=(("g", "id", 1),)),
@@ -98,7 +99,7 @@ def test_every_command_and_its_reply_survive_the_journey() -> None:
     """A command that was JSON decides as the one that was sent, and its reply comes back as it was."""
     state = next_version(State(), NOW)
     for command in EXAMPLES:
-        if isinstance(command, c.RenewSession):
+        if isinstance(command, gc.RenewSession):
             command = msgspec.structs.replace(command, generation=state.groups["h"].generation)
         state, _ = carried_out(state, command)
     assert not state.names
@@ -127,13 +128,13 @@ def test_a_command_names_the_groups_that_it_touches() -> None:
     """Tokens may be limited to groups."""
     touched = {type(command): list(command.groups()) for command in EXAMPLES}
     assert {kind: names for kind, names in touched.items() if names} == {
-        c.CommitOffsets: ["g"],
-        c.JoinGroup: ["h"],
-        c.RenewSession: ["h"],
-        c.LeaveGroup: ["h"],
-        c.RemoveMember: ["h"],
-        c.DeleteOffsets: ["g"],
+        gc.CommitOffsets: ["g"],
+        gc.JoinGroup: ["h"],
+        gc.RenewSession: ["h"],
+        gc.LeaveGroup: ["h"],
+        gc.RemoveMember: ["h"],
+        gc.DeleteOffsets: ["g"],
     }
     with_positions = c.Append(commit=msgspec.structs.replace(append().commit, groups=(offsets().commit,)))
-    both = c.SeveralCommands(commands=(c.LeaveGroup(group="h", member="m"), with_positions))
+    both = c.SeveralCommands(commands=(gc.LeaveGroup(group="h", member="m"), with_positions))
     assert list(with_positions.groups()) == ["g"] and list(both.groups()) == ["g", "h"]

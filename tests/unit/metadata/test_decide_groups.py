@@ -15,6 +15,7 @@ from spark_log.errors import (
 )
 from spark_log.groups.group import Roster
 from spark_log.metadata import commands as c
+from spark_log.metadata import group_commands as gc
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.commits import decide_commit
 from spark_log.metadata.decide.decision import Decision
@@ -88,7 +89,7 @@ def test_a_member_that_is_alive_keeps_its_group(log: History) -> None:
 def test_a_commit_is_known_again_though_its_group_was_taken_meanwhile(log: History) -> None:
     """Its answer was lost; to refuse the repeat would say of a commit that is in that it is not."""
     topic = log.create()
-    moves = (r.GroupCommit("g", c.UNFENCED, (r.OffsetEntry(topic, 0, 1),)),)
+    moves = (r.GroupCommit("g", gc.UNFENCED, (r.OffsetEntry(topic, 0, 1),)),)
     command = c.Append(commit=log.upload((topic, 0, 3), producer="p", sequence=0, groups=moves))
     first = log.do(command)
     hold(log, "m", "a")

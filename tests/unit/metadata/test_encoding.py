@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from spark_log.errors import CorruptObject, SequenceConflict, UnsupportedVersion
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.metadata import records as r
+from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint, state_json
 from spark_log.metadata.consumer_offsets import progress_of
-from spark_log.metadata.records import Batch, decode_batch, encode_batch
-from spark_log.metadata.state import GroupState, Position
+from spark_log.metadata.records import Batch
+from spark_log.metadata.state import GroupPosition, GroupState
 from spark_log.model import DataObject, Run, Slice
 from tests.unit.metadata.checkpoints import checkpoint_of
 from tests.unit.metadata.history import History, positions
@@ -161,7 +162,7 @@ def test_positions_of_before_their_versions_are_read() -> None:
     ((_, _, position),) = document["positions"]
     assert position.pop() == log.state.version
     old = decode_checkpoint(checkpoint_of(document), "x")
-    assert old.groups["g"].offsets[topic, 0] == Position(1, "", log.state.time, 0)
+    assert old.groups["g"].offsets[topic, 0] == GroupPosition(1, "", log.state.time, 0)
     progress = progress_of(old)
     assert progress.end == 1 and [record.offset for record in progress.records] == [0]
 

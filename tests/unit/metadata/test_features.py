@@ -10,6 +10,7 @@ from crc32c import crc32c
 
 from spark_log.errors import InvalidRequest, UnsupportedVersion
 from spark_log.metadata import records as r
+from spark_log.metadata.batch_format import BATCH_MAGIC, BATCH_VERSION, decode_batch, encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint, state_json
 from spark_log.metadata.commands import UpdateFeature
 from spark_log.metadata.decide.upkeep import bootstrap_records
@@ -27,7 +28,7 @@ def raised(level: int, name: str = METADATA_VERSION) -> r.Batch:
 
 def test_a_field_with_its_default_is_left_out_of_a_record() -> None:
     """A field that is added and not used does not keep an older pylog from reading the record."""
-    line = r.encode_batch(r.Batch(id="w", time=1, records=(r.CommitRecord(producer="p", sequence=0, upload_epoch=1),)))
+    line = encode_batch(r.Batch(id="w", time=1, records=(r.CommitRecord(producer="p", sequence=0, upload_epoch=1),)))
     assert json.loads(line.splitlines()[2]) == {"type": "commit", "producer": "p", "sequence": 0, "upload_epoch": 1}
 
 
@@ -50,18 +51,18 @@ def test_the_first_records_of_a_new_log_raise_it_to_the_newest_level() -> None:
 
 @pytest.mark.parametrize(("name", "level"), [(METADATA_VERSION, NEWER), ("of.tomorrow", 1)])
 def test_a_record_of_an_unknown_level_is_refused_with_both_levels(name: str, level: int) -> None:
-    data = r.encode_batch(raised(level, name))
+    data = encode_batch(raised(level, name))
     with pytest.raises(UnsupportedVersion, match=f"at level {level} of {name}, this pylog supports .*update pylog"):
-        r.decode_batch(data, "meta/log/7.rec")
+        decode_batch(data, "meta/log/7.rec")
 
 
 def test_records_of_an_unknown_level_are_refused_with_both_levels() -> None:
     """A batch that raises the level may have records of that level."""
-    data = r.encode_batch(raised(NEWER))
+    data = encode_batch(raised(NEWER))
     body = data.partition(b"\n")[2] + b'{"type":"of_tomorrow"}\n'
-    data = b"%s %d %d %08x\n" % (r.BATCH_MAGIC, r.BATCH_VERSION, len(body), crc32c(body)) + body
+    data = b"%s %d %d %08x\n" % (BATCH_MAGIC, BATCH_VERSION, len(body), crc32c(body)) + body
     with pytest.raises(UnsupportedVersion, match=f"at level {NEWER} of {METADATA_VERSION}"):
-        r.decode_batch(data, "meta/log/1.rec")
+        decode_batch(data, "meta/log/1.rec")
 
 
 def test_a_checkpoint_of_an_unknown_level_is_refused_with_both_levels() -> None:

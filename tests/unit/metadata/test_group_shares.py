@@ -6,7 +6,7 @@ import pytest
 
 from spark_log.errors import GroupInUse, IllegalGeneration, InvalidRequest
 from spark_log.groups.share import Share
-from spark_log.metadata import commands as c
+from spark_log.metadata import group_commands as gc
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.clock_reset import reset_clock
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS, SUPPORTED
@@ -27,13 +27,13 @@ def log() -> History:
 def join(log: History, member: str, number: int, of: int, token: str = "") -> int:
     """The generation of a query that has joined; its token is its name unless given."""
     session = {"token": token or member, "owner": f"query {member}", "timeout_ms": SESSION_MS}
-    return int(log.do(c.JoinGroup(group="g", member=member, share=Share(number, of), **session)))
+    return int(log.do(gc.JoinGroup(group="g", member=member, share=Share(number, of), **session)))
 
 
 def commit(log: History, topic: str, generation: int, *offsets: tuple[int, int]) -> None:
     """Commit (partition, offset)s."""
     entries = tuple(OffsetEntry(topic, number, offset) for number, offset in offsets)
-    log.do(c.CommitOffsets(commit=GroupCommit("g", generation, entries)))
+    log.do(gc.CommitOffsets(commit=GroupCommit("g", generation, entries)))
 
 
 def members(log: History) -> list[tuple[str, str]]:
@@ -60,7 +60,7 @@ def test_each_member_commits_the_positions_of_its_share(log: History) -> None:
     commit(log, topic, first, (0, 3), (2, 4))
     commit(log, topic, second, (1, 5))
     assert committed(log, topic) == {0: 3, 1: 5, 2: 4}
-    for generation, offset in (first, (1, 9)), (second, (2, 9)), (second + 1, (0, 9)), (c.UNFENCED, (0, 9)):
+    for generation, offset in (first, (1, 9)), (second, (2, 9)), (second + 1, (0, 9)), (gc.UNFENCED, (0, 9)):
         with pytest.raises((IllegalGeneration, GroupInUse)):
             commit(log, topic, generation, offset)
     assert committed(log, topic) == {0: 3, 1: 5, 2: 4}
@@ -73,7 +73,7 @@ def test_a_number_that_is_held_is_refused_and_so_is_another_count(log: History) 
     for number, of in (0, 2), (1, 2), (2, 3), (0, 3):
         with pytest.raises(GroupInUse, match=r"held by query [ab] since .*free in 1 s"):
             join(log, "x", number, of)
-    log.do(c.LeaveGroup(group="g", member="b"))
+    log.do(gc.LeaveGroup(group="g", member="b"))
     join(log, "c", 1, 2)
     assert members(log) == [("a", "number 0 of 2"), ("c", "number 1 of 2")]
     log.now += SESSION_MS + 1
@@ -98,7 +98,7 @@ def test_each_member_has_its_own_session(log: History) -> None:
     join(log, "a", 0, 2)
     second = join(log, "b", 1, 2)
     log.now += 80
-    log.do(c.RenewSession(group="g", generation=second))
+    log.do(gc.RenewSession(group="g", generation=second))
     log.now += 30
     join(log, "c", 0, 2)
     with pytest.raises(GroupInUse, match="held by query b"):
@@ -108,11 +108,11 @@ def test_each_member_has_its_own_session(log: History) -> None:
 def test_whoever_takes_the_whole_group_waits_for_all_numbers(log: History) -> None:
     """A stream without a number, and a consumer; and a number waits for them.  An administrator removes all."""
     join(log, "a", 0, 2)
-    alone = c.JoinGroup(group="g", member="s", token="s", owner="a stream", timeout_ms=SESSION_MS)
-    for whole in alone, c.JoinGroup(group="g", member="consumer"):
+    alone = gc.JoinGroup(group="g", member="s", token="s", owner="a stream", timeout_ms=SESSION_MS)
+    for whole in alone, gc.JoinGroup(group="g", member="consumer"):
         with pytest.raises(GroupInUse, match="held by query a"):
             log.do(whole)
-    log.do(c.RemoveMember(group="g", member=""))
+    log.do(gc.RemoveMember(group="g", member=""))
     assert members(log) == []
     generation = log.do(alone)
     with pytest.raises(GroupInUse, match="held by a stream"):
@@ -120,17 +120,17 @@ def test_whoever_takes_the_whole_group_waits_for_all_numbers(log: History) -> No
     log.now += SESSION_MS + 1
     join(log, "a", 0, 2)
     with pytest.raises(IllegalGeneration):
-        log.do(c.RenewSession(group="g", generation=generation))
+        log.do(gc.RenewSession(group="g", generation=generation))
 
 
 def test_a_member_that_left_commits_no_more(log: History) -> None:
     """Also the one that had joined last, whose generation was the group's."""
     topic = log.create("t", 2)
     generation = join(log, "a", 0, 2)
-    log.do(c.LeaveGroup(group="g", member="a"))
+    log.do(gc.LeaveGroup(group="g", member="a"))
     with pytest.raises(IllegalGeneration):
         commit(log, topic, generation, (0, 1))
-    assert log.do(c.LeaveGroup(group="g", member="a")) == c.UNFENCED
+    assert log.do(gc.LeaveGroup(group="g", member="a")) == gc.UNFENCED
 
 
 def test_shares_outlive_a_checkpoint_and_a_wrong_clock(log: History) -> None:
@@ -148,7 +148,7 @@ def test_invalid_shares_and_old_logs_are_refused(log: History) -> None:
         with pytest.raises(InvalidRequest, match="is not a share of a group"):
             join(log, "a", number, of)
     with pytest.raises(InvalidRequest, match="is not a share of a group"):
-        log.do(c.JoinGroup(group="g", member="a", share=Share(0, 2)))
+        log.do(gc.JoinGroup(group="g", member="a", share=Share(0, 2)))
     old = History()
     old.write(FeatureLevelRecord(name=METADATA_VERSION, level=REPLICAS - 1))
     with pytest.raises(InvalidRequest, match="need level 4: .*cluster upgrade"):

@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_log.metadata.column_blocks import (
-    Block,
-    ColumnMap,
-    ObjectBlock,
-    PartitionBlock,
-    fold,
-    inline_slices,
-    maybe_trimmed,
-    stored_bytes,
-)
+from spark_log.metadata.column_blocks import Block, ObjectBlock, PartitionBlock
+from spark_log.metadata.column_map import ColumnMap, fold, inline_slices, maybe_trimmed, stored_bytes
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import ObjectRow, Partition

@@ -10,18 +10,10 @@ import pytest
 from msgspec import inspect, structs
 
 from spark_log.metadata import slice_index
+from spark_log.metadata.batch_format import encode_batch
 from spark_log.metadata.checkpoint_format import COLUMNS, KINDS, REMOVED_KINDS, state_json
-from spark_log.metadata.records import (
-    AnyRecord,
-    Batch,
-    Change,
-    Copy,
-    CreateTopicRecord,
-    GroupCommit,
-    Piece,
-    encode_batch,
-)
-from spark_log.metadata.replica_state import Member
+from spark_log.metadata.records import AnyRecord, Batch, Change, Copy, CreateTopicRecord, GroupCommit, Piece
+from spark_log.metadata.replica_state import ReplicaMember
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Placed, Run, Slice
 from spark_log.node import memory_file
@@ -88,7 +80,7 @@ def test_every_kind_of_columns_is_on_the_page(kind: str) -> None:
 
 
 def test_the_members_of_a_placement_group_are_on_the_page() -> None:
-    assert ", ".join(f"`{field}`" for field in Member._fields) in row("`placement_groups`")
+    assert ", ".join(f"`{field}`" for field in ReplicaMember._fields) in row("`placement_groups`")
 
 
 def test_the_columns_of_entries_are_on_the_page() -> None:
@@ -101,7 +93,7 @@ def test_the_memory_of_upkeep_is_on_the_page(kind: str, schema: pa.Schema) -> No
     """All of its columns, and the fields of its header."""
     assert [name for name in schema.names if f"`{name}`" not in row(f"`{kind}`")] == []
     header = row("`header`")
-    assert [field.name for field in structs.fields(memory_file.Header) if f"`{field.name}`" not in header] == []
+    assert [field.name for field in structs.fields(memory_file.MemoryHeader) if f"`{field.name}`" not in header] == []
 
 
 @pytest.mark.parametrize("kind", REMOVED_KINDS)

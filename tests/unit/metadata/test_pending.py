@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from spark_log.errors import DataLoss, InvalidRequest, LeaderNotAvailable, NotEnoughReplicas, OffsetOutOfRange
 from spark_log.metadata import pending
 from spark_log.metadata import records as r
+from spark_log.metadata.batch_format import encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.commands import DeleteTopic, SetConfigs, Start, Trim
 from spark_log.metadata.decide.commits import Committed, decide_commit
@@ -99,7 +100,7 @@ def test_a_topic_without_replicas_has_nothing_pending(log: PendingHistory) -> No
     log.topic((0,), name="v")
     assert not log.leader_only(("v", 0)).pending
     (record,) = log.batches[-1].records
-    assert isinstance(record, r.CommitRecord) and b"acks" not in r.encode_batch(log.batches[-1])
+    assert isinstance(record, r.CommitRecord) and b"acks" not in encode_batch(log.batches[-1])
 
 
 def test_a_repeat_of_a_pending_commit_is_answered(log: PendingHistory) -> None:

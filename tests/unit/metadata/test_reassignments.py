@@ -353,7 +353,7 @@ def test_a_broker_goes_when_nothing_is_left_on_it() -> None:
     log = three(0, 1)
     upload = log.upload_to()
     moved(log, 0, 2)
-    with pytest.raises(InvalidRequest, match=re.escape("1 topic (t) still being moved off broker 1")):
+    with pytest.raises(InvalidRequest, match=re.escape("partitions of 1 topic (t) are still being moved off broker 1")):
         log.command(RemoveBroker(broker=1))
     merged(log, (0, 2))
     ended(log)

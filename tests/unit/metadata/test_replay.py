@@ -14,6 +14,7 @@ from spark_log.errors import SparkLogError
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.groups.share import Share
 from spark_log.metadata import records as r
+from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide.groups import (
     decide_commit_offsets,
@@ -24,7 +25,6 @@ from spark_log.metadata.decide.groups import (
 from spark_log.metadata.decide.topics import decide_add_partitions, decide_delete_topic, decide_set_configs, decide_trim
 from spark_log.metadata.decide.transactional_ids import decide_init_producer, epoch_of_holder
 from spark_log.metadata.decide.upkeep import decide_expire
-from spark_log.metadata.records import decode_batch, encode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 from tests.unit.metadata.history import History, positions

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from spark_log.errors import SparkLogError
 from spark_log.metadata import records as r
+from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.column_blocks import ObjectBlock, PartitionBlock, fold
+from spark_log.metadata.column_blocks import ObjectBlock, PartitionBlock
+from spark_log.metadata.column_map import fold
 from spark_log.metadata.commands import AddPartitions, DeleteTopic
 from spark_log.metadata.decide.reassignments import NewReplicas
 from spark_log.metadata.projection import Delta, Holdings, apply, delta, held_of, is_projected, nothing_held
 from spark_log.metadata.reassignments import is_moving, moving, objects_elsewhere, reassignment_of
-from spark_log.metadata.records import decode_batch, encode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import (
     AlterReassignments,

@@ -7,6 +7,7 @@ from immutables import Map
 
 from spark_log.errors import IncompatibleSchema, InvalidRecord, InvalidRequest, InvalidSchema
 from spark_log.metadata import records as r
+from spark_log.metadata.batch_format import encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide.schemas import check_versions, decide_set_schema
 from spark_log.metadata.decide.topics import decide_create_topic, decide_delete_topic
@@ -115,4 +116,4 @@ def test_a_log_without_schemas_has_no_trace_of_them() -> None:
     state = with_topic()
     assert b"schema" not in encode_checkpoint(state)
     (created,) = decide_create_topic(state, "other", 1, {}, "t2").records
-    assert b"schema" not in r.encode_batch(r.Batch(id="x", time=0, records=(created,)))
+    assert b"schema" not in encode_batch(r.Batch(id="x", time=0, records=(created,)))

@@ -9,6 +9,7 @@ from spark_log.errors import GroupInUse, IllegalGeneration
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.groups.subscription import Subscription, encode
 from spark_log.metadata import commands as c
+from spark_log.metadata import group_commands as gc
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide.groups import decide_join_group
 from spark_log.metadata.decide.topics import decide_set_configs
@@ -47,17 +48,17 @@ def roster(generation: int, *members: RosterMember) -> Roster:
 
 
 def share(log: Led, generation: int, *members: RosterMember) -> None:
-    log.do(c.SetGeneration(group="g", roster=roster(generation, *members)))
+    log.do(gc.SetGeneration(group="g", roster=roster(generation, *members)))
 
 
 def test_a_generation_fences_the_ones_before(log: Led) -> None:
     """Positions are committed under the generation that was journaled, and under no other."""
     topic = log.create()
     share(log, 5, member("a", "t"))
-    log.do(c.CommitOffsets(commit=positions("g", topic, 1, generation=5)))
+    log.do(gc.CommitOffsets(commit=positions("g", topic, 1, generation=5)))
     share(log, 6, member("a", "t"), member("b", "t"))
     with pytest.raises(IllegalGeneration):
-        log.do(c.CommitOffsets(commit=positions("g", topic, 2, generation=5)))
+        log.do(gc.CommitOffsets(commit=positions("g", topic, 2, generation=5)))
     with pytest.raises(IllegalGeneration):
         share(log, 5, member("a", "t"))
     assert log.state.groups["g"].offsets[topic, 0].offset == 1
@@ -74,11 +75,11 @@ def test_who_is_no_member_does_not_take_or_move_a_shared_group(log: Led) -> None
     topic = log.create()
     share(log, 5, member("a", "t"))
     for command in (
-        c.JoinGroup(group="g", member="m", token="t", owner="a query", timeout_ms=5),
-        c.RemoveMember(group="g"),
-        c.DeleteOffsets(group="g"),
-        c.DeleteOffsets(group="g", partitions=((topic, 0),)),
-        c.CommitOffsets(commit=positions("g", topic, 9)),
+        gc.JoinGroup(group="g", member="m", token="t", owner="a query", timeout_ms=5),
+        gc.RemoveMember(group="g"),
+        gc.DeleteOffsets(group="g"),
+        gc.DeleteOffsets(group="g", partitions=((topic, 0),)),
+        gc.CommitOffsets(commit=positions("g", topic, 9)),
         c.Append(commit=log.upload((topic, 0, 1), groups=(positions("g", topic, 9),))),
     ):
         with pytest.raises(GroupInUse, match="shared by 1 member, a among them") as caught:
@@ -91,9 +92,9 @@ def test_a_group_that_a_stream_keeps_is_not_moved_from_outside(log: Led) -> None
     transaction's.
     """
     topic = log.create()
-    log.do(c.JoinGroup(group="g", member="m", token="t", owner="a query", timeout_ms=60_000))
+    log.do(gc.JoinGroup(group="g", member="m", token="t", owner="a query", timeout_ms=60_000))
     for command in (
-        c.CommitOffsets(commit=positions("g", topic, 9)),
+        gc.CommitOffsets(commit=positions("g", topic, 9)),
         c.Append(commit=log.upload((topic, 0, 1), groups=(positions("g", topic, 9),))),
     ):
         with pytest.raises(GroupInUse, match="held by a query"):
@@ -111,7 +112,7 @@ def test_members_of_a_shared_group_are_described(log: Led) -> None:
 
 def test_a_group_that_a_stream_keeps_gets_no_members(log: Led) -> None:
     """Two that publish to one group would hide each other's progress."""
-    log.do(c.JoinGroup(group="g", member="m", token="t", owner="a query", timeout_ms=60_000))
+    log.do(gc.JoinGroup(group="g", member="m", token="t", owner="a query", timeout_ms=60_000))
     with pytest.raises(GroupInUse, match="held by a query"):
         share(log, log.state.version + 1, member("a", "t"))
 
@@ -122,7 +123,7 @@ def test_without_a_coordinator_members_are_gone(log: Led) -> None:
     log.write(ReleaseRecord(epoch=1))
     log.now += 1
     generation = log.state.groups["g"].generation
-    decision = c.JoinGroup(group="g", member="m")(log.state, log.now)
+    decision = gc.JoinGroup(group="g", member="m")(log.state, log.now)
     assert decision.reply > generation
     assert decision.records
 
@@ -144,12 +145,12 @@ def test_positions_of_topics_that_members_read_do_not_expire(log: Led) -> None:
     log.do(lambda state, now: decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
     share(log, 5, member("a", "read"))
     for topic in (read, unread):
-        log.do(c.CommitOffsets(commit=positions("g", topic, 1, generation=5)))
+        log.do(gc.CommitOffsets(commit=positions("g", topic, 1, generation=5)))
     log.now += MINUTE
     log.do(c.Expire())
     assert set(log.state.groups["g"].offsets) == {(read, 0)}
-    log.do(c.CommitOffsets(commit=positions("g", unread, 1, generation=5)))
-    log.do(c.DeleteOffsets(group="g", partitions=((unread, 0),)))
+    log.do(gc.CommitOffsets(commit=positions("g", unread, 1, generation=5)))
+    log.do(gc.DeleteOffsets(group="g", partitions=((unread, 0),)))
     assert set(log.state.groups["g"].offsets) == {(read, 0)}
 
 
@@ -158,7 +159,7 @@ def test_an_empty_group_expires_with_all_its_positions(log: Led) -> None:
     topic = log.create(partitions=2)
     log.do(lambda state, now: decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
     share(log, 5, member("a", "t"))
-    log.do(c.CommitOffsets(commit=positions("g", topic, 1, generation=5)))
+    log.do(gc.CommitOffsets(commit=positions("g", topic, 1, generation=5)))
     log.now += MINUTE
     share(log, 6)
     log.now += MINUTE - 2

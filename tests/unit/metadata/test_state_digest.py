@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 import msgspec
 
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.column_blocks import ColumnMap, ObjectBlock, PartitionBlock, fold
+from spark_log.metadata.column_blocks import ObjectBlock, PartitionBlock
+from spark_log.metadata.column_map import ColumnMap, fold
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.state import ObjectRow, Partition, State
 from spark_log.metadata.state_digest import DIGEST_FORM, state_digest

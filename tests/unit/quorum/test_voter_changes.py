@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_log.quorum.leading import Change
+from spark_log.quorum.leading import VoterChange
 from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import EMPTY, Entry, FetchRequest, Kind, Position, ReplicaKey, VoteResponse
 from spark_log.quorum.voters import encode_voters
@@ -39,7 +39,7 @@ def serving() -> Machine:
 def test_a_replica_that_fetches_and_has_everything_is_added() -> None:
     """The new set is in force immediately, and counts for its own entry."""
     machine = serving()
-    assert machine.add_voter(FOUR, LATER_MS) is Change.NONE
+    assert machine.add_voter(FOUR, LATER_MS) is VoterChange.NONE
     assert machine.voters == (*VOTERS, FOUR)
     sent(machine, LATER_MS)
     give(machine, fetch(TWO, ONE, 1, Position(1, 3)), LATER_MS)
@@ -52,32 +52,32 @@ def test_one_that_lacks_entries_is_not_added() -> None:
     """Nor one that does not fetch, or no longer."""
     machine = leader()
     give(machine, fetch(TWO, ONE, 1, FIRST), LATER_MS)
-    assert machine.add_voter(FOUR, LATER_MS) is Change.REQUEST_TIMED_OUT
+    assert machine.add_voter(FOUR, LATER_MS) is VoterChange.REQUEST_TIMED_OUT
     give(machine, fetch(FOUR, ONE, 1, EMPTY), LATER_MS)
-    assert machine.add_voter(FOUR, LATER_MS) is Change.REQUEST_TIMED_OUT
+    assert machine.add_voter(FOUR, LATER_MS) is VoterChange.REQUEST_TIMED_OUT
     give(machine, fetch(FOUR, ONE, 1, FIRST), LATER_MS)
     later = LATER_MS + CONFIG.fetch_timeout_ms
     give(machine, fetch(TWO, ONE, 1, FIRST), later)
-    assert machine.add_voter(FOUR, later) is Change.REQUEST_TIMED_OUT
+    assert machine.add_voter(FOUR, later) is VoterChange.REQUEST_TIMED_OUT
 
 
 def test_a_second_change_waits_for_the_first() -> None:
     machine = serving()
-    assert machine.add_voter(FOUR, LATER_MS) is Change.NONE
-    assert machine.remove_voter(THREE, LATER_MS) is Change.REQUEST_TIMED_OUT
+    assert machine.add_voter(FOUR, LATER_MS) is VoterChange.NONE
+    assert machine.remove_voter(THREE, LATER_MS) is VoterChange.REQUEST_TIMED_OUT
     sent(machine, LATER_MS)
     for follower in (TWO, THREE):
         give(machine, fetch(follower, ONE, 1, Position(1, 3)), LATER_MS)
-    assert machine.remove_voter(THREE, LATER_MS) is Change.NONE
+    assert machine.remove_voter(THREE, LATER_MS) is VoterChange.NONE
     assert machine.voters == (ONE, TWO, FOUR)
 
 
 def test_a_new_leader_first_commits_an_entry_of_its_epoch() -> None:
     """Otherwise two sets of voters without a common majority may be in force (Raft, single-server changes)."""
     machine = leader(1, epoch=1)
-    assert machine.remove_voter(THREE, LATER_MS) is Change.REQUEST_TIMED_OUT
+    assert machine.remove_voter(THREE, LATER_MS) is VoterChange.REQUEST_TIMED_OUT
     give(machine, fetch(TWO, ONE, 2, machine.log.position), LATER_MS)
-    assert machine.remove_voter(THREE, LATER_MS) is Change.NONE
+    assert machine.remove_voter(THREE, LATER_MS) is VoterChange.NONE
 
 
 def test_a_change_that_leaves_no_majority_that_fetches_is_refused() -> None:
@@ -86,8 +86,8 @@ def test_a_change_that_leaves_no_majority_that_fetches_is_refused() -> None:
     later = LATER_MS * 2 - 1
     give(machine, fetch(THREE, ONE, 1, FIRST), later)
     give(machine, fetch(THREE, ONE, 1, FIRST, 2), later + 1)
-    assert machine.remove_voter(THREE, later + 1) is Change.REQUEST_TIMED_OUT
-    assert machine.remove_voter(TWO, later + 1) is Change.NONE
+    assert machine.remove_voter(THREE, later + 1) is VoterChange.REQUEST_TIMED_OUT
+    assert machine.remove_voter(TWO, later + 1) is VoterChange.NONE
 
 
 def test_a_voter_whose_removal_is_not_committed_stands_for_election() -> None:
@@ -109,12 +109,12 @@ def test_a_voter_whose_removal_is_not_committed_stands_for_election() -> None:
 
 def test_what_cannot_be_changed() -> None:
     machine = serving()
-    assert machine.add_voter(ReplicaKey(3, "b"), LATER_MS) is Change.DUPLICATE_VOTER
-    assert machine.remove_voter(FOUR, LATER_MS) is Change.VOTER_NOT_FOUND
-    assert machine.remove_voter(ReplicaKey(3, "b"), LATER_MS) is Change.VOTER_NOT_FOUND
-    assert machine.remove_voter(ONE, LATER_MS) is Change.INVALID_REQUEST
-    assert replica(TWO).add_voter(FOUR, 0) is Change.NOT_LEADER_OR_FOLLOWER
-    assert replica(TWO).remove_voter(THREE, 0) is Change.NOT_LEADER_OR_FOLLOWER
+    assert machine.add_voter(ReplicaKey(3, "b"), LATER_MS) is VoterChange.DUPLICATE_VOTER
+    assert machine.remove_voter(FOUR, LATER_MS) is VoterChange.VOTER_NOT_FOUND
+    assert machine.remove_voter(ReplicaKey(3, "b"), LATER_MS) is VoterChange.VOTER_NOT_FOUND
+    assert machine.remove_voter(ONE, LATER_MS) is VoterChange.INVALID_REQUEST
+    assert replica(TWO).add_voter(FOUR, 0) is VoterChange.NOT_LEADER_OR_FOLLOWER
+    assert replica(TWO).remove_voter(THREE, 0) is VoterChange.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_new_disk_does_not_answer_for_the_old_one() -> None:

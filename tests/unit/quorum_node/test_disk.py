@@ -12,7 +12,7 @@ import pytest
 
 from spark_log.errors import CorruptObject, NoSpace, StorageError
 from spark_log.quorum.messages import EMPTY, Entry, Kind, Position, ReplicaKey
-from spark_log.quorum.ready import Kept, Persist, Restored, SnapshotChunk
+from spark_log.quorum.ready import Kept, Persist, Restored, SnapshotPart
 from spark_log.quorum.replica_log import ReplicaLog
 from spark_log.quorum.snapshot_format import encode_snapshot
 from spark_log.quorum_node.disk import Disk, replace_file
@@ -121,7 +121,7 @@ class Replica:
         frames = list(encode_snapshot(snapshot, VOTERS, [b"state", b"more"]))
         for index, frame in enumerate(frames):
             is_last = index == len(frames) - 1
-            chunk = SnapshotChunk(snapshot=snapshot, start=start, data=frame, voters=VOTERS, is_last=is_last)
+            chunk = SnapshotPart(snapshot=snapshot, start=start, data=frame, voters=VOTERS, is_last=is_last)
             self.write(chunk=chunk)
             start += len(frame)
         self.high_watermark = offset
@@ -281,7 +281,7 @@ def cut(path: Path, count: int) -> None:
 def test_a_snapshot_that_is_older_than_the_own_one_is_ignored(written: Written) -> None:
     """The application has made one while the leader's was fetched."""
     data = b"".join(encode_snapshot(Position(1, 1), VOTERS, ()))
-    chunk = SnapshotChunk(snapshot=Position(1, 1), start=0, data=data, voters=VOTERS, is_last=True)
+    chunk = SnapshotPart(snapshot=Position(1, 1), start=0, data=data, voters=VOTERS, is_last=True)
     written.disk.write_snapshot(Position(1, 2), VOTERS, [b"newer"])
     written.disk.snapshotted(Position(1, 2), Kept(0))
     written.disk.write(Persist(number=7, epoch=1, voted=None, chunk=chunk))

@@ -11,7 +11,7 @@ from spark_log.net.quorum_handshake import (
     ADDRESS,
     LEVEL,
     SOURCE,
-    Identity,
+    NodeIdentity,
     check_request,
     check_secret,
     level_of,
@@ -23,8 +23,8 @@ from spark_log.net.quorum_handshake import (
 from spark_log.quorum.messages import ReplicaKey
 
 SECRET = "0123456789abcdef"
-ONE = Identity(cluster_id="c", key=ReplicaKey(1, "a"), address="one:9551", process="p1")
-TWO = Identity(cluster_id="c", key=ReplicaKey(2, "b"), address="two:9551", process="p2")
+ONE = NodeIdentity(cluster_id="c", key=ReplicaKey(1, "a"), address="one:9551", process="p1")
+TWO = NodeIdentity(cluster_id="c", key=ReplicaKey(2, "b"), address="two:9551", process="p2")
 
 
 def test_a_node_introduces_itself() -> None:

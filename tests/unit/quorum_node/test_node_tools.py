@@ -16,7 +16,7 @@ from spark_log.errors import (
 )
 from spark_log.node.quorum_description import quorum_reply
 from spark_log.node.voter_levels import check_nodes_understand
-from spark_log.quorum.leading import Change
+from spark_log.quorum.leading import VoterChange
 from spark_log.quorum.messages import EMPTY, ReplicaKey
 from spark_log.quorum.voters import check_quorum
 from spark_log.quorum_node.node_metrics import metrics_text
@@ -62,27 +62,37 @@ LEADS = NodeStatus(
 @pytest.mark.parametrize(
     ("change", "key", "status", "reason"),
     [
-        (Change.DUPLICATE_VOTER, ReplicaKey(2, "new"), LEADS, "node 2 is a voter already, as 2@d2: remove that one"),
-        (Change.VOTER_NOT_FOUND, ReplicaKey(2, "new"), LEADS, "2@new is not a voter: the voters are 1@d1, 2@d2"),
-        (Change.INVALID_REQUEST, ONE, LEADS, "node 1 leads: let another node lead first"),
-        (Change.REQUEST_TIMED_OUT, THREE, LEADS, "3@d3 lacks 50 committed entries; wait for it"),
-        (Change.REQUEST_TIMED_OUT, ReplicaKey(4, "d4"), LEADS, "4@d4 does not fetch from the leader; start that node"),
-        (Change.REQUEST_TIMED_OUT, TWO, LEADS, "no majority of the other voters fetches; start them first"),
         (
-            Change.REQUEST_TIMED_OUT,
+            VoterChange.DUPLICATE_VOTER,
+            ReplicaKey(2, "new"),
+            LEADS,
+            "node 2 is a voter already, as 2@d2: remove that one",
+        ),
+        (VoterChange.VOTER_NOT_FOUND, ReplicaKey(2, "new"), LEADS, "2@new is not a voter: the voters are 1@d1, 2@d2"),
+        (VoterChange.INVALID_REQUEST, ONE, LEADS, "node 1 leads: let another node lead first"),
+        (VoterChange.REQUEST_TIMED_OUT, THREE, LEADS, "3@d3 lacks 50 committed entries; wait for it"),
+        (
+            VoterChange.REQUEST_TIMED_OUT,
+            ReplicaKey(4, "d4"),
+            LEADS,
+            "4@d4 does not fetch from the leader; start that node",
+        ),
+        (VoterChange.REQUEST_TIMED_OUT, TWO, LEADS, "no majority of the other voters fetches; start them first"),
+        (
+            VoterChange.REQUEST_TIMED_OUT,
             THREE,
             replace(LEADS, are_voters_committed=False),
             "another change is not committed",
         ),
-        (Change.NOT_LEADER_OR_FOLLOWER, TWO, replace(LEADS, leader=TWO), "this node does not lead; node 2 does"),
+        (VoterChange.NOT_LEADER_OR_FOLLOWER, TWO, replace(LEADS, leader=TWO), "this node does not lead; node 2 does"),
     ],
 )
 def test_a_change_that_is_refused_names_the_obstacle(
-    change: Change, key: ReplicaKey, status: NodeStatus, reason: str
+    change: VoterChange, key: ReplicaKey, status: NodeStatus, reason: str
 ) -> None:
     error = refusal(change, status, key)
     assert reason in str(error)
-    later = change in (Change.REQUEST_TIMED_OUT, Change.NOT_LEADER_OR_FOLLOWER)
+    later = change in (VoterChange.REQUEST_TIMED_OUT, VoterChange.NOT_LEADER_OR_FOLLOWER)
     assert isinstance(error, RequestTimedOut | NotLeaderOrFollower) == later
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from spark_log.quorum.messages import Entry, Kind, Position, ReplicaKey
-from spark_log.quorum.ready import Persist, SnapshotChunk
+from spark_log.quorum.ready import Persist, SnapshotPart
 from spark_log.quorum_node.writes import TOGETHER_BYTES, take_write
 
-CHUNK = SnapshotChunk(snapshot=Position(1, 9), start=0, data=b"x", voters=(), is_last=False)
+CHUNK = SnapshotPart(snapshot=Position(1, 9), start=0, data=b"x", voters=(), is_last=False)
 
 
 def write(number: int, size: int = 1, epoch: int = 1, **fields: Any) -> Persist:

@@ -1,0 +1,203 @@
+"""Commands of consumer groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spark_log.errors import ConcurrentChange, GroupIdNotFound
+from spark_log.groups.group import Roster
+from spark_log.groups.share import Share
+from spark_log.metadata import records as r
+from spark_log.metadata.command import Command, topic_names
+from spark_log.metadata.decide import groups
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.shared_groups import check_deletable, check_not_shared
+from spark_log.metadata.state import GroupState, State
+
+UNFENCED = -1
+"""Generation of a commit by a client that is not a member: rejected while the group is in use."""
+
+
+class Committer(NamedTuple):
+    """A consumer of a shared group, for the coordinator to check."""
+
+    member_id: str
+    """Empty: not a member."""
+    group_instance_id: str | None = None
+
+
+class Stand(NamedTuple):
+    """The position that a group is expected to have."""
+
+    topic_id: str
+    partition: int
+    offset: int | None
+    """None: no position yet."""
+
+
+class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
+    """Commit positions of one group."""
+
+    role = "read"
+    commit: r.GroupCommit
+    by: Committer | None = None
+    """The member that the coordinator must find before this is decided; None: the client is not a member."""
+    live_only: bool = False
+    """Skip positions of deleted topics, instead of rejecting the command."""
+    expected: tuple[Stand, ...] = ()
+    """Rejected if the group has other positions, unless an earlier attempt of this commit set them."""
+
+    def __call__(self, state: State, now_ms: int) -> Decision[None]:
+        commit = self.commit
+        check_unfenced(state, (commit,), now_ms)
+        if self.live_only:
+            live = set(state.names.values())
+            commit = commit._replace(offsets=tuple(entry for entry in commit.offsets if entry.topic_id in live))
+        if not groups.stands(state, commit):
+            self._check_expected(state, commit)
+        return groups.decide_commit_offsets(state, (commit,))
+
+    def _check_expected(self, state: State, commit: r.GroupCommit) -> None:
+        known = state.groups.get(commit.group, GroupState()).offsets
+        wanted = {(entry.topic_id, entry.partition) for entry in commit.offsets}
+        for topic_id, partition, offset in self.expected:
+            at = known.get((topic_id, partition))
+            if (topic_id, partition) in wanted and offset != (None if at is None else at.offset):
+                raise ConcurrentChange(
+                    f"bookmark {commit.group!r}: another run has committed since this one began, so the same records "
+                    "were read twice; let one run at a time use the name"
+                )
+
+    def topics(self, state: State) -> Sequence[str]:
+        return topic_names(state, [entry.topic_id for entry in self.commit.offsets])
+
+    def groups(self) -> Sequence[str]:
+        return (self.commit.group,)
+
+
+def check_unfenced(state: State, commits: Sequence[r.GroupCommit], now_ms: int) -> None:
+    """Raises GroupInUse for positions without a generation, while a stream or members own the group."""
+    for commit in commits:
+        if commit.generation == UNFENCED:
+            groups.check_group_free(state, commit.group, now_ms)
+            check_not_shared(state, commit.group)
+
+
+class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
+    """Take all partitions of a group, or a share of them, unless a live member owns one of them."""
+
+    role = "read"
+    group: str
+    member: str
+    token: str = ""
+    owner: str = ""
+    timeout_ms: int = 0
+    share: Share | None = None
+
+    def __call__(self, state: State, now_ms: int) -> Decision[int]:
+        if self.share is not None:
+            groups.check_share(state, self.share, self.timeout_ms)
+        if state.groups.get(self.group, GroupState()).generation_of(self.member) is None:
+            groups.check_group_free(state, self.group, now_ms, self.token, self.share)
+        check_not_shared(state, self.group)
+        return groups.decide_join_group(
+            state,
+            self.group,
+            self.member,
+            token=self.token,
+            owner=self.owner,
+            timeout_ms=self.timeout_ms,
+            share=self.share,
+        )
+
+    def groups(self) -> Sequence[str]:
+        return (self.group,)
+
+
+class LeaveGroup(Command, frozen=True, kw_only=True, tag="leave_group"):
+    """Release a group, or a share, if the member still owns it."""
+
+    role = "read"
+    group: str
+    member: str
+
+    def __call__(self, state: State, now_ms: int) -> Decision[int]:
+        if not self.member or state.groups.get(self.group, GroupState()).generation_of(self.member) is None:
+            return Decision((), UNFENCED)
+        return groups.decide_leave_group(state, self.group, self.member)
+
+    def groups(self) -> Sequence[str]:
+        return (self.group,)
+
+
+class RenewSession(Command, frozen=True, kw_only=True, tag="sign_of_life"):
+    role = "read"
+    group: str
+    generation: int
+
+    def __call__(self, state: State, now_ms: int) -> Decision[None]:
+        return groups.decide_renew_session(state, self.group, self.generation)
+
+    def groups(self) -> Sequence[str]:
+        return (self.group,)
+
+
+class RemoveMember(Command, frozen=True, kw_only=True, tag="remove_member"):
+    """Remove a group's owner."""
+
+    group: str
+    member: str | None = None
+    """The owner at the first attempt; a newer one is kept, because that attempt may have succeeded; None: any."""
+
+    def __call__(self, state: State, now_ms: int) -> Decision[int]:
+        group = known_group(state, self.group)
+        check_not_shared(state, self.group)
+        if self.member not in (None, group.member):
+            return Decision((), group.generation)
+        return groups.decide_join_group(state, self.group, "")
+
+    def groups(self) -> Sequence[str]:
+        return (self.group,)
+
+
+class SetGeneration(Command, frozen=True, kw_only=True, tag="set_generation"):
+    """Journal a generation of a group.  Only the coordinator of the group decides it; it is never sent."""
+
+    group: str
+    roster: Roster
+
+    def __call__(self, state: State, now_ms: int) -> Decision[None]:
+        groups.check_group_free(state, self.group, now_ms)
+        return groups.decide_set_generation(state, self.group, self.roster)
+
+
+class DeleteOffsets(Command, frozen=True, kw_only=True, tag="delete_offsets"):
+    """Remove positions of an unused group; without partitions, all of them and the group."""
+
+    group: str
+    partitions: tuple[tuple[str, int], ...] = ()
+    known: bool = False
+    """The group existed when this was requested: a retry succeeds if it is gone."""
+
+    def __call__(self, state: State, now_ms: int) -> Decision[None]:
+        if self.known and self.group not in state.groups:
+            return Decision((), None)
+        known_group(state, self.group)
+        groups.check_group_free(state, self.group, now_ms)
+        check_deletable(state, self.group, self.partitions)
+        return groups.decide_delete_offsets(state, self.group, self.partitions)
+
+    def topics(self, state: State) -> Sequence[str]:
+        return topic_names(state, [topic_id for topic_id, _ in self.partitions])
+
+    def groups(self) -> Sequence[str]:
+        return (self.group,)
+
+
+def known_group(state: State, name: str) -> GroupState:
+    """Raises GroupIdNotFound."""
+    group = state.groups.get(name)
+    if group is None:
+        raise GroupIdNotFound(f"group {name!r} is unknown; log.admin.list_consumer_groups() lists the known ones")
+    return group
