@@ -70,7 +70,7 @@ def check(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any]
 
 
 def planned(state: State, *, deep: bool) -> dict[str, int]:
-    """What would be checked; bytes at most."""
+    """The number of objects and copies that would be checked, and their bytes at most."""
     copies = sum(some.bytes * len(some.brokers) for some in state.copies.values())
     size = copies + sum(row.size for row in state.objects.values()) if deep else 0
     return {"objects": len(state.objects), "copies": count_copies(state), "bytes": size}

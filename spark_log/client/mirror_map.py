@@ -190,7 +190,7 @@ class MirrorMap:
 
     def _forget(self, topic_id: str = "") -> None:
         self._topic_id, self._end = topic_id, 0
-        """What was read: the topic's id, and up to which offset."""
+        """The topic that was read, and up to which offset."""
         self._runs: dict[tuple[str, str, int], CopiedRuns] = defaultdict(CopiedRuns)
         """By topic, its id, and partition."""
 
@@ -211,7 +211,7 @@ class MirrorMap:
                 yield offset, parse_entry(value.as_py())
 
     def _known(self) -> dict[TopicPartition, CopiedRuns]:
-        """What the map has now, except for deleted or recreated topics."""
+        """All entries by partition, except for those of deleted or recreated topics."""
         state = self._log.journal.refresh()
         topic_id = state.names.get(self.name, "")
         end = state.partitions[topic_id, 0].readable_end if topic_id else 0

@@ -93,7 +93,7 @@ def test_what_is_refused(classic: SparkSession, tmp_path: Path) -> None:
 
 
 def test_backups_are_listed_without_spark(tmp_path: Path) -> None:
-    """There is no Java on this machine."""
+    """Also on a machine without Java; an error is a sentence."""
     log = new_log(tmp_path / "log")
     files = BackupFiles(
         open_store(str(tmp_path / "backups")), lambda folder: open_store(f"{tmp_path}/backups/{folder}")
