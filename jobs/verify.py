@@ -30,10 +30,11 @@ from pyspark_pylog.options.parse import Location
 from pyspark_pylog.planned_log import PlannedLog
 
 from spark_log import Log
+from spark_log.journal.broker_roots import Roots
 from spark_log.metadata.state import State
 from spark_log.node.verify import verify
 from spark_log.node.verify_copies import CopyRepair, count_copies, repair_copies, unchecked_brokers
-from spark_log.node.verify_objects import Result, Roots, Share, Spread
+from spark_log.node.verify_objects import Result, Share, Spread
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:

@@ -92,6 +92,8 @@ def consume(
         with suppress(KeyboardInterrupt):
             _print_latest(log, topic, partition, columns, header, write, count)
         return
+    if include is not None and not wanted.matching(log.journal.refresh()):
+        click.echo(f"no topic matches {include.pattern!r}: the whole name must match, as in 'aud.*'", err=True)
     sys.stdout.buffer.write(header)
     if topic == PROGRESS_TOPIC:
         if group is not None:

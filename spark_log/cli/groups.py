@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -263,9 +263,16 @@ def _lag_rows(journal: Journal, name: str) -> list[dict[str, Any]]:
     return [_row(lag) for lag in _lags(journal, name)]
 
 
+def _sum(values: Iterable[float | None]) -> float | None:
+    """None if there are values and all of them are unknown, as rates are at first."""
+    given = list(values)
+    known = [value for value in given if value is not None]
+    return None if given and not known else sum(known)
+
+
 def _show_lag(session: CommandSession, rows: list[dict[str, Any]], rates: Sequence[str] = ()) -> None:
     if not session.structured and session.output != "csv":
-        sums = {name: sum(row[name] or 0 for row in rows) for name in ("lag", "lag_bytes", "trimmed", *rates)}
+        sums = {name: _sum(row[name] for row in rows) for name in ("lag", "lag_bytes", "trimmed", *rates)}
         rows = [*rows, {"topic": "total", **sums, "lag_ms": max((row["lag_ms"] for row in rows), default=0)}]
     emit_rows(session, ["topic", "partition", "offset", "end", "lag", "lag_bytes", "lag_ms", "trimmed", *rates], rows)
 

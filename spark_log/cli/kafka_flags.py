@@ -33,6 +33,12 @@ EVERYWHERE: Mapping[str, str] = {
     "--under-min-isr-partitions": "give --under-min-isr to `pylog topic describe`",
     "--unavailable-partitions": "give --unavailable to `pylog topic describe`",
     "--execute": "give --yes",
+    "--if-not-exists": "leave it out: a topic that exists is an error with exit status 1, and stays as it is",
+    "--if-exists": "leave it out: a topic that does not exist is an error with exit status 1",
+    "--all-groups": "`pylog group list` shows all groups, with their lag",
+    "--members": "`pylog group describe GROUP` shows the members",
+    "--entity-type": "give --topic TOPIC to `pylog config alter`, or leave it out for the configs of the log",
+    "--entity-name": "give --topic TOPIC to `pylog config alter`",
     "--timeout-ms": "leave it out: a command ends when there is nothing more to do",
 }
 CONSUME: Mapping[str, str] = {

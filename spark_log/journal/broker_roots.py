@@ -14,7 +14,9 @@ each put and delete does so, and continues with the folder in which it found the
 from __future__ import annotations
 
 import logging
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,12 +24,14 @@ import msgspec
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import (
+    AccessDenied,
     CorruptObject,
     ObjectNotFound,
     SparkLogError,
     StorageError,
     UnsupportedVersion,
 )
+from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.journal.read_failover import PATIENT_MS, WARN_EVERY_S, BoundedStore, from_sources
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.root_threads import BUCKET_HUNG_MS, HUNG_MS, RootThreads
@@ -238,13 +242,16 @@ class Roots(Mapping[int, ObjectStore]):
 
         Raises WrongRoot, StorageUnavailable.
         """
-        if broker == OWN_BROKER:
+        known = None if broker == OWN_BROKER else self._brokers()[broker]
+        key = broker, _directory(known)
+        if not again and key in self._checked:
             return
-        known = self._brokers()[broker]
-        if again or (broker, known.directory) not in self._checked:
-            self._checked.discard((broker, known.directory))
+        self._checked.discard(key)
+        if known is None:
+            check_own_root(self.own, self.cluster_id)
+        else:
             check_root(self.root(broker), self.cluster_id, broker, known.directory)
-            self._checked.add((broker, known.directory))
+        self._checked.add(key)
 
 
 def _directory(known: Broker | None) -> str:
@@ -281,6 +288,50 @@ class BrokerCheck:
                 f"{found.directory}; expected broker {self.broker} of log {self.cluster_id}, directory "
                 f"{self.directory}: another disk is in its place"
             )
+
+
+class _OwnFile(msgspec.Struct):
+    """The part of `meta/format` that names the log."""
+
+    cluster_id: str
+
+
+def check_own_root(root: ObjectStore, cluster_id: str) -> None:
+    """Check that the log's own root is there, by `meta/format`.
+
+    A process that has its metadata from a coordinator may run where the root is not mounted.  It may also have no
+    access to the metadata in the root: then nothing is known.
+    Raises WrongRoot, StorageError, CorruptObject.
+    """
+    try:
+        found = msgspec.json.decode(root.get(FORMAT_KEY), type=_OwnFile).cluster_id
+    except ObjectNotFound:
+        raise not_there(root) from None
+    except msgspec.DecodeError as error:
+        raise CorruptObject(f"{root.url}/{FORMAT_KEY} is damaged: {error}") from error
+    except AccessDenied:
+        return
+    if found != cluster_id:
+        raise WrongRoot(f"{root.url} is the root of log {found}, not of log {cluster_id}: another disk is in its place")
+
+
+def check_is_mounted(own: ObjectStore) -> None:
+    """Raise WrongRoot if the log's own root is a folder that is not there on this machine: a put would make another.
+
+    Buckets are not asked, and nothing is known if this process has no access to the metadata.
+    """
+    if own.url.startswith("file://"):
+        with suppress(AccessDenied):
+            if own.size(FORMAT_KEY) is None:
+                raise not_there(own)
+
+
+def not_there(root: ObjectStore) -> WrongRoot:
+    """The error for the log's own root, which a process does not find."""
+    return WrongRoot(
+        f"{root.url} has no {FORMAT_KEY} on {platform.node()}, so it is not the root of the log there: is its disk "
+        "mounted? All machines that write must have the same folder under this path"
+    )
 
 
 def check_root(root: ObjectStore, cluster_id: str, broker: int, directory: str) -> None:

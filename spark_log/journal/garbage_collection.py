@@ -11,6 +11,7 @@ from spark_log.journal.object_names import DATA, epoch_prefixes, upload_epoch
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import OWN_ROOT, Delete, List, Steps
 from spark_log.metadata.column_map import rows_with_copies
+from spark_log.metadata.replicas import has_copy
 from spark_log.metadata.state import State
 
 logger = logging.getLogger("spark_log")
@@ -86,7 +87,7 @@ def collect_dropped(state: State, context: Context, broker: int, before: int | N
     names = set[str]()
     for listed in (yield [List(prefix, broker) for prefix in prefixes]):
         names.update(listed)
-    old = sorted(name for name in names if upload_epoch(name) <= known.deletable and not _holds(state, broker, name))
+    old = sorted(name for name in names if upload_epoch(name) <= known.deletable and not has_copy(state, broker, name))
     for at in range(0, len(old), context.limits.deletes_max):
         yield Delete(old[at : at + context.limits.deletes_max], broker)
     return old
@@ -97,12 +98,6 @@ def collected_up_to(state: State, broker: int) -> int:
     end = state.brokers[broker].deletable
     kept = next(rows_with_copies(state.objects, {n for n, one in state.copies.items() if broker in one.brokers}), None)
     return end if kept is None else min(end, upload_epoch(kept[0]) - 1)
-
-
-def _holds(state: State, broker: int, name: str) -> bool:
-    row = state.objects.get(name)
-    copies = state.copies.get(row.copies) if row is not None else None
-    return copies is not None and broker in copies.brokers
 
 
 def _candidates(before: Collected | None, state: State, root: int) -> Steps[Iterable[str]]:

@@ -124,6 +124,13 @@ def copies_of(state: State, row: ObjectRow) -> Copies | None:
     return state.copies.get(row.copies) if row.copies else None
 
 
+def has_copy(state: State, broker: int, name: str) -> bool:
+    """Whether a broker has an object, by the state; an object in the log's own root is not asked for."""
+    row = state.objects.get(name)
+    known = copies_of(state, row) if row is not None else None
+    return known is not None and broker in known.brokers
+
+
 def holders(state: State, row: ObjectRow) -> tuple[int, ...]:
     """Brokers from which an object can be read, in the order in which a reader tries them.
 
@@ -199,8 +206,15 @@ def min_insync(state: State, topic_id: str) -> int:
 
 
 def last_copies(state: State, broker: int) -> Deficit:
-    """Objects that only this broker has."""
-    some = [c for c in state.copies.values() if c.brokers == (broker,)]
+    """Objects that only this broker has.  While it is active, copies on fenced brokers do not count: nobody knows
+    whether their disks come back."""
+    is_known = is_active(state, broker)
+    some = [
+        copies
+        for copies in state.copies.values()
+        if broker in copies.brokers
+        and all(one == broker or (is_known and not is_active(state, one)) for one in copies.brokers)
+    ]
     return Deficit(sum(c.objects for c in some), sum(c.bytes for c in some))
 
 

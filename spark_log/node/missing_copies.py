@@ -9,7 +9,16 @@ from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies, RemoveCopies
-from spark_log.metadata.replicas import epoch_of, has_active, holders, is_active, keeps, lacked, lacked_objects
+from spark_log.metadata.replicas import (
+    epoch_of,
+    has_active,
+    has_copy,
+    holders,
+    is_active,
+    keeps,
+    lacked,
+    lacked_objects,
+)
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.copy_to_broker import CopiedObjects, ObjectCopying, WantedCopy
@@ -151,11 +160,15 @@ def record_copies(journal: Journal, broker: int, epoch: int, results: Iterable[C
 
 
 def _remove_if_gone(journal: Journal, broker: int, names: Collection[str]) -> None:
-    """Garbage collection may have passed while this process was stopped: then nobody else would delete a copy."""
+    """Garbage collection may have passed while this process was stopped: then nobody else would delete a copy.
+
+    A broker that keeps only the newest objects may have the last copy of an old one.
+    """
     state = journal.refresh()
     gone = [name for name in names if name not in state.objects and name not in state.dropped]
     gone = [] if state.dropped_lists else gone
-    gone += [name for name in names if name in state.objects and not keeps(state, broker, name)]
+    old = [name for name in names if name in state.objects and not keeps(state, broker, name)]
+    gone += [name for name in old if not has_copy(state, broker, name)]
     if gone:
         journal.roots[broker].delete(gone)
 
@@ -163,8 +176,6 @@ def _remove_if_gone(journal: Journal, broker: int, names: Collection[str]) -> No
 def _is_held(state: State, copy: Copy) -> bool:
     """Whether a copy counts.  One of a fenced broker is judged when the broker returns: an older backup of its disk may
     be mounted for a moment."""
-    if not is_active(state, copy.broker):
+    if not is_active(state, copy.broker) or epoch_of(state, copy.broker) != copy.epoch:
         return False
-    row = state.objects.get(copy.object)
-    copies = state.copies.get(row.copies) if row is not None else None
-    return copies is not None and copy.broker in copies.brokers and epoch_of(state, copy.broker) == copy.epoch
+    return has_copy(state, copy.broker, copy.object)

@@ -32,7 +32,7 @@ from spark_log.metadata.replicas import (
 from spark_log.metadata.state import PendingCommit, State
 from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
 from spark_log.node.copy_throttle import Pace, pace_of
-from spark_log.node.fenced_copies import FencedCopies
+from spark_log.node.fenced_copies import ATTEMPTS, FencedCopies
 from spark_log.node.lost_commits import lose, lost_text
 from spark_log.node.missing_copies import CopyTally, is_behind
 from spark_log.node.object_search import ObjectSearch
@@ -45,6 +45,8 @@ ROUND_MS = 10_000
 """How long a round copies; what is left is for the next one."""
 WAIT_MS_MAX = 3_600_000
 """The longest wait of a replica that has missed a write."""
+LAST_LOOK_MS = 10_000
+"""When it is time to give a commit up, this process waits so long once more: it may have been stopped until then."""
 FENCED_WAIT_S = 60.0
 """How long a process waits before its end for copies from fenced brokers."""
 
@@ -115,6 +117,8 @@ class Replicator:
         """By object of a pending commit and in-sync replica that lacks it: since when, on the monotonic clock."""
         self._lost_ms: dict[tuple[str, ...], int] = {}
         """By pending commit: since when no active broker has all of its objects."""
+        self._over_ms: dict[tuple[str, ...], int] = {}
+        """By such a commit: when this process saw that `replica.lost.after.ms` is over."""
         self._search = ObjectSearch(log.journal)
 
     def round(self, limit_ms: int = ROUND_MS) -> ReplicationReport:
@@ -166,7 +170,7 @@ class Replicator:
     def _drop_old(self, state: State) -> State:
         """Brokers that keep only the newest objects drop their copies of others, if it is time.
 
-        The root with another copy has to answer now: it may be dead, and not fenced yet.
+        The root with another copy has to answer now: it may be dead, and not fenced yet.  Broker 0 is never fenced.
         """
         now_ms = self._clock.now_ms()
         due = [
@@ -211,10 +215,10 @@ class Replicator:
         now_ms, after_ms = self._clock.monotonic_ms(), cluster_config(state.configs, "replica.lost.after.ms")
         lost = {one.objects: one for one in state.pending if is_lost(state, one)}
         self._lost_ms = {objects: self._lost_ms.get(objects, now_ms) for objects in lost}
-        for objects, commit in lost.items():
-            over_ms = self._lost_ms[objects] + after_ms
-            is_over = now_ms >= over_ms and (is_gone(state, commit) or self._are_away(state, commit, over_ms))
-            if is_over or is_given_up(state, commit):
+        over = [objects for objects, since_ms in self._lost_ms.items() if now_ms >= since_ms + after_ms]
+        self._over_ms = {objects: self._over_ms.get(objects, now_ms) for objects in over}
+        for commit in lost.values():
+            if self._is_over(state, commit, now_ms, after_ms) or is_given_up(state, commit):
                 try:
                     given_up = lose(self._journal, state, commit)
                 except SparkLogError as error:
@@ -223,8 +227,12 @@ class Replicator:
                     if given_up:
                         logger.error("%s: %s", self._journal.metadata.url, lost_text(state, commit))
 
-    def _are_away(self, state: State, commit: PendingCommit, over_ms: float) -> bool:
-        return self._only is None and self._fenced.have_failed(state, commit, over_ms)
+    def _is_over(self, state: State, commit: PendingCommit, now_ms: int, after_ms: int) -> bool:
+        """Whether a lost commit has waited for long enough, some of it while this process was running for certain."""
+        over_ms = self._over_ms.get(commit.objects)
+        if over_ms is None or now_ms - over_ms < min(LAST_LOOK_MS, after_ms / ATTEMPTS):
+            return False
+        return is_gone(state, commit) or (self._only is None and self._fenced.have_failed(state, commit, over_ms))
 
     # ---------------------------------------------------------------------------------------------------------- joining
 

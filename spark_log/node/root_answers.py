@@ -9,7 +9,6 @@ from contextlib import suppress
 
 from spark_log.errors import AccessDenied, SparkLogError
 from spark_log.journal.journal import Journal
-from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import epoch_of
 from spark_log.node.daemon_tasks import Task
 from spark_log.store.retry import RetryingStore
@@ -31,16 +30,14 @@ class RootAnswers:
     def among(self, brokers: Collection[int], wait_s: float, names: Mapping[int, str] | None = None) -> set[int]:
         """The brokers whose roots answer within `wait_s`, and prove to be the roots of those brokers.
 
-        If broker 0 is given, it is always in the result: a process that changes the log has just read that root.
-
         names:  by broker, an object to look at as well: the root's description may be in a cache while the disk hangs.
         """
         clock = self._journal.context.clock
         until_ms = clock.monotonic_ms() + wait_s * 1000
-        asked = {broker: self._ask(broker, (names or {}).get(broker)) for broker in brokers if broker != OWN_BROKER}
+        asked = {broker: self._ask(broker, (names or {}).get(broker)) for broker in brokers}
         for task in asked.values():
             task.wait((until_ms - clock.monotonic_ms()) / 1000)
-        return {OWN_BROKER}.intersection(brokers) | {one for one, task in asked.items() if _has_answered(one, task)}
+        return {one for one, task in asked.items() if _has_answered(one, task)}
 
     def was_denied(self, broker: int) -> bool:
         """Whether this process has no access to the root of a broker, by its last answer: it may be in order."""

@@ -4,13 +4,14 @@ ones."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spark_log.client.administering.brokers import check_answers
 from spark_log.client.log import Log
-from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.errors import InvalidRequest, SparkLogError, StorageUnavailable
+from spark_log.journal.broker_roots import Roots
 from spark_log.journal.journal import Journal
 from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.records import Copy
@@ -20,8 +21,11 @@ from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.checked_copies import BadCopy, SourceFailed, check_copy, copy_checked
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.rewrite import Progress
-from spark_log.node.verify_objects import Roots, Spread, each, here, shares_of
+from spark_log.node.verify_objects import Spread, each, here, shares_of
 from spark_log.store.base import ObjectStore
+
+UNREADABLE_MAX = 8
+"""With so many copies that cannot be read, the others of a root are not tried: each of them may take half a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class BadCopyFound:
     broker: int
     epoch: int
     message: str
+    unreadable: bool = False
+    """The root fails with this one, as a disk with a bad sector does: it may be good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +71,21 @@ class CopiesToCheck(NamedTuple):
     deep: bool
 
 
+class BadCopySeen(NamedTuple):
+    """A bad copy on the root of a share."""
+
+    object: str
+    message: str
+    unreadable: bool = False
+
+
 class SharedCheck(NamedTuple):
     """The result of a share."""
 
     copies: int
-    bad: list[tuple[str, str]]
-    """(object, message)."""
+    bad: list[BadCopySeen]
     failed: str = ""
-    """Why the root cannot be read."""
+    """Why the root cannot be read, or not completely."""
 
 
 def check_copies(
@@ -91,23 +104,21 @@ def check_copies(
     spread = spread or here(journal.roots)
     found, unreachable = list[BadCopyFound](), dict[int, str]()
     total, done = count_copies(state), 0
+
+    def note(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress("copies", done, total)
+
     for broker in sorted({broker for copies in state.copies.values() for broker in copies.brokers}):
         if not is_active(state, broker):
             continue
-        try:
-            check_answers(journal, broker)
-        except (SparkLogError, OSError, KeyError) as error:
-            unreachable[broker] = str(error)
-            continue
+        bad_here, why = _check_root(journal, broker, _copy_shares(state, broker, deep), spread, note)
         epoch = epoch_of(state, broker) or 0
-        for checked in spread(find_bad_copies, _copy_shares(state, broker, deep)):
-            found += (BadCopyFound(name, broker, epoch, message) for name, message in checked.bad)
-            done += checked.copies
-            if progress is not None:
-                progress("copies", done, total)
-            if checked.failed:
-                unreachable[broker] = checked.failed
-                break
+        found += (BadCopyFound(one.object, broker, epoch, one.message, one.unreadable) for one in bad_here)
+        if why:
+            unreachable[broker] = why
     bad = tuple(_still_held(journal.refresh(), found)) if found else ()
     checked_copies = CheckedCopies(bad, unreachable)
     return CheckedCopies(bad, unreachable, frozenset(_lost(state, checked_copies)))
@@ -116,6 +127,34 @@ def check_copies(
 def count_copies(state: State) -> int:
     """Copies that brokers should have."""
     return sum(copies.objects * len(copies.brokers) for copies in state.copies.values())
+
+
+def _check_root(
+    journal: Journal, broker: int, shares: Iterator[CopiesToCheck], spread: Spread, note: Callable[[int], None]
+) -> tuple[list[BadCopySeen], str]:
+    """The bad copies of a broker, and why its root cannot be read, or not completely."""
+    found, why = list[BadCopySeen](), ""
+    try:
+        check_answers(journal.roots, broker)
+        for checked in spread(find_bad_copies, shares):
+            found += checked.bad
+            note(checked.copies)
+            if why := checked.failed or _too_many(found):
+                break
+    except (SparkLogError, OSError, KeyError) as error:
+        why = str(error)
+    try:
+        if found:  # its disk may have been unmounted meanwhile
+            check_answers(journal.roots, broker)
+    except (SparkLogError, OSError, KeyError) as error:
+        return [], str(error)
+    return found, why
+
+
+def _too_many(found: Sequence[BadCopySeen]) -> str:
+    """A sentence, if more copies cannot be read than are tried."""
+    count = sum(one.unreadable for one in found)
+    return f"{count} copies cannot be read" if count > UNREADABLE_MAX else ""
 
 
 def unchecked_brokers(state: State) -> list[str]:
@@ -155,14 +194,29 @@ def _copy_shares(state: State, broker: int, deep: bool) -> Iterator[CopiesToChec
 
 
 def find_bad_copies(roots: Roots, share: CopiesToCheck) -> SharedCheck:
-    """The copies of a share that are missing or damaged."""
+    """The copies of a share that are missing or damaged, or cannot be read while the root answers."""
+    found = list[BadCopySeen]()
+
+    def check(row: tuple[str, ObjectRow]) -> None:
+        try:
+            message = _problem(store, *row, share.deep)
+        except (SparkLogError, OSError) as error:
+            if sum(one.unreadable for one in found) >= UNREADABLE_MAX:
+                raise StorageUnavailable(
+                    f"{UNREADABLE_MAX} copies cannot be read, and not this one: {error}"
+                ) from error
+            check_answers(roots, share.broker)
+            found.append(BadCopySeen(row[0], f"the copy cannot be read: {error}", unreadable=True))
+        else:
+            if message:
+                found.append(BadCopySeen(row[0], message))
+
     try:
         store = roots[share.broker]
-        messages = each(lambda row: _problem(store, *row, share.deep), share.rows, local=store.local)
+        each(check, share.rows, local=store.local)
     except (SparkLogError, OSError, KeyError) as error:
-        return SharedCheck(0, [], str(error))
-    bad = [(name, message) for (name, _), message in zip(share.rows, messages, strict=True) if message]
-    return SharedCheck(len(share.rows), bad)
+        return SharedCheck(0, found, str(error))
+    return SharedCheck(len(share.rows), found)
 
 
 def _problem(store: ObjectStore, name: str, row: ObjectRow, deep: bool) -> str:
@@ -198,7 +252,9 @@ class CopyRepair:
     repaired: tuple[str, ...] = ()
     """The copies that were replaced by good ones, as `broker 2: data/…`."""
     removed: tuple[str, ...] = ()
-    """Bad copies that could not be replaced: the log knows now that they are missing."""
+    """Bad copies that could not be replaced: the log knows now that they are missing.  Those that cannot be read are
+    not among them.
+    """
 
 
 def repair_copies(
@@ -220,7 +276,10 @@ def repair_copies(
     checked = check_copies(journal, state, deep, progress, spread)
     repaired, removed = list[BadCopyFound](), list[BadCopyFound]()
     for number, bad in enumerate(checked.bad):
-        (repaired if _replaced(journal, state, bad, checked) else removed).append(bad)
+        if _replaced(journal, state, bad, checked):
+            repaired.append(bad)
+        elif not bad.unreadable:
+            removed.append(bad)
         if progress is not None:
             progress("repair", number + 1, len(checked.bad))
     if removed:

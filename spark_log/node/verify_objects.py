@@ -5,7 +5,7 @@ A share is checked with the roots of the log, and without its metadata.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
@@ -18,14 +18,13 @@ from crc32c import crc32c
 from spark_log.client.reading.fetch import fetch, load_index
 from spark_log.client.reading.plan import SliceRead
 from spark_log.errors import CorruptObject, ObjectNotFound, UnsupportedVersion
+from spark_log.journal.broker_roots import Roots
 from spark_log.journal.store_operations import PARALLEL
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.model import APPEND_TIME, Slice
 from spark_log.segment.reader import BatchRef, Place, decode_batch, find_batches
 from spark_log.store.base import ObjectStore
 
-Roots = Mapping[int, ObjectStore]
-"""By broker."""
 Share = TypeVar("Share")
 Result = TypeVar("Result")
 Item = TypeVar("Item")

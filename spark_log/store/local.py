@@ -10,9 +10,11 @@ which it has just read the guard's file.
 from __future__ import annotations
 
 import errno
+import fcntl
 import math
 import os
 import stat
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,6 +39,8 @@ CURES = {
     errno.EEXIST: "a file is in the way of a directory",
 }
 GUARD_BYTES_MAX = 1 << 16
+GET_GENERATION = 0x80087601
+"""`FS_IOC_GETVERSION` of Linux on a 64-bit machine.  Elsewhere it is refused."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 DENIED = (errno.EACCES, errno.EPERM)
 TRANSIENT = frozenset(
@@ -60,8 +64,8 @@ class Guard(NamedTuple):
     """Raises StorageError unless the file has the right content; None: it is not there."""
 
 
-FolderId = tuple[int, int]
-"""Device and inode."""
+FolderId = tuple[int, int, int]
+"""Device, inode, and its generation: a folder often gets the inode of one that was removed."""
 SYNCED_FOLDERS_MAX = 4096
 
 
@@ -351,16 +355,28 @@ def _up_to_root(base: _Base, folder: str) -> Iterator[str]:
 
 
 def _identify(base: _Base, folder: str) -> FolderId:
-    found = os.stat(folder, dir_fd=base.handle)
-    return found.st_dev, found.st_ino
+    handle = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=base.handle)
+    try:
+        found = os.fstat(handle)
+        return found.st_dev, found.st_ino, _generation(handle)
+    finally:
+        os.close(handle)
+
+
+def _generation(handle: int) -> int:
+    """A number that is another one when the inode is used again; 0 if the file system does not tell."""
+    try:
+        return int.from_bytes(fcntl.ioctl(handle, GET_GENERATION, bytes(8)), sys.byteorder)
+    except OSError:
+        return 0
 
 
 def _parents_to_sync(base: _Base, folders: dict[str, FolderId]) -> Iterator[str]:
     """Not the one of a root that is a mount point, nor one that only an administrator may read: others made that."""
-    for folder, (device, _) in folders.items():
+    for folder, (device, _, _) in folders.items():
         parent = os.path.dirname(folder)
         if folder == base.root:
-            is_mounted = _identify(base, parent or ".")[0] != device
+            is_mounted = os.stat(parent or ".", dir_fd=base.handle).st_dev != device
             if is_mounted or not os.access(parent or ".", os.R_OK, dir_fd=base.handle):
                 continue
         yield parent

@@ -22,7 +22,6 @@ from spark_log.errors import (
     NoSpace,
     ObjectNotFound,
     SparkLogError,
-    StorageError,
     StorageUnavailable,
 )
 from spark_log.journal.object_names import META
@@ -254,7 +253,7 @@ class NoMetadataStore(Wrapper):
     def _check(self, *keys: str) -> None:
         for key in keys:
             if key.startswith(META):
-                raise StorageError(f"{key}: permission denied")
+                raise AccessDenied(f"{key}: permission denied")
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         self._check(key)

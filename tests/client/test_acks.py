@@ -285,6 +285,27 @@ def test_records_whose_file_is_missing_are_given_up_after_a_time(log: spark_log.
     assert log.read("u").num_rows == 0
 
 
+def test_a_replicator_that_was_stopped_looks_once_more(log: spark_log.Log, tmp_path: Path) -> None:
+    """The time was over while it was stopped, and the right disk is there again, which nobody has noticed yet."""
+    commit_on_leader(log, "u", ROWS)
+    log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "600"}})
+    (name,) = log.journal.refresh().pending[0].objects
+    (file,) = (tmp_path / "broker1").rglob("*.seg")
+    file.rename(tmp_path / "away")
+    log.journal.propose(RemoveCopies(copies=(Copy(name, 1, epoch_of(log.journal.state, 1) or 0),)))
+    replicator = Replicator(log)
+    replicator.round()
+    time.sleep(0.7)
+    replicator.round()
+    assert ends(log, "u") == (0, 9)
+    log.journal.propose(FenceBroker(broker=1, reason="its root is not usable"))
+    (tmp_path / "away").rename(file)
+    return_broker(log.journal, 1)
+    while ends(log, "u") != (9, 9):
+        replicator.round()
+    assert log.read("u").num_rows == 9
+
+
 def test_a_root_that_answers_after_failed_attempts_is_copied_from(log: spark_log.Log, tmp_path: Path) -> None:
     """One attempt, or two, say little about a root, even if the time is over."""
     log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})

@@ -13,8 +13,8 @@ import pytest
 import spark_log
 from spark_log.client.producing.append import upload_rows
 from spark_log.client.producing.commit import PlainProducer
-from spark_log.errors import LeaderNotAvailable, NotEnoughReplicas
-from spark_log.journal.broker_roots import BrokerFile, write_broker_file
+from spark_log.errors import InvalidRequest, LeaderNotAvailable, NotEnoughReplicas
+from spark_log.journal.broker_roots import BrokerFile, WrongRoot, write_broker_file
 from spark_log.metadata.replica_commands import FenceBroker, ReturnBroker
 from spark_log.metadata.replicas import copies_of
 from spark_log.metadata.state import State
@@ -144,6 +144,35 @@ def test_a_root_that_is_unmounted_between_puts_is_noticed(log: spark_log.Log, tm
     (tmp_path / "broker2").mkdir()
     log.append("t", ROWS)
     assert isr(log) == (0, 1)
+
+
+def test_a_root_that_is_a_symbolic_link(log: spark_log.Log, tmp_path: Path) -> None:
+    """It may lead to another folder later: that one is not the root, until the link leads back."""
+    link, other = tmp_path / "broker2", tmp_path / "other"
+    link.rename(tmp_path / "disk2")
+    link.symlink_to(tmp_path / "disk2")
+    log.append("t", ROWS)
+    assert isr(log) == (0, 1, 2)
+    with pytest.raises(InvalidRequest, match="is the root of broker 2"):
+        log.admin.add_broker(3, str(tmp_path / "disk2"))
+    other.mkdir()
+    link.unlink()
+    link.symlink_to(other)
+    log.append("t", ROWS)
+    assert isr(log) == (0, 1) and not list(other.iterdir())
+    link.unlink()
+    link.symlink_to(tmp_path / "disk2")
+    log.journal.roots.check(2, again=True)
+    assert {len(brokers) for brokers in held(log.journal.refresh()).values()} == {2, 3}
+
+
+def test_nothing_is_written_where_the_logs_own_root_is_not_mounted(log: spark_log.Log, tmp_path: Path) -> None:
+    """As on a machine that has the metadata from a coordinator: the records would be in a folder that nobody reads."""
+    log.admin.create_topics([spark_log.NewTopic("own", 1)])
+    (tmp_path / "log").rename(tmp_path / "away")
+    with pytest.raises(WrongRoot, match="is its disk mounted"):
+        log.append("own", ROWS)
+    assert not (tmp_path / "log").exists()
 
 
 def test_all_three_are_required_until_the_third_is_back(log: spark_log.Log, tmp_path: Path) -> None:

@@ -10,8 +10,12 @@ from spark_log import Log
 from spark_log.client.administering.broker_views import describe_brokers
 from spark_log.clock import SystemClock
 from spark_log.journal.journal import Journal
+from spark_log.metadata.replica_commands import FenceBroker
+from spark_log.node.copy_to_broker import CopiedObjects
 from spark_log.node.health_findings import broker_findings
+from spark_log.node.missing_copies import CopyTally, record_copies
 from spark_log.node.replicator import Replicator
+from spark_log.node.root_answers import RootAnswers
 from spark_log.node.root_collection import RootCollector
 from spark_log.store.open import open_store
 from spark_log.testing.clocks import SkewedClock
@@ -105,3 +109,28 @@ def test_a_copy_stays_while_the_root_of_the_other_one_does_not_answer(
         clock.skew_ms += HOUR // 16 + 1
         replicator.round()
     assert brokers_of(log.journal.refresh(), name) == (2,)
+
+
+def test_the_last_copy_stays_when_a_copier_wakes_up(log: Log, tmp_path: Path, clock: SkewedClock) -> None:
+    """It was stopped after it had put a copy.  Meanwhile, another one has recorded it, and the other holder is away."""
+    add_broker(log, 2, str(tmp_path / "broker-2"))
+    create_topic(log, "u", (2, 1))
+    name, replicator = put(log, [2], topic="u"), Replicator(log)
+    replicator.round()
+    state = log.journal.refresh()
+    epoch = state.brokers[1].epoch
+    log.journal.propose(FenceBroker(broker=2, reason="by hand"))
+    for _ in range(20):
+        clock.skew_ms += HOUR // 16 + 1
+        replicator.round()
+    assert state.brokers[1].dropped < log.journal.refresh().brokers[1].dropped
+    record_copies(log.journal, 1, epoch, [CopiedObjects(done=[(name, state.objects[name].size)])], CopyTally())
+    assert (folder_of(log, tmp_path, 1) / name).exists() and brokers_of(log.journal.refresh(), name) == (1, 2)
+
+
+def test_the_logs_own_root_has_to_answer_too(log: Log, tmp_path: Path) -> None:
+    """It is never fenced, and need not be where the metadata is."""
+    answers = RootAnswers(log.journal)
+    assert answers.among({0, 1}, 30.0) == {0, 1}
+    (tmp_path / "log").rename(tmp_path / "away")
+    assert answers.among({0, 1}, 30.0) == {1}

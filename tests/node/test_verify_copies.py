@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from spark_log import Log, connect
 from spark_log.client.administering.brokers import return_broker
-from spark_log.errors import InvalidRequest, ObjectNotFound
+from spark_log.errors import InvalidRequest, ObjectNotFound, SparkLogError, StorageUnavailable
 from spark_log.journal.broker_roots import WrongRoot
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
@@ -17,8 +17,10 @@ from spark_log.metadata.replicas import epoch_of
 from spark_log.node.health_findings import broker_findings
 from spark_log.node.lost_records import GivenUp, give_up, give_up_lost
 from spark_log.node.verify import verify
-from spark_log.node.verify_copies import CopyRepair, repair_copies
-from spark_log.testing.broker_roots import register_broker
+from spark_log.node.verify_copies import UNREADABLE_MAX, CopyRepair, repair_copies
+from spark_log.store.base import Bytes, ObjectStore
+from spark_log.testing.broker_roots import ControlledRoots, register_broker
+from spark_log.testing.stores import Wrapper
 from tests.node.replicated_logs import brokers_of, folder_of, move_away, put, replicated_log
 from tests.node.test_replicator import cut, flip
 from tests.thinning import seal_all
@@ -71,6 +73,77 @@ def test_a_copy_that_cannot_be_restored_is_recorded_as_missing(log: Log, tmp_pat
     assert brokers_of(log.journal.refresh(), name) == ()
     (problem,) = verify(log)
     assert "no active broker has a good copy" in problem.message
+
+
+class BadSectors(ControlledRoots):
+    """Roots on which some files cannot be read until they are written again."""
+
+    bad: dict[str, SparkLogError]
+    """By object, the error."""
+    after: Callable[[], object]
+    """Called before a read fails."""
+
+    def _controlled(self, broker: int, store: ObjectStore) -> ObjectStore:
+        return _BadSectors(getattr(store, "inner", store), self) if broker == 1 else store
+
+
+class _BadSectors(Wrapper):
+    def __init__(self, inner: ObjectStore, roots: BadSectors) -> None:
+        super().__init__(inner)
+        self.roots = roots
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if key in self.roots.bad:
+            self.roots.after()
+            raise self.roots.bad[key]
+        return super().get(key, start, end)
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        super().put(key, chunks)
+        self.roots.bad.pop(key, None)
+
+
+def with_bad_sectors(log: Log, tmp_path: Path, *names: str) -> BadSectors:
+    roots = BadSectors.of(log, tmp_path)
+    assert isinstance(roots, BadSectors)
+    roots.bad, roots.after = {name: StorageUnavailable("Input/output error") for name in names}, lambda: None
+    return roots
+
+
+def test_a_copy_with_a_bad_sector_is_replaced(log: Log, tmp_path: Path) -> None:
+    """The other copies of the disk are checked as well."""
+    names = [put(log, [0, 1, 2]) for _ in range(3)]
+    flip(0.3)(file_of(log, tmp_path, 1, names[2]))
+    with_bad_sectors(log, tmp_path, names[0])
+    assert [problem.what for problem in verify(log, deep=True)] == [names[0], names[2]]
+    assert repair_copies(log, deep=True).repaired == (f"broker 1: {names[0]}", f"broker 1: {names[2]}")
+    assert verify(log, deep=True) == []
+
+
+def test_the_only_copy_with_a_bad_sector_stays(log: Log, tmp_path: Path) -> None:
+    """A later read may succeed, so it is not recorded as missing."""
+    name = put(log, [1])
+    with_bad_sectors(log, tmp_path, name)
+    assert repair_copies(log, deep=True) == CopyRepair()
+    assert brokers_of(log.journal.refresh(), name) == (1,)
+
+
+def test_a_root_with_many_copies_that_cannot_be_read_is_left_alone(log: Log, tmp_path: Path) -> None:
+    names = [put(log, [0, 1, 2], 1) for _ in range(UNREADABLE_MAX + 2)]
+    with_bad_sectors(log, tmp_path, *names)
+    said = verify(log, deep=True)
+    assert said[0].what == "broker 1" and len(said) == UNREADABLE_MAX + 1
+    assert len(repair_copies(log, deep=True).repaired) == UNREADABLE_MAX
+    assert len(repair_copies(log, deep=True).repaired) == 2
+
+
+def test_a_disk_that_goes_during_a_repair_has_lost_nothing(log: Log, tmp_path: Path) -> None:
+    names = [put(log, [1]) for _ in range(2)]
+    roots = with_bad_sectors(log, tmp_path, names[0])
+    roots.bad[names[0]] = ObjectNotFound("not there", key=names[0])
+    roots.after = lambda: move_away(tmp_path, 1)
+    assert repair_copies(log, deep=True) == CopyRepair()
+    assert brokers_of(log.journal.refresh(), names[0]) == (1,)
 
 
 def lose(log: Log, tmp_path: Path, broker: int) -> None:

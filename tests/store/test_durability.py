@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from spark_log.store import local
 from spark_log.store.local import LocalStore
 from spark_log.threads import ReusedThreads
 from tests.client.logs import in_child
@@ -93,6 +94,26 @@ def test_durability_disk_syncs_folders_that_another_process_made(tmp_path: Path,
     (tmp_path / "log" / "data").mkdir()
     calls = calls_of(lambda: WRITES[kind](watched(tmp_path / "log")))
     assert sorted(calls) == ["fsync file", "fsync folder", "fsync folder", "name"]
+
+
+def test_durability_disk_syncs_a_folder_with_the_inode_of_one_that_was_removed(tmp_path: Path) -> None:
+    """Another process has made it: `mkdir` often takes the inode of the last folder that was removed."""
+    store, folder = LocalStore(str(tmp_path / "log")), tmp_path / "log" / "data"
+    store.put("data/a", [b"bytes"])
+    before = os.stat(folder).st_ino
+    store.delete(["data/a"])
+    folder.mkdir(parents=True)
+    if os.stat(folder).st_ino == before and not generation(folder):
+        pytest.skip("this file system does not tell how often an inode was used")
+    assert calls_of(lambda: store.put("data/a", [b"bytes"])).count("fsync folder") > 1
+
+
+def generation(folder: Path) -> int:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        return local._generation(handle)
+    finally:
+        os.close(handle)
 
 
 def test_the_folder_above_a_root_may_be_closed(tmp_path: Path) -> None:

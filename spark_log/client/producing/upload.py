@@ -26,6 +26,7 @@ from spark_log.client.producing.topic_rules import (
     keyless_topics,
 )
 from spark_log.errors import InvalidRecord
+from spark_log.journal.broker_roots import check_is_mounted
 from spark_log.journal.object_names import data_key
 from spark_log.journal.replica_puts import ReplicaPuts, ToPut
 from spark_log.metadata.replica_state import OWN_GROUP
@@ -214,6 +215,8 @@ class Uploader:
             ToPut(group, self._least[group], name, segment.chunks) for group, name, segment in named if name not in own
         ]
         assert self._replicas is not None or not others, "only groups with brokers are put by replica"
+        if own:
+            check_is_mounted(self._store)
         begun = self._replicas.begin(others) if self._replicas is not None else {}
         for name, segment in own.items():
             self._store.put(name, Chunks(segment.chunks))

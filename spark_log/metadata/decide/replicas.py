@@ -413,10 +413,23 @@ def decide_register(state: State, record: r.RegisterBrokerRecord, *, replaces: b
     lost = last_copies(state, record.broker)
     if lost.objects and not lose_data:
         raise InvalidRequest(
-            f"broker {record.broker} has the last copies of {text.counted(lost.objects, 'object')}: bring its old "
-            "directory back, or lose them by --lose-data (lose_data=True)"
+            f"broker {record.broker} has the last copies of {text.counted(lost.objects, 'object')}"
+            f"{_beside_fenced(state, record.broker)}: bring its old directory back, or lose them by --lose-data "
+            "(lose_data=True)"
         )
     return Decision((record,), None)
+
+
+def _beside_fenced(state: State, broker: int) -> str:
+    """Which fenced brokers may also have objects of which an active broker has the last copies."""
+    fenced = {
+        one
+        for copies in state.copies.values()
+        if is_active(state, broker) and broker in copies.brokers and len(copies.brokers) > 1
+        for one in copies.brokers
+        if not is_active(state, one)
+    }
+    return f", beside those of brokers that are fenced ({_ids(fenced)})" if fenced else ""
 
 
 def decide_alter(state: State, record: r.AlterBrokerRecord) -> Decision[bool]:

@@ -19,6 +19,7 @@ from spark_log.clock import SystemClock
 from spark_log.errors import LeaderNotAvailable, NoSpace, StorageError, StorageUnavailable
 from spark_log.journal import copy_sources
 from spark_log.journal.broker_roots import BrokerFile, Roots, write_broker_file
+from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.journal.replica_puts import NoReplica, ReplicaPut, ReplicaPuts, ToPut, copy_missing, put_replicas
 from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.replicas import Targets
@@ -50,7 +51,9 @@ class WrappedRoots(Roots):
         for broker, known in brokers.items():
             file = BrokerFile(cluster_id="c", broker=broker, directory=known.directory)
             write_broker_file(LocalStore(f"{folder}/broker{broker}"), file)
-        roots = cls(LocalStore(f"{folder}/log", "os"), "c", lambda: brokers, lambda name: (0,))
+        own = LocalStore(f"{folder}/log", "os")
+        own.put(FORMAT_KEY, [b'{"cluster_id": "c"}'])
+        roots = cls(own, "c", lambda: brokers, lambda name: (0,))
         roots.wrap = wrap
         return roots
 
@@ -164,6 +167,17 @@ def test_no_put_creates_a_root(tmp_path: Path) -> None:
     (tmp_path / "broker1").rename(tmp_path / "unmounted")
     assert put(roots).held == ((0, 0), (2, 6))
     assert not (tmp_path / "broker1").exists()
+
+
+@pytest.mark.parametrize("content", [None, b'{"cluster_id": "another"}'])
+def test_a_place_without_the_log_is_not_its_own_root(tmp_path: Path, content: bytes | None) -> None:
+    """Its disk is not mounted where this process runs, or is another one; the metadata comes from a coordinator."""
+    roots = WrappedRoots.in_folder(tmp_path)
+    (tmp_path / "log" / FORMAT_KEY).unlink()
+    if content is not None:
+        (tmp_path / "log" / FORMAT_KEY).write_bytes(content)
+    assert put(roots) == Placed(1, ((1, 5), (2, 6)))
+    assert roots.own.size(NAME) is None
 
 
 def test_a_hung_root_is_not_waited_for_and_a_deadline_ends_all_waits(tmp_path: Path) -> None:

@@ -427,6 +427,21 @@ def test_last_copies_are_not_given_up_without_a_word() -> None:
     log.renew(1)
 
 
+def test_copies_on_fenced_brokers_do_not_replace_those_of_an_active_one() -> None:
+    """Nobody knows whether their disks come back.  A broker that is fenced, too, gives up no more than it alone has."""
+    log = ReplicaHistory(1, 2)
+    log.topic((1, 2))
+    log.put((1, 2))
+    log.fence(2)
+    with pytest.raises(
+        InvalidRequest, match=r"broker 1 has the last copies of 1 object, beside .* fenced \(2\): .*--lose"
+    ):
+        log.renew(1)
+    log.renew(2)
+    log.copied(2, *log.state.objects)
+    log.renew(1)
+
+
 def test_a_broker_with_replicas_is_not_removed() -> None:
     """Until its topics are deleted, and their records are gone."""
     log = ReplicaHistory(1, 2)
