@@ -295,13 +295,13 @@ def check_answers(roots: Roots, broker: int) -> None:
         Slot[None]().answer(lambda: roots.check(broker, again=True), ANSWER_S)
     except Unfinished:
         raise StorageUnavailable(
-            f"the root of broker {broker}, {_url_of(journal, broker)}, has not answered for {ANSWER_S:.0f} s: bring "
+            f"the root of broker {broker}, {_url_of(roots, broker)}, has not answered for {ANSWER_S:.0f} s: bring "
             f"its disk or bucket back; `pylog broker fence {broker}` lets everybody else continue without it meanwhile"
         ) from None
 
 
-def _url_of(journal: Journal, broker: int) -> str:
-    return journal.roots.own.url if broker == OWN_BROKER else journal.roots.brokers[broker].url
+def _url_of(roots: Roots, broker: int) -> str:
+    return roots.own.url if broker == OWN_BROKER else roots.brokers[broker].url
 
 
 def _missing(state: State, broker: int, store: ObjectStore, found: set[str], *, deep: bool) -> list[str]:
