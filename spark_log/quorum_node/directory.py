@@ -23,9 +23,7 @@ LOCK = ".lock"
 FIRST = (QUORUM_STATE, snapshot_name(EMPTY))
 """Written before `meta.properties`, when a directory is formatted."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_PLACEHOLDER = re.compile(
-    r"((my|your|some)[-_])?(cluster|directory)?[-_]?(id)?|dir\d?|old|new|x+|\.+|<.*>", re.IGNORECASE
-)
+_PLACEHOLDER = re.compile(r"((my|your|some)[-_])?(cluster|directory)?[-_]?(id)?|dir\d?|x+|\.+|<.*>", re.IGNORECASE)
 """Words of documents in place of an id."""
 
 
