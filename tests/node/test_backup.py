@@ -470,7 +470,7 @@ def test_a_log_whose_metadata_is_served_and_that_is_written_to(tmp_path: Path, s
         log.append("t", [{"value": b"before"}])
         place = Place(log, tmp_path / "backups")
 
-        def copy(shares: Sequence[Share]) -> Iterator[CopiedShare]:
+        def copy(shares: Sequence[BackupShare]) -> Iterator[CopiedShare]:
             for one in place.copy(shares):
                 log.append("t", [{"value": b"meanwhile"}])
                 yield one
