@@ -28,21 +28,30 @@ BATCH_ROWS = 10_000
 
 def register(spark: SparkSession, rows: int, tasks: int) -> None:
     """`spark.read.format("nullsource")` returns `rows` rows in `tasks` tasks; both formats also stream."""
-    spark.dataSource.register(_source(rows, tasks))
+    spark.dataSource.register(_source(SOURCE, COLUMNS, _batches(rows, tasks), tasks))
     spark.dataSource.register(_sink())
 
 
+def register_repeated(
+    spark: SparkSession, name: str, columns: str, batch: pa.RecordBatch, rows: int, tasks: int
+) -> None:
+    """`spark.read.format(name)` returns the rows of a batch, again and again."""
+    spark.dataSource.register(_source(name, columns, _repeated(batch, rows, tasks), tasks))
+
+
 COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+Batches = Callable[[list[str], int], Iterator[pa.RecordBatch]]
+"""The batches of a task, with some columns."""
 VALUE = b'{"id":1234567,"path":"/product/123","ms":456,"session":"0123456789abcdef0123456789abcdef"}'
 
 
-def _source(rows: int, tasks: int) -> type[DataSource]:
-    readers, name, columns = _readers(rows, tasks), SOURCE, COLUMNS
+def _source(name: str, columns: str, batches: Batches, tasks: int) -> type[DataSource]:
+    readers, format_name = _readers(batches, tasks), name
 
     class NullSource(DataSource):
         @classmethod
         def name(cls) -> str:
-            return name
+            return format_name
 
         def schema(self) -> str:
             return columns
@@ -56,9 +65,8 @@ def _source(rows: int, tasks: int) -> type[DataSource]:
     return NullSource
 
 
-def _readers(rows: int, tasks: int) -> tuple[type[DataSourceReader], type[DataSourceStreamReader]]:
+def _readers(batches: Batches, tasks: int) -> tuple[type[DataSourceReader], type[DataSourceStreamReader]]:
     """For batches, and for a stream that returns everything in one micro-batch."""
-    batches = _batches(rows, tasks)
 
     class NullReader(DataSourceReader):
         def __init__(self, names: list[str]) -> None:
@@ -89,7 +97,7 @@ def _readers(rows: int, tasks: int) -> tuple[type[DataSourceReader], type[DataSo
     return NullReader, NullStreamReader
 
 
-def _batches(rows: int, tasks: int) -> Callable[[list[str], int], Iterator[pa.RecordBatch]]:
+def _batches(rows: int, tasks: int) -> Batches:
     """The batches of the task with this number, with columns of these names."""
     each, value = BATCH_ROWS, VALUE
 
@@ -107,6 +115,16 @@ def _batches(rows: int, tasks: int) -> Callable[[list[str], int], Iterator[pa.Re
         count = rows * (task + 1) // tasks - rows * task // tasks
         for first in range(0, count, each):
             yield batch.slice(0, min(each, count - first))
+
+    return batches
+
+
+def _repeated(batch: pa.RecordBatch, rows: int, tasks: int) -> Batches:
+    def batches(names: list[str], task: int) -> Iterator[pa.RecordBatch]:
+        part = batch.select(names)
+        count = rows * (task + 1) // tasks - rows * task // tasks
+        for first in range(0, count, part.num_rows):
+            yield part.slice(0, min(part.num_rows, count - first))
 
     return batches
 

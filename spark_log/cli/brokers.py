@@ -116,6 +116,13 @@ def _described(admin: Admin, broker: int) -> BrokerDescription:
     return found
 
 
+def _removable(admin: Admin, broker: int) -> BrokerDescription:
+    """As `_described`, for a broker that may be replaced or removed."""
+    if broker == 0:
+        raise Failed("broker 0 is the log's own root: it is never replaced or removed")
+    return _described(admin, broker)
+
+
 @verb(broker)
 @broker_id
 @pass_session
@@ -187,7 +194,7 @@ def replace(
       pylog broker replace 1 --yes
     """
     admin = session.connect().admin
-    known = _described(admin, broker)
+    known = _removable(admin, broker)
     what = f"forget all copies of broker {broker}, and begin in {root or known.root}, which must be empty"
     if confirmed(what, dry_run=dry_run, yes=yes):
         with notes_said():
@@ -214,7 +221,7 @@ def remove(session: CommandSession, broker: int, force: bool, dry_run: bool, yes
       pylog broker remove 1 --yes
     """
     admin = session.connect().admin
-    _described(admin, broker)
+    _removable(admin, broker)
     if confirmed(f"remove broker {broker}", dry_run=dry_run, yes=yes):
         admin.remove_broker(broker, force=force)
         emit_line(session, f"broker {broker} removed", {"broker": broker})

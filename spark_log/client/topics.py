@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 
 import pyarrow as pa
+from msgspec import structs
 
 from spark_log.errors import InvalidReplicaAssignment, TopicAlreadyExists, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
@@ -57,10 +58,23 @@ def set_schema(journal: Journal, topic: str, schema: pa.Schema, deadline_ms: int
     schema:  in the canonical form (`as_schema`).
     Raises IncompatibleSchema, UnknownTopicOrPartition.
     """
+    command = _schema_command(journal, topic, schema, deadline_ms)
+    return TopicSchema(journal.propose(command, deadline_ms), command.schema)
+
+
+def set_first_schema(journal: Journal, topic: str, schema: pa.Schema) -> None:
+    """Give a topic its schema with the first typed write (`schema.auto`).  If another one was faster, its schema stays.
+
+    schema:  in the canonical form.
+    Raises UnknownTopicOrPartition.
+    """
+    journal.propose(structs.replace(_schema_command(journal, topic, schema, None), first=True), None)
+
+
+def _schema_command(journal: Journal, topic: str, schema: pa.Schema, deadline_ms: int | None) -> SetSchema:
     journal.require([topic], deadline_ms=deadline_ms)
     topic_id, _ = topic_named(journal.newest, topic)
-    text = to_json(schema)
-    return TopicSchema(journal.propose(SetSchema(name=topic, topic_id=topic_id, schema=text), deadline_ms), text)
+    return SetSchema(name=topic, topic_id=topic_id, schema=to_json(schema))
 
 
 def ensure_topic(

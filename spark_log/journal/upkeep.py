@@ -29,15 +29,14 @@ def seal_and_expire(state: State, context: Context) -> Steps[State]:
 def fence_and_expire(state: State, context: Context) -> Steps[State]:
     """Advance the fence as far as its age allows, and expire producers and positions.
 
-    Commits wait for a decision.  So it checks only those that are found here to have expired.  A coordinator decides by
-    its own clock, so it checks all.
+    Commits wait for a decision, and there may be a million positions.  So it checks only those that are found here to
+    have expired.  A coordinator decides by its own clock, and its own upkeep finds what a client's clock is too late
+    for.
     """
-    if is_led_elsewhere(state, context):
-        return (yield Decide([Proposal(Fence()), Proposal(Expire())]))
     now = context.clock.now_ms()
     fence = decide.decide_fence(state, now).records
     expired = decide.decide_expire(replay_records(next_version(state, now), fence), now).records
-    if fence or expired:
+    if fence or expired or is_led_elsewhere(state, context):
         producers = [
             name for record in expired if isinstance(record, ExpireProducersRecord) for name in record.producers
         ]

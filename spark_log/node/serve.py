@@ -34,6 +34,7 @@ from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum_node.node_host import NodeHost
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
+from spark_log.without_pandas import leave_out_pandas
 
 SWITCH_S = 0.0005
 """Thread switch interval for upkeep.  A commit returns from the storage ten times: with Python's default of 5 ms, it
@@ -146,6 +147,7 @@ async def serve(
     pages:   as for `start`.
     host:    the machine of a quorum's node; None: this machine.
     """
+    leave_out_pandas()
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(*GARBAGE)
     stopping = asyncio.Event()

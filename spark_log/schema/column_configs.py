@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from spark_log.errors import InvalidConfig
-from spark_log.schema.names import column_named, stored_name
+from spark_log.schema.names import column_named, shown_name, stored_name
 from spark_log.schema.topic_schema import TopicSchema
 from spark_log.settings import topic_config
 
@@ -38,7 +38,8 @@ def check_column_configs(topic: str, configs: Mapping[str, str], schema: pa.Sche
 def _check_column(topic: str, config: str, name: str, schema: pa.Schema) -> None:
     column = column_named(name, schema.names)
     if column is None:
-        raise InvalidConfig(f"topic {topic!r}: {config} names {name!r}; its columns are {', '.join(schema.names)}")
+        there = ", ".join(map(shown_name, schema.names))
+        raise InvalidConfig(f"topic {topic!r}: {config} names {name!r}; its columns are {there}")
     if pa.types.is_nested(schema.field(column).type):
         raise InvalidConfig(
             f"topic {topic!r}: {config} names {name!r}, a {schema.field(column).type}, which has no order: name "

@@ -18,6 +18,8 @@ from spark_log.text import type_of
 
 TEXT_MAX = 1 << 20
 """Bytes of the JSON of a schema: each state of the log holds it."""
+DEPTH_MAX = 60
+"""Types inside of one another.  Arrow's format has 64, some of which are those of a whole value."""
 
 
 class TopicSchema(NamedTuple):
@@ -50,11 +52,26 @@ def as_schema(given: object) -> pa.Schema:
 
     Raises InvalidSchema.
     """
-    found = _read(given)
+    try:
+        found = _read(given)
+    except RecursionError:
+        raise _too_deep() from None
+    if max(map(_depth, found.types)) > DEPTH_MAX:
+        raise _too_deep()
     check_shown_names(found)
     if (size := len(to_json(found).encode())) > TEXT_MAX:
         raise InvalidSchema(f"a schema of {size:,} bytes of JSON is too large: expected {TEXT_MAX:,} at most")
     return found
+
+
+def _depth(given: pa.DataType) -> int:
+    return 1 + max((_depth(given.field(number).type) for number in range(given.num_fields)), default=0)
+
+
+def _too_deep() -> InvalidSchema:
+    return InvalidSchema(
+        f"a schema has types inside of one another {DEPTH_MAX} deep at most: use a text of JSON inside"
+    )
 
 
 def _read(given: object) -> pa.Schema:

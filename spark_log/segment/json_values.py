@@ -1,7 +1,9 @@
 """Values of typed topics as JSON, and JSON as values.
 
 Written as Spark's `to_json` does: fields that are null are left out, times are ISO 8601 (those with a zone in UTC),
-bytes are base64, and numbers that JSON lacks are the texts "NaN", "Infinity" and "-Infinity".
+bytes are base64, and numbers that JSON lacks are the texts "NaN", "Infinity" and "-Infinity".  Each value of a type can
+be written, also those that Python lacks: a time after the year 9999 is a text, and what is not UTF-8 in a text becomes
+the replacement character.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from math import isfinite, isnan
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from spark_log.errors import InvalidRecord
@@ -30,8 +33,31 @@ _decoder = msgspec.json.Decoder(float_hook=Decimal)
 def as_json(values: pa.StructArray) -> pa.Array:
     """Each struct as a JSON object, in bytes; null for null."""
     form = _written(values.type)
-    rows = [None if row is None else _encoder.encode(form(row)) for row in values.to_pylist()]
+    rows = [None if row is None else _encoder.encode(form(row)) for row in _python(values)]
     return pa.array(rows, pa.binary())
+
+
+def _python(values: pa.StructArray) -> list[Any]:
+    """The values in Python; if it lacks one of them, times are numbers and texts are bytes."""
+    try:
+        found: list[Any] = values.to_pylist()
+    except (ValueError, OverflowError, pa.ArrowException):
+        found = values.cast(_raw(values.type)).to_pylist()
+    return found
+
+
+def _raw(kind: pa.DataType) -> pa.DataType:
+    if _t.is_struct(kind):
+        return pa.struct([pa.field(field.name, _raw(field.type)) for field in kind])
+    if _t.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_raw(kind.value_type)))
+    if _t.is_map(kind):
+        return pa.map_(kind.key_field.with_type(_raw(kind.key_type)), kind.item_field.with_type(_raw(kind.item_type)))
+    if _t.is_timestamp(kind):
+        return pa.int64()
+    if _t.is_date(kind):
+        return pa.int32()
+    return pa.binary() if _t.is_string(kind) else pa.large_binary() if _t.is_large_string(kind) else kind
 
 
 @lru_cache(maxsize=256)
@@ -45,11 +71,15 @@ def _written(kind: pa.DataType) -> _Form:
         of_key, of_item = _written_key(kind.key_type), _written(kind.item_type)
         return lambda items: {of_key(key): None if item is None else of_item(item) for key, item in items}
     if _t.is_floating(kind):
-        return _written_float
+        return _written_float if kind == pa.float64() else _written_short_float
     if _t.is_timestamp(kind):
-        return _written_time if kind.tz is not None else datetime.isoformat
+        return partial(_written_time, "Z" if kind.tz is not None else "")
+    if _t.is_date(kind):
+        return _written_date
     if _t.is_binary(kind):
         return lambda data: base64.b64encode(data).decode()
+    if _t.is_string(kind) or _t.is_large_string(kind):
+        return lambda text: text if isinstance(text, str) else text.decode(errors="replace")
     return lambda value: value
 
 
@@ -60,7 +90,9 @@ def _written_struct(kind: pa.DataType) -> _Form:
 
 def _written_key(kind: pa.DataType) -> _Form:
     form = _written(kind)
-    return form if _t.is_string(kind) else lambda key: found if isinstance(found := form(key), str) else str(found)
+    if _t.is_boolean(kind):
+        return lambda key: "true" if key else "false"
+    return lambda key: found if isinstance(found := form(key), str) else str(found)
 
 
 def _written_float(value: float) -> float | str:
@@ -69,8 +101,20 @@ def _written_float(value: float) -> float | str:
     return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _written_time(value: datetime) -> str:
-    return f"{value.astimezone(timezone.utc).replace(tzinfo=None).isoformat()}Z"
+def _written_short_float(value: float) -> float | str:
+    """With the digits that a float needs, not those of the double in its place."""
+    return _written_float(float(str(np.float32(value))))
+
+
+def _written_time(ending: str, value: datetime | int) -> str:
+    if isinstance(value, int):
+        return f"{np.datetime64(value, 'us')}{ending}"
+    utc = value.astimezone(timezone.utc).replace(tzinfo=None) if value.tzinfo is not None else value
+    return f"{utc.isoformat()}{ending}"
+
+
+def _written_date(value: date | int) -> str:
+    return str(np.datetime64(value, "D")) if isinstance(value, int) else value.isoformat()
 
 
 def from_json(
@@ -169,7 +213,15 @@ def _known(forms: Mapping[str, _Form], value: object) -> Mapping[str, Any]:
 def _read_key(kind: pa.DataType) -> _Form:
     if _t.is_integer(kind):
         return int
+    if _t.is_boolean(kind):
+        return _read_truth
     return _read(kind, False)
+
+
+def _read_truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text == "true"
 
 
 def _read_time(text: str) -> datetime:

@@ -20,7 +20,7 @@ from spark_log.schema.ddl import sql_type
 from spark_log.schema.names import PREFIX, shown_name
 from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.conform import ROLE_TYPES, ROWS_MAX, Rows, arrow_batches, pieces, record_columns, typed_array
-from spark_log.segment.convert import converted, lacks_required, why_not
+from spark_log.segment.convert import converted, is_text, lacks_required, why_not
 from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames, Layout, check_names_once, layout_of, unknown
 from spark_log.segment.python_values import array_of
 from spark_log.segment.schema import OFFSET, TOMBSTONE, run_schema, typed_base
@@ -161,12 +161,21 @@ class _Fitting:
                 f"schema{where} it is {sql_type(field.type)}: {reason}"
             )
         try:
-            return self._with_required(converted(array, field.type), field)
+            return self._with_required(self._with_text(converted(array, field.type), field), field)
         except pa.ArrowException as error:
             wrong = _failing(array, partial(_converts, wanted=field.type))
             text = f"column {shown_name(field.name)!r} has a value that does not fit {sql_type(field.type)}: {error}"
             self.faults.append(ValueFault(text, wrong))
             return self._with_required(converted(_without(array, wrong), field.type), field, wrong)
+
+    def _with_text(self, array: pa.Array, field: pa.Field) -> pa.Array:
+        """The column without texts that are not UTF-8: Spark does not check them, and Python cannot read them."""
+        if is_text(array):
+            return array
+        wrong = _failing(array, is_text)
+        reason = f"column {shown_name(field.name)!r} has a text that is not UTF-8: in Spark, make_valid_utf8 replaces what is wrong"
+        self.faults.append(ValueFault(reason, wrong))
+        return _without(array, wrong)
 
     def _with_required(self, array: pa.Array, field: pa.Field, known: _Mask | None = None) -> pa.Array:
         """The column without values that have a null where the schema excludes it.  known: rows with another fault."""

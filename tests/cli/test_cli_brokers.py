@@ -157,3 +157,6 @@ def test_broker_0_and_unknown_ones_are_refused(pylog: Pylog) -> None:
     assert "never fenced" in pylog.refused("broker", "fence", "0")
     assert "is not registered" in pylog.refused("broker", "unfence", "7")
     assert "is not registered" in pylog.refused("broker", "describe", "7")
+    for verb in ("remove", "replace"):  # before --yes is asked for
+        assert "is not registered" in pylog.refused("broker", verb, "7")
+        assert "log's own root" in pylog.refused("broker", verb, "0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import uuid
 
@@ -30,6 +31,7 @@ from spark_log.model import Slice
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.slow_store import SlowStore, TimedRequest
 from spark_log.testing.stores import Wrapper
+from tests.client.logs import in_child
 from tests.node.logs import upkeep
 
 PARTITIONS = 50
@@ -231,6 +233,27 @@ def test_a_reader_that_ends_early_takes_its_requests_back(store: SlowStore) -> N
         gate.opened.set()
         fetch_pool(os.getpid(), gate.url).submit(len, ()).result()
     assert data_gets(requests) <= 1 + REQUESTS_AHEAD
+
+
+def test_a_forked_child_makes_the_requests_of_its_parent_again(store: SlowStore) -> None:
+    """It does not have the threads of its parent, and would wait for their answers for ever."""
+    gate = Gate(store)
+    log = spark_log.Log(Journal.open(gate, create=True))
+    log.create_topic(spark_log.NewTopic("t", 1))
+    for _ in range(2 * REQUESTS_AHEAD):
+        log.append("t", [{"value": b"x"}])
+    parts = log.scan("t", columns=["offset"])
+    next(parts)
+    assert all(gate.held.acquire(timeout=60) for _ in range(REQUESTS_AHEAD))
+
+    def child() -> None:
+        signal.alarm(60)
+        gate.opened = threading.Event()
+        gate.opened.set()
+        assert sum(part.num_rows for part in parts) == 2 * REQUESTS_AHEAD - 1
+
+    assert in_child(child) == 0
+    gate.opened.set()
 
 
 def test_a_store_that_hangs_does_not_keep_others_from_being_read(log: spark_log.Log, store: SlowStore) -> None:

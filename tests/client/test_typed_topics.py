@@ -15,10 +15,12 @@ import pytest
 
 import spark_log
 from spark_log.client.log import Log
+from spark_log.client.topics import set_first_schema
 from spark_log.errors import IncompatibleSchema, InvalidConfig, InvalidRecord, InvalidRequest
 from spark_log.model import NewTopic, TopicPartition
 from spark_log.node.maintain import compact, maintain_once
 from spark_log.node.verify import verify
+from spark_log.schema.topic_schema import as_schema
 from tests.blocks import program
 
 PAGE = Path(__file__).parents[2] / "docs" / "tasks" / "typed.md"
@@ -154,6 +156,14 @@ def test_the_first_typed_write_sets_the_schema(log: Log) -> None:
     assert [(field.name, field.nullable) for field in schema.columns] == [("id", True), ("timestamp", True)]
     with pytest.raises(InvalidRecord, match="column 'more' is not in the schema of topic 'auto'"):
         log.append("auto", [{"id": 1, "more": 2}])
+
+
+def test_the_faster_of_two_first_writes_sets_the_schema(log: Log) -> None:
+    """The other one neither adds columns to it nor fails because it lacks some."""
+    log.create_topic(NewTopic("race", 1, {"schema.auto": "true"}))
+    for ddl in ("id BIGINT, name STRING", "id INT", "id BIGINT, more INT"):
+        set_first_schema(log.journal, "race", as_schema(ddl))
+    assert [schema.columns.names for schema in log.admin.describe_schema("race")] == [["id", "name"]]
 
 
 def test_options_say_which_column_is_what(log: Log) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -149,6 +150,35 @@ def test_a_compacted_topic_with_records_without_a_key_is_copied_without_them(
     client.send("half-keyed", [Rec(b"later", b"k0")])
     assert mirror("--topics", "half-keyed")
     assert here(log, "half-keyed")[0][-1].value == b"later"
+
+
+def test_json_becomes_the_columns_of_a_schema_that_evolves(
+    client: Client, mirror: Callable[..., bool], log: spark_log.Log
+) -> None:
+    """Records that do not fit are dead letters; a group keeps its place; no record is taken twice."""
+    client.create("typed", 2)
+    good = [Rec(b'{"id": %d, "price": 1.10}' % n, b"k", 0, NOW_MS + n) for n in range(4)]
+    bad = [Rec(b'{"id": "x"}', b"k"), Rec(b"{", b"k", 1)]
+    client.send("typed", [*good[:2], bad[0], *good[2:], Rec(None, b"k"), bad[1]])
+    client.commit("behind the bad one", {("typed", 0): 3})
+    options = ["--topics", "typed", "--bad-records", "bad-typed", "--schema"]
+    assert mirror(*options, "typed=id BIGINT NOT NULL, price DECIMAL(6,2)", "--groups", "behind the bad one")
+    client.send("typed", [Rec(b'{"id": 9, "price": 2, "city": "Ulm"}', b"k", 1)])
+    for _ in range(2):
+        assert mirror(*options, "typed=id BIGINT, price DECIMAL(8,2), city STRING", checkpoint="another")
+    price = Decimal("1.10")
+    assert log.read("typed").select(["partition", "offset", "id", "price", "city"]).to_pylist() == [
+        *({"partition": 0, "offset": n, "id": n, "price": price, "city": None} for n in range(4)),
+        {"partition": 0, "offset": 4, "id": None, "price": None, "city": None},
+        {"partition": 1, "offset": 0, "id": 9, "price": Decimal(2), "city": "Ulm"},
+    ]
+    letters = log.read("bad-typed", columns=["value", "headers"]).to_pylist()
+    places = [{one["key"]: one["value"] for one in row["headers"]} for row in letters]
+    found = {row["value"]: (at["pylog.partition"], at["pylog.offset"]) for row, at in zip(letters, places, strict=True)}
+    assert found == {bad[0].value: (b"0", b"2"), bad[1].value: (b"1", b"0")} and len(letters) == 2
+    at = log.admin.list_consumer_group_offsets("behind the bad one")[TopicPartition("typed", 0)]
+    assert at == OffsetAndMetadata(2, "kafka:3")
+    assert MirrorMap(log, MAP).translate([(TopicPartition("typed", 1), 1)]) == {(TopicPartition("typed", 1), 1): 0}
 
 
 def test_transactions_leave_their_markers_behind(

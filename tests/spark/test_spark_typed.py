@@ -294,6 +294,26 @@ def log_rows(url: str, where: str, zone: str) -> list[int]:
     return [row["offset"] for row in Load(url, "types", where=where, timeZone=zone, columns="offset").rows()]
 
 
+TIMES = ("at", "local")
+
+
+@pytest.mark.classic("Spark evaluates no frame of pylog here")
+def test_json_is_that_of_spark(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """But for times, of which Spark keeps the milliseconds."""
+    log.create_topic(NewTopic("types", 1, schema=f"{TYPES}, m MAP<INT, FLOAT>, s STRUCT<a: INT, b: ARRAY<DATE>>"))
+    names = [column.split()[0] for column in TYPES.replace("(6,2)", "").split(", ")]
+    frame = spark.sql(f"SELECT * FROM VALUES {TYPED_ROWS} AS t({', '.join(names)}, number)").selectExpr(
+        *names, "map(number, half) AS m", "named_struct('a', n, 'b', array(day, null)) AS s"
+    )
+    rows = frame.selectExpr("*", "to_json(struct(*)) AS json").toArrow()
+    log.append("types", rows.drop_columns(["json"]))
+    ours = log.read("types", columns=["value"], value_format="json")["value"].to_pylist()
+    for text, theirs in zip(map(json.loads, ours), map(json.loads, rows["json"].to_pylist()), strict=True):
+        times = [(text.pop(name, None), theirs.pop(name, None)) for name in TIMES]
+        assert text == theirs
+        assert [one is None or one[:19] == other[:19] for one, other in times] == [True, True]
+
+
 NESTED = "id BIGINT NOT NULL, price DECIMAL(12,2), at TIMESTAMP, day DATE, tags ARRAY<STRING>, place STRUCT<lat: DOUBLE, zone: MAP<STRING, INT>>"
 
 

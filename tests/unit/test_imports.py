@@ -29,6 +29,7 @@ LAYERS = (
         "conditions",
         "text",
         "collector_pause",
+        "without_pandas",
     ),
     ("schema",),
     ("segment", "metadata", "groups", "quorum"),

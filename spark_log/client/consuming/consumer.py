@@ -349,8 +349,8 @@ class Consumer:
     ) -> None:
         """Like `commit`, but in the background, in the order of the calls.
 
-        If one is not answered, those that waited for it fail, too.  A later poll or commit calls `callback(offsets,
-        error or None)`.
+        If a commit is not answered, the commits that wait behind it fail, too.  A later poll or commit calls
+        `callback(offsets, error or None)`.
         """
         membership = self._group("commit_async")
         unlimited = None if callback is None else partial(self._call_back, callback)
@@ -448,7 +448,7 @@ class Consumer:
         return self._bounds(partitions, EARLIEST)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The end of each partition: the offset that its next record will get."""
+        """The high watermark of each partition: the offset after the last record that readers see."""
         return self._bounds(partitions, LATEST)
 
     def _bounds(self, partitions: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_log.client.producing.topic_rules import TopicSpec, topic_spec
-from spark_log.client.topics import set_schema
+from spark_log.client.topics import set_first_schema
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.schema.arrow_types import nullable
@@ -24,7 +24,7 @@ def spec_for(journal: Journal, topic: str, data: object, names: ColumnNames = DE
     if spec.schema is None and spec.auto_schema:
         given = frame_schema(data)
         if given is not None and ("value" not in given.names or names.value is not None):
-            set_schema(journal, topic, nullable(as_schema(data_columns(given, names))))
+            set_first_schema(journal, topic, nullable(as_schema(data_columns(given, names))))
             spec = topic_spec(journal.state, topic)
     if spec.schema is None and names != DEFAULT_NAMES:
         raise InvalidRequest(

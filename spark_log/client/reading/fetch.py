@@ -8,11 +8,9 @@ slices that are near each other in one object share a request.  `touched` predic
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
@@ -28,7 +26,7 @@ from spark_log.client.reading.request_ahead import (
     GROUP_BYTES_MAX,
     Coming,
     RequestAhead,
-    fetch_pool,
+    SentRequest,
     is_group,
     is_small,
     wants_all,
@@ -297,12 +295,12 @@ def _loaded(
         for group in groups:
             yield group, memoryview(store.get(name, group.start, group.end))
         return
-    pool, asked = fetch_pool(os.getpid(), store.url), deque[Future[bytes]]()
+    asked = deque[SentRequest]()
     try:
         for number, group in enumerate(groups):
             for later in groups[number + len(asked) : number + ahead.groups]:
-                asked.append(pool.submit(store.get, name, later.start, later.end))
-            yield group, memoryview(asked.popleft().result())
+                asked.append(SentRequest(store, name, later.start, later.end))
+            yield group, memoryview(asked.popleft().wait())
     finally:
         for one in asked:
             one.cancel()

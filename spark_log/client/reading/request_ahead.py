@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -153,10 +153,9 @@ class _Requests:
         self, store: ObjectStore, window: Window | None, ahead: RequestAhead, begun: Begun = MappingProxyType({})
     ) -> None:
         self._store, self._window, self._ahead, self._begun = store, window, ahead, dict(begun)
-        self._pool = fetch_pool(os.getpid(), store.url)
-        self._sent = WeakSet[Future[bytes]]()
+        self._sent = WeakSet[SentRequest]()
         """Those that wait for a thread, or whose bytes are still held."""
-        self._indexes: OrderedDict[str, Future[bytes]] = OrderedDict()
+        self._indexes: OrderedDict[str, SentRequest] = OrderedDict()
 
     def cancel(self) -> None:
         """Forget the requests that wait for a thread: other readers of this process need the threads."""
@@ -168,9 +167,9 @@ class _Requests:
         found = [self._begun.pop(_place(read), None) for read in reads]
         left = [number for number, coming in enumerate(found) if coming is None]
         for span in _spans(reads, [number for number in left if is_small(reads[number].slice)]):
-            data = self._submit(span.object, span.start, span.end)
+            sent = self._send(span.object, span.start, span.end)
             for number in span.reads:
-                found[number] = Coming(partial(_part, data, reads[number].slice, span.start), whole=True)
+                found[number] = Coming(partial(_part, sent, reads[number].slice, span.start), whole=True)
         for number in left:
             if found[number] is None:
                 found[number] = self._of_larger(reads[number])
@@ -179,23 +178,40 @@ class _Requests:
     def _of_larger(self, read: SliceRead) -> Coming | None:
         piece = read.slice
         if is_group(read, self._window, self._ahead):
-            data = self._submit(piece.object, piece.position, piece.position + piece.length)
-            return Coming(data.result, whole=True)
-        return None if piece.batches == 1 else Coming(self._index(read).result, whole=False)
+            sent = self._send(piece.object, piece.position, piece.position + piece.length)
+            return Coming(sent.wait, whole=True)
+        return None if piece.batches == 1 else Coming(self._index(read).wait, whole=False)
 
-    def _index(self, read: SliceRead) -> Future[bytes]:
+    def _index(self, read: SliceRead) -> SentRequest:
         name = read.slice.object
         if name not in self._indexes:
-            self._indexes[name] = self._submit(name, read.index_position, read.object_size)
+            self._indexes[name] = self._send(name, read.index_position, read.object_size)
         self._indexes.move_to_end(name)
         if len(self._indexes) > INDEXES_MAX:
             self._indexes.popitem(last=False)
         return self._indexes[name]
 
-    def _submit(self, name: str, start: int, end: int) -> Future[bytes]:
-        sent = self._pool.submit(self._store.get, name, start, end)
+    def _send(self, name: str, start: int, end: int) -> SentRequest:
+        sent = SentRequest(self._store, name, start, end)
         self._sent.add(sent)
         return sent
+
+
+class SentRequest:
+    """A request in a thread.  A forked child does not have the thread, and makes it again when it needs the bytes."""
+
+    def __init__(self, store: ObjectStore, name: str, start: int, end: int) -> None:
+        self._get, self._pid = partial(store.get, name, start, end), os.getpid()
+        self._answer = fetch_pool(self._pid, store.url).submit(self._get)
+
+    def wait(self) -> bytes:
+        """The bytes.  Raises the errors of the store."""
+        return self._answer.result() if self._pid == os.getpid() else self._get()
+
+    def cancel(self) -> None:
+        """Forget it, unless it has begun."""
+        if self._pid == os.getpid():
+            self._answer.cancel()
 
 
 def _place(read: SliceRead) -> tuple[str, int]:
@@ -234,10 +250,10 @@ def _spans(reads: Sequence[SliceRead], numbers: Sequence[int]) -> list[_Span]:
     return sorted(spans, key=lambda span: min(span.reads))
 
 
-def _part(data: Future[bytes], piece: Slice, start: int) -> bytes:
+def _part(sent: SentRequest, piece: Slice, start: int) -> bytes:
     """A slice of a span: a copy, so that records of it do not keep the rest in memory."""
     at = piece.position - start
-    return data.result()[at : at + piece.length]
+    return sent.wait()[at : at + piece.length]
 
 
 def wants_all(read: SliceRead, window: Window | None) -> bool:

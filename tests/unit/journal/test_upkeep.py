@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -12,14 +13,23 @@ import pytest
 import spark_log
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS
+from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import prune
+from spark_log.journal.store_operations import Decide
+from spark_log.journal.upkeep import fence_and_expire
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.checkpoint_format import CHANGES_MIN
+from spark_log.metadata.commands import Expire, Fence
+from spark_log.metadata.decide.groups import decide_commit_offsets
 from spark_log.metadata.decide.topics import decide_set_configs
+from spark_log.metadata.decide.upkeep import STREAM_RETENTION
+from spark_log.settings import cluster_config
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
+from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import Wrapper
 from tests.node.logs import upkeep
+from tests.unit.metadata.history import History, positions
 
 ONE_CHANGE = StepLimits(inline_slices=0, inline_per_partition=0, changes_max=1)
 
@@ -140,3 +150,22 @@ def test_rows_that_a_checkpoint_moved_to_columns_stay_there_when_commits_go_on()
 
 def append(log: spark_log.Log) -> None:
     log.append("t", [{"value": b"x", "partition": 7}])
+
+
+def test_a_coordinator_is_asked_only_about_groups_that_have_expired() -> None:
+    """It decides beside the commits, which would wait while it visits a million positions."""
+    history = History()
+    topic = history.create()
+    history.do(lambda state, now: decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
+    for group, after_ms in (("old", 100_000), ("new", 0)):
+        commit = positions(group, topic, 1)
+        history.do(lambda state, now, commit=commit: decide_commit_offsets(state, (commit,)))
+        history.now += after_ms
+    retention_ms = cluster_config(history.state.configs, STREAM_RETENTION)
+    now_ms = history.now - 50_000 + retention_ms
+    context = Context(ManualClock(now_ms), random.Random(0), served=True)
+    asked = next(fence_and_expire(history.state, context))
+    assert isinstance(asked, Decide)
+    fence, expire = (one.decide for one in asked.commands)
+    assert isinstance(fence, Fence)
+    assert isinstance(expire, Expire) and expire.only_groups == ("old",)

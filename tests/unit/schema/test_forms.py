@@ -102,6 +102,8 @@ def test_types_that_convert_without_loss(given_: pa.DataType, kept: pa.DataType)
         ('{"type":"struct","fields":[{"name":"a","type":{"type":"udt"}}]}', "column 'a' has type udt"),
         ('{"type":"struct","fields":[{"type":"long"}]}', "has no 'name'"),
         (7, "cannot be taken from an int"),
+        (f"a {'ARRAY<' * 60}INT{'>' * 60}", "60 deep at most"),
+        (f"a {'STRUCT<b: ' * 2000}INT{'>' * 2000}", "60 deep at most"),
     ],
 )
 def test_bad_schemas_are_refused(schema: object, message: str) -> None:

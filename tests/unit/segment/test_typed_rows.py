@@ -15,6 +15,7 @@ import pytest
 from spark_log.errors import InvalidRecord
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import TopicSchema, as_schema
+from spark_log.segment.convert import is_text
 from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames, data_columns
 from spark_log.segment.row_batches import row_bytes
 from spark_log.segment.schema import SCHEMA_ID
@@ -132,6 +133,8 @@ def test_bad_rows_are_refused_with_column_and_row(data: object, message: str) ->
         ("a DATE", pa.array([NOON]), "expected DATE"),
         ("a INT", pa.array([True]), "expected INT"),
         ("timestamp DATE, a INT", pa.array([1]), "call that one 'value.timestamp'"),
+        ("a STRING", pa.array([b"a", b"\xff"]).view(pa.string()), "row 1: column 'a' has a text that is not UTF-8"),
+        ("a STRUCT<b: STRING>", pa.StructArray.from_arrays([pa.array([b"\xc3"]).view(pa.string())], ["b"]), "row 0"),
     ],
 )
 def test_bad_arrow_columns_are_refused(ddl: str, column: pa.Array, message: str) -> None:
@@ -198,3 +201,10 @@ def test_a_run_of_a_newer_version_is_read_by_the_older_one_or_is_an_error() -> N
     assert found.schema.field("value.id").type == pa.int32() and found.to_pydict() == {"value.id": [7]}
     with pytest.raises(InvalidRecord, match="column 'id' in t-0 was written by a newer version .* restart it"):
         with_values(wide, ["value.id"], 2, old, "t-0")
+
+
+def test_texts_of_a_slice_are_checked_alone() -> None:
+    """Those around it may be anything; empty texts and nulls are fine."""
+    texts = pa.array([b"\xff", b"a", b"", None, "é".encode(), b"\xc3"]).view(pa.string())
+    found = [is_text(texts.slice(start, length)) for start, length in ((1, 3), (1, 4), (0, 2), (4, 2), (2, 0), (3, 1))]
+    assert found == [True, True, False, False, True, True]

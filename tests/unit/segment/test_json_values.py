@@ -1,0 +1,81 @@
+"""Values as JSON and back: each type, and values that Python lacks.  test_spark_typed.py compares with Spark."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_log.schema.topic_schema import as_schema
+from spark_log.segment.json_values import as_json, from_json
+
+NOON_US = 1_769_860_800_000_000
+FAR_US = 253_402_300_800_000_000
+"""The first moment of the year 10000."""
+
+
+def written(ddl: str, column: pa.Array) -> list[Any]:
+    """The JSON of a column `a`."""
+    kind = as_schema(ddl).field("a").type
+    return [
+        json.loads(text).get("a")
+        for text in as_json(pa.StructArray.from_arrays([column.cast(kind)], ["a"])).to_pylist()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "values", "text"),
+    [
+        ("a FLOAT", pa.array([0.1, 16777216.0, -1e-10], pa.float32()), [0.1, 16777216.0, -1e-10]),
+        ("a DOUBLE", pa.array([0.1, float("nan"), float("-inf")]), [0.1, "NaN", "-Infinity"]),
+        ("a TIMESTAMP", pa.array([NOON_US, NOON_US + 1]), ["2026-01-31T12:00:00Z", "2026-01-31T12:00:00.000001Z"]),
+        ("a TIMESTAMP_NTZ", pa.array([NOON_US]), ["2026-01-31T12:00:00"]),
+        ("a DATE", pa.array([0, 20_484], pa.int32()), ["1970-01-01", "2026-01-31"]),
+        ("a BINARY", pa.array([b"", b"\xff"]), ["", "/w=="]),
+        (
+            "a MAP<BOOLEAN, INT>",
+            pa.array([[(True, 1), (False, None)]], pa.map_(pa.bool_(), pa.int32())),
+            [{"true": 1, "false": None}],
+        ),
+    ],
+)
+def test_a_value_is_written_in_its_form_and_read_again(ddl: str, values: pa.Array, text: list[Any]) -> None:
+    assert written(ddl, values) == text
+    kind = pa.struct([("a", as_schema(ddl).field("a").type)])
+    read = from_json([json.dumps({"a": one}).encode() for one in text], kind, str)
+    assert repr(read.field("a").to_pylist()) == repr(values.cast(kind[0].type).to_pylist())  # NaN is not equal to NaN
+
+
+@pytest.mark.parametrize(
+    ("ddl", "values", "text"),
+    [
+        ("a TIMESTAMP", pa.array([FAR_US, 0]), ["10000-01-01T00:00:00.000000Z", "1970-01-01T00:00:00.000000Z"]),
+        ("a TIMESTAMP_NTZ", pa.array([FAR_US]), ["10000-01-01T00:00:00.000000"]),
+        ("a DATE", pa.array([2_932_897], pa.int32()), ["10000-01-01"]),
+    ],
+)
+def test_a_time_that_python_lacks_is_written(ddl: str, values: pa.Array, text: list[str]) -> None:
+    """A consumer of records would never get past it."""
+    assert written(ddl, values) == text
+
+
+def test_a_text_that_is_not_utf_8_is_written_with_replacements() -> None:
+    """At any depth, beside values of other types."""
+    texts = pa.array([b"ok", b"a\xff"]).view(pa.string())
+    rows = pa.StructArray.from_arrays(
+        [
+            pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), texts),
+            pa.MapArray.from_arrays(
+                pa.array([0, 1, 2], pa.int32()), texts, pa.array([NOON_US, None], pa.timestamp("us", "UTC"))
+            ),
+            pa.array([Decimal("1.10"), None], pa.decimal128(4, 2)),
+        ],
+        ["list", "map", "price"],
+    )
+    assert [json.loads(text) for text in as_json(rows).to_pylist()] == [
+        {"list": ["ok"], "map": {"ok": "2026-01-31T12:00:00.000000Z"}, "price": 1.1},
+        {"list": ["a\ufffd"], "map": {"a\ufffd": None}},
+    ]
