@@ -315,9 +315,9 @@ class ReplicaOracle(Oracle):
             found |= {(directory_of(state, broker), name) for broker in brokers}
         for name in self.once.objects(before).keys() - self.once.objects(state).keys():
             self._promised.pop(name, None)
-        known = self._away_since
-        away = [one.objects for one in state.pending if one.objects in known or is_lost(state, one)]
-        self._away_since = {objects: known.get(objects, self._now) for objects in away}
+        since = self._away_since
+        away = [one.objects for one in state.pending if one.objects in since or is_lost(state, one)]
+        self._away_since = {objects: since.get(objects, self._now) for objects in away}
 
     def check(self) -> None:
         """All promises about the newest version."""
