@@ -73,13 +73,13 @@ def slow(url: str) -> ObjectStore:
 
 
 def merge_one(url: str, share: MergeShare) -> tuple[Tally, list[str]]:
-    """What a task does."""
+    """Does what a task of `jobs/maintain.py` does."""
     failures = Failures(url)
     return merge_share(Log(Journal.open(slow(url), create=False)), share, failures), failures.problems
 
 
 def check_one(url: str, cluster_id: str, work: Callable[[Roots, Any], Any], share: Any) -> Any:
-    """What a task does."""
+    """Does what a task of `jobs/verify.py` does."""
     return work(Roots(slow(url), cluster_id, dict, lambda _: (0,)), share)
 
 
