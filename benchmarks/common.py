@@ -18,15 +18,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 sys.path.insert(0, str(Path(__file__).parent))
 
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
-
 import spark_log
+
+if TYPE_CHECKING:
+    # Most benchmarks do without Spark, whose modules take longer to import than all others.
+    from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 4_000_000
 PARTITIONS = 4
@@ -106,6 +107,8 @@ def folder(where: Path | None = None) -> Iterator[str]:
 
 def session(settings: Mapping[str, str] | None = None) -> SparkSession:
     """Stock settings, except the driver's memory, which holds the cached input, and the given ones."""
+    from pyspark.sql import SparkSession
+
     compile_modules()
     builder = (
         SparkSession.builder.master("local[2]")
@@ -133,6 +136,8 @@ def compile_modules() -> None:
 
 def events(spark: SparkSession, rows: int) -> DataFrame:
     """`rows` records with a key of about 10 bytes and a JSON value of about 90, cached."""
+    from pyspark import StorageLevel
+
     frame = numbered_events(spark, 0, rows).select("key", "value").persist(StorageLevel.MEMORY_ONLY)
     frame.count()
     return frame

@@ -189,7 +189,6 @@ def main() -> None:
             figures[f"plan of a read {name}"] = plan
             figures[f"the task of a read {name}"] = task
         figures["a micro-batch"] = micro_batches(spark, store, checkpoint, given.rounds)
-    spark.stop()
     for name, requests in figures.items():
         print(f"{name}: {round_trips(requests)} round trips; {dict(counts(requests))}")
         for request in sorted(requests, key=lambda one: one.begun) if given.show else ():

@@ -57,14 +57,19 @@ print(json.dumps(found))
 
 def filled(folder: str, partitions: int) -> None:
     """A log of topics with a record in each partition, and a checkpoint."""
-    rows = [{"value": b"x", "partition": number} for number in range(WIDE)]
     with spark_log.connect(folder, durability="os") as log:
-        for number in range(partitions // WIDE):
-            log.journal.propose(CreateTopic(name=f"in{number}", partitions=WIDE, topic_id=f"in{number}"))
-            log.append(f"in{number}", rows)
+        fill(log, partitions)
         log.create_topic(spark_log.NewTopic("mine", MINE))
         log.create_topic(spark_log.NewTopic("warm"))
         log.journal.run(log.journal.metadata_log.checkpoint(log.journal.view))
+
+
+def fill(log: spark_log.Log, partitions: int) -> None:
+    """Topics with a record in each partition."""
+    rows = [{"value": b"x", "partition": number} for number in range(WIDE)]
+    for number in range(partitions // WIDE):
+        log.journal.propose(CreateTopic(name=f"in{number}", partitions=WIDE, topic_id=f"in{number}"))
+        log.append(f"in{number}", rows)
 
 
 def client(url: str, what: str, rounds: int) -> dict[str, float]:

@@ -8,7 +8,7 @@
 
 A backup has the log at one version, and copies the objects that no earlier backup has.  Writers and upkeep may run
 meanwhile.  --restore makes a new log of a backup, in an empty folder.  A job that is killed leaves nothing that counts;
-run it again, and it continues.
+run it again, and it continues.  --list, --prune and --dry-run start no Spark.
 
 The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, 2 wrong usage.
 See docs/tasks/backup.md.
@@ -20,7 +20,7 @@ import argparse
 import random
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark_pylog.job_support import (
@@ -31,8 +31,10 @@ from pyspark_pylog.job_support import (
     location_of,
     progress,
     rate_bytes,
+    run_alone,
     run_job,
     storage_beside,
+    waves,
 )
 from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.planned_log import PlannedLog
@@ -42,6 +44,7 @@ from spark_log.cli.units import size_text
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest
 from spark_log.journal.proposal import Context
+from spark_log.net.address import is_coordinator
 from spark_log.node.backup import back_up, check_place, missing, prune
 from spark_log.node.backup_copies import BackupShare, CopiedShare, CopyShares, copy_share
 from spark_log.node.backup_files import Backup, BackupFiles
@@ -52,9 +55,6 @@ from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 from spark_log.store.retry import with_retries
 from spark_log.text import counted
-
-SHARES_PER_SLOT = 4
-"""Tasks of one Spark job for each one that runs at a time: after it, the progress is shown."""
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
@@ -106,16 +106,20 @@ def _keep(text: str) -> dict[str, int]:
 
 
 def run(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
-    """The summary and exit status of a job."""
+    """Make a backup, or a log of one; the summary and the exit status."""
+    files = files_of(args)
+    return make_log(spark, args, files) if args.restore else (make_backup(spark, args, files), 0)
+
+
+def without_tasks(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
+    """List or remove backups, or say what would be copied; the summary and the exit status."""
     files = files_of(args)
     if not (args.list or args.prune or args.restore):
-        return make_backup(spark, args, files), 0
+        return planned_backup(args, files), 0
     files.check()
     if args.list:
         return {"backups": [shown(one) for one in files.complete()], "unfinished": files.unfinished()}, 0
-    if args.prune:
-        return pruned(args, files), 0
-    return make_log(spark, args, files)
+    return (pruned if args.prune else planned_log_of)(args, files), 0
 
 
 def files_of(args: argparse.Namespace) -> BackupFiles:
@@ -146,11 +150,14 @@ def tell(_: str, done: int, total: int) -> None:
 # ------------------------------------------------------------------------------------------------------------- backups
 
 
+def planned_backup(args: argparse.Namespace, files: BackupFiles) -> dict[str, Any]:
+    with Log(journal_of(location_of(args))) as log:
+        objects, size = missing(log, files)
+    return {"dry_run": True, "version": log.journal.state.version, "objects": objects, "bytes": size}
+
+
 def make_backup(spark: SparkSession, args: argparse.Namespace, files: BackupFiles) -> dict[str, Any]:
     with Log(journal_of(location_of(args))) as log:
-        if args.dry_run:
-            objects, size = missing(log, files)
-            return {"dry_run": True, "version": log.journal.state.version, "objects": objects, "bytes": size}
         check_place(log, files, create=args.create)
         made = back_up(log, files, from_log(spark, args, log, files), tell)
     progress(f"backup {made.backup.id}: {counted(made.objects, 'object')} copied")
@@ -162,8 +169,9 @@ def from_log(spark: SparkSession, args: argparse.Namespace, log: Log, files: Bac
     """Tasks copy objects of a log to a backup."""
 
     def copy(shares: Sequence[BackupShare]) -> Iterator[CopiedShare]:
-        planned = planned_log(location_of(args), log.journal)
-        for some, of_task in waves(spark, shares, rate_of(log, args.throttle)):
+        planned, rate = planned_log(location_of(args), log.journal), rate_of(log, args.throttle)
+        for some in waves(spark, shares):
+            of_task = rate_of_task(spark, rate, len(some))
             known = planned.of_objects(one.name for share in some for one in share.objects)
             yield from in_tasks(spark, some, partial(back_up_in_task, known, files, of_task))
 
@@ -177,44 +185,58 @@ def back_up_in_task(
     return copy_share(planned.objects(), files.folder(share.folder), share, Pace(SystemClock(), bytes_per_s))
 
 
-def waves(
-    spark: SparkSession, shares: Sequence[BackupShare], bytes_per_s: int | None
-) -> Iterator[tuple[Sequence[BackupShare], int | None]]:
-    """The shares of one Spark job after another, and the bytes per second of each task."""
-    slots = spark.sparkContext.defaultParallelism
-    for at in range(0, len(shares), slots * SHARES_PER_SLOT):
-        some = shares[at : at + slots * SHARES_PER_SLOT]
-        yield some, None if bytes_per_s is None else max(1, bytes_per_s // min(slots, len(some)))
+def rate_of_task(spark: SparkSession, bytes_per_s: int | None, tasks: int) -> int | None:
+    """The bytes per second of each of some tasks."""
+    slots = min(spark.sparkContext.defaultParallelism, tasks)
+    return None if bytes_per_s is None else max(1, bytes_per_s // slots)
 
 
 # ----------------------------------------------------------------------------------------------------------- restoring
 
 
-def make_log(spark: SparkSession, args: argparse.Namespace, files: BackupFiles) -> tuple[dict[str, Any], int]:
+class Restoration(NamedTuple):
+    """A backup, and the store where a log is made of it."""
+
+    backup: Backup
+    store: ObjectStore
+
+    def summary(self) -> dict[str, Any]:
+        return {"backup": shown(self.backup), "url": self.store.url}
+
+
+def restoration(args: argparse.Namespace, files: BackupFiles) -> Restoration:
+    """Raises InvalidRequest for an unknown backup, and for a coordinator as the place of the log."""
+    files.check()
     time = parse_timestamp_ms(args.restore[1:], "--restore") if args.restore.startswith("@") else None
     backup = files.find(args.restore, time)
-    location = location_of(args)
-    if location.token is not None or args.url.startswith("pylog:"):
+    if is_coordinator(args.url):
         raise InvalidRequest(f"--url {args.url}: give the folder or bucket of the new log")
-    store = with_retries(open_store(args.url, dict(location.storage)))
-    summary: dict[str, Any] = {"backup": shown(backup), "url": store.url}
-    if args.dry_run:
-        shares = plan_restore(files, backup, store)[1]
-        objects, size = sum(len(share.objects) for share in shares), sum(share.bytes for share in shares)
-        return summary | {"dry_run": True, "objects": objects, "bytes": size}, 0
+    return Restoration(backup, with_retries(open_store(args.url, dict(args.storage_option))))
+
+
+def planned_log_of(args: argparse.Namespace, files: BackupFiles) -> dict[str, Any]:
+    new = restoration(args, files)
+    shares = plan_restore(files, new.backup, new.store)[1]
+    objects, size = sum(len(share.objects) for share in shares), sum(share.bytes for share in shares)
+    return new.summary() | {"dry_run": True, "objects": objects, "bytes": size}
+
+
+def make_log(spark: SparkSession, args: argparse.Namespace, files: BackupFiles) -> tuple[dict[str, Any], int]:
+    new = restoration(args, files)
     context = Context(SystemClock(), random.SystemRandom())
-    made = restore(files, backup, store, context, from_backup(spark, args, files, store), tell)
+    made = restore(files, new.backup, new.store, context, from_backup(spark, args, files, new.store), tell)
     problems = [f"{problem.what}: {problem.message}" for problem in made.problems]
-    progress(f"{store.url} is a log now, with the id {made.cluster_id}")
-    summary |= {"cluster_id": made.cluster_id, "copied_objects": made.objects, "copied_bytes": made.bytes}
-    return summary | {"problems": problems}, int(bool(problems))
+    progress(f"{new.store.url} is a log now, with the id {made.cluster_id}")
+    copied = {"cluster_id": made.cluster_id, "copied_objects": made.objects, "copied_bytes": made.bytes}
+    return new.summary() | copied | {"problems": problems}, int(bool(problems))
 
 
 def from_backup(spark: SparkSession, args: argparse.Namespace, files: BackupFiles, store: ObjectStore) -> CopyShares:
     """Tasks copy objects of a backup to a log."""
 
     def copy(shares: Sequence[BackupShare]) -> Iterator[CopiedShare]:
-        for some, of_task in waves(spark, shares, args.throttle):
+        for some in waves(spark, shares):
+            of_task = rate_of_task(spark, args.throttle, len(some))
             yield from in_tasks(spark, some, partial(restore_in_task, files, store, of_task))
 
     return copy
@@ -227,7 +249,10 @@ def restore_in_task(files: BackupFiles, store: ObjectStore, bytes_per_s: int | N
 
 def main() -> None:
     args = parse_args()
-    run_job("backup", partial(run, args=args))
+    if args.list or args.prune or args.dry_run:
+        run_alone("backup", partial(without_tasks, args))
+    else:
+        run_job("backup", partial(run, args=args))
 
 
 if __name__ == "__main__":

@@ -1,59 +1,135 @@
-"""Upkeep of a log as a Spark job: retention, merging, checkpoints and garbage collection, on the driver.
+"""Upkeep of a log: retention, merging, compaction, checkpoints and garbage collection, for logs of any size.
 
-    spark-submit jobs/maintain.py file:///data/log --every 10m
+    spark-submit jobs/maintain.py --url s3://bucket/log
+    spark-submit jobs/maintain.py --url s3://bucket/log --every 10m
 
-It needs no executors.  Several may run concurrently, beside writers and readers.  Exit status 1 if a single run has
-problems.
+It does what `pylog maintain` does, and may run beside it, beside a coordinator, writers and readers, and several times.
+The driver plans, applies retention, writes checkpoints and deletes garbage.  The tasks merge and compact: one task
+merges about 256 MiB, or 10,000 small slices; a large partition is compacted by one task, and small ones share tasks.
+The partitions with the highest dirty ratio are compacted first.
+
+A task that fails, or that Spark starts twice, does no harm: each change replaces slices only if they are still there.
+If the job is killed, run it again.
+
+The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 a part of the work could not be done, or
+the job failed, 2 wrong usage.  See docs/performance.md.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
+from typing import Any, TypeVar
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark_pylog.job_support import (
+    TimedProgress,
+    duration_ms,
+    in_tasks,
+    job_parser,
+    location_of,
+    progress,
+    run_job,
+    sentence,
+    waves,
+)
+from pyspark_pylog.open_log import journal_of, planned_log
+from pyspark_pylog.options.parse import Location
+from pyspark_pylog.planned_log import PlannedLog
+from pyspark_pylog.task_metadata import newest_journal
 
-import spark_log
-from spark_log.cli.base import parse_duration
-from spark_log.errors import InvalidRequest
-from spark_log.node.maintain import maintain_every, maintain_round
+from spark_log import Log
+from spark_log.cli.upkeep import plan_text, report_text
+from spark_log.errors import SparkLogError
+from spark_log.metadata.state import TopicKey
+from spark_log.node.compaction_rounds import CompactionTally
+from spark_log.node.failure_isolation import Failures
+from spark_log.node.maintain import compact, maintain_every, maintain_round, merge_share, plan_round
+from spark_log.node.merge import Tally
+from spark_log.node.merge_shares import MergeShare
+
+Share = TypeVar("Share")
+Result = TypeVar("Result")
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("url", help="the log, file:///… or s3://…")
-    parser.add_argument("--every", metavar="DURATION", type=_duration, help="repeat this often, for ever")
-    parser.add_argument("--storage-option", action="append", default=[], type=_pair, metavar="KEY=VALUE")
-    return parser.parse_args(args)
+    parser = job_parser(__doc__)
+    parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
+    parser.add_argument("--dry-run", action="store_true", help="show the changes of one run, and write nothing")
+    found = parser.parse_args(args)
+    if found.dry_run and found.every is not None:
+        parser.error("--dry-run runs once: leave out --every")
+    return found
 
 
-def _duration(text: str) -> int:
-    try:
-        return parse_duration(text)
-    except InvalidRequest as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+def maintain(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
+    """The rounds of a job; its summary and exit status."""
+    location = location_of(args)
+    with Log(journal_of(location)) as log:
+        if args.dry_run:
+            plan = plan_round(log)
+            progress(plan_text(plan))
+            return {"dry_run": True, **asdict(plan)}, 0
+        workers = TaskWorkers(spark, location, log)
+        if args.every is None:
+            reports = iter([maintain_round(log, progress=workers.progress, workers=workers)])
+        else:
+            reports = maintain_every(log, args.every, progress=workers.progress, workers=workers)
+        for report in reports:
+            progress("\n".join([report_text(report), *report.problems]))
+            if spark.sparkContext._jsc.sc().isStopped():
+                raise SparkLogError("the Spark application has ended")
+    return asdict(report), int(bool(report.problems))
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
-    return name, value
+class TaskWorkers:
+    """The tasks of Spark jobs merge and compact."""
+
+    def __init__(self, spark: SparkSession, location: Location, log: Log) -> None:
+        self._spark, self._location, self._log = spark, location, log
+        self.progress = TimedProgress()
+
+    def merge(self, shares: Sequence[MergeShare]) -> Iterator[tuple[Tally, list[str]]]:
+        return self._run("merging, shares", shares, merge_in_task)
+
+    def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterator[tuple[CompactionTally, list[str]]]:
+        return self._run("compaction, groups", groups, compact_in_task)
+
+    def _run(self, what: str, shares: Sequence[Share], work: Callable[[PlannedLog, Share], Result]) -> Iterator[Result]:
+        in_task, done = partial(work, planned_log(self._location, self._log.journal)), 0
+        try:
+            for some in waves(self._spark, shares):
+                yield from in_tasks(self._spark, some, in_task)
+                done += len(some)
+                self.progress(what, done, len(shares))
+        except PySparkException as error:
+            raise SparkLogError(f"the tasks failed: {sentence(error)}") from error
+
+
+def merge_in_task(planned: PlannedLog, share: MergeShare) -> tuple[Tally, list[str]]:
+    """Merge the partitions of a share that still have small slices.  Returns the result and the problems."""
+    journal = newest_journal(planned)
+    failures = Failures(journal.metadata.url)
+    tally = merge_share(Log(journal), share, failures)
+    journal.finish_upkeep()
+    return tally, failures.problems
+
+
+def compact_in_task(planned: PlannedLog, group: Sequence[TopicKey]) -> tuple[CompactionTally, list[str]]:
+    """Compact those partitions of a group that are still due.  Returns the result and the problems."""
+    journal = newest_journal(planned)
+    failures = Failures(journal.metadata.url)
+    tally = compact(Log(journal), frozenset(group), failures=failures)
+    journal.finish_upkeep()
+    return tally, failures.problems
 
 
 def main() -> None:
     args = parse_args()
-    # Cluster managers end an application that starts no session.
-    spark = SparkSession.builder.appName("pylog maintain").getOrCreate()
-    try:
-        log = spark_log.connect(args.url, dict(args.storage_option), create=False)
-        for report in [maintain_round(log)] if args.every is None else maintain_every(log, args.every):
-            print(asdict(report), flush=True)
-    finally:
-        spark.stop()
-    if report.problems:
-        raise SystemExit(1)
+    run_job("maintain", partial(maintain, args=args))
 
 
 if __name__ == "__main__":

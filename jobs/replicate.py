@@ -39,7 +39,7 @@ from pyspark_pylog.planned_log import PlannedLog
 
 from spark_log import Log
 from spark_log.cli.replicate import report_text
-from spark_log.metadata.replicas import epoch_of
+from spark_log.metadata.replicas import epoch_of, is_active
 from spark_log.metadata.state import State
 from spark_log.node.broker_duties import replicate_every, replicate_once
 from spark_log.node.copy_threads import log_problems
@@ -74,13 +74,19 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         "--throttle", type=rate_bytes, metavar="RATE", help="copy at most so many bytes per second, as 50MB"
     )
     parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
-    return parser.parse_args(args)
+    parser.add_argument("--dry-run", action="store_true", help="say what each broker lacks, and check no root")
+    found = parser.parse_args(args)
+    if found.dry_run and found.every is not None:
+        parser.error("--dry-run runs once: leave out --every")
+    return found
 
 
 def replicate(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     """The rounds of a job; its summary and exit status."""
     location = location_of(args)
     with Log(journal_of(location)) as log:
+        if args.dry_run:
+            return {"dry_run": True, "lag": planned(log.journal.state, args.brokers)}, 0
         copier = TaskCopier(spark, location, log, args.throttle)
         if args.every is None:
             report = replicate_once(log, bytes_per_s=args.throttle, brokers=args.brokers, copier=copier)
@@ -91,6 +97,15 @@ def replicate(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, 
             if report.objects or report.joined or report.removed or report.found:
                 progress(report_text(report))
         return asdict(report), 0
+
+
+def planned(state: State, brokers: Sequence[int] | None) -> dict[int, dict[str, int]]:
+    """By broker, the number and size of the objects that would be copied to it."""
+    lag = dict[int, dict[str, int]]()
+    for broker in sorted(state.brokers if brokers is None else brokers):
+        sizes = [one.row.size for one in copies_wanted(state, broker)] if is_active(state, broker) else []
+        lag[broker] = {"objects": len(sizes), "bytes": sum(sizes)}
+    return lag
 
 
 class CopyShare(NamedTuple):

@@ -5,8 +5,8 @@
 Comparisons with constants, joined by AND, OR and NOT, with optional parentheses.  Those of timestamp, offset and
 partition that are joined by AND to all others are reduced to a range of integers for each column, so that a read skips
 data that holds no matching record.  The rest is a tree; its data columns are looked up in the schema of a topic later
-(segment/row_tests.py).  Other conditions are rejected, and so are conditions whose meaning in Spark depends on its
-settings.
+(segment/column_conditions.py).  Other conditions are rejected, and so are conditions whose meaning in Spark depends on
+its settings.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Rest(NamedTuple):
 
 
 class RowTest(Protocol):
-    """The same afterwards (segment/row_tests.py)."""
+    """The same afterwards (segment/column_conditions.py)."""
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -13,7 +13,9 @@ import os
 import pickle
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -34,6 +36,10 @@ Share = TypeVar("Share")
 Result = TypeVar("Result")
 
 EXIT_FAILED = 1
+SHARES_PER_SLOT = 4
+"""Tasks of one Spark job for each one that runs at a time: after it, the progress is shown."""
+PROGRESS_S = 10.0
+"""How often the progress of long work is shown."""
 
 
 def job_parser(description: str | None, *, url_required: bool = True) -> argparse.ArgumentParser:
@@ -110,27 +116,64 @@ def in_tasks(spark: SparkSession, shares: Sequence[Share], work: Callable[[Share
     return [pickle.loads(row.result) for row in numbers.mapInArrow(run, "result binary").collect()]
 
 
+def waves(spark: SparkSession, shares: Iterable[Share]) -> Iterator[list[Share]]:
+    """The shares of one Spark job after another."""
+    rest, size = iter(shares), spark.sparkContext.defaultParallelism * SHARES_PER_SLOT
+    while some := list(islice(rest, size)):
+        yield some
+
+
 def progress(text: str) -> None:
     """A line on standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
-def run_job(name: str, work: Callable[[SparkSession], tuple[Mapping[str, Any], int]]) -> None:
-    """Run `work` with a session, print its summary, and end the process with its exit status.
+class TimedProgress:
+    """How far some work is, each `PROGRESS_S` and at its end."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, int] = {}
+        """By the name of the work."""
+        self._shown_s = time.monotonic()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        self.totals[what] = total
+        now_s = time.monotonic()
+        if done >= total or now_s >= self._shown_s + PROGRESS_S:
+            self._shown_s = now_s
+            progress(f"{what}: {done:,} of {total:,}")
+
+
+Outcome = tuple[Mapping[str, Any], int]
+"""The summary and the exit status of a job."""
+
+
+def run_job(name: str, work: Callable[[SparkSession], Outcome]) -> None:
+    """`run_alone`, with a session."""
+
+    def with_session() -> Outcome:
+        spark = SparkSession.builder.appName(f"pylog {name}").getOrCreate()
+        try:
+            return work(spark)
+        finally:
+            spark.stop()
+
+    run_alone(name, with_session)
+
+
+def run_alone(name: str, work: Callable[[], Outcome]) -> None:
+    """Run `work`, print its summary, and end the process with its exit status.
 
     An error of pylog or Spark is one sentence and status 1; PYLOG_DEBUG=1 shows the traceback.
     """
-    spark = SparkSession.builder.appName(f"pylog {name}").getOrCreate()
     try:
-        summary, status = work(spark)
+        summary, status = work()
     except (SparkLogError, PySparkException) as error:
         if shows_tracebacks():
             raise
         progress(f"{name}: {sentence(error)}")
         sys.exit(EXIT_FAILED)
-    finally:
-        spark.stop()
     sys.stdout.write(f"{json.dumps(summary)}\n")
     sys.stdout.flush()
     sys.exit(status)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -20,8 +22,10 @@ from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_m
 from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import Copied, MirroredTopic, MirrorMap, with_map
 from spark_log.client.topics import DEAD_LETTER_CONFIGS
-from spark_log.errors import GroupIdNotFound, GroupInUse, InvalidConfig, InvalidRequest
+from spark_log.errors import GroupIdNotFound, GroupInUse, InvalidConfig, InvalidRequest, SparkLogError
 from spark_log.settings import TOPIC_CONFIGS, has_cleanup_policy, validate_topic_configs
+from spark_log.store.base import ObjectStore
+from spark_log.store.open import open_store
 from spark_log.text import counted
 
 RECORD = "topic string, partition int, key binary, value binary, timestamp timestamp, headers array<struct<key: string, value: binary>>"
@@ -113,6 +117,7 @@ class TopicMirror:
         """
         groups = self._source.positions()  # before the ends: a group that moves meanwhile would be beyond them
         before = self._map.copied()  # also before the ends, which it must not be beyond
+        self._check_reached()
         topics, log = self._source.topics(), self._log
         check_sources(topics, before, self._source.name)
         check_names(self._settings, topics)
@@ -126,7 +131,21 @@ class TopicMirror:
         for name in topics:
             records[name] = records_of(name, after) - records_of(name, copied)
             self._tell(f"{name}: {counted(records[name], 'record')} copied, {records_of(name, after):,} in all")
+        note_reached(self._settings, self._log.cluster_id, Reached(*self._map.end))
         return records, seed_groups(log, self._map, self._source, topics, groups, self._tell)
+
+    def _check_reached(self) -> None:
+        """Raises InvalidRequest if the map ends before the end that a run has noted: then the queries' checkpoints are
+        ahead of the log, and would leave out the records between them."""
+        noted = read_reached(self._settings, self._log.cluster_id)
+        topic_id, end = self._map.end
+        if noted is not None and noted.map_id == topic_id and end < noted.end:
+            raise InvalidRequest(
+                f"the map {self._map.name!r} ends at offset {end}, and a run has copied up to {noted.end}: the log at "
+                f"{self._settings.url} was set back to an older copy of itself. Delete the folder "
+                f"{self._settings.checkpoint} and run this again: it continues where the map ends, and nothing is lost "
+                "or copied twice"
+            )
 
     def _copy(self, topics: Mapping[str, SourceTopic], copied: Mapping[TopicPartition, Copied]) -> None:
         """Copy topics, some at a time.  If one fails, the others are stopped, and the next run continues them all."""
@@ -171,6 +190,37 @@ class TopicMirror:
         typed = TypedCopy(copy, schemas[-1], self._settings.bad_records, self._settings.drop_fields, self._source.name)
         rows = records.mapInArrow(partial(with_typed_map, typed), spark_columns_of(typed.schema))
         return rows.writeStream.format("pylog").option("topic", copy.topic).option("pylog.beside", True)
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """The end of the map after a run, kept beside the checkpoints: no later run may find it at an earlier one."""
+
+    map_id: str
+    """The id of its topic."""
+    end: int
+
+
+def read_reached(settings: MirrorSettings, log_id: str) -> Reached | None:
+    """None if no run has noted it, or the folder of the checkpoints cannot be read here."""
+    try:
+        return msgspec.json.decode(_checkpoints(settings).get(_reached_name(settings, log_id)), type=Reached)
+    except (SparkLogError, OSError, ImportError, msgspec.MsgspecError):
+        return None
+
+
+def note_reached(settings: MirrorSettings, log_id: str, reached: Reached) -> None:
+    """Without effect if the folder of the checkpoints is of a kind that only Spark can write, such as HDFS."""
+    with suppress(SparkLogError, OSError, ImportError):
+        _checkpoints(settings).put(_reached_name(settings, log_id), [msgspec.json.encode(reached)])
+
+
+def _reached_name(settings: MirrorSettings, log_id: str) -> str:
+    return f"reached-{settings.map}-{log_id}.json"
+
+
+def _checkpoints(settings: MirrorSettings) -> ObjectStore:
+    is_remote = ":" in settings.checkpoint and not settings.checkpoint.startswith("file:")
+    return open_store(settings.checkpoint, settings.storage if is_remote else {})
 
 
 # -------------------------------------------------------------------------------------------------------------- topics
@@ -257,8 +307,9 @@ def carried(configs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             notes.append(
                 f"{name}={value} is left out: the copy keeps the records' timestamps; set it after the cut-over"
             )
-        elif name == MIN_INSYNC and value != "1":
-            notes.append(f"{name}={value} is left out: the copy has other replicas; set it after the cut-over")
+        elif name == MIN_INSYNC:
+            if value != "1":
+                notes.append(f"{name}={value} is left out: the copy has other replicas; set it after the cut-over")
         elif name in TOPIC_CONFIGS:
             try:
                 validate_topic_configs({name: value})

@@ -38,7 +38,12 @@ def random_name() -> str:
 
 @verb(quorum, "init")
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
-@click.option("--cluster-id", required=True, metavar="ID", help="The id of the cluster, the same on all nodes.")
+@click.option(
+    "--cluster-id",
+    required=True,
+    metavar="ID",
+    help="The id of the cluster, the same on all nodes, from `pylog quorum random-id` or `pylog cluster info`.",
+)
 @click.option(
     "--node", "node_id", required=True, type=click.IntRange(0, INT_MAX), metavar="N", help="The id of this node."
 )
@@ -65,8 +70,8 @@ def init(
 
     \b
     Example:
-      pylog quorum init /var/lib/pylog/quorum --cluster-id my-cluster --node 1 --standalone
-      pylog quorum init /var/lib/pylog/quorum --cluster-id my-cluster --node 2
+      pylog quorum init /var/lib/pylog/quorum --cluster-id "$(pylog quorum random-id)" --node 1 --standalone
+      pylog quorum init /var/lib/pylog/quorum --cluster-id CLUSTER --node 2
     """
     from spark_log.errors import InvalidRequest
     from spark_log.quorum_node.directory import format_directory, parse_voters

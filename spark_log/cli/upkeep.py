@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spark_log.node.lost_records import GivenUp
     from spark_log.node.maintain_report import MaintainReport, Plan
     from spark_log.node.repair import RepairReport
-    from spark_log.node.verify import Problem
+    from spark_log.node.verify_objects import Problem
 
 
 @click.command(cls=Verb)
@@ -46,32 +46,33 @@ def maintain(session: CommandSession, every_ms: int | None, dry_run: bool) -> No
         raise click.UsageError("--dry-run runs once: leave out --every")
     log = session.connect()
     if dry_run:
-        _say_plan(session, plan_round(log))
+        plan = plan_round(log)
+        emit_line(session, plan_text(plan), asdict(plan))
         return
     if every_ms is None:
         with progress_bars() as progress:
             report = maintain_round(log, progress=progress)
-        _say(session, report)
+        emit_line(session, report_text(report), asdict(report))
         if report.problems:
             raise Failed(f"{counted(len(report.problems), 'problem')}, logged above; {next_step(report)}")
         return
     try:
         for report in maintain_every(log, every_ms):
-            _say(session, report)
+            emit_line(session, report_text(report), asdict(report))
     except KeyboardInterrupt:
         return
 
 
-def _say_plan(session: CommandSession, plan: Plan) -> None:
+def plan_text(plan: Plan) -> str:
+    """The changes that a run would make, for people."""
     compacts = ""
     if plan.cleaned_partitions:
         compacts = f"compact {counted(plan.cleaned_partitions, 'partition')} ({size_text(plan.cleaned_bytes)} new), "
-    text = (
+    return (
         f"would expire {counted(plan.expired_records, 'record')} ({size_text(plan.expired_bytes)}), merge {counted(plan.merged_slices, 'slice')} "
         f"({size_text(plan.merged_bytes)}), {compacts}and delete {counted(plan.collected, 'object')} "
         f"({size_text(plan.collected_bytes)})"
     )
-    emit_line(session, text, asdict(plan))
 
 
 def next_step(report: MaintainReport) -> str:
@@ -91,7 +92,8 @@ def compacted_text(partitions: int, records: int, size: int) -> str:
     return f"{counted(partitions, 'partition')} compacted ({less})"
 
 
-def _say(session: CommandSession, report: MaintainReport) -> None:
+def report_text(report: MaintainReport) -> str:
+    """The result of a run, for people."""
     compacted = ""
     if report.cleaned_partitions or report.removed_records:
         compacted = f"{compacted_text(report.cleaned_partitions, report.removed_records, report.removed_bytes)}, "
@@ -121,7 +123,7 @@ def _say(session: CommandSession, report: MaintainReport) -> None:
         text += f"; compaction skips {', '.join(report.uncleanable)}, which it could not read"
     if report.problems:
         text += f"; {counted(len(report.problems), 'problem')}"
-    emit_line(session, text, asdict(report))
+    return text
 
 
 @click.command(cls=Verb)

@@ -14,6 +14,7 @@ means that the source records 17, 18, 19 and 22 were copied.  Entries with the i
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -150,68 +151,103 @@ def parse_entry(value: bytes) -> MapEntry:
 _DECODER = msgspec.json.Decoder(MapEntry)
 
 
-def translate(
-    entries: Iterable[MapEntry], offsets: Iterable[tuple[TopicPartition, int]]
-) -> dict[tuple[TopicPartition, int], int]:
-    """Source offsets as offsets here: the number of records that were copied before them."""
-    found = dict.fromkeys(offsets, 0)
-    wanted: dict[TopicPartition, list[int]] = defaultdict(list)
-    for tp, offset in found:
-        wanted[tp].append(offset)
-    for entry in entries:
-        tp = TopicPartition(entry.topic, entry.partition)
-        if tp in wanted:
-            starts, counts = np.array(entry.runs, dtype=np.int64).T
-            for offset in wanted[tp]:
-                found[tp, offset] += int(np.clip(offset - starts, 0, counts).sum())
-    return found
+class CopiedRuns:
+    """The entries of one partition.  Runs that meet are one, and a run takes 16 bytes."""
+
+    def __init__(self) -> None:
+        self.copied = Copied(0, 0, "")
+        self.twice: int | None = None
+        """The first source offset from which records were copied twice."""
+        self._starts, self._records = array("q"), array("q")
+
+    def add(self, entry: MapEntry) -> None:
+        """Add the next entry."""
+        known, first = self.copied, entry.runs[0].start
+        if first < known.end and known.source in ("", entry.source) and self.twice is None:
+            self.twice = first
+        for run in entry.runs:
+            if self._starts and self._starts[-1] + self._records[-1] == run.start:
+                self._records[-1] += run.records
+            else:
+                self._starts.append(run.start)
+                self._records.append(run.records)
+        records = known.records + sum(run.records for run in entry.runs)
+        self.copied = Copied(records, max(known.end, entry.runs[-1].end), entry.source)
+
+    def offset_here(self, offset: int) -> int:
+        """A source offset as an offset here: the number of records that were copied before it."""
+        starts, records = (np.frombuffer(part, np.int64) for part in (self._starts, self._records))
+        return int(np.clip(offset - starts, 0, records).sum())
 
 
 class MirrorMap:
-    """The map, in a topic of a log."""
+    """The map, in a topic of a log.  Each look reads only what was added since the last one."""
 
     def __init__(self, log: Log, name: str) -> None:
         self._log = log
         self.name = name
+        self._forget()
+
+    def _forget(self, topic_id: str = "") -> None:
+        self._topic_id, self._end = topic_id, 0
+        """The topic that was read, and up to which offset."""
+        self._runs: dict[tuple[str, str, int], CopiedRuns] = defaultdict(CopiedRuns)
+        """By topic, its id, and partition."""
 
     def create(self) -> None:
         """Create the topic if it does not exist; its entries are kept for ever."""
         if self.name not in self._log.admin.list_topics():
             self._log.admin.create_topics([NewTopic(self.name, 1, KEPT)])
 
-    def entries(self) -> Iterator[MapEntry]:
-        """All entries, except those of deleted or recreated topics."""
-        names = self._log.journal.refresh().names
-        if self.name not in names:
-            return
-        for batch in self._log.scan(self.name, columns=["value"]):
-            for value in batch.column("value"):
-                entry = parse_entry(value.as_py())
-                if names.get(entry.topic) == entry.id:
-                    yield entry
+    @property
+    def end(self) -> tuple[str, int]:
+        """The topic's id, and the offset up to which it was read."""
+        return self._topic_id, self._end
+
+    def entries(self, start: int = 0) -> Iterator[tuple[int, MapEntry]]:
+        """All entries from an offset on, with their offsets."""
+        for batch in self._log.scan(self.name, start=start, columns=["offset", "value"]):
+            for offset, value in zip(batch.column("offset").to_pylist(), batch.column("value"), strict=True):
+                yield offset, parse_entry(value.as_py())
+
+    def _known(self) -> dict[TopicPartition, CopiedRuns]:
+        """All entries by partition, except for those of deleted or recreated topics."""
+        state = self._log.journal.refresh()
+        topic_id = state.names.get(self.name, "")
+        end = state.partitions[topic_id, 0].readable_end if topic_id else 0
+        if topic_id != self._topic_id or end < self._end:
+            self._forget(topic_id)
+        if end > self._end:
+            for offset, entry in self.entries(self._end):
+                self._runs[entry.topic, entry.id, entry.partition].add(entry)
+                self._end = offset + 1
+        return {
+            TopicPartition(topic, partition): runs
+            for (topic, its_id, partition), runs in self._runs.items()
+            if state.names.get(topic) == its_id
+        }
 
     def copied(self) -> dict[TopicPartition, Copied]:
         """Progress of each partition; partitions without copied records are left out.
 
         Raises InvalidRequest for records that were copied twice.
         """
-        found: dict[TopicPartition, Copied] = {}
-        for entry in self.entries():
-            tp = TopicPartition(entry.topic, entry.partition)
-            known = found.get(tp, Copied(0, 0, entry.source))
-            if entry.runs[0].start < known.end and entry.source == known.source:
+        known = self._known()
+        for tp, runs in known.items():
+            if runs.twice is not None:
                 raise InvalidRequest(
-                    f"records of {tp.topic}-{tp.partition} from offset {entry.runs[0].start} of the source on were copied "
+                    f"records of {tp.topic}-{tp.partition} from offset {runs.twice} of the source on were copied "
                     "twice: two mirrors with different checkpoints have run at the same time. Stop all but one, and "
                     f"delete {tp.topic!r} here to copy it again"
                 )
-            records = known.records + sum(run.records for run in entry.runs)
-            found[tp] = Copied(records, max(known.end, entry.runs[-1].end), entry.source)
-        return found
+        return {tp: runs.copied for tp, runs in known.items()}
 
     def translate(self, offsets: Iterable[tuple[TopicPartition, int]]) -> dict[tuple[TopicPartition, int], int]:
         """The offset here of the record with a source offset; in a gap, of the first record after it."""
-        return translate(self.entries(), offsets)
+        known = self._known()
+        return {
+            (tp, offset): known[tp].offset_here(offset) if tp in known else 0 for tp, offset in dict.fromkeys(offsets)
+        }
 
     def check(self, topics: Iterable[str]) -> dict[TopicPartition, Copied]:
         """The progress.  Raises InvalidRequest for a topic with records that are not copies, or that were copied twice:

@@ -206,7 +206,9 @@ def open_storage_log(stores: Stores, context: Context, *, create: bool) -> Stora
         data = run(find_format(url), stores, context.clock)
     if data is None:
         if not create:
-            raise NoLog(f"there is no log at {url}; create one with `pylog -u {url} topic create NAME`")
+            raise NoLog(
+                f"there is no log at {url}: check the URL, or create a log with `pylog -u {url} topic create NAME`"
+            )
         data = begin_log(stores, context, context.unique() + context.unique())
     form = parse_format(data, url)
     check_is_stored_here(form, url)

@@ -31,6 +31,7 @@ from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.state import Leadership
 from spark_log.net.address import Target, is_loopback, this_host
 from spark_log.net.client_connection import CONNECT_S, Connection, Endpoint, HttpResponse, Wait, resolve
+from spark_log.net.client_timeouts import ONE_ADDRESS, SEVERAL_ADDRESSES, ClientTimeouts
 from spark_log.net.health_check import get_health, health_of
 from spark_log.net.kafka_probe import is_kafka
 from spark_log.net.messages import (
@@ -56,7 +57,6 @@ from spark_log.net.messages import (
     encode,
     error_of,
 )
-from spark_log.net.patience import ONE_ADDRESS, SEVERAL_ADDRESSES, Patience
 from spark_log.net.snapshot_download import download
 from spark_log.net.tls import ca_context
 from spark_log.store.open import is_other_storage
@@ -99,16 +99,16 @@ class HttpLink:
         cluster_id: str = "",
         resolve: Resolve = resolve,
         storage: str = "",
-        patience: Patience | None = None,
+        timeouts: ClientTimeouts | None = None,
     ) -> None:
         """
         storage:   URL of the log's storage, if the log was opened there and names its coordinator.
-        patience:  None: as the number of addresses wants it.
+        timeouts:  None: those for the number of addresses.
         """
         self.cluster_id = cluster_id
         """The id of the log; empty until known."""
         self._target = target
-        self._patience = patience or (SEVERAL_ADDRESSES if len(target.addresses) > 1 else ONE_ADDRESS)
+        self._timeouts = timeouts or (SEVERAL_ADDRESSES if len(target.addresses) > 1 else ONE_ADDRESS)
         self._storage = storage
         self._checked_storage: tuple[str, int] | None = None
         """The coordinator, by address and epoch, that has the log in `storage`."""
@@ -133,14 +133,14 @@ class HttpLink:
 
         Raises CoordinatorNotAvailable, with the reply of each address.
         """
-        for number, pause_s in enumerate(self._patience.start_s):
+        for number, pause_s in enumerate(self._timeouts.start_s):
             try:
                 return self._info()
             except CoordinatorNotAvailable as error:
                 if not isinstance(error.__cause__, ConnectionError):
                     raise
                 if number == 0:
-                    where, seconds = ", ".join(self._target.addresses), sum(self._patience.start_s)
+                    where, seconds = ", ".join(self._target.addresses), sum(self._timeouts.start_s)
                     logger.warning(
                         "%s: %s; waiting up to %.0f s for a coordinator to start",
                         where,
@@ -148,20 +148,20 @@ class HttpLink:
                         seconds,
                     )
             time.sleep(pause_s)
-        return self._info(f" for {sum(self._patience.start_s):.0f} s")
+        return self._info(f" for {sum(self._timeouts.start_s):.0f} s")
 
     def _info(self, waited: str = "") -> ClusterInfo:
         failures, last, hint = [], None, SILENT
         for endpoint in self._endpoints(self._target.addresses):
             address = endpoint.address
             try:
-                data = self._request(endpoint, "GET", "/v1/cluster", limit_s=self._patience.first_answer_s)
+                data = self._request(endpoint, "GET", "/v1/cluster", limit_s=self._timeouts.first_answer_s)
             except CoordinatorNotAvailable as error:
                 last = error.__cause__
                 if isinstance(last, TimeoutError):
                     failures.append(
                         f"{address} is silent: no connection within {CONNECT_S:g} s or no answer within "
-                        f"{self._patience.first_answer_s:g} s"
+                        f"{self._timeouts.first_answer_s:g} s"
                     )
                     continue
                 hint = NO_COORDINATOR
@@ -359,7 +359,7 @@ class HttpLink:
         """
         if not self._storage or self._checked_storage == (endpoint.address, holder.epoch):
             return
-        data = self._request(endpoint, "GET", "/v1/cluster", limit_s=self._patience.first_answer_s)
+        data = self._request(endpoint, "GET", "/v1/cluster", limit_s=self._timeouts.first_answer_s)
         found: ClusterInfo = decode(data, ClusterInfo, f"the reply of {endpoint.address}")
         if is_other_storage(self._storage, found.storage, same_machine=holder.host == this_host()):
             raise InconsistentClusterId(
@@ -424,7 +424,7 @@ class HttpLink:
         """
         self._check_silent(endpoint)
         wait_s = wait_ms / 1000
-        check_s = self._patience.check_s + min(wait_s, CHECKED_WAIT_S)
+        check_s = self._timeouts.check_s + min(wait_s, CHECKED_WAIT_S)
         wait = Wait(limit_s + wait_s, check_s, lambda: self._check_alive(endpoint, check_s))
         sent, connection = False, self._idle(endpoint)
         try:
@@ -437,7 +437,7 @@ class HttpLink:
                 connection.close()
             if not isinstance(error, OSError | http.client.HTTPException):
                 raise
-            if isinstance(error, TimeoutError) and limit_s >= self._patience.first_answer_s:
+            if isinstance(error, TimeoutError) and limit_s >= self._timeouts.first_answer_s:
                 self._silent[endpoint] = time.monotonic()
             self._check_tls(endpoint.address, error)
             failed = CoordinatorNotAvailable(f"{endpoint.address}: {_failure(error)} ({_words(error)})")
@@ -474,12 +474,12 @@ class HttpLink:
         """Check the process while waiting for its reply.  Raises TimeoutError."""
         if not self._is_alive(endpoint):
             raise TimeoutError(
-                f"no complete reply within {waited_s:g} s, nor to GET /health within another {self._patience.health_s:g} s"
+                f"no complete reply within {waited_s:g} s, nor to GET /health within another {self._timeouts.health_s:g} s"
             )
 
     def _is_alive(self, endpoint: Endpoint) -> bool:
         """Whether the process answers `GET /health`."""
-        return get_health(endpoint, self._tls, self._patience.health_s) is not None
+        return get_health(endpoint, self._tls, self._timeouts.health_s) is not None
 
     def _check_tls(self, address: str, error: BaseException) -> None:
         """Raises InvalidRequest if a coordinator hung up because it requires TLS.  It has not read the request."""

@@ -37,6 +37,8 @@ OBJECTS = "objects/"
 END = "end.json"
 STATE = ".state"
 FORMAT = 1
+SHOWN = 3
+"""First and last backups that an error names."""
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,8 +208,7 @@ class BackupFiles:
         else:
             found = [one for one in known if wanted in (one.id, str(one.end.version))]
         if not found:
-            there = ", ".join(f"{one.id} (version {one.end.version})" for one in known[-5:])
-            raise InvalidRequest(f"{self.store.url} has no such backup as {wanted!r}; it has {there or 'none'}")
+            raise InvalidRequest(f"{self.store.url} has no backup {wanted!r}; it has {_shown(known)}")
         return found[-1]
 
     def _check_order(self, known: Sequence[Backup]) -> None:
@@ -226,6 +227,14 @@ class BackupFiles:
             backup, _, name = key.removeprefix(OBJECTS).partition("/")
             found.setdefault(name, []).append(backup)
         return found
+
+
+def _shown(known: Sequence[Backup]) -> str:
+    """Backups in an error: the first ones and the last ones."""
+    ids = [f"{one.id} (version {one.end.version}, {format_timestamp_ms(one.end.time_ms)})" for one in known]
+    if len(ids) > 2 * SHOWN:
+        ids[SHOWN:-SHOWN] = [f"{len(ids) - 2 * SHOWN} others, which --list shows"]
+    return ", ".join(ids) or "none"
 
 
 def end_key(backup: str) -> str:

@@ -54,6 +54,10 @@ class Failures:
         self.problems.append(f"{what} failed: {error if isinstance(error, SparkLogError) else repr(error)}")
         log_failure(f"upkeep of {self._url}: {what} failed", error)
 
+    def add(self, problems: Sequence[str]) -> None:
+        """Those of another process, which has logged them."""
+        self.problems = list(dict.fromkeys([*self.problems, *problems]))
+
     def raise_first(self) -> None:
         """Raise the first failure, if there was one."""
         if self.errors:

@@ -99,7 +99,7 @@ def _look_on_roots(journal: Journal, state: State) -> frozenset[str]:
 
 def _found_on(journal: Journal, state: State, broker: int, names: Iterable[str]) -> Iterator[str]:
     """Those of some objects of which a root has a good copy after all."""
-    check_answers(journal, broker)
+    check_answers(journal.roots, broker)
     store = journal.roots[broker]
     for name in names:
         row = state.objects[name]

@@ -28,7 +28,7 @@ from spark_log.metadata.reassignments import moving
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
 from spark_log.node.broker_upkeep import BrokerUpkeep, BrokerUpkeepReport
-from spark_log.node.compaction_plan import find_dirty_parts, group_parts
+from spark_log.node.compaction_plan import find_dirty_parts
 from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.compaction_rounds import compact as compact_steps
 from spark_log.node.copy_throttle import pace_of
@@ -41,12 +41,12 @@ from spark_log.node.merge import merge as merge_steps
 from spark_log.node.merge_plan import plan_merge
 from spark_log.node.merge_shares import MergeShare
 from spark_log.node.merge_shares import merge_share as merge_share_steps
-from spark_log.node.merge_shares import plan_shares as plan_shares_steps
 from spark_log.node.moving import Moves, Moving, move_all
 from spark_log.node.retention import ExpiredTopic, expire_records, expired_topics, find_expired
 from spark_log.node.rewrite import Progress, open_spool
 from spark_log.node.root_collection import RootCollector
 from spark_log.node.round_memory import RoundMemory
+from spark_log.node.upkeep_workers import Workers, compact_by, merge_by
 from spark_log.settings import cluster_config
 
 Result = TypeVar("Result")
@@ -95,15 +95,19 @@ class Maintainer:
     changes since the round before.
     """
 
-    def __init__(self, log: Log, *, saves_memory: bool = False, checks_brokers: bool = False) -> None:
+    def __init__(
+        self, log: Log, *, saves_memory: bool = False, checks_brokers: bool = False, workers: Workers | None = None
+    ) -> None:
         """
         saves_memory:    save, after each round that had something to plan, the memory that the first round of another
                          process needs.  Each round then finishes its passes of compaction, which another process cannot
                          continue.
         checks_brokers:  in each round, first check all roots, and copy to those that lack something; also move
                          partitions.
+        workers:         merge and compact; None: this process does.
         """
         self.log = log
+        self._workers = workers
         self._brokers = BrokerUpkeep(log) if checks_brokers else None
         self._collector = RootCollector(log.journal)
         self._saves_memory = saves_memory and not log.journal.metadata_log.is_served
@@ -135,7 +139,7 @@ class Maintainer:
             # Retention and sweeps use this clock even if no batch is written.
             yield from log.journal.metadata_log.check_clock(view.state)
             keeps = {"saves_memory": self._saves_memory, "moves": self._brokers is not None}
-            view, report = yield from _duties(log, failed, memory, progress, view, **keeps)
+            view, report = yield from _duties(log, failed, memory, progress, view, self._workers, **keeps)
             return view, memory, report
 
         view, memory, report = log.journal.run(run())
@@ -197,21 +201,26 @@ def maintain_once(log: Log, *, progress: Progress | None = None) -> MaintainRepo
     return Maintainer(log, saves_memory=True, checks_brokers=True).round_or_raise(progress=progress)
 
 
-def maintain_round(log: Log, *, progress: Progress | None = None) -> MaintainReport:
+def maintain_round(log: Log, *, progress: Progress | None = None, workers: Workers | None = None) -> MaintainReport:
     """As `maintain_once`, but failures are logged and listed in the report.
 
+    workers:  merge and compact; None: this process does.
     Raises the errors of opening the log and of reaching its coordinator.
     """
-    return Maintainer(log, saves_memory=True, checks_brokers=True).round(progress=progress)
+    return Maintainer(log, saves_memory=True, checks_brokers=True, workers=workers).round(progress=progress)
 
 
-def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = None) -> Iterator[MaintainReport]:
+def maintain_every(
+    log: Log, interval_ms: int, *, progress: Progress | None = None, workers: Workers | None = None
+) -> Iterator[MaintainReport]:
     """Run rounds of upkeep, which start every `interval_ms`, until the caller stops iterating.
 
     The first round raises the errors of `maintain_round`, so that the caller sees whether upkeep works.  Later failures
     are logged.
+
+    workers:  merge and compact; None: this process does.
     """
-    clock, maintainer = log.journal.context.clock, Maintainer(log, checks_brokers=True)
+    clock, maintainer = log.journal.context.clock, Maintainer(log, checks_brokers=True, workers=workers)
     began = clock.monotonic_ms()
     yield maintainer.round(progress=progress)
     while True:
@@ -245,6 +254,7 @@ def _duties(
     memory: RoundMemory,
     progress: Progress | None,
     view: LogView,
+    workers: Workers | None,
     *,
     saves_memory: bool,
     moves: bool,
@@ -269,10 +279,16 @@ def _duties(
         how = Moving(on_failure=failed, progress=progress, pace=pace_of(log).take)
         view, done.moved = yield from change("moving", view, move_all(view.state, context, how), done.moved)
     if not idle:
-        merging = merge_steps(view.state, context, open_spool, progress, failed, memory)
+        if workers is None:
+            merging = merge_steps(view.state, context, open_spool, progress, failed, memory)
+        else:
+            merging = merge_by(workers, view.state, failed, memory)
         view, done.merged = yield from change("merging", view, merging, done.merged)
         # After merging, so that each record is rewritten once by each, and few large slices are read.
-        steps = compact_steps(view.state, context, open_spool, progress, failed, memory, ends_passes=saves_memory)
+        if workers is None:
+            steps = compact_steps(view.state, context, open_spool, progress, failed, memory, ends_passes=saves_memory)
+        else:
+            steps = compact_by(workers, view.state, context, failed, memory)
         view, done.cleaned = yield from change("compaction", view, steps, done.cleaned)
         view, _ = yield from change("sealing", view, seal(view.state, context), view.state)
     view, _ = yield from change("listing dropped objects", view, list_dropped(view.state, context), view.state)
@@ -286,7 +302,7 @@ def _duties(
     if on_storage and has_reserve(log.journal.metadata):
         yield from attempt("making the reserve", keep_reserve(), None)
     memory.version = view.state.version
-    if not failed.errors:
+    if not failed.problems:
         memory.truncated = view.state.version if not done.truncated else None
         waits = done.merged.planned or done.cleaned.left or (moves and moving(view.state))
         if view.state.changed == began.changed and not idle and not waits:
@@ -355,18 +371,6 @@ def merge(log: Log, *, progress: Progress | None = None) -> Tally:
     return tally
 
 
-def plan_merge_shares(log: Log, failures: Failures) -> list[MergeShare]:
-    """The work of `merge`, in shares for processes that run at the same time.  The largest share comes first.
-
-    failures:  collects the partitions that cannot be planned.
-    """
-
-    def duty(state: State, context: Context) -> Steps[list[MergeShare]]:
-        return (yield from plan_shares_steps(state, failures))
-
-    return _run_decided(log, duty)
-
-
 def merge_share(log: Log, share: MergeShare, failures: Failures) -> Tally:
     """Merge the partitions of a share.
 
@@ -375,23 +379,6 @@ def merge_share(log: Log, share: MergeShare, failures: Failures) -> Tally:
 
     def duty(state: State, context: Context) -> Steps[Tally]:
         return (yield from merge_share_steps(state, context, share, open_spool, failures))
-
-    return _run_decided(log, duty)
-
-
-def plan_compaction(log: Log, failures: Failures) -> list[list[TopicKey]]:
-    """The partitions that are due for compaction, in groups to be compacted together.
-
-    Each large partition is a separate group; these come first, then groups of small ones, each by descending dirty
-    ratio.
-
-    failures:  collects the partitions that cannot be planned.
-    """
-
-    def duty(state: State, context: Context) -> Steps[list[list[TopicKey]]]:
-        due = yield from find_dirty_parts(state, context.clock.now_ms(), failures)
-        large, small = group_parts(due, context.limits)
-        return [list(group) for group in (*large, *small)]
 
     return _run_decided(log, duty)
 

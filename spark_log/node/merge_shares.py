@@ -14,6 +14,7 @@ from spark_log.node.merge import Tally, merge_stretches
 from spark_log.node.merge_plan import plan_merge, plan_partitions
 from spark_log.node.packs import Stretch
 from spark_log.node.rewrite import OpenSpool
+from spark_log.node.round_memory import RoundMemory
 
 SHARE_WORK = 256 << 20
 """The work of a share, in bytes of large slices: some seconds."""
@@ -38,13 +39,18 @@ class _PartitionWork(NamedTuple):
 
 
 def plan_shares(
-    state: State, on_failure: OnFailure = raise_failure, *, share_work: int = SHARE_WORK
+    state: State,
+    on_failure: OnFailure = raise_failure,
+    *,
+    memory: RoundMemory | None = None,
+    share_work: int = SHARE_WORK,
 ) -> Steps[list[MergeShare]]:
     """The partitions of all topics that have slices to rewrite.  Each is in one share; the largest share comes first.
 
     on_failure:  called for a partition whose slice index cannot be read; if it returns, the others are planned.
+    memory:      the results of earlier rounds of this process.
     """
-    stretches, thin = yield from plan_merge(state, on_failure)
+    stretches, thin = yield from plan_merge(state, on_failure, memory)
     works = [_work(key, list(some)) for key, some in groupby(stretches, lambda stretch: stretch.key)]
     groups = sorted(_groups(works, share_work), key=lambda group: -sum(one.work for one in group))
     return [

@@ -17,7 +17,8 @@ from spark_log.metadata.replicas import copies_of, is_active
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.rewrite import Progress
-from spark_log.node.verify import Problem, is_whole, resolve, verify
+from spark_log.node.verify import is_whole, resolve, verify
+from spark_log.node.verify_objects import Problem
 from spark_log.store.base import ObjectStore
 from spark_log.store.copy_object import copy_object
 

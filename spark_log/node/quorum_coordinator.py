@@ -502,6 +502,7 @@ class QuorumCoordinator:
 
     def _judged(self) -> None:
         """A comparison of the nodes' states has another result: one that is wrong must not decide."""
+        self._log.is_compared_often = self.node.digests.do_differ
         if self.node.digests.is_wrong and self.leading:
             self._step_down()
             self._spawn(self._take_over(self._leader))  # it hands over
@@ -616,6 +617,7 @@ class QuorumCoordinator:
     async def _confirm_often(self) -> None:
         while True:
             self._log.forget_held(self.clock.monotonic_ms() / 1000)
+            self._log.compare_if_idle(self._host.monotonic_s())
             if self.leading:
                 began_s = self._host.monotonic_s()
                 try:

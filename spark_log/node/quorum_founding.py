@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from spark_log.clock import Clock
 from spark_log.collector_pause import collector_paused
 from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
@@ -112,52 +111,52 @@ def _is_stored(directory: DataDirectory, restored: Restored, held: Leadership) -
     return stored_content(directory, restored).state.coordinator == held
 
 
-def end_adoption(store: ObjectStore, state: State, form: Format, clock: Clock, founding: str) -> Format:
+def end_adoption(journal: Journal, state: State, form: Format, founding: str) -> Format:
     """End the adoption of a log: from now on, it can be opened only in the quorum.
 
     The leader calls this when a majority has the state.
 
+    journal:   of the log on storage.
     state:     the quorum's state before its first batch.
     founding:  the id of the quorum, as in a snapshot.
     Raises InvalidRequest if the adoption was cancelled, or if another adoption has begun.
     """
-    journal = Journal.open(store, create=False, clock=clock)
     held, ours = journal.refresh().coordinator, state.coordinator
     url = moving_to(ours)
     if held == ours and url:
         journal.take_over(held.epoch, MOVED + url, host=held.host)
     elif not url or held.epoch != ours.epoch + 1 or moved_to(held) != url:
         raise InvalidRequest(
-            f"{store.url} has a log with its metadata, and this quorum does not continue it: was its adoption cancelled? "
-            "Format the directories again, and run `pylog quorum adopt`, or serve that log without --quorum"
+            f"{journal.metadata.url} has a log with its metadata, and this quorum does not continue it: was its adoption "
+            "cancelled? Format the directories again, and run `pylog quorum adopt`, or serve that log without --quorum"
         )
     ended = form.of_quorum(url, founding)
-    store.put(FORMAT_KEY, (ended.encode(),))
+    journal.metadata.put(FORMAT_KEY, (ended.encode(),))
     return ended
 
 
-def name_again(store: ObjectStore, form: Format, founding: str) -> Format:
+def name_again(journal: Journal, form: Format, founding: str) -> Format:
     """The format, which names the quorum with this id again if that was overwritten.
 
     A `pylog move` to this place that was stopped before its last write, and wakes up now, makes a log of it that is on
     storage.  The records say that it is in a quorum, and the newest copy of the state says in which.
     """
-    url = moved_to(Journal.open(store, create=False).state.coordinator)
-    copy = newest_snapshot(store) if url.startswith(QUORUM) else None
+    url = moved_to(journal.state.coordinator)
+    copy = newest_snapshot(journal.metadata) if url.startswith(QUORUM) else None
     if copy is None or copy.founding != founding:
         return form
     named = form.of_quorum(url, founding)
-    store.put(FORMAT_KEY, (named.encode(),))
+    journal.metadata.put(FORMAT_KEY, (named.encode(),))
     return named
 
 
-def check_is_adopted(store: ObjectStore) -> None:
+def check_is_adopted(journal: Journal) -> None:
     """Raises InvalidRequest for a log on storage that no quorum is adopting."""
-    held = Journal.open(store, create=False).state.coordinator
+    held = journal.state.coordinator
     if not (moving_to(held) or moved_to(held)).startswith(QUORUM):
         raise InvalidRequest(
-            f"{store.url} has a log with its metadata: `pylog quorum adopt` moves that into a quorum; or give the nodes "
-            "another, empty folder, or serve that log without --quorum"
+            f"{journal.metadata.url} has a log with its metadata: `pylog quorum adopt` moves that into a quorum; or give "
+            "the nodes another, empty folder, or serve that log without --quorum"
         )
 
 

@@ -5,10 +5,11 @@ Another log must not use the folder: its upkeep would delete the objects of this
 
 from __future__ import annotations
 
-from random import SystemRandom
+from random import Random, SystemRandom
 
-from spark_log.clock import SystemClock
+from spark_log.clock import Clock, SystemClock
 from spark_log.errors import InconsistentClusterId, InvalidRequest
+from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import QUORUM_VERSION, Format, find_format, parse_format, put_format
 from spark_log.journal.object_names import DATA, FORMAT_KEY
 from spark_log.journal.store_operations import Get, Steps, Stores, run
@@ -18,15 +19,28 @@ from spark_log.node.quorum_founding import check_is_adopted, end_adoption, name_
 from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
+from spark_log.threads import SYSTEM_THREADS, Threads
 
 
 class QuorumRoot:
     """The folder, for one quorum."""
 
-    def __init__(self, store: ObjectStore, cluster_id: str) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        cluster_id: str,
+        *,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+        threads: Threads = SYSTEM_THREADS,
+    ) -> None:
+        """
+        clock, rng:  None: the system's.
+        """
         self.store = store
         self._cluster_id = cluster_id
-        self._stores = Stores.of(with_retries(store, SystemClock(), SystemRandom()))
+        self._clock, self._rng, self._threads = clock or SystemClock(), rng or SystemRandom(), threads
+        self._stores = Stores.of(with_retries(store, self._clock, self._rng))
         self._is_claimed = False
 
     def check(self) -> None:
@@ -38,21 +52,25 @@ class QuorumRoot:
         if form is None:
             return
         if not form.quorum:
-            check_is_adopted(self.store)
+            check_is_adopted(self._journal())
         self._check_cluster(form)
 
     def is_ours(self, founding: str) -> bool:
         """Whether no other quorum has replaced the one with this id."""
         form = self._format()
         if form is not None and not form.quorum:
-            form = name_again(self.store, form, founding)
+            form = name_again(self._journal(), form, founding)
         is_ours = form is None or (bool(form.quorum) and form.founding == founding)
         self._is_claimed &= is_ours
         return is_ours
 
     def _format(self) -> Format | None:
-        data = run(_read_format(self.store.url), self._stores, SystemClock())
+        data = run(_read_format(self.store.url), self._stores, self._clock)
         return None if data is None else parse_format(data, self.store.url)
+
+    def _journal(self) -> Journal:
+        """Of the log that is on the storage itself."""
+        return Journal.open(self.store, create=False, clock=self._clock, rng=self._rng, threads=self._threads)
 
     def _check_cluster(self, form: Format) -> None:
         if form.cluster_id != self._cluster_id:
@@ -76,9 +94,10 @@ class QuorumRoot:
         form = self._format() or self._put_format(address, nonce)
         self._check_cluster(form)
         if not form.quorum:
-            form = name_again(self.store, form, founding)
-        if not form.quorum:
-            form = end_adoption(self.store, state, form, SystemClock(), founding)
+            journal = self._journal()
+            form = name_again(journal, form, founding)
+            if not form.quorum:
+                form = end_adoption(journal, state, form, founding)
         if form.founding != founding:
             raise InvalidRequest(
                 f"{self.store.url} belongs to a quorum that has replaced this one, by `pylog quorum restore` or `adopt`: "
@@ -89,7 +108,7 @@ class QuorumRoot:
     def _check_begins(self) -> None:
         form = self._format()
         if form is not None and not form.quorum:
-            check_is_adopted(self.store)
+            check_is_adopted(self._journal())
         if self.store.list(DATA):
             raise InvalidRequest(
                 f"{self.store.url} has records, and this quorum has no log: were its nodes formatted again? Upkeep of a "
@@ -102,11 +121,11 @@ class QuorumRoot:
         form = Format(
             pylog=QUORUM_VERSION,
             cluster_id=self._cluster_id,
-            created_ms=SystemClock().now_ms(),
+            created_ms=self._clock.now_ms(),
             probed="",
             quorum=SCHEME + address,
         )
-        return parse_format(run(put_format(form, self.store.url), self._stores, SystemClock()), self.store.url)
+        return parse_format(run(put_format(form, self.store.url), self._stores, self._clock), self.store.url)
 
 
 def _read_format(url: str) -> Steps[bytes | None]:

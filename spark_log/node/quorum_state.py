@@ -32,6 +32,8 @@ HELD_MAX = 64
 HELD_S = 3600.0
 LEFT_FOR_THE_LOOP, TOGETHER = 20, 200
 """Batches that are applied again after a snapshot: on the event loop, which they delay, and in one step."""
+OFTEN = 10
+"""While nodes differ, states are compared so many times as often: one that was mended is known to be right soon."""
 AnyOffer = Offer[PendingCommands]
 
 
@@ -72,7 +74,8 @@ class QuorumState:
         applied:     called when there is a new state, with the offer that made it; None: another node made it.
         restored:    called in another thread, when a snapshot replaced the state.
         later:       runs a function on the event loop; called in other threads.
-        to_compare:  called with a state that all nodes compare: the first one in each `digest_ms` of the log's time.
+        to_compare:  called with a state that all nodes compare: the first one in each `digest_ms` of the log's time,
+                     and one that is the newest for a tenth of that.
         """
         self.pipeline: Pipeline[PendingCommands] = Pipeline(State())
         self.records = RecentRecords()
@@ -85,6 +88,12 @@ class QuorumState:
         self._holding = threading.Lock()
         self._applied, self._restored, self._later = applied, restored, later
         self._to_compare, self._digest_ms = to_compare, digest_ms
+        self.is_compared_often = False
+        """Nodes differ."""
+        self._compared = 0
+        """The last version that was compared; 0: none since the state was replaced."""
+        self._looked_at, self._looked_at_s = 0, 0.0
+        """The version that was last found to be the newest one, and when that was for the first time."""
 
     @property
     def final(self) -> State:
@@ -97,9 +106,29 @@ class QuorumState:
         self.records.remember(self.final.version, data)
         self._states[self.final.version] = self.final
         self._states.pop(self.final.version - STATES_MAX, None)
-        if self.final.time // self._digest_ms > before.time // self._digest_ms:
-            self._to_compare(self.final)
+        interval_ms = self._short_ms if self.is_compared_often else self._digest_ms
+        if self.final.time // interval_ms > before.time // interval_ms:
+            self._compare()
         self._applied(offer)
+
+    @property
+    def _short_ms(self) -> int:
+        return max(1, self._digest_ms // OFTEN)
+
+    def compare_if_idle(self, now_s: float) -> None:
+        """Compare a state that has been the newest one for some time.  To be called now and then.
+
+        A node that was restarted on an idle log would not be compared for long.
+        """
+        version = self.final.version
+        if version != self._looked_at:
+            self._looked_at, self._looked_at_s = version, now_s
+        elif version != self._compared and now_s >= self._looked_at_s + self._short_ms / 1000:
+            self._compare()
+
+    def _compare(self) -> None:
+        self._compared = self.final.version
+        self._to_compare(self.final)
 
     def state_at(self, version: int) -> State | None:
         """The state at a recent version; None if it is not kept.  May be called in any thread."""
@@ -174,6 +203,6 @@ class QuorumState:
     def restore(self, pieces: Iterator[bytes]) -> None:
         state, head, self.founding = parse_snapshot(pieces, "a snapshot of the quorum")
         self.records.forget(state.version, head)
-        self._states = {}
+        self._states, self._compared = {}, 0
         self.pipeline.state = state
         self._restored()

@@ -22,7 +22,8 @@ from spark_log.node.backup_copies import BackupShare, CopyShares, NeededObject, 
 from spark_log.node.backup_files import Backup, BackupFiles, Needed, needed_objects
 from spark_log.node.mirror import become_log, file_of_log, format_of, write_state
 from spark_log.node.rewrite import Progress
-from spark_log.node.verify import Problem, verify
+from spark_log.node.verify import verify
+from spark_log.node.verify_objects import Problem
 from spark_log.store.base import ObjectStore
 from spark_log.text import counted
 

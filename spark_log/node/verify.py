@@ -3,9 +3,8 @@
 Checks of the metadata: the chain of records; the checkpoints and the records between them can be read; partitions
 have no gaps; slice indexes can be decoded and match their pieces; the count of live slices of each object is right;
 lists of dropped objects can be read.  Checks of the objects: each exists and has its size, every copy of those with
-replicas (`verify_copies.py`).  `deep` also reads every
-byte: checksums of runs and batches, indexes against runs, timestamps against their bounds.  Offsets that cannot be
-read are those at which a reader fails.
+replicas (`verify_copies.py`).  `deep` also reads every byte (`verify_objects.py`): checksums of runs and batches,
+indexes against runs, timestamps against their bounds.  Offsets that cannot be read are those at which a reader fails.
 
 The records and checkpoints of a log that a coordinator serves are not checked: this process has no access to them.
 """
@@ -14,41 +13,41 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import pairwise
-
-import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
-from crc32c import crc32c
+from itertools import chain, pairwise
 
 from spark_log.client.log import Log
-from spark_log.client.reading.fetch import fetch, load_index
 from spark_log.client.reading.plan import SliceRead
-from spark_log.errors import CorruptObject, ObjectNotFound, UnsupportedVersion
+from spark_log.errors import CorruptObject
 from spark_log.journal.checkpointing import damaged_between, damaged_checkpoints
 from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.index_reads import neighbours
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import LOG
 from spark_log.journal.opening import View, check_chain, open_view
-from spark_log.journal.store_operations import OWN_ROOT, PARALLEL, Get, List, Op, Steps
+from spark_log.journal.store_operations import OWN_ROOT, Get, List, Op, Steps
 from spark_log.metadata.pending import entries_with_pending, pending_copies, visible_end
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replay_replicas import without_replicas
+from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import Partition, State, TopicKey
-from spark_log.model import APPEND_TIME, Slice
+from spark_log.model import Slice
 from spark_log.node.rewrite import Progress
 from spark_log.node.verify_copies import CheckedCopies, check_copies, is_replicated, only_on_fenced
-from spark_log.segment.reader import BatchRef, Place, decode_batch, find_batches
+from spark_log.node.verify_objects import (
+    Problem,
+    SliceAt,
+    Spread,
+    damage_of,
+    find_damage,
+    find_sizes,
+    here,
+    shares_of,
+)
 from spark_log.store.base import ObjectStore
 from spark_log.text import counted
 
 CHAIN_TRIES = 2
-SIZES_AT_ONCE = 1000
-"""Requests that are queued together: an interrupt waits for them."""
 INDEXES_AT_ONCE = 48
 """Requests for slice indexes, of up to 4 MiB each, that are made together."""
 SPARE = "without it the older checkpoint cannot replace the newer one: `pylog repair` writes two new ones"
@@ -56,21 +55,16 @@ HARMLESS = "no data is lost: no objects are deleted until `gc.fence.age.ms` has 
 RESTORE = "restore it from a copy (`--repair-from`), or trim the partition past these offsets and run `pylog maintain`"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A defect."""
-
-    what: str
-    """The affected object, partition or metadata."""
-    message: str
-
-
-def verify(log: Log, deep: bool = False, *, progress: Progress | None = None) -> list[Problem]:
+def verify(
+    log: Log, deep: bool = False, *, progress: Progress | None = None, spread: Spread | None = None
+) -> list[Problem]:
     """All problems of a log; empty if there are none.
 
     Writers and maintainers may run meanwhile: objects that they delete are not reported as problems.
+
+    spread:  does what reads objects; None: this process, one share after the other.
     """
-    journal, store = log.journal, log.journal.objects
+    journal, spread = log.journal, spread or here(log.journal.roots)
     seen, problems = (journal.refresh(), []) if journal.metadata_log.is_served else _metadata(journal)
     lost = journal.run(read_lists(seen.dropped_lists, len))
     problems += [Problem(name, f"{why}; {HARMLESS}") for name, why in lost.items()]
@@ -78,11 +72,11 @@ def verify(log: Log, deep: bool = False, *, progress: Progress | None = None) ->
     problems += found
     problems += _counts(seen, slices)
     state = seen if journal.roots.brokers else without_replicas(seen)  # a mirror has all in its one root
-    problems += _objects(store, state, slices, progress)
-    copies = check_copies(journal, state, deep, progress)
+    problems += _objects(state, slices, spread, progress)
+    copies = check_copies(journal, state, deep, progress, spread)
     problems += _copies(state, slices, copies)
     if deep:
-        problems += _contents(journal, state, slices, copies, progress)
+        problems += _contents(state, slices, copies, spread, progress)
     if not journal.roots.brokers:  # a mirror gets these when readers see them
         late = pending_copies(seen)
         problems = [one for one in problems if one.what not in late]
@@ -242,10 +236,12 @@ def _counts(state: State, slices: dict[TopicKey, list[Slice]]) -> Iterator[Probl
 
 
 def _objects(
-    store: ObjectStore, state: State, slices: Mapping[TopicKey, Sequence[Slice]], progress: Progress | None
+    state: State, slices: Mapping[TopicKey, Sequence[Slice]], spread: Spread, progress: Progress | None
 ) -> Iterator[Problem]:
+    """The objects that are in the log's own root alone."""
     rows = sorted((name, row) for name, row in state.objects.items() if not is_replicated(state, row))
-    for number, ((name, row), size) in enumerate(zip(rows, _sizes(store, [name for name, _ in rows]), strict=True)):
+    sizes = chain.from_iterable(spread(find_sizes, shares_of(name for name, _ in rows)))
+    for number, ((name, row), size) in enumerate(zip(rows, sizes, strict=True)):
         if size is None:
             yield Problem(
                 name, f"the object is not there: {'; '.join(_held(state, name, slices)) or 'no offsets are lost'}"
@@ -254,16 +250,6 @@ def _objects(
             yield Problem(name, f"the object has {size} bytes, not {row.size}")
         if progress is not None:
             progress("objects", number + 1, len(rows))
-
-
-def _sizes(store: ObjectStore, names: Sequence[str]) -> Iterator[int | None]:
-    """The size of each object; None: it is missing."""
-    if store.local:
-        yield from map(store.size, names)
-        return
-    with ThreadPoolExecutor(PARALLEL, thread_name_prefix="pylog-verify") as pool:
-        for at in range(0, len(names), SIZES_AT_ONCE):
-            yield from pool.map(store.size, names[at : at + SIZES_AT_ONCE])
 
 
 def _held(state: State, name: str, slices: Mapping[TopicKey, Sequence[Slice]]) -> Iterator[str]:
@@ -291,10 +277,15 @@ def is_whole(store: ObjectStore, state: State, name: str, entries: Sequence[tupl
         and not any(
             any(_piece(entry, store.get(name, entry.position, entry.position + entry.length), _name(state, key))[1])
             if isinstance(entry, Piece)
-            else any(_content(store, state, key, entry))
+            else _is_damaged(store, state, key, entry)
             for key, entry in entries
         )
     )
+
+
+def _is_damaged(store: ObjectStore, state: State, key: TopicKey, piece: Slice) -> bool:
+    read = _read_of(state, key, piece)
+    return read is not None and any(damage_of(store, read))
 
 
 def _copies(state: State, slices: Mapping[TopicKey, Sequence[Slice]], copies: CheckedCopies) -> Iterator[Problem]:
@@ -323,86 +314,42 @@ def _on_fenced(state: State, brokers: Sequence[int], objects: int) -> str:
 
 
 def _contents(
-    journal: Journal,
     state: State,
-    slices: dict[TopicKey, list[Slice]],
+    slices: Mapping[TopicKey, Sequence[Slice]],
     copies: CheckedCopies,
+    spread: Spread,
     progress: Progress | None,
 ) -> Iterator[Problem]:
     total, at = sum(piece.length for rows in slices.values() for piece in rows), 0
+    shares = shares_of(_reads(state, slices, copies), lambda one: one.read.slice.length)
+    for size, found in spread(find_damage, shares):
+        yield from found
+        at += size
+        if progress is not None:
+            progress("bytes", at, total)
+
+
+def _reads(state: State, slices: Mapping[TopicKey, Sequence[Slice]], copies: CheckedCopies) -> Iterator[SliceAt]:
+    """All slices that can be read."""
     for key, rows in slices.items():
         for piece in rows:
-            store = _good_store(journal, state, piece.object, copies)
-            yield from _content(store, state, key, piece) if store is not None else ()
-            at += piece.length
-            if progress is not None:
-                progress("bytes", at, total)
+            read, broker = _read_of(state, key, piece), _good_broker(state, piece.object, copies)
+            if read is not None and broker is not None:
+                yield SliceAt(broker, read)
 
 
-def _good_store(journal: Journal, state: State, name: str, copies: CheckedCopies) -> ObjectStore | None:
+def _read_of(state: State, key: TopicKey, piece: Slice) -> SliceRead | None:
+    """The read of a whole slice; None: its object is unknown, which `_counts` reports."""
+    row = state.objects.get(piece.object)
+    if row is None:
+        return None
+    name = state.topics[key[0]].name
+    return SliceRead(name, *key, piece.start, piece.end, piece, row.index_position, row.size)
+
+
+def _good_broker(state: State, name: str, copies: CheckedCopies) -> int | None:
     """Where an object is read, to compare it with its slices; None: it was reported that it cannot be read."""
     row = state.objects.get(name)
     if row is None or not is_replicated(state, row):
-        return journal.objects
-    good = copies.good(state, name)
-    return journal.roots[good[0]] if good else None
-
-
-def _content(store: ObjectStore, state: State, key: TopicKey, piece: Slice) -> Iterator[Problem]:
-    """Check one run.  If something is wrong and a reader fails, the offsets at which it does."""
-    row = state.objects.get(piece.object)
-    if row is None:
-        return  # reported by `_counts`
-    name = state.topics[key[0]].name
-    read = SliceRead(name, *key, piece.start, piece.end, piece, row.index_position, row.size)
-    problems = list(_checked(store, read))
-    yield from (list(_unreadable(store, read)) if problems else []) or problems
-
-
-def _checked(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
-    """The problems of a run, up to the first part that cannot be read."""
-    try:
-        yield from _run_of(store, read)
-    except ObjectNotFound:
-        return  # reported before, or replaced meanwhile
-    except (CorruptObject, UnsupportedVersion) as error:
-        yield Problem(read.slice.object, str(error))
-
-
-def _unreadable(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
-    """The damaged offsets that a reader meets if it continues after each."""
-    while read.start < read.end:
-        try:
-            for _ in fetch(store, read):
-                pass
-        except CorruptObject as error:
-            yield Problem(read.slice.object, str(error))
-            read = msgspec.structs.replace(read, start=error.end or read.end)
-        except (ObjectNotFound, UnsupportedVersion):
-            return
-        else:
-            return
-
-
-def _run_of(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
-    piece = read.slice
-    place = Place(piece.object, read.topic, read.topic_id, read.partition)
-    index = load_index(store, read)
-    crc, end = 0, piece.position
-    for ref in find_batches(index, piece, place=place):
-        crc = crc32c(store.get(piece.object, end, ref.position), crc) if ref.position > end else crc
-        data = store.get(piece.object, ref.position, ref.position + ref.length)
-        crc, end = crc32c(data, crc), ref.position + ref.length
-        yield from _times(piece, place, ref, decode_batch(data, ref, index, place=place).records)
-    crc = crc32c(store.get(piece.object, end, piece.position + piece.length), crc)
-    if crc != piece.crc:
-        yield Problem(piece.object, f"the checksum of the data in {place.at(piece.position)} is not the slice's")
-
-
-def _times(piece: Slice, place: Place, ref: BatchRef, batch: pa.RecordBatch) -> Iterator[Problem]:
-    found = pc.min_max(batch.column("timestamp").view(pa.int64())).as_py()
-    low, high = found["min"], found["max"]
-    if (low, high) != (ref.min_us, ref.max_us):
-        yield Problem(piece.object, f"timestamps of the batch in {place.at(ref.position)} are not those of its index")
-    if piece.time_kind != APPEND_TIME and not piece.min_us <= low <= high <= piece.max_us:
-        yield Problem(piece.object, f"timestamps of the batch in {place.at(ref.position)} are outside of its slice's")
+        return OWN_BROKER
+    return next(iter(copies.good(state, name)), None)

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from spark_log.client.administering.brokers import check_answers
 from spark_log.client.log import Log
 from spark_log.errors import InvalidRequest, SparkLogError, StorageUnavailable
+from spark_log.journal.broker_roots import Roots
 from spark_log.journal.journal import Journal
-from spark_log.journal.store_operations import PARALLEL
 from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import RemoveCopies
@@ -21,10 +21,9 @@ from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.checked_copies import BadCopy, SourceFailed, check_copy, copy_checked
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.rewrite import Progress
+from spark_log.node.verify_objects import Spread, each, here, shares_of
 from spark_log.store.base import ObjectStore
 
-COPIES_AT_ONCE = 1_000
-"""Copies whose checks are queued together: an interrupt waits for them."""
 UNREADABLE_MAX = 8
 """With so many copies that cannot be read, the others of a root are not tried: each of them may take half a minute."""
 
@@ -64,14 +63,47 @@ def is_replicated(state: State, row: ObjectRow) -> bool:
     return copies_of(state, row) is not None
 
 
-def check_copies(journal: Journal, state: State, deep: bool = False, progress: Progress | None = None) -> CheckedCopies:
+class CopiesToCheck(NamedTuple):
+    """Copies on one root.  Sent to tasks."""
+
+    broker: int
+    rows: tuple[tuple[str, ObjectRow], ...]
+    deep: bool
+
+
+class BadCopySeen(NamedTuple):
+    """A bad copy on the root of a share."""
+
+    object: str
+    message: str
+    unreadable: bool = False
+
+
+class SharedCheck(NamedTuple):
+    """The result of a share."""
+
+    copies: int
+    bad: list[BadCopySeen]
+    failed: str = ""
+    """Why the root cannot be read, or not completely."""
+
+
+def check_copies(
+    journal: Journal,
+    state: State,
+    deep: bool = False,
+    progress: Progress | None = None,
+    spread: Spread | None = None,
+) -> CheckedCopies:
     """Check every copy on every active root: whether it is there with its size, and if `deep`, all of its bytes.
 
     Copies that the log has recorded as gone meanwhile are left out.
+
+    spread:  does what reads objects; None: this process.
     """
+    spread = spread or here(journal.roots)
     found, unreachable = list[BadCopyFound](), dict[int, str]()
-    total = sum(copies.objects * len(copies.brokers) for copies in state.copies.values())
-    done = 0
+    total, done = count_copies(state), 0
 
     def note(count: int) -> None:
         nonlocal done
@@ -82,32 +114,47 @@ def check_copies(journal: Journal, state: State, deep: bool = False, progress: P
     for broker in sorted({broker for copies in state.copies.values() for broker in copies.brokers}):
         if not is_active(state, broker):
             continue
-        bad_here, why = _check_root(journal, state, broker, deep, note)
-        found += bad_here
+        bad_here, why = _check_root(journal, broker, _copy_shares(state, broker, deep), spread, note)
+        epoch = epoch_of(state, broker) or 0
+        found += (BadCopyFound(one.object, broker, epoch, one.message, one.unreadable) for one in bad_here)
         if why:
             unreachable[broker] = why
     bad = tuple(_still_held(journal.refresh(), found)) if found else ()
-    checked = CheckedCopies(bad, unreachable)
-    return CheckedCopies(bad, unreachable, frozenset(_lost(state, checked)))
+    checked_copies = CheckedCopies(bad, unreachable)
+    return CheckedCopies(bad, unreachable, frozenset(_lost(state, checked_copies)))
+
+
+def count_copies(state: State) -> int:
+    """Copies that brokers should have."""
+    return sum(copies.objects * len(copies.brokers) for copies in state.copies.values())
 
 
 def _check_root(
-    journal: Journal, state: State, broker: int, deep: bool, note: Callable[[int], None]
-) -> tuple[list[BadCopyFound], str]:
+    journal: Journal, broker: int, shares: Iterator[CopiesToCheck], spread: Spread, note: Callable[[int], None]
+) -> tuple[list[BadCopySeen], str]:
     """The bad copies of a broker, and why its root cannot be read, or not completely."""
-    found, why = list[BadCopyFound](), ""
+    found, why = list[BadCopySeen](), ""
     try:
-        check_answers(journal, broker)
-        for count in _look_at(journal, state, broker, deep, found):
-            note(count)
+        check_answers(journal.roots, broker)
+        for checked in spread(find_bad_copies, shares):
+            found += checked.bad
+            note(checked.copies)
+            if why := checked.failed or _too_many(found):
+                break
     except (SparkLogError, OSError, KeyError) as error:
         why = str(error)
     try:
         if found:  # its disk may have been unmounted meanwhile
-            check_answers(journal, broker)
+            check_answers(journal.roots, broker)
     except (SparkLogError, OSError, KeyError) as error:
         return [], str(error)
     return found, why
+
+
+def _too_many(found: Sequence[BadCopySeen]) -> str:
+    """A sentence, if more copies cannot be read than are tried."""
+    count = sum(one.unreadable for one in found)
+    return f"{count} copies cannot be read" if count > UNREADABLE_MAX else ""
 
 
 def unchecked_brokers(state: State) -> list[str]:
@@ -138,36 +185,38 @@ def _lost(state: State, checked: CheckedCopies) -> Iterator[str]:
             yield name
 
 
-def _look_at(journal: Journal, state: State, broker: int, deep: bool, found: list[BadCopyFound]) -> Iterator[int]:
-    """Look at all copies of a broker; how many some were, again and again.
-
-    found:  gets the bad ones.
-    Raises the error of a root that fails.
-    """
+def _copy_shares(state: State, broker: int, deep: bool) -> Iterator[CopiesToCheck]:
+    """The copies that a broker should have."""
     held = {number for number, copies in state.copies.items() if broker in copies.brokers}
-    rows, epoch = list(rows_with_copies(state.objects, held)), epoch_of(state, broker) or 0
-    store = journal.roots[broker]
+    rows = rows_with_copies(state.objects, held)
+    for some in shares_of(rows, lambda one: one[1].size if deep else 0):
+        yield CopiesToCheck(broker, some, deep)
+
+
+def find_bad_copies(roots: Roots, share: CopiesToCheck) -> SharedCheck:
+    """The copies of a share that are missing or damaged, or cannot be read while the root answers."""
+    found = list[BadCopySeen]()
 
     def check(row: tuple[str, ObjectRow]) -> None:
         try:
-            message = _problem(store, *row, deep)
+            message = _problem(store, *row, share.deep)
         except (SparkLogError, OSError) as error:
             if sum(one.unreadable for one in found) >= UNREADABLE_MAX:
                 raise StorageUnavailable(
                     f"{UNREADABLE_MAX} copies cannot be read, and not this one: {error}"
                 ) from error
-            check_answers(journal, broker)
-            found.append(BadCopyFound(row[0], broker, epoch, f"the copy cannot be read: {error}", unreadable=True))
+            check_answers(roots, share.broker)
+            found.append(BadCopySeen(row[0], f"the copy cannot be read: {error}", unreadable=True))
         else:
             if message:
-                found.append(BadCopyFound(row[0], broker, epoch, message))
+                found.append(BadCopySeen(row[0], message))
 
-    with ThreadPoolExecutor(1 if store.local else PARALLEL, thread_name_prefix="pylog-verify") as pool:
-        for at in range(0, len(rows), COPIES_AT_ONCE):
-            some = rows[at : at + COPIES_AT_ONCE]
-            for _ in pool.map(check, some):
-                pass
-            yield len(some)
+    try:
+        store = roots[share.broker]
+        each(check, share.rows, local=store.local)
+    except (SparkLogError, OSError, KeyError) as error:
+        return SharedCheck(0, found, str(error))
+    return SharedCheck(len(share.rows), found)
 
 
 def _problem(store: ObjectStore, name: str, row: ObjectRow, deep: bool) -> str:
@@ -208,9 +257,12 @@ class CopyRepair:
     """
 
 
-def repair_copies(log: Log, deep: bool = False, *, progress: Progress | None = None) -> CopyRepair:
+def repair_copies(
+    log: Log, deep: bool = False, *, progress: Progress | None = None, spread: Spread | None = None
+) -> CopyRepair:
     """Replace bad copies by good copies of other brokers.  Copies that cannot be replaced are recorded as missing.
 
+    spread:  looks for the bad copies, which this process replaces; None: this process does both.
     Raises InvalidRequest for a log without brokers.
     """
     journal = log.journal
@@ -221,7 +273,7 @@ def repair_copies(log: Log, deep: bool = False, *, progress: Progress | None = N
             "the log has no brokers, so there are no other copies: give another copy of the log, such as a mirror, with "
             "--repair-from"
         )
-    checked = check_copies(journal, state, deep, progress)
+    checked = check_copies(journal, state, deep, progress, spread)
     repaired, removed = list[BadCopyFound](), list[BadCopyFound]()
     for number, bad in enumerate(checked.bad):
         if _replaced(journal, state, bad, checked):

@@ -22,6 +22,7 @@ class Core:
 
     def __init__(self, key: ReplicaKey, restored: Restored, config: Config, rng: Random, now_ms: int) -> None:
         self.key, self.config, self.rng, self.now_ms = key, config, rng, now_ms
+        self._are_voters_heard = restored.are_voters_heard
         self.log = ReplicaLog.restore(restored.snapshot, restored.voters, restored.entries)
         self.epoch = max(restored.epoch, self.log.position.epoch)
         self.voted = restored.voted if self.epoch == restored.epoch else None
@@ -74,6 +75,8 @@ class Core:
         entry of the removal, and the others cannot be elected without its vote (Raft's thesis, 4.2.2).
         """
         log = self.log
+        if self._are_voters_heard and log.end == 0:
+            return False
         is_changing = log.voters_end > self.high_watermark
         return self.key in log.voters or (is_changing and self.key in log.voters_before)
 

@@ -54,6 +54,10 @@ class Restored:
     snapshot: Position = EMPTY
     voters: Voters
     """At the snapshot's end."""
+    are_voters_heard: bool = False
+    """The disk has no voters: others have named these.  As long as its log is empty, the replica does not stand for
+    election: it may be among the voters of a quorum that begins with a state, which it lacks.
+    """
     entries: tuple[Entry, ...] = ()
     """In order, from the snapshot's end or from an earlier offset on."""
     high_watermark: int = 0

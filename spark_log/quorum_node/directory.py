@@ -23,6 +23,8 @@ LOCK = ".lock"
 FIRST = (QUORUM_STATE, snapshot_name(EMPTY))
 """Written before `meta.properties`, when a directory is formatted."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PLACEHOLDER = re.compile(r"((my|your|some)[-_])?(cluster|directory)?[-_]?(id)?|dir\d?|x+|\.+|<.*>", re.IGNORECASE)
+"""Words of documents in place of an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,8 @@ def format_directory(path: str, meta: Meta, voters: Voters) -> None:
     Raises InvalidRequest if it is formatted already, or not empty.
     """
     check_node_id(meta.node_id)
-    for what, value in (("cluster id", meta.cluster_id), ("directory id", meta.directory_id)):
-        if not _ID.fullmatch(value):
-            raise InvalidRequest(f"{what}: {value!r} is not made of 1 to 64 letters, digits, '-' and '_'")
+    check_id("cluster id", meta.cluster_id)
+    check_id("directory id", meta.directory_id)
     if voters and meta.key not in voters:
         raise InvalidRequest(f"voters: {meta.node_id}@{meta.directory_id} is not among them")
     _make(path)
@@ -66,6 +67,17 @@ def format_directory(path: str, meta: Meta, voters: Voters) -> None:
     finally:
         files.close()
         os.close(lock)
+
+
+def check_id(what: str, value: str) -> None:
+    """Raises InvalidRequest for a name that cannot be an id, or that was copied from a document: two clusters, or two
+    disks of a node, must not have the same one.
+    """
+    make = "`pylog quorum random-id` makes one"
+    if _PLACEHOLDER.fullmatch(value):
+        raise InvalidRequest(f"{what}: {value!r} stands for an id that nothing else has: {make}")
+    if not _ID.fullmatch(value):
+        raise InvalidRequest(f"{what}: {value!r} is not made of 1 to 64 letters, digits, '-' and '_': {make}")
 
 
 def write_format(files: Files, meta: Meta, voters: Voters) -> None:
@@ -164,8 +176,10 @@ def parse_voters(text: str) -> Voters:
         node_id = maybe_node_id(node)
         if node_id is None or not _ID.fullmatch(directory):
             raise InvalidRequest(
-                f"voters: {one!r} is not of the form ID@DIRECTORY-ID, as in 1@{'x' * 8}, with an id up to {INT_MAX}"
+                f"voters: {one!r} is not of the form ID@DIRECTORY-ID, with an id up to {INT_MAX}, and a directory id as "
+                "`pylog quorum random-id` makes it"
             )
+        check_id("voters", directory)
         found.append(ReplicaKey(node_id, directory))
     if len({key.id for key in found}) < len(found):
         raise InvalidRequest(f"voters: {text!r} has a node twice")

@@ -175,7 +175,7 @@ class Node:
     async def _begin(self, restored: Restored) -> None:
         """Make the machine.  A replica that joins, and has no entry yet, asks the others for the voters first."""
         if not restored.voters and not any(entry.kind is Kind.VOTERS for entry in restored.entries):
-            restored = replace(restored, voters=await self._found_voters)
+            restored = replace(restored, voters=await self._found_voters, are_voters_heard=True)
         self._machine = Machine(self.key, restored, self.config.times, self._host.random(), self._clock.monotonic_ms())
         self._spawn(self._applier.run())
         self._input(Machine.tick)

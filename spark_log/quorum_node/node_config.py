@@ -42,7 +42,9 @@ class NodeConfig:
     slow_disk_ms: int = SLOW_DISK_MS
     """A leader whose disk has not finished a write for so long hands over."""
     digest_ms: int = DIGEST_MS
-    """Of the application's time: nodes compare their states at the first entry of each interval.  The same on all."""
+    """Of the application's time: nodes compare their states at the first entry of each interval, and more often while
+    they differ.  The same on all.
+    """
     level: int = 0
     """Of entries, up to which the application understands them: other nodes show it."""
     times: Config = field(default_factory=Config)

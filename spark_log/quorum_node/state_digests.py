@@ -34,6 +34,8 @@ class StateDigests:
     def __init__(self) -> None:
         self.is_wrong = False
         """This replica's state is, at the last version at which that was decided."""
+        self.do_differ = False
+        """Replicas do, at the last version at which this one was compared."""
         self.problem = ""
         """For people: of this replica, or of all; empty: none was found."""
         self.compared = 0
@@ -44,7 +46,7 @@ class StateDigests:
         """By form and version."""
 
     def note(self, own: ReplicaKey, voters: Voters, source: ReplicaKey, digests: Iterable[NodeDigest]) -> bool:
-        """Take in digests that a replica, which may be this one, has sent; whether `problem` or `is_wrong` changed.
+        """Take in digests that a replica, which may be this one, has sent; whether the result changed.
 
         A digest that its own replica sends replaces what others have said of it: it may have been restarted.
         """
@@ -57,9 +59,13 @@ class StateDigests:
             return False
         self._known = {at: known for form in {at[0] for at in self._known} for at, known in self._last(form)}
         self.to_send = tuple(self._newest(own))
-        before = self.is_wrong, self.problem
+        before = self._result
         self._judge(own, voters)
-        return before != (self.is_wrong, self.problem)
+        return before != self._result
+
+    @property
+    def _result(self) -> tuple[bool, bool, str]:
+        return self.is_wrong, self.do_differ, self.problem
 
     def _last(self, form: int) -> list[tuple[tuple[int, int], dict[ReplicaKey, str]]]:
         """The last versions of a form: nodes of another release must not displace what this one compares."""
@@ -75,10 +81,11 @@ class StateDigests:
         for (_, version), known in sorted(self._known.items(), reverse=True):
             if own in known and (right := right_digest(known, voters)) is not None:
                 self.compared, self.is_wrong = version, known[own] != right
+                self.do_differ = any(known.get(key, right) != right for key in voters)
                 self.problem = WRONG.format(version=version) if self.is_wrong else ""
                 return
             if own in known and len(set(known.values())) > 1:
-                self.compared, nodes = version, " and ".join(sorted(str(key.id) for key in known))
+                self.compared, self.do_differ, nodes = version, True, " and ".join(sorted(str(key.id) for key in known))
                 if not self.is_wrong:
                     self.problem = UNCLEAR.format(version=version, nodes=nodes)
                 return

@@ -1,9 +1,10 @@
 """Coordinators on a quorum as processes, as `pylog serve --quorum`, for tests and benchmarks.  Clocks may be wrong.
 
-python -m spark_log.testing.serving_nodes FILE SKEW_MS SNAPSHOT_BYTES
+python -m spark_log.testing.serving_nodes FILE SKEW_MS SNAPSHOT_BYTES LEVEL
 
 FILE is the configuration of `pylog serve`, SKEW_MS how far its clock is ahead, and SNAPSHOT_BYTES how much log there is
-between two snapshots; 0: as much as by default.
+between two snapshots; 0: as much as by default.  LEVEL is the newest level of a log that the process knows, as one of
+an earlier pylog.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_log.clock import SystemClock
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.net.health_check import health_of
 from spark_log.net.messages import Health
 from spark_log.node.serve import serve
@@ -41,7 +43,9 @@ logger = logging.getLogger("spark_log")
 
 
 def main() -> None:
-    path, skew_ms, snapshot_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    path, skew_ms, snapshot_bytes, level = sys.argv[1], *map(int, sys.argv[2:])
+    known: Any = SUPPORTED
+    known[METADATA_VERSION] = level
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     host = NodeHost(clock=SkewedClock(SystemClock(), skew_ms))
     config = read_config(path, {}, {})
@@ -82,6 +86,7 @@ class ServingNodes:
         skew_ms: Callable[[int], int] = lambda node: 0,
         for_clients: Callable[[int, str], str] = lambda node, address: address,
         snapshot_bytes: int = 0,
+        level: int = SUPPORTED[METADATA_VERSION],
     ) -> None:
         """
         ports:           two for each node.
@@ -89,7 +94,9 @@ class ServingNodes:
         skew_ms:         how far the clock of a node is ahead.
         for_clients:     the address under which clients reach a node.
         snapshot_bytes:  of the log, between two snapshots; 0: the default.
+        level:           the newest level of a log that nodes know.
         """
+        self.level = level
         self.folder, self._skew_ms, self._snapshot_bytes = folder, skew_ms, snapshot_bytes
         count = len(ports) // 2
         self.addresses = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports[:count], 1)}
@@ -145,7 +152,7 @@ class ServingNodes:
             command = [sys.executable, "-m", "spark_log.testing.serving_nodes", str(self._config(node))]
             with self._log(node).open("ab") as err:
                 self.processes[node] = subprocess.Popen(
-                    [*command, str(self._skew_ms(node)), str(self._snapshot_bytes)],
+                    [*command, str(self._skew_ms(node)), str(self._snapshot_bytes), str(self.level)],
                     stdout=subprocess.PIPE,
                     stderr=err,
                     text=True,

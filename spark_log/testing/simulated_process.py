@@ -254,18 +254,22 @@ class SimulatedFiles(CrashFiles):
             raise NoSpace(f"{name}: no space left on the simulated disk")
         super().append(name, data)
 
+    def die_before(self, operation: int | None) -> None:
+        """Raise Crashed before the operation with this number, from 0; None: before none."""
+        self._operations.left = operation
+
     def crash(self, rng: Random, work: Callable[[], Any] | None) -> None:
         """
         work:  what the disk's thread was about to do; a part of it may be done.
         """
         if work is not None and rng.random() < 0.5:
-            self._operations.left = rng.randrange(6)
+            self.die_before(rng.randrange(6))
             try:
                 work()
             except (Crashed, NoSpace):
                 pass
             finally:
-                self._operations.left = None
+                self.die_before(None)
         self._crash(rng.choice(list(Crash)))
 
     def close(self) -> None:

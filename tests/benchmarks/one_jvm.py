@@ -1,6 +1,6 @@
-"""Runs benchmarks with Spark one after the other in one process, whose JVM starts once: `python one_jvm.py COMMAND…`.
+"""Runs benchmarks with Spark one after the other in one process and one session: `python one_jvm.py COMMAND…`.
 
-Each has a Spark session to itself, and prints what it prints alone.
+Each prints what it prints alone.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ def run(command: Sequence[str]) -> None:
     sys.argv = list(command)
     sys.path[0] = str(Path(command[0]).parent)
     runpy.run_path(command[0], run_name="__main__")
-    if session := SparkSession.getActiveSession():
-        session.stop()
 
 
 if __name__ == "__main__":
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    # Few rows need few tasks.
+    builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     for text in sys.argv[1:]:
         run(shlex.split(text))

@@ -36,7 +36,7 @@ TINY = {
     "replica_month": "--days 2.5",
     "replica_state": "--rows 4000",
     "replicas": f"--rows 100 {ONCE}",
-    "served_tasks": "--rows 1000 --rounds 8",
+    "served_tasks": "--rows 200 --rounds 2 --nodes 3",
     "spark_read": f"--rows 80000 {ONCE}",
     "spark_round_trips": "--rounds 1",
     "spark_tune": f"--rows 5000 {ONCE}",

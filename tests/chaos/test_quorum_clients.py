@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -17,12 +18,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import spark_log
+from spark_log.errors import InvalidRequest
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.testing.quorum_process import wait_until
 from spark_log.testing.serving_nodes import ServingNodes
 from spark_log.testing.tcp_proxy import TcpProxies
 from tests.chaos.riders import Copier, Producing, Rider, check_copies, check_order, values_of
 from tests.processes import free_port
 
+NEWEST = SUPPORTED[METADATA_VERSION]
 ROUNDS = int(os.environ.get("QUORUM_ROUNDS", "0"))
 CLIENTS = "clients"
 MUTE_S = 2.5
@@ -36,6 +40,7 @@ class Setting:
             folder,
             [free_port() for _ in range(6)],
             for_clients=lambda node, address: proxies.between(CLIENTS, node, address),
+            level=NEWEST - 1,
         )
         self.nodes.start()
         with spark_log.connect(self.nodes.url) as log:
@@ -72,13 +77,41 @@ class Setting:
         time.sleep(MUTE_S)
         self.proxies.set(CLIENTS, node)
 
-    def restart_all(self) -> None:
-        """One after another, as for an update."""
+    def update_all(self) -> None:
+        """To the newest pylog, one after another.  The level is raised when all are updated, and not before."""
+        self.nodes.level = NEWEST
         for node in self.nodes.addresses:
-            self.nodes.signal(node, signal.SIGTERM)
-            self.nodes.wait(node)
+            assert not self._raises_level()
+            self._restart(node)
+        wait_until(self._raises_level, "all nodes are connected")
+
+    def _raises_level(self) -> bool:
+        with spark_log.connect(self.nodes.url) as log:
+            try:
+                log.admin.update_features({METADATA_VERSION: NEWEST})
+            except InvalidRequest:
+                return False
+        return True
+
+    def start_former_pylog(self) -> None:
+        """It ends, because it does not know the level of the log."""
+        leader = self.nodes.leader()
+        node = next(node for node in self.nodes.addresses if node != leader)
+        self.nodes.kill(node)
+        self.nodes.level = NEWEST - 1
+        with suppress(EOFError):
             self.nodes.start(node)
-            self._wait_until_caught_up(node)
+        assert self.nodes.wait(node) and f"this pylog supports up to {NEWEST - 1}" in self.nodes.log(node)
+
+    def restart_all(self) -> None:
+        for node in self.nodes.addresses:
+            self._restart(node)
+
+    def _restart(self, node: int) -> None:
+        self.nodes.signal(node, signal.SIGTERM)
+        self.nodes.wait(node)
+        self.nodes.start(node)
+        self._wait_until_caught_up(node)
 
     def kill_leader(self) -> None:
         leader = self.nodes.leader()
@@ -125,14 +158,17 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
             setting.nodes.kill_all()
 
 
-def test_clients_ride_through_lost_answers_and_a_rolling_restart(setting: Setting) -> None:
-    """A change without an answer is not made again, and a group continues in transactions."""
+def test_clients_ride_through_lost_answers_and_a_rolling_update(setting: Setting) -> None:
+    """A change without an answer is not made again, and a group continues in transactions, from the former level of the
+    log to the newest one.  A node of the former pylog does not start with that.
+    """
     setting.wait_for()
     setting.mute_leader()
     setting.wait_for()
-    setting.restart_all()
+    setting.update_all()
     setting.wait_for()
     setting.check()
+    setting.start_former_pylog()
 
 
 @pytest.mark.skipif(not ROUNDS, reason="make chaos")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 import spark_log
 from spark_log import TopicPartition
 from spark_log.client import mirror_map
-from spark_log.client.mirror_map import Copied, MirroredTopic, MirrorMap, OffsetRun, runs_of, with_map
+from spark_log.client.mirror_map import (
+    Copied,
+    CopiedRuns,
+    MapEntry,
+    MirroredTopic,
+    MirrorMap,
+    OffsetRun,
+    runs_of,
+    with_map,
+)
 from spark_log.errors import InvalidRequest
 from spark_log.store.memory import MemoryStore
 from tests.client.logs import log_on, new_log
@@ -75,27 +84,25 @@ def test_an_offset_there_becomes_the_number_of_records_before_it(parts: list[lis
     known = sorted({offset for part in parts for offset in part})
     batches = [records(known[n : n + 7]) for n in range(0, len(known), 7)]
     written = [batch for batch in with_map(MirroredTopic("orders", "id", "there", "map"), batches) if batch.num_rows]
-    entries = [
-        mirror_map.parse_entry(value.as_py())
-        for batch in written
-        for topic, value in zip(batch.column("topic"), batch.column("value"), strict=True)
-        if topic.as_py() == "map"
-    ]
-    found = mirror_map.translate(entries, [(ORDERS_0, offset) for offset in asked])
-    assert found == {(ORDERS_0, offset): sum(one < offset for one in known) for offset in asked}
+    runs = CopiedRuns()
+    for batch in written:
+        for topic, value in zip(batch.column("topic"), batch.column("value"), strict=True):
+            if topic.as_py() == "map":
+                runs.add(mirror_map.parse_entry(value.as_py()))
+    assert [runs.offset_here(offset) for offset in asked] == [sum(one < offset for one in known) for offset in asked]
 
 
 def test_runs_that_meet_are_one(log: spark_log.Log, offsets: MirrorMap) -> None:
     """A task's batches end anywhere; the map does not grow with their number."""
     mirrored(log, records([3, 4]), records([5, 6, 9]), records([10]))
-    (entry,) = offsets.entries()
+    ((_, entry),) = offsets.entries()
     assert entry.runs == (OffsetRun(3, 4), OffsetRun(9, 2))
 
 
 def test_an_entry_holds_so_many_runs(log: spark_log.Log, offsets: MirrorMap) -> None:
     """A partition of which compaction left every other record makes entries of a bounded size."""
     mirrored(log, records(range(0, 2 * mirror_map.RUNS_MAX + 2, 2)))
-    assert [len(entry.runs) for entry in offsets.entries()] == [mirror_map.RUNS_MAX, 1]
+    assert [len(entry.runs) for _, entry in offsets.entries()] == [mirror_map.RUNS_MAX, 1]
 
 
 def test_the_map_goes_on_from_commit_to_commit(log: spark_log.Log, offsets: MirrorMap) -> None:
@@ -104,6 +111,30 @@ def test_the_map_goes_on_from_commit_to_commit(log: spark_log.Log, offsets: Mirr
     mirrored(log, records([5, 6]))
     assert offsets.copied() == {ORDERS_0: Copied(4, 7, "there"), TopicPartition("orders", 1): Copied(1, 8, "there")}
     assert offsets.translate([(ORDERS_0, 3), (ORDERS_0, 6)]) == {(ORDERS_0, 3): 2, (ORDERS_0, 6): 3}
+
+
+def test_each_look_at_the_map_reads_what_was_added(log: spark_log.Log, offsets: MirrorMap) -> None:
+    """From the end of the last look on; a map that was deleted and made again is read whole."""
+    mirrored(log, records([0, 2]))
+    offsets.copied()
+    read = list[int]()
+
+    class Counted(MirrorMap):
+        def entries(self, start: int = 0) -> Iterator[tuple[int, MapEntry]]:
+            read.append(start)
+            return super().entries(start)
+
+    counted = Counted(log, "map")
+    for _ in range(2):
+        assert counted.copied() == offsets.copied()
+    mirrored(log, records([3]), records([5], partition=1))
+    assert counted.translate([(ORDERS_0, 3)]) == {(ORDERS_0, 3): 2} and counted.copied() == offsets.copied()
+    assert read == [0, 1]
+    log.admin.delete_topics(["map"])
+    counted.create()
+    assert counted.copied() == {} and read == [0, 1]
+    mirrored(log, records([9]))
+    assert counted.copied() == {ORDERS_0: Copied(1, 10, "there")} and read == [0, 1, 0]
 
 
 def test_a_task_without_records_writes_nothing(log: spark_log.Log, offsets: MirrorMap) -> None:

@@ -10,19 +10,33 @@ import pytest
 import spark_log
 from spark_log.client.producing.commit import PlainProducer
 from spark_log.client.producing.upload import Uploaded
-from spark_log.client.reading.plan import OffsetRange, SliceRead, plan_reads
+from spark_log.client.reading.plan import OffsetRange, SliceRead, end_of_slices, plan_reads
 from spark_log.conditions import Window
 from spark_log.journal.index_reads import neighbours, read_pieces
 from spark_log.journal.journal import Journal
 from spark_log.journal.sealing import seal
+from spark_log.metadata.records import Piece
+from spark_log.metadata.state import Partition
 from spark_log.metadata.swaps import resolve
-from spark_log.model import DataObject, Run
+from spark_log.model import DataObject, Run, Slice
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.slow_store import SlowStore
 from tests.node.logs import upkeep
 
 PARTITIONS = 5
 """So that every slice is sealed."""
+
+
+def test_the_end_of_some_slices_is_known_without_their_index() -> None:
+    """A consumer plans a part of a million slices that were never merged: all of them would take 600 MB."""
+    piece = Piece(0, 10_000, "data/0/0.idx", 0, 100, 0, 1000, 10_000, 0, 0)
+    slices = [Slice(at, at + 3, "data/0/0.seg", at, 3, 0, 1, 0, 0) for at in range(10_000, 10_030, 3)]
+    part = Partition(0, 10_030, 0, (piece, *slices))
+    assert end_of_slices(part, 0, 10) == 100
+    assert end_of_slices(part, 9_985, 10) == 10_000 + 8 * 3
+    assert end_of_slices(part, 10_001, 2) == 10_006
+    assert [end_of_slices(part, start, 2000) for start in (0, 10_030)] == [10_030, 10_030]
+    assert all(start < end_of_slices(part, start, 1) <= 10_030 for start in range(0, 10_030, 7))
 
 
 @pytest.fixture

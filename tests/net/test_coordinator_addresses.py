@@ -14,8 +14,8 @@ import spark_log
 from spark_log.errors import CoordinatorNotAvailable, InvalidRequest
 from spark_log.net.address import Target, parse_target
 from spark_log.net.client import HttpLink
+from spark_log.net.client_timeouts import ClientTimeouts
 from spark_log.net.kafka_probe import is_answer, is_kafka
-from spark_log.net.patience import Patience
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 
 API_VERSIONS = bytes.fromhex("0000000a00120000")
 """How the request begins: its length, api key 18, version 0."""
-BRIEF = Patience(check_s=0.5, health_s=0.5, first_answer_s=1.0, start_s=(0.1, 0.9))
+BRIEF = ClientTimeouts(check_s=0.5, health_s=0.5, first_answer_s=1.0, start_s=(0.1, 0.9))
 """For nobody who could answer."""
 OF_A_BROKER = bytes.fromhex("0000 0000000c 00000000000d 000100000011 00020000000a 000300000000000d".replace(" ", ""))
 """The part of an answer after the correlation id: no error, and versions of Produce and the next APIs."""
@@ -86,7 +86,7 @@ def test_other_answers_are_not_a_brokers(head: bytes) -> None:
 def test_a_port_that_hangs_up_on_everything_is_reported_so() -> None:
     """Neither pylog nor Kafka as far as can be seen: both are in the message, and how long a start was waited for."""
     with Broker(refuses=True) as address, pytest.raises(CoordinatorNotAvailable) as error:
-        HttpLink(Target((address,)), patience=BRIEF).info()
+        HttpLink(Target((address,)), timeouts=BRIEF).info()
     assert "for 1 s: it closed the connection, as a Kafka broker does" in str(error.value)
 
 
@@ -98,7 +98,7 @@ def test_a_silent_port_is_given_up() -> None:
             CoordinatorNotAvailable,
             match=rf"{address} is silent: no conn\S+ within 3 s or no answer within 1 s; check the address[^;]*$",
         ):
-            HttpLink(Target((address,)), patience=BRIEF).info()
+            HttpLink(Target((address,)), timeouts=BRIEF).info()
 
 
 def test_a_port_that_refuses_is_waited_for_aloud(caplog: pytest.LogCaptureFixture) -> None:
@@ -106,7 +106,7 @@ def test_a_port_that_refuses_is_waited_for_aloud(caplog: pytest.LogCaptureFixtur
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     with pytest.raises(CoordinatorNotAvailable, match=rf"{address}: it does not answer .*refused\) for 1 s"):
-        HttpLink(Target((address,)), patience=BRIEF).info()
+        HttpLink(Target((address,)), timeouts=BRIEF).info()
     (warning,) = [one.getMessage() for one in caplog.records if one.name == "spark_log"]
     assert address in warning and "refused; waiting up to 1 s for a coordinator to start" in warning
 

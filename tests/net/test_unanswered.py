@@ -18,7 +18,7 @@ from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import Target, this_host
 from spark_log.net.client import HttpLink
 from spark_log.net.client_connection import Endpoint
-from spark_log.net.patience import Patience
+from spark_log.net.client_timeouts import ClientTimeouts
 from tests.services import Services
 
 SHORT_S = 20.0
@@ -87,7 +87,7 @@ def test_a_client_that_connects_tries_the_next_address(
 
 def test_a_change_that_is_not_answered_says_so_and_is_not_sent_again_at_once(unanswering: Unanswering) -> None:
     """It may be applied; the next one reaches nobody until the address answers, and that is certain."""
-    link = HttpLink(Target(()), patience=Patience(check_s=1.0, health_s=1.0))
+    link = HttpLink(Target(()), timeouts=ClientTimeouts(check_s=1.0, health_s=1.0))
     holder = Holder(1, unanswering.address, this_host())
     create = CreateTopic(name="x", partitions=1, topic_id="x")
     began = time.monotonic()

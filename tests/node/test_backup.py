@@ -240,7 +240,7 @@ def test_places_that_are_refused(place: Place, tmp_path: Path) -> None:
     place.make()
     with pytest.raises(InvalidRequest, match="backups of another log"):
         Place(other, place.root).make()
-    with pytest.raises(InvalidRequest, match=r"no such backup as '7'; it has .* \(version 4\)"):
+    with pytest.raises(InvalidRequest, match=r"has no backup '7'; it has .* \(version 4, 20"):
         place.files.find("7", None)
 
 

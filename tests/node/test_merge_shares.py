@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from spark_log import Log, TopicPartition, connect
+from spark_log import Log, NewTopic, TopicPartition, connect
+from spark_log.errors import InvalidRequest
 from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import prune
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.state import State, TopicKey
+from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.failure_isolation import Failures
-from spark_log.node.maintain import maintain_once, merge, merge_share, plan_merge_shares
-from spark_log.node.merge_shares import SLICE_WORK, MergeShare, plan_shares
+from spark_log.node.maintain import Maintainer, compact, maintain_once, maintain_round, merge, merge_share
+from spark_log.node.merge import Tally
+from spark_log.node.merge_shares import SHARE_WORK, SLICE_WORK, MergeShare, plan_shares
 from spark_log.node.verify import verify
-from tests.node.logs import append_small, new_log, slices, upkeep
+from tests.node.logs import HOUR_MS, append_small, new_log, slices, upkeep
 
 PARTITIONS = 6
 
 
-def planned(log: Log, *, share_work: int) -> list[MergeShare]:
-    """Small shares."""
+def planned(log: Log, *, share_work: int = SHARE_WORK) -> list[MergeShare]:
 
     def duty(state: State, context: Context) -> Steps[list[MergeShare]]:
         return plan_shares(state, share_work=share_work)
@@ -59,7 +63,7 @@ def test_a_share_that_was_merged_before_has_nothing_to_do(tmp_path: Path) -> Non
     """Two tasks may get the same share, as with speculation; a topic may have been deleted since the plan."""
     log = new_log(tmp_path, partitions=PARTITIONS)
     append_small(log, 12, partitions=PARTITIONS)
-    shares = plan_merge_shares(log, Failures(log.url))
+    shares = planned(log)
     assert [len(share.keys) for share in shares] == [PARTITIONS]
     assert merge_each(log, shares) == 12 * PARTITIONS
     assert merge_each(log, shares) == 0
@@ -97,8 +101,84 @@ def test_a_damaged_partition_leaves_the_others(tmp_path: Path) -> None:
     data[first.position + first.length // 2] ^= 255
     path.write_bytes(data)
     failures = Failures(log.url)
-    (share,) = plan_merge_shares(log, failures)
+    (share,) = planned(log)
     tally = merge_share(log, share, failures)
     assert len(failures.problems) == 1 and "t-0" in failures.problems[0]
     assert tally.slices == 12
     assert [len(slices(log, number)) for number in range(2)] == [12, 1]
+
+
+class OtherHandles:
+    """Workers that work one after another, each with another handle of the log."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.merged, self.compacted = list[MergeShare](), list[Sequence[TopicKey]]()
+
+    def merge(self, shares: Sequence[MergeShare]) -> Iterator[tuple[Tally, list[str]]]:
+        for share in shares:
+            self.merged.append(share)
+            failures = Failures(self._url)
+            yield merge_share(connect(self._url, durability="os"), share, failures), failures.problems
+
+    def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterator[tuple[CompactionTally, list[str]]]:
+        for group in groups:
+            self.compacted.append(group)
+            failures = Failures(self._url)
+            log = connect(self._url, durability="os")
+            yield compact(log, frozenset(group), failures=failures), failures.problems
+
+
+COMPACT = {"cleanup.policy": "compact", "segment.ms": str(HOUR_MS), "min.cleanable.dirty.ratio": "0"}
+
+
+def append_keyed(log: Log, commits: int, *, partitions: int = 1) -> None:
+    """Records of one key, old enough for compaction."""
+    old = int(time.time() * 1000) - 2 * HOUR_MS
+    for number in range(commits):
+        row = {"key": b"k", "value": b"%d" % number, "timestamp": old}
+        log.append("c", [{**row, "partition": p} for p in range(partitions)])
+
+
+def test_a_round_with_workers_does_what_one_without_does(tmp_path: Path) -> None:
+    """The same report and records; the next rounds give the workers only what has changed, and nothing at the end."""
+    logs = [new_log(tmp_path / name, partitions=2) for name in ("workers", "alone")]
+    for log in logs:
+        log.create_topic(NewTopic("c", 2, COMPACT))
+        append_small(log, 12, partitions=2)
+        append_keyed(log, 4, partitions=2)
+    workers = OtherHandles(logs[0].url)
+    maintainer = Maintainer(logs[0], workers=workers)
+    reports = [maintainer.round(), maintain_round(logs[1])]
+    merged, removed = ([(one.merged_slices, one.segments) for one in reports], [r.removed_records for r in reports])
+    assert merged[0] == merged[1] and removed[0] == removed[1] == 2 * 3
+    assert logs[0].read("c", columns=["value"]).equals(logs[1].read("c", columns=["value"]))
+    assert verify(logs[0], deep=True) == []
+    given = len(workers.merged), len(workers.compacted)
+    assert given[0] and given[1]
+    for _ in range(2):
+        maintainer.round()
+    assert (len(workers.merged), len(workers.compacted)) == given
+    append_small(logs[0], 12, first=12)
+    report = maintainer.round()
+    assert keys_of(workers.merged[given[0] :]) == [(logs[0].journal.state.names["t"], 0)] and report.problems == ()
+
+
+def test_problems_of_workers_are_those_of_the_round(tmp_path: Path) -> None:
+    """A share that fails leaves the others, and so does a whole call: the other duties are done."""
+    log = new_log(tmp_path, partitions=2)
+    append_small(log, 12, partitions=2)
+
+    class Failing(OtherHandles):
+        def merge(self, shares: Sequence[MergeShare]) -> Iterator[tuple[Tally, list[str]]]:
+            yield Tally(slices=3), ["merging t-0 failed: damaged", "merging t-0 failed: damaged"]
+
+        def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterator[tuple[CompactionTally, list[str]]]:
+            raise InvalidRequest("the tasks failed")
+
+    report = maintain_round(log, workers=Failing(log.url))
+    assert (report.problems, report.merged_slices) == (("merging t-0 failed: damaged",), 3)
+    log.create_topic(NewTopic("c", 1, COMPACT))
+    append_keyed(log, 2)
+    problems = maintain_round(log, workers=Failing(log.url)).problems
+    assert "compaction failed: the tasks failed" in problems

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 import spark_log
 from spark_log.client.log import Log
-from spark_log.clock import SystemClock
 from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest, LogMoved, NoLog
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import parse_format
@@ -263,8 +262,8 @@ def test_an_adoption_that_is_killed_is_run_again(store: ObjectStore, tmp_path: P
     assert state.coordinator.address == f"moving to {URL}" and restored.voters == nodes.voters
     for after in (False, True, False):
         with pytest.raises(Died):
-            end_adoption(Dying(local, 1, after=after), state, form, SystemClock(), content.founding)
-    ended = end_adoption(store, state, form, SystemClock(), content.founding)
+            end_adoption(Journal.open(Dying(local, 1, after=after), create=False), state, form, content.founding)
+    ended = end_adoption(Journal.open(store, create=False), state, form, content.founding)
     assert parse_format(store.get(FORMAT_KEY), store.url) == replace(ended, crc=ended.checksum())
     assert ended.quorum == URL and ended.founding == content.founding != ""
 

@@ -9,13 +9,14 @@ import pytest
 
 from spark_log.errors import UnsupportedVersion
 from spark_log.metadata.batch_format import decode_batch, encode_batch
+from spark_log.metadata.checkpoint_format import folded
 from spark_log.metadata.column_map import ColumnMap
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Batch, CreateTopicRecord, FeatureLevelRecord
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.quorum_pipeline import Offer
-from spark_log.node.quorum_state import HELD_MAX, HELD_S, LEFT_FOR_THE_LOOP, STATES_MAX, QuorumState
+from spark_log.node.quorum_state import HELD_MAX, HELD_S, LEFT_FOR_THE_LOOP, STATES_MAX, Content, QuorumState
 
 MANY = {f"data/{1:016x}/{number:016x}.seg": ObjectRow(5000, 1000, 1) for number in range(11_000)}
 """Objects that a snapshot puts into columns."""
@@ -26,17 +27,25 @@ class Node:
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
-        self.state = QuorumState(lambda offer: None, lambda: None, self.waiting.append)
+        self.compared: list[int] = []
+        """Versions."""
+        self.state = QuorumState(
+            lambda offer: None, lambda: None, self.waiting.append, lambda state: self.compared.append(state.version)
+        )
         self.state.pipeline.state = replace(State(), objects=LayeredMap(MANY))
 
     def apply(self, count: int) -> None:
         for _ in range(count):
             self.state.apply(0, self.batch())
 
-    def batch(self) -> bytes:
+    def batch(self, time_ms: int = 1) -> bytes:
         name = f"topic-{self.state.final.version}"
         record = CreateTopicRecord(topic_id=f"id-of-{name}", name=name, partitions=1)
-        return encode_batch(Batch(id="b", time=1, epoch=0, records=(record,)))
+        return encode_batch(Batch(id="b", time=time_ms, epoch=0, records=(record,)))
+
+    def apply_at(self, *minutes: float) -> None:
+        for minute in minutes:
+            self.state.apply(0, self.batch(int(minute * 60_000)))
 
     def run_waiting(self) -> None:
         for call in self.waiting:
@@ -110,3 +119,31 @@ def test_a_level_of_a_newer_pylog_ends_a_node() -> None:
     ):
         node.state.apply(7, encode_batch(Batch(id="b", time=1, epoch=0, records=(record,))))
     assert node.state.final is before
+
+
+def test_states_are_compared_at_versions_that_all_nodes_know() -> None:
+    """The first one in ten minutes, and in each minute while nodes differ."""
+    node = Node()
+    node.apply_at(1, 9, 10, 10.5, 19, 20)
+    assert node.compared == [3, 6]
+    node.state.is_compared_often = True
+    node.apply_at(20.5, 21, 21.5, 25)
+    assert node.compared == [3, 6, 8, 10]
+
+
+def test_the_last_state_of_an_idle_log_is_compared() -> None:
+    """Once; again after it was replaced by a snapshot.  So a node that was restarted is known to be right."""
+    node = Node()
+    node.state.compare_if_idle(0)
+    node.apply_at(1, 2)
+    for now_s in (1, 60, 61, 62, 200):
+        node.state.compare_if_idle(now_s)
+    assert node.compared == [2]
+    node.apply_at(3)
+    node.state.compare_if_idle(201)
+    node.state.compare_if_idle(230)
+    assert node.compared == [2]
+    node.state.restore(iter([*Content(folded(end_state(node.state.final, node.batch()))).pieces()]))
+    for now_s in (231, 290, 291):
+        node.state.compare_if_idle(now_s)
+    assert node.compared == [2, 4]

@@ -15,9 +15,13 @@ JOBS = Path(__file__).parents[2] / "jobs"
 SUBMIT = Path(sys.executable).parent / "spark-submit"
 
 
-def submitted(job: str, *arguments: str, master: str = "local[2]") -> subprocess.Popen[str]:
-    """A started job, in a separate process group."""
-    confs = [part for name, value in CONFS.items() for part in ("--conf", f"{name}={value}")]
+def submitted(job: str, *arguments: str, master: str = "local[2]", **more: str) -> subprocess.Popen[str]:
+    """A started job, in a separate process group.
+
+    job:   the name of its file in `jobs/`, or the path of a script.
+    more:  configs of Spark.
+    """
+    confs = [part for name, value in {**CONFS, **more}.items() for part in ("--conf", f"{name}={value}")]
     command = [str(SUBMIT), "--master", master, *confs, str(JOBS / job), *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=environment(), start_new_session=True, **pipes)

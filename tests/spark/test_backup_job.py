@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.backup import parse_args, run
+from jobs.backup import parse_args, run, without_tasks
 from spark_log import connect
-from spark_log.errors import InvalidRequest
+from spark_log.errors import InvalidRequest, NoLog
+from spark_log.node.backup_files import BackupFiles
 from spark_log.node.verify import verify
+from spark_log.store.open import open_store
 from tests.node.logs import append_small, new_log
 from tests.node.replicated_logs import put, replicated_log
-from tests.spark.submitted import killed_when, submitted
+from tests.spark.builders import environment
+from tests.spark.submitted import JOBS, killed_when, submitted
 
 
 def done(spark: SparkSession, *arguments: str, url: str = "") -> dict[str, Any]:
     """The summary of a job in this process."""
-    summary, status = run(spark, parse_args([*(["--url", url] if url else []), *arguments]))
+    args = parse_args([*(["--url", url] if url else []), *arguments])
+    alone = args.list or args.prune or args.dry_run
+    summary, status = without_tasks(args) if alone else run(spark, args)
     assert status == 0
     json.dumps(summary)
     return summary
@@ -74,13 +81,32 @@ def test_what_is_refused(classic: SparkSession, tmp_path: Path) -> None:
     append_small(log, 1)
     done(classic, *to, "--create", url=log.url)
     for which, url, said in (
-        ("99", f"{tmp_path}/new", "no such backup as '99'"),
-        ("@2020-01-01T00:00Z", f"{tmp_path}/new", "no such backup"),
+        ("99", f"{tmp_path}/new", "has no backup '99'; it has "),
+        ("@2020-01-01T00:00Z", f"{tmp_path}/new", r"has no backup '@2020-.*'; it has .* \(version 1?\d, 20.*Z\)$"),
         ("latest", "pylog://host:9550", "give the folder or bucket of the new log"),
         ("latest", log.url, "a backup is restored to an empty folder"),
     ):
         with pytest.raises(InvalidRequest, match=said):
             done(classic, *to, "--restore", which, url=url)
+    with pytest.raises(NoLog, match="there is no log at .*: check the URL"):
+        done(classic, *to, url=f"{tmp_path}/lgo")
+
+
+def test_backups_are_listed_without_spark(tmp_path: Path) -> None:
+    """Also on a machine without Java; an error is a sentence."""
+    log = new_log(tmp_path / "log")
+    files = BackupFiles(
+        open_store(str(tmp_path / "backups")), lambda folder: open_store(f"{tmp_path}/backups/{folder}")
+    )
+    files.begin(log.cluster_id, log.url)
+    command = [sys.executable, str(JOBS / "backup.py"), "--backups", str(tmp_path / "backups"), "--list"]
+    env = environment(JAVA_HOME="/nowhere")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"backups": [], "unfinished": []})
+    command[3] = str(tmp_path / "none")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stdout) == (1, "") and "none has no backups: is its disk" in done.stderr
+    assert done.stderr.startswith("backup: ") and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,17 @@ from pyspark.sql import SparkSession
 from pyspark_pylog.mirror_job import explained
 from pyspark_pylog.topic_mirror import (
     Positions,
+    Reached,
     SourceTopic,
+    TopicMirror,
     carried,
     check_names,
     check_sources,
     left,
+    note_reached,
     prepare,
     prepare_dead_letters,
+    read_reached,
     seed_groups,
 )
 from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
@@ -72,6 +76,7 @@ def test_configs_keep_their_meaning_or_are_told() -> None:
         "min.insync.replicas": "2",
         "x.y": "1",
     }
+    assert carried({"min.insync.replicas": "1"}) == ({}, [])  # Kafka 4.1 reports it for every topic
     taken, notes = carried(configs)
     assert taken == {"retention.ms": "5000"}
     assert [note.partition(" ")[0] for note in notes] == [
@@ -99,6 +104,33 @@ def test_a_source_that_gives_copied_offsets_to_other_records_is_refused() -> Non
         InvalidRequest, match="'orders' was deleted and created again in Kafka .* or Kafka was restored"
     ):
         check_sources(topics, {ORDERS[1]: Copied(1, 1, "elsewhere")}, "Kafka")
+
+
+def test_a_log_that_was_set_back_to_an_older_copy_is_refused(
+    log: spark_log.Log, offsets: MirrorMap, tmp_path: Path
+) -> None:
+    """The checkpoints are ahead of it.  A new map, and a folder without the note, begin as usual."""
+    nobody: Any = None
+    args = parse_args([*GIVEN[:-4], "--checkpoint", f"file://{tmp_path}/ck", "--topics", "none", "--map", "map"])
+
+    class Empty(KafkaSource):
+        def topics(self) -> dict[str, SourceTopic]:
+            return {}
+
+    def mirror() -> TopicMirror:
+        return TopicMirror(nobody, log, Empty(nobody, args, nobody), typed_settings(args), print)
+
+    assert mirror().run() == ({}, True)
+    map_id, end = log.journal.refresh().names["map"], len(log.read("map"))
+    settings, other = typed_settings(args), typed_settings(args)._replace(checkpoint="hdfs://host/ck")
+    assert read_reached(settings, log.cluster_id) == Reached(map_id, end)
+    note_reached(settings, log.cluster_id, Reached(map_id, end + 1))
+    with pytest.raises(InvalidRequest, match=f"'map' ends at offset {end}, .* up to {end + 1}: .* was set back to an"):
+        mirror().run()
+    note_reached(settings, log.cluster_id, Reached("former", end + 1))
+    assert mirror().run() == ({}, True)
+    note_reached(other, log.cluster_id, Reached(map_id, end))
+    assert read_reached(other, log.cluster_id) is None
 
 
 def test_a_group_that_is_in_use_here_does_not_stop_a_mirror(

@@ -93,6 +93,8 @@ def test_topics_are_copied_with_groups(classic: SparkSession, source: Log, tmp_p
     source.append("typed", [{"id": 2, "y": 7}])
     assert mirrored(classic, tmp_path)["records"] == {"keyed": 0, "plain": 1, "typed": 1}
     assert rows(copy, "typed") == rows(source, "typed")
+    (noted,) = (tmp_path / "checkpoint").glob("reached-mirror-map-*.json")
+    assert json.loads(noted.read_text())["end"] == len(copy.read("mirror-map"))
 
 
 def test_a_job_that_was_killed_is_run_again(classic: SparkSession, tmp_path: Path) -> None:

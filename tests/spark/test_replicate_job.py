@@ -36,6 +36,8 @@ def test_tasks_copy_what_brokers_lack(classic: SparkSession, log: Log, tmp_path:
     damaged.write_bytes(good[:-1] + b"x")
     args = parse_args(["--url", str(tmp_path / "log")])
     state = log.journal.refresh()
+    planned_copies, status = replicate(classic, parse_args(["--url", args.url, "--broker", "2", "--dry-run"]))
+    assert (status, planned_copies["lag"][2]["objects"]) == (0, len(list(copies_wanted(state, 2))))
     # A killed job leaves copies that no record names.
     location = Location(url=str(tmp_path / "log"), storage={})
     planned = planned_log(location, journal_of(location))
@@ -86,6 +88,7 @@ def test_the_size_of_a_task() -> None:
     [
         (["--throttle", "fast"], "bytes per second"),
         (["--every", "often"], "is not a duration"),
+        (["--every", "1s", "--dry-run"], "leave out --every"),
         (["--broker", "b"], "invalid int"),
     ],
 )

@@ -92,7 +92,7 @@ def days(ms: int) -> str:
 
 CONNECT = "spark_log/net/client_connection.py"
 CLIENT = "spark_log/net/client.py"
-PATIENCE = "spark_log/net/patience.py"
+CLIENT_TIMEOUTS = "spark_log/net/client_timeouts.py"
 CHANGES = "spark_log/net/change_replies.py"
 CONF = "conf/coordinator.ini"
 LIMITS = ("connections", "connections.per.address", "silent.connections", "request.timeout")
@@ -111,7 +111,7 @@ CONSOLE, CONSOLE_RECORDS, CONSOLE_ROUTES, CONSOLE_HISTORY = (
 PROGRESS = "datasource/pyspark_pylog/progress/group_publisher.py"
 
 PORT = constant("spark_log/net/address.py", "PORT")
-STARTING_S = round(sum(constant(PATIENCE, "START_S")))
+STARTING_S = round(sum(constant(CLIENT_TIMEOUTS, "START_S")))
 RETRIED_S = sum(constant(RETRY, "RETRY_MS")) / 1000
 FIRST_MS, LAST_MS = constant(LOOKS, "FIRST_MS"), constant(LOOKS, "LAST_MS")
 LAST_REMOTE_MS = constant(LOOKS, "LAST_REMOTE_MS")
@@ -223,9 +223,9 @@ NUMBERS = {
         f"| {STARTING_S} s, announced by a warning",
         f"refused) for {STARTING_S} s`",
         f"group waits {conf_seconds('initial.rebalance.delay')} s for more members (`initial.rebalance.delay`)",
-        f"| {constant(CONNECT, 'CONNECT_S'):g} s for a connection, {constant(PATIENCE, 'FIRST_ANSWER_S'):g} s for the",
+        f"| {constant(CONNECT, 'CONNECT_S'):g} s for a connection, {constant(CLIENT_TIMEOUTS, 'FIRST_ANSWER_S'):g} s for the",
         f"`is silent: no connection within {constant(CONNECT, 'CONNECT_S'):g} s or no answer within "
-        f"{constant(PATIENCE, 'FIRST_ANSWER_S'):g} s`",
+        f"{constant(CLIENT_TIMEOUTS, 'FIRST_ANSWER_S'):g} s`",
         f"clients wait, up to {constant(CLIENT, 'ANSWER_S'):g} s for a change, and continue",
         f"more than {constant('spark_log/net/server.py', 'HELD_MAX'):,} partitions",
         f"answered for {constant('spark_log/journal/topic_feed.py', 'UNANSWERED_MS') // 1000} s, or if",
@@ -237,7 +237,7 @@ NUMBERS = {
         {1.0: "notices within a second"}[constant("spark_log/node/coordinator.py", "LOOK_S")],
         f"the address is tried last for {constant(CLIENT, 'SILENT_S'):g} s",
         f"managed to read the log to its end for {constant('spark_log/net/leader_check.py', 'STALE_S'):g} s",
-        f"answers `GET /health` within {constant(PATIENCE, 'CHECK_S'):g} s",
+        f"answers `GET /health` within {constant(CLIENT_TIMEOUTS, 'CHECK_S'):g} s",
         f"within `--storage-timeout` ({STORAGE_S} s)",
         *(f"| `{name}` | {line_of(CONF, rf'{name} = ([0-9a-z]+)')} |" for name in LIMITS),
         f"{86_400 * constant('spark_log/node/storage_health.py', 'PROBES') // STORAGE_S:,} puts and as many gets a day",

@@ -26,7 +26,7 @@ from spark_log.schema.ddl import sql_type
 from spark_log.schema.names import column_named, shown_name, stored_name
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import TopicSchema, shown_columns
-from spark_log.segment.row_tests import RowTests, row_tests
+from spark_log.segment.column_conditions import RowTests, row_tests
 from spark_log.segment.value_read import ValueRead
 
 SHOWN_MAX = 20

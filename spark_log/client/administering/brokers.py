@@ -20,6 +20,7 @@ from spark_log.errors import BrokerNotAvailable, InvalidRequest, SparkLogError, 
 from spark_log.journal.broker_roots import (
     BROKER_KEY,
     BrokerFile,
+    Roots,
     check_root,
     encode_broker_file,
     read_broker_file,
@@ -267,7 +268,7 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     known = _known(journal.refresh(), broker)
     if not known.fenced:
         return False
-    check_answers(journal, broker)
+    check_answers(journal.roots, broker)
     check_first_use(journal.roots, broker)
     store = journal.roots[broker]
     found = set(store.list(DATA))
@@ -288,19 +289,19 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     return True
 
 
-def check_answers(journal: Journal, broker: int) -> None:
+def check_answers(roots: Roots, broker: int) -> None:
     """`Roots.check` of a root that may hang.  Raises StorageUnavailable after `ANSWER_S`."""
     try:
-        Slot[None]().answer(lambda: journal.roots.check(broker, again=True), ANSWER_S)
+        Slot[None]().answer(lambda: roots.check(broker, again=True), ANSWER_S)
     except Unfinished:
         raise StorageUnavailable(
-            f"the root of broker {broker}, {_url_of(journal, broker)}, has not answered for {ANSWER_S:.0f} s: bring "
+            f"the root of broker {broker}, {_url_of(roots, broker)}, has not answered for {ANSWER_S:.0f} s: bring "
             f"its disk or bucket back; `pylog broker fence {broker}` lets everybody else continue without it meanwhile"
         ) from None
 
 
-def _url_of(journal: Journal, broker: int) -> str:
-    return journal.roots.own.url if broker == OWN_BROKER else journal.roots.brokers[broker].url
+def _url_of(roots: Roots, broker: int) -> str:
+    return roots.own.url if broker == OWN_BROKER else roots.brokers[broker].url
 
 
 def _missing(state: State, broker: int, store: ObjectStore, found: set[str], *, deep: bool) -> list[str]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_log.client.reading.fetch import Fetched
-from spark_log.client.reading.plan import OffsetRange, SliceRead, plan_reads
+from spark_log.client.reading.plan import OffsetRange, SliceRead, end_of_slices, plan_reads
 from spark_log.client.reading.request_ahead import Coming, ahead_of, asked_together
 from spark_log.client.reading.scan_batches import RECORD_COLUMNS, fetch_asked, fetch_ranges
 from spark_log.client.reading.typed import in_form
@@ -26,6 +26,8 @@ from spark_log.store.bounded_waits import Slot, Waiter
 
 PLAN_RECORDS = 1_000_000
 """A read plan covers at most this many records."""
+PLAN_SLICES = 10_000
+"""And about this many slices, each of which takes 600 bytes: a partition may have a million that were never merged."""
 
 Coder = Callable[[Any], Any] | None
 
@@ -162,7 +164,8 @@ class Cursor:
         return part
 
     def _ahead(self, state: State) -> OffsetRange:
-        end = min(state.partitions[self._key].readable_end, self.at + PLAN_RECORDS)
+        part = state.partitions[self._key]
+        end = min(part.readable_end, self.at + PLAN_RECORDS, end_of_slices(part, self.at, PLAN_SLICES))
         return OffsetRange(self._tp.topic, self._key[0], self._tp.partition, self.at, end)
 
 

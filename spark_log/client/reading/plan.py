@@ -142,6 +142,22 @@ def _overlapping(part: Partition, rng: OffsetRange, window: Window | None) -> li
     return [entry for entry in entries[low:high] if within(entry, window)]
 
 
+def end_of_slices(part: Partition, start: int, most: int) -> int:
+    """About where so many slices of a partition end, from an offset on; its end if it has fewer.
+
+    The slices of a piece are taken for equally long.
+    """
+    low = bisect.bisect_right(part.entries, start, key=lambda entry: entry.end)
+    for entry in part.entries[low:]:
+        first, rows = max(start, entry.start), entry.end - entry.start
+        count = entry.slices if isinstance(entry, Piece) else 1
+        left = -(-(entry.end - first) * count // rows)
+        if left >= most:
+            return min(entry.end, first + -(-rows * most // count))
+        most -= left
+    return part.readable_end
+
+
 def within(entry: Slice | Piece, window: Window | None) -> bool:
     """Whether an entry may have records that the window does not skip."""
     if window is None:

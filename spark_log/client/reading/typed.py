@@ -13,7 +13,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.metadata.schemas import schema_of, typed_from
 from spark_log.metadata.state import State
 from spark_log.schema.arrow_types import all_nullable
-from spark_log.segment.row_tests import bound
+from spark_log.segment.column_conditions import bound
 from spark_log.segment.schema import data_names, schema_version
 from spark_log.segment.value_read import ValueRead, no_records, with_values
 

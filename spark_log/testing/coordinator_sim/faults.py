@@ -54,7 +54,7 @@ class Faults:
         for node in world.nodes.values():
             node.files.is_full = node.is_slow = False
             node.resume()
-            if not node.runs:
+            if node.is_ready and not node.runs:
                 node.start()
 
     def _again(self) -> None:
@@ -100,7 +100,7 @@ class Faults:
             self._later(lambda: self._restart(node), (3000, 6000))
 
     def _restart(self, node: SimulatedNode) -> None:
-        if self.world.nodes[node.key.id] is node and not node.runs:
+        if self.world.nodes.get(node.key.id) is node and not node.runs:
             node.start()
 
     def _stop(self, node: SimulatedNode | None = None) -> None:

@@ -20,6 +20,7 @@ from spark_log.journal.store_operations import (
     Snapshot,
 )
 from spark_log.metadata.checkpoint_format import decode_checkpoint
+from spark_log.metadata.decide.coordinators import check_is_here
 from spark_log.metadata.state import Leadership, State
 from spark_log.net.client import LEADERLESS_S, SILENT_PAUSE_S, SILENT_S
 from spark_log.net.messages import (
@@ -175,7 +176,8 @@ class Link:
         raise CoordinatorNotAvailable("; ".join(failures))
 
     def _candidates(self, holder: Leadership) -> list[str]:
-        found = list(dict.fromkeys([holder.address, *(node.address for node in self._world.nodes.values())]))
+        check_is_here(holder)
+        found = list(dict.fromkeys([holder.address, *(node.address for node in self._world.machines.values())]))
         first = self._last if self._last == holder.address else None
         found = [address for address in found if address]
         return sorted(found, key=lambda address: (self._silent_s(address) < SILENT_S, address != first))

@@ -18,12 +18,15 @@ from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.decide import groups as group_decisions
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
-from spark_log.node import quorum_coordinator
+from spark_log.node import quorum_coordinator, quorum_founding
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.pending_commands import PendingCommands
 from spark_log.node.quorum_coordinator import KnownLeader, QuorumCoordinator
 from spark_log.node.quorum_pipeline import Offer, Pipeline
+from spark_log.node.quorum_root import QuorumRoot
 from spark_log.node.quorum_state import QuorumState
+from spark_log.quorum.core import Core
+from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.voter_clocks import VoterClocks
 from spark_log.testing.mutation import Mutation, Patch
 
@@ -130,6 +133,21 @@ def _unchecked(*_: object) -> None:
     return None
 
 
+# ------------------------------------------------------------------------------------------------------------ adoptions
+
+
+def _not_moved(self: QuorumRoot, *_: object) -> None:
+    self._is_claimed = True
+
+
+def _any_directory(key: ReplicaKey) -> str:
+    return "any"
+
+
+def _any_voter_stands(self: Core) -> bool:
+    return self.key in self.log.voters
+
+
 MUTATIONS = {
     "answered_when_offered": Mutation(
         "a reply waits for its batch", (Patch(Pipeline, "offer", _answered_when_offered),)
@@ -174,5 +192,15 @@ MUTATIONS = {
         (Patch(quorum_coordinator, "refuse_levels", _unchecked),),
     ),
     "own_clock": Mutation("a leader's clock is near that of the others", (Patch(VoterClocks, "bounded", _own_clock),)),
+    "not_moved": Mutation(
+        "a quorum decides when the log has moved for good", (Patch(QuorumRoot, "claim", _not_moved),)
+    ),
+    "two_directories": Mutation(
+        "one directory gets the state of a log", (Patch(quorum_founding, "key_text", _any_directory),)
+    ),
+    "empty_stands": Mutation(
+        "a node that has nothing, and has heard of the voters, does not lead",
+        (Patch(Core, "may_stand", property(_any_voter_stands)),),
+    ),
     "replay_diverges": Mutation("all nodes replay alike", (Patch(QuorumState, "apply", _applied_twice),)),
 }

@@ -42,7 +42,7 @@ class Network:
             world.call(delay, partial(self._deliver, source, received, refused, target))
 
     def _deliver(self, source: SimulatedNode, received: Received, refused: Callable[[int], None], target: int) -> None:
-        node = self._world.nodes.get(target)
+        node = self._world.machines.get(target)
         if node is None or (source.key.id, target) in self.blocked:
             return
         if node.runs:
@@ -62,7 +62,7 @@ class Network:
         self, loop: ProcessLoop, address: str, method: str, path: str, body: bytes, limit_ms: float
     ) -> Answer:
         """The answer of a node.  Raises OSError; Refused if nothing was sent."""
-        node = next(node for node in self._world.nodes.values() if node.address == address)
+        node = next(node for node in self._world.machines.values() if node.address == address)
         await asyncio.sleep(self._rng.randrange(1, 4) / 1000)
         if self._is_hidden(node):
             await asyncio.sleep(2 * CHECK_MS / 1000)

@@ -27,6 +27,7 @@ from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.node_host import NodeHost
 from spark_log.quorum_node.state_file import Meta
 from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
+from spark_log.testing.sim.world import Actor
 from spark_log.testing.simulated_process import ProcessLoop, SimulatedFiles, SimulatedThreads
 
 GROUPS = GroupConfig(initial_rebalance_delay_ms=100, min_session_timeout_ms=0)
@@ -212,6 +213,10 @@ class SimulatedNode:
         """The newest level of the log that its pylog knows."""
         self.is_slow = False
         """Its disk takes long for everything."""
+        self.is_ready = True
+        """The operator has prepared its directory."""
+        self.threads: list[Actor] = []
+        """Of the present process, those that use the storage."""
         self.runs = self.is_stopped = False
         self.starts = 0
         self.has_begun = self.was_leading = False
@@ -303,6 +308,7 @@ class SimulatedNode:
         await asyncio.sleep(0.005)
         if self.world.happens(STORE_ERRORS):
             raise StorageUnavailable("the simulated storage does not answer")
+        await self.world.prepare(self)
 
     def _failed(self, error: BaseException) -> None:
         self.world.violate(f"{self} failed: {type(error).__name__}: {error}")
@@ -315,6 +321,8 @@ class SimulatedNode:
         was_leading, self.was_leading = self.was_leading, self.leads
         if self.leads and not was_leading:
             self.world.when_led(self)
+            if self.world.is_former(self):
+                self.world.violate(f"replaced: {self} leads, and another quorum has replaced its own")
         if problem := self.coordinator.node.digests.problem:
             self.world.violate(f"digests: {self}: {problem}")
 
@@ -325,6 +333,8 @@ class SimulatedNode:
         self.world.note(f"{self} crashes")
         threads = self.host.disk_threads
         self.loop.kill()
+        while self.threads:
+            self.world.end(self.threads.pop())
         self.runs = self.is_stopped = False
         work = threads.waiting[0][0] if threads is not None and threads.waiting else None
         self.files.crash(self.world.rng, work)

@@ -256,4 +256,9 @@ def two_claims(sim: QuorumSimulation) -> Steps[None]:
             sim.oracle.check_claim("meta/pin/probe", value.encode())
 
 
-PROBES = (stale_leader, removed_batches, snapshot_of_less, lost_fate, early_refusal, two_claims)
+def restored(sim: QuorumSimulation) -> Steps[None]:
+    """The nodes are lost, and another quorum continues with the disk of one."""
+    yield from sim.restored()
+
+
+PROBES = (stale_leader, removed_batches, snapshot_of_less, lost_fate, early_refusal, two_claims, restored)

@@ -11,6 +11,7 @@ from functools import partial
 from spark_log.journal import served_log
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.node import quorum_coordinator, quorum_state
+from spark_log.testing.coordinator_sim.adoption import AdoptionSimulation
 from spark_log.testing.coordinator_sim.faults import Faults
 from spark_log.testing.coordinator_sim.members import member
 from spark_log.testing.coordinator_sim.mutations import MUTATIONS
@@ -34,14 +35,18 @@ from spark_log.testing.verdict import Result, Violation, violation_of
 FAULTS_MS = 15_000
 CALM_MS = 60_000
 """For elections, downloads and the rest of the writers' work after the faults."""
+ADOPTED_IN = 7
+"""The last digit of the seeds in which the log begins on the storage, and a quorum adopts it."""
 logger = logging.getLogger("spark_log")
 
 
 def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
     """Run a seed, without one of the rules if a mutation is named."""
     with _quiet() as errors:
-        sim = QuorumSimulation(seed, transcript=transcript)
+        kind = AdoptionSimulation if seed % 10 == ADOPTED_IN else QuorumSimulation
+        sim = kind(seed, transcript=transcript)
         once = (
+            *sim.once.patches(),
             *(Patch(module, "decode_batch", sim.once.decode_batch) for module in (served_log, quorum_state)),
             *(Patch(module, "replay", sim.once.replay) for module in (served_log, quorum_state)),
             Patch(quorum_coordinator, "end_version", sim.once.end_version),
@@ -82,21 +87,22 @@ def _add_actors(sim: QuorumSimulation) -> None:
     rng, start = sim.rng, sim.world.start
     kind = rng.randrange(3)
     for n in range(2 if kind == 0 else rng.choice((0, 1))):
-        start(f"plain{n}", persistent(partial(plain_writer, sim, f"w{n}")), counts=True)
+        start(f"plain{n}", sim.lasting(partial(plain_writer, sim, f"w{n}")), counts=True)
     if kind == 1:
-        start("query0", persistent(partial(streaming_writer, sim, "q0")), counts=True, leaves_zombies=True)
+        start("query0", sim.lasting(partial(streaming_writer, sim, "q0")), counts=True, leaves_zombies=True)
     for n in range(2 if kind == 2 else 0):
-        start(f"txn{n}", persistent(partial(transactional_writer, sim, "txn:job")), counts=True, leaves_zombies=True)
+        start(f"txn{n}", sim.lasting(partial(transactional_writer, sim, "txn:job")), counts=True, leaves_zombies=True)
     for n in range(rng.choice((0, 0, 1, 2))):
-        start(f"consumer{n}", persistent(partial(consumer, sim, "group")), counts=False, leaves_zombies=True)
-    start("reader0", persistent(partial(rng.choice((reader, follower)), sim)), counts=False)
+        start(f"consumer{n}", sim.lasting(partial(consumer, sim, "group")), counts=False, leaves_zombies=True)
+    start("reader0", sim.lasting(partial(rng.choice((reader, follower)), sim)), counts=False)
     for n in range(rng.choice((0, 0, 1, 2))):
-        start(f"maintainer{n}", persistent(partial(maintain, sim, (*DUTIES, Collecting().collect))), counts=False)
+        start(f"maintainer{n}", sim.lasting(partial(maintain, sim, (*DUTIES, Collecting().collect))), counts=False)
     for n in range(rng.choice((0, 2, 3))):
-        start(f"member{n}", persistent(partial(member, sim)), counts=False)
+        start(f"member{n}", sim.when_served(persistent(partial(member, sim))), counts=False)
     for n in range(rng.choice((0, 3))):
-        start(f"task{n}", persistent(partial(task, sim)), counts=False)
-    start("topics", persistent(partial(topics, sim)), counts=False)
+        start(f"task{n}", sim.when_served(persistent(partial(task, sim))), counts=False)
+    start("topics", sim.lasting(partial(topics, sim)), counts=False)
+    sim.add_operators()
 
 
 def follower(sim: QuorumSimulation) -> Steps[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from spark_log.errors import CoordinatorNotAvailable, CorruptObject, SparkLogError, StorageUnavailable
@@ -26,6 +26,7 @@ from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS
 from spark_log.testing.sim.content import PlainCodec
 from spark_log.testing.sim.oracle import Oracle
+from spark_log.testing.sim.readers_and_upkeep import persistent
 from spark_log.testing.sim.setting import UPGRADE, Simulation
 from spark_log.testing.sim.world import FaultRates, World
 from spark_log.testing.verdict import Violation
@@ -56,6 +57,10 @@ class QuorumOracle(Oracle):
         super().__init__(*values)
         self._claims: dict[str, bytes] = {}
         self._owners: dict[tuple[int, TopicKey], str] = {}
+
+    def decided(self, version: int, data: bytes, now: int) -> None:
+        """A node has a batch that is final, and no other node had it before."""
+        super().written(log_key(version), data, None, now)
 
     def check_claim(self, name: str, value: bytes) -> None:
         first = self._claims.setdefault(name, value)
@@ -138,16 +143,28 @@ class QuorumSimulation(Simulation):
     def _start(self, interval: int, partitions: int) -> None:
         world = self.world
         self.context = Context(world, self.rng, coordinator_wait_ms=WAIT_MS, limits=self.constants.limits, served=True)
-        self._logs: dict[str, ServedLog] = {}
-        self._batches: list[bytes] = []
-        world.observed = self._observed
-        world.network, world.links, world.storage = Network(world), SimulatedLinks(world), SimulatedStorage(world)
+        self._connect()
         voters = tuple(ReplicaKey(number, "a") for number in range(1, self.rng.choice(SIZES) + 1))
         for key in voters:
             world.nodes[key.id] = SimulatedNode(world, key, voters)
         for node in world.nodes.values():
             node.start()
         world.start("first", lambda: self._first(interval, partitions), counts=True)
+
+    def _connect(self) -> None:
+        world = self.world
+        self._logs: dict[str, ServedLog] = {}
+        self._batches: dict[int, bytes] = {}
+        """Of the quorum, by version."""
+        world.observed = self._observed
+        world.network, world.links, world.storage = Network(world), SimulatedLinks(world), SimulatedStorage(world)
+
+    def add_operators(self) -> None:
+        """Those that are part of the setting."""
+
+    def restored(self) -> Steps[None]:
+        """Another quorum takes the place of this one, if the setting has that."""
+        yield from ()
 
     def bootstrap_records(self, state: State) -> tuple[r.AnyRecord, ...]:
         """Of a log that an earlier pylog began, maybe."""
@@ -188,12 +205,12 @@ class QuorumSimulation(Simulation):
         return state
 
     def _check_batch(self, node: SimulatedNode, version: int, data: bytes) -> None:
-        if version == len(self._batches) + 1:
-            self._batches.append(data)
+        if version == self.oracle.state.version + 1:
+            self._batches[version] = data
             state = self.oracle.state
-            self.oracle.written(log_key(version), data, None, self.now)
+            self.oracle.decided(version, data, self.now)
             self.oracle.check_positions(state)
-        if version > len(self._batches) or self._batches[version - 1] != data:
+        if self._batches.get(version) != data:
             raise Violation(f"same: {node} has another batch at version {version}")
 
     @property
@@ -209,6 +226,14 @@ class QuorumSimulation(Simulation):
         return view
 
     # ------------------------------------------------------------------------------------------------ what actors do
+
+    def lasting(self, steps: Callable[[], Steps[None]]) -> Callable[[], Steps[None]]:
+        """The steps of a process that is started again when it has given up."""
+        return persistent(steps)
+
+    def when_served(self, steps: Callable[[], Steps[None]]) -> Callable[[], Steps[None]]:
+        """Of a process that needs the quorum from the beginning."""
+        return steps
 
     def load(self) -> Steps[Any]:
         since = self.oracle.state.version

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, NamedTuple
 
@@ -21,6 +21,10 @@ class AskMember(NamedTuple):
     """A request of a member of a group.  Answer: the response."""
 
     request: MemberRequest
+
+
+async def _nothing(node: Any) -> None:
+    pass
 
 
 class QuorumWorld(World):
@@ -45,17 +49,34 @@ class QuorumWorld(World):
         """At which the log begins.  If it is not the newest one, some nodes do not know more until they are updated."""
         self.nodes: dict[int, Any] = {}
         """`SimulatedNode`s."""
+        self.former: dict[int, Any] = {}
+        """Those of a quorum that was replaced."""
         self.observed: Callable[[Any, State, State], State] = lambda node, before, state: state
         """Called with a node, and the states that it had and has."""
+        self.prepare: Callable[[Any], Awaitable[None]] = _nothing
+        """Called with a node before it leads."""
         self.when_led: Callable[[Any], None] = lambda node: None
         """Called with a node that begins to lead."""
         self._violation = ""
 
+    def add(self, actor: Actor) -> None:
+        """A thread of a node.  It crashes with the node alone."""
+        self._at(0, ("resume", actor, None))
+
     def happens(self, probability: float) -> bool:
         return self._chance(probability)
 
+    @property
+    def machines(self) -> dict[int, Any]:
+        return {**self.former, **self.nodes}
+
     def others(self, node: Any) -> list[Any]:
-        return [other for other in self.nodes.values() if other is not node]
+        """Of the same quorum."""
+        quorum = self.former if self.is_former(node) else self.nodes
+        return [other for other in quorum.values() if other is not node]
+
+    def is_former(self, node: Any) -> bool:
+        return self.former.get(node.key.id) is node
 
     def leader(self) -> Any | None:
         """Of the newest epoch."""
@@ -83,7 +104,7 @@ class QuorumWorld(World):
 
     def close(self) -> None:
         super().close()
-        for node in self.nodes.values():
+        for node in self.machines.values():
             if node.runs:
                 node.loop.kill()
         self.links.loop.kill()

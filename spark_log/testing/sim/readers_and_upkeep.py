@@ -244,7 +244,7 @@ Duty = Callable[[Simulation, Any], Steps[Any]]
 
 def maintainer(sim: Simulation) -> Steps[None]:
     """All duties in any order, each on its own view."""
-    duties = [_run_upkeep, *DUTIES, _checkpoint, Collecting().collect]
+    duties = [run_upkeep, *DUTIES, _checkpoint, Collecting().collect]
     yield from maintain(sim, duties + [_truncate] * sim.truncations)
 
 
@@ -273,7 +273,7 @@ def expire(sim: Simulation, view: View) -> Steps[View]:
     return view
 
 
-def _run_upkeep(sim: Simulation, view: View) -> Steps[View]:
+def run_upkeep(sim: Simulation, view: View) -> Steps[View]:
     return (yield from sim.upkeep_if_due(view, sim.context))
 
 

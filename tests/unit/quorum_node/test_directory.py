@@ -93,6 +93,10 @@ def test_damage_of_the_identity_is_refused(path: str) -> None:
     [
         (Meta(cluster_id="a b", node_id=1, directory_id="d"), (), "cluster id: 'a b'"),
         (Meta(cluster_id="c", node_id=1, directory_id="x/y"), (), "directory id: 'x/y'"),
+        (Meta(cluster_id="CLUSTER_ID", node_id=1, directory_id="d"), (), "cluster id: 'CLUSTER_ID' stands for an id"),
+        (Meta(cluster_id="<ID>", node_id=1, directory_id="d"), (), "`pylog quorum random-id` makes one"),
+        (Meta(cluster_id="my-cluster", node_id=1, directory_id="d"), (), "cluster id: 'my-cluster' stands for"),
+        (Meta(cluster_id="c", node_id=1, directory_id="DIR1"), (), "directory id: 'DIR1' stands for an id"),
         (Meta(cluster_id="c", node_id=2**64, directory_id="d"), (), "node id: 18446744073709551616 is not between"),
         (Meta(cluster_id="c", node_id=1, directory_id="d"), VOTERS, "1@d is not among them"),
     ],
@@ -114,7 +118,7 @@ def test_the_names_of_all_new_directories_become_durable(tmp_path: Path) -> None
 
 def test_voters_are_parsed() -> None:
     assert parse_voters("2@b,1@a") == (ReplicaKey(1, "a"), ReplicaKey(2, "b"))
-    for text in ("", "1", "x@a", "1@", "1@a,1@b", "2147483648@a", "9" * 5000 + "@a"):
+    for text in ("", "1", "x@a", "1@", "1@a,1@b", "2147483648@a", "9" * 5000 + "@a", "1@a,2@DIR2"):
         with pytest.raises(InvalidRequest, match="voters: "):
             parse_voters(text)
 

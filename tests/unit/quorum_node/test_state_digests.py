@@ -33,9 +33,9 @@ def test_a_follower_hears_of_a_majority_from_the_leader() -> None:
     assert not leader.hears(second) and leader.digests.compared == 10
     assert third.hears(leader) and third.digests.is_wrong
     assert "its state at version 10 is not that of the other nodes" in third.digests.problem
-    leader.hears(third)
-    second.hears(leader)
+    assert leader.hears(third) and second.hears(leader)
     assert not (leader.digests.problem or second.digests.problem)
+    assert leader.digests.do_differ and second.digests.do_differ
 
 
 def test_a_leader_may_be_the_wrong_one() -> None:
@@ -65,7 +65,7 @@ def test_a_wrong_state_stays_wrong_until_it_is_compared_again() -> None:
     restarted.computes(20, "c")
     assert not restarted.hears(leader) and not restarted.digests.problem and restarted.digests.compared == 20
     leader.hears(restarted)
-    assert not leader.digests.problem
+    assert not leader.digests.problem and not leader.digests.do_differ
 
 
 def test_versions_and_forms_are_compared_with_their_own() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from spark_log.conditions import as_condition
 from spark_log.errors import InvalidRequest
+from spark_log.segment.column_conditions import Leaf, RowTests, row_tests
 from spark_log.segment.convert import converted
-from spark_log.segment.row_tests import Leaf, RowTests, row_tests
 from spark_log.segment.statistics import encode_stats, stats_of
 
 

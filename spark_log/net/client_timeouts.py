@@ -19,7 +19,7 @@ START_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.0)
 """Pauses between attempts if the address refuses connections or hangs up: the coordinator may be restarting."""
 
 
-class Patience(NamedTuple):
+class ClientTimeouts(NamedTuple):
     """Seconds."""
 
     check_s: float = CHECK_S
@@ -28,5 +28,5 @@ class Patience(NamedTuple):
     start_s: tuple[float, ...] = START_S
 
 
-ONE_ADDRESS = Patience()
-SEVERAL_ADDRESSES = Patience(check_s=QUICK_CHECK_S, health_s=QUICK_CHECK_S)
+ONE_ADDRESS = ClientTimeouts()
+SEVERAL_ADDRESSES = ClientTimeouts(check_s=QUICK_CHECK_S, health_s=QUICK_CHECK_S)

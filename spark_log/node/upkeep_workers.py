@@ -1,0 +1,63 @@
+"""Merging and compaction by other processes, such as the tasks of a Spark job, in a round of upkeep.
+
+The round plans by its memory, and gives shares of the work to the workers.  Each worker commits what it has rewritten,
+and replaces slices only if they are still there.  So a share that fails, or that two workers have, does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Protocol
+
+from spark_log.journal.proposal import Context
+from spark_log.journal.store_operations import Refresh, Steps
+from spark_log.metadata.state import State, TopicKey
+from spark_log.node.compaction_plan import find_dirty_parts, group_parts
+from spark_log.node.compaction_rounds import CompactionTally
+from spark_log.node.failure_isolation import Failures
+from spark_log.node.merge import Tally
+from spark_log.node.merge_shares import MergeShare, plan_shares
+from spark_log.node.round_memory import RoundMemory
+
+
+class Workers(Protocol):
+    """Other processes.  A result comes with the problems of its share, one sentence each."""
+
+    def merge(self, shares: Sequence[MergeShare]) -> Iterable[tuple[Tally, list[str]]]:
+        """Merge each share; the largest one comes first."""
+
+    def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterable[tuple[CompactionTally, list[str]]]:
+        """Compact the partitions of each group together."""
+
+
+def merge_by(workers: Workers, state: State, failed: Failures, memory: RoundMemory) -> Steps[Tally]:
+    """`merge` by workers."""
+    shares, total = (yield from plan_shares(state, failed, memory=memory)), Tally()
+    for tally, problems in workers.merge(shares) if shares else ():
+        total.add(tally)
+        failed.add(problems)
+    yield Refresh()
+    return total
+
+
+def compact_by(
+    workers: Workers, state: State, context: Context, failed: Failures, memory: RoundMemory
+) -> Steps[CompactionTally]:
+    """`compact` by workers, until nothing is due, or something fails."""
+    total = CompactionTally()
+    while groups := (yield from _groups(state, context, failed, memory)):
+        ended, total.left, known = total.partitions, 0, len(failed.problems)
+        for tally, problems in workers.compact(groups):
+            total.add(tally)
+            failed.add(problems)
+        state = yield Refresh()
+        if len(failed.problems) > known or not total.left or total.partitions == ended:
+            break
+    return total
+
+
+def _groups(state: State, context: Context, failed: Failures, memory: RoundMemory) -> Steps[list[list[TopicKey]]]:
+    """The partitions that are due: each large one alone, and then the small ones in groups."""
+    due = yield from find_dirty_parts(state, context.clock.now_ms(), failed, memory)
+    return [list(group) for group in chain(*group_parts(due, context.limits))]

@@ -1,0 +1,172 @@
+"""The checks of `verify` that read objects, in shares: this process does them, or the tasks of a Spark job.
+
+A share is checked with the roots of the log, and without its metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+from spark_log.client.reading.fetch import fetch, load_index
+from spark_log.client.reading.plan import SliceRead
+from spark_log.errors import CorruptObject, ObjectNotFound, UnsupportedVersion
+from spark_log.journal.broker_roots import Roots
+from spark_log.journal.store_operations import PARALLEL
+from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.model import APPEND_TIME, Slice
+from spark_log.segment.reader import BatchRef, Place, decode_batch, find_batches
+from spark_log.store.base import ObjectStore
+
+Share = TypeVar("Share")
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+
+OBJECTS_AT_ONCE = 1_000
+"""Objects or slices in a share: an interrupt waits for their requests."""
+BYTES_AT_ONCE = 128 << 20
+"""About so many bytes are in a share of slices: it takes a second or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A defect."""
+
+    what: str
+    """The affected object, partition or metadata."""
+    message: str
+
+
+class Spread(Protocol):
+    """Has each share worked on, and gives the results in the order of the shares."""
+
+    def __call__(self, work: Callable[[Roots, Share], Result], shares: Iterable[Share], /) -> Iterator[Result]: ...
+
+
+def here(roots: Roots) -> Spread:
+    """This process does one share after the other."""
+
+    def spread(work: Callable[[Roots, Share], Result], shares: Iterable[Share]) -> Iterator[Result]:
+        return (work(roots, share) for share in shares)
+
+    return spread
+
+
+def each(work: Callable[[Item], Result], items: Iterable[Item], *, local: bool) -> list[Result]:
+    """The results for some objects, in their order.  Requests to remote storage are made together.
+
+    local:  all objects are on disks of this machine.
+    """
+    if local:
+        return [work(one) for one in items]
+    with ThreadPoolExecutor(PARALLEL, thread_name_prefix="pylog-verify") as pool:
+        return list(pool.map(work, items))
+
+
+def shares_of(items: Iterable[Item], size: Callable[[Item], int] = lambda _: 0) -> Iterator[tuple[Item, ...]]:
+    """Neighbours, `OBJECTS_AT_ONCE` in each share, or fewer of about `BYTES_AT_ONCE`.
+
+    size:  bytes of an object that are read.
+    """
+    some, total = list[Item](), 0
+    for one in items:
+        some.append(one)
+        total += size(one)
+        if len(some) == OBJECTS_AT_ONCE or total >= BYTES_AT_ONCE:
+            yield tuple(some)
+            some, total = [], 0
+    if some:
+        yield tuple(some)
+
+
+def find_sizes(roots: Roots, names: Sequence[str]) -> list[int | None]:
+    """The size of each object in the log's own root; None: it is missing."""
+    own = roots[OWN_BROKER]
+    return each(own.size, names, local=own.local)
+
+
+# ------------------------------------------------------------------------------------------------------------- contents
+
+
+class SliceAt(NamedTuple):
+    """A slice, and the broker from which it is read.  Sent to tasks."""
+
+    broker: int
+    read: SliceRead
+
+
+class CheckedContents(NamedTuple):
+    """The result of a share."""
+
+    bytes: int
+    """Of its slices."""
+    problems: list[Problem]
+
+
+def find_damage(roots: Roots, share: Sequence[SliceAt]) -> CheckedContents:
+    """Read all bytes of some slices, and compare them with their indexes and their checksums."""
+    local = all(roots[broker].local for broker in {one.broker for one in share})
+    found = each(lambda one: damage_of(roots[one.broker], one.read), share, local=local)
+    return CheckedContents(sum(one.read.slice.length for one in share), [one for some in found for one in some])
+
+
+def damage_of(store: ObjectStore, read: SliceRead) -> list[Problem]:
+    """Check one run.  If something is wrong and a reader fails, the offsets at which it does."""
+    problems = list(_checked(store, read))
+    return (list(_unreadable(store, read)) if problems else []) or problems
+
+
+def _checked(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
+    """The problems of a run, up to the first part that cannot be read."""
+    try:
+        yield from _run_of(store, read)
+    except ObjectNotFound:
+        return  # reported before, or replaced meanwhile
+    except (CorruptObject, UnsupportedVersion) as error:
+        yield Problem(read.slice.object, str(error))
+
+
+def _unreadable(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
+    """The damaged offsets that a reader meets if it continues after each."""
+    while read.start < read.end:
+        try:
+            for _ in fetch(store, read):
+                pass
+        except CorruptObject as error:
+            yield Problem(read.slice.object, str(error))
+            read = msgspec.structs.replace(read, start=error.end or read.end)
+        except (ObjectNotFound, UnsupportedVersion):
+            return
+        else:
+            return
+
+
+def _run_of(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
+    piece = read.slice
+    place = Place(piece.object, read.topic, read.topic_id, read.partition)
+    index = load_index(store, read)
+    crc, end = 0, piece.position
+    for ref in find_batches(index, piece, place=place):
+        crc = crc32c(store.get(piece.object, end, ref.position), crc) if ref.position > end else crc
+        data = store.get(piece.object, ref.position, ref.position + ref.length)
+        crc, end = crc32c(data, crc), ref.position + ref.length
+        yield from _times(piece, place, ref, decode_batch(data, ref, index, place=place).records)
+    crc = crc32c(store.get(piece.object, end, piece.position + piece.length), crc)
+    if crc != piece.crc:
+        yield Problem(piece.object, f"the checksum of the data in {place.at(piece.position)} is not the slice's")
+
+
+def _times(piece: Slice, place: Place, ref: BatchRef, batch: pa.RecordBatch) -> Iterator[Problem]:
+    found = pc.min_max(batch.column("timestamp").view(pa.int64())).as_py()
+    low, high = found["min"], found["max"]
+    if (low, high) != (ref.min_us, ref.max_us):
+        yield Problem(piece.object, f"timestamps of the batch in {place.at(ref.position)} are not those of its index")
+    if piece.time_kind != APPEND_TIME and not piece.min_us <= low <= high <= piece.max_us:
+        yield Problem(piece.object, f"timestamps of the batch in {place.at(ref.position)} are outside of its slice's")

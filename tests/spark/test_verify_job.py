@@ -1,0 +1,68 @@
+"""`jobs/verify.py`: tasks look at objects and copies, and find what `pylog verify` finds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.verify import check, parse_args
+from spark_log import Log, connect
+from spark_log.errors import InvalidRequest
+from spark_log.node.verify import verify
+from tests.node.logs import append_small, new_log
+from tests.node.replicated_logs import folder_of, put, replicated_log
+from tests.node.test_replicator import flip
+
+
+def checked(spark: SparkSession, log: Log, *more: str) -> tuple[dict[str, Any], int]:
+    """The summary and exit status of a job in this process."""
+    summary, status = check(spark, parse_args(["--url", log.url, *more]))
+    json.dumps(summary)
+    return summary, status
+
+
+def test_tasks_find_what_one_process_finds(
+    classic: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged object, by reading all bytes, and one that is not there; both as sentences."""
+    log = new_log(tmp_path / "log")
+    append_small(log, 12)
+    objects = sorted(log.journal.refresh().objects)
+    planned, _ = checked(classic, log, "--deep", "--dry-run")
+    summary, status = checked(classic, log, "--deep")
+    assert (status, summary["problems"], planned["objects"]) == (0, [], 12)
+    assert summary["checked"]["objects"] == 12 and 0 < summary["checked"]["bytes"] <= planned["bytes"]
+    flip(0.3)(tmp_path / "log" / objects[0])
+    assert checked(classic, log)[1] == 0
+    (tmp_path / "log" / objects[1]).unlink()
+    for more in ([], ["--deep"]):
+        summary, status = checked(classic, log, *more)
+        assert (status, summary["problems"]) == (1, [asdict(one) for one in verify(log, deep=bool(more))])
+    assert {one["what"] for one in summary["problems"]} == set(objects[:2])
+    assert f"{objects[1]}: the object is not there: offsets " in capsys.readouterr().err
+    with pytest.raises(InvalidRequest, match="the log has no brokers"):
+        checked(classic, log, "--repair")
+
+
+def test_tasks_look_at_each_copy_and_the_driver_repairs(classic: SparkSession, tmp_path: Path) -> None:
+    """Copies on two roots, one of them damaged; a root that is away is a problem, and the other copies are checked."""
+    log = replicated_log(tmp_path, brokers=2)
+    names = [put(log, [0, 1, 2]) for _ in range(3)]
+    file = folder_of(log, tmp_path, 2) / names[1]
+    good = file.read_bytes()
+    flip(0.3)(file)
+    summary, status = checked(classic, log, "--deep")
+    (problem,) = summary["problems"]
+    assert (status, problem["what"], summary["checked"]["copies"]) == (1, names[1], 9)
+    assert problem["message"].startswith("broker 2: ")
+    summary, status = checked(classic, log, "--deep", "--repair")
+    assert (status, summary["repaired"], summary["problems"]) == (0, (f"broker 2: {names[1]}",), [])
+    assert file.read_bytes() == good
+    (tmp_path / "broker-1").rename(tmp_path / "away")
+    summary, status = checked(classic, connect(log.url))
+    assert status == 1 and [one["what"] for one in summary["problems"]] == ["broker 1"]
