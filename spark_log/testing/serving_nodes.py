@@ -55,9 +55,7 @@ def main() -> None:
 
 
 async def _watched(work: Coroutine[Any, Any, None]) -> None:
-    """Log pauses of the event loop: other threads, other processes or a collection of garbage have held it up, or one
-    of its own steps.
-    """
+    """Log pauses of the event loop: one of its steps is long, or other threads or processes have held it up."""
     watch = asyncio.create_task(_watch())
     try:
         await work
