@@ -135,8 +135,8 @@ class Log:
                append raises SequenceConflict.
         partitioner:  "default" (murmur2 of the key, as in Kafka), "round-robin", "sticky", or a class "module:Class".
         compression:  "zstd", "lz4" or "none"; used if the topic's `compression.type` is `producer`, its default.
-        acks:  "all": the append waits for the in-sync replicas.  Once `min.insync.replicas` of them have the records, it
-               waits one second more for the others, or half as long as those took, if that is more, and then removes
+        acks:  "all": the append waits for the in-sync replicas.  Once `min.insync.replicas` of them have the records,
+               it waits one second more for the others, or half as long as those took, if that is more, and then removes
                them from the ISR.  The append succeeds if at least `min.insync.replicas` replicas have stored the
                records durably; the records are then visible.  1: it waits for the leader's copy only.  This process
                makes the other copies in the background, and readers see the records when all in-sync replicas have
