@@ -10,11 +10,15 @@ pre-vote and for a vote, with an fsync at each voter: some tens of milliseconds.
 it takes the fetch timeout instead: 1 to 1.5 s, and the election.
 
 Then the same with coordinators, `pylog serve --quorum`, and clients that append a record to a topic (`served_…`).  An
-append puts an object, and its commit waits for the quorum.  A client waits 2 s for a leader that hangs.
+append puts an object, and its commit waits for the quorum.  50 threads of one process append, which is bound by the CPU
+of that process; `served_append_cpu_ms_…` has the CPU of each process for an append.  So 50 clients in 5 processes
+commit objects that they only name, as in `coordinator.py`: what the quorum can take.  A client waits 2 s for a leader
+that hangs.
 
 Then coordinators with a large state, positions of groups (`large_…`).  One of the nodes was away from the beginning,
-and fetches a snapshot while a client appends.  Then 50 clients append, and snapshots are made: how long does the
-leader's event loop stall, as the longest answer of its health check shows?
+and fetches a snapshot while a client appends.  Then 50 threads append, and snapshots are made: how long does the
+leader's event loop stall?  Its own process measures that, in wall time, in which other processes have the CPU as well,
+and in CPU time of the loop's thread, which is what a step of the loop takes.
 
 Last, a node makes a snapshot, and the digest that nodes compare, of a state with 200 objects for each of `--rows`,
 of which half are not in columns yet (`snapshot_…`).  Both run in a thread: an event loop beside it notes its longest
@@ -32,16 +36,15 @@ import os
 import signal
 import socket
 import statistics
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import common
+from coordinator import commits, cpu_s
 
 import spark_log
 from spark_log.metadata.checkpoint_format import folded
@@ -150,9 +153,14 @@ def coordinators(given: argparse.Namespace) -> None:
             with spark_log.connect(nodes.url) as log:
                 sync_ms = fdatasync_ms(Path(folder) / "file", min(given.rows, 300))
                 alone = appends(log, given.rows)
+                cpu_before = cpu_of_processes(nodes)
                 begun = time.perf_counter()
                 many = appends_of_clients(log, 5 * given.rows)
                 took_s = time.perf_counter() - begun
+                cpu = {name: spent - cpu_before[name] for name, spent in cpu_of_processes(nodes).items()}
+                log.create_topic(spark_log.NewTopic("t", 8))
+                address = ",".join(nodes.addresses.values())
+                committed, commits_s = commits(address, min(CLIENTS, given.rows), max(20 * given.rows // CLIENTS, 1))
                 elections = nodes.epoch() - epoch
                 killed = [served_failover_ms(nodes, log, signal.SIGKILL) for _ in range(given.rounds)]
                 stopped = [served_failover_ms(nodes, log, signal.SIGSTOP) for _ in range(given.stops)]
@@ -165,7 +173,9 @@ def coordinators(given: argparse.Namespace) -> None:
         served_append_p50_ms=statistics.median(alone),
         served_append_p99_ms=percentile(alone, 99),
         served_appends_per_second=len(many) / took_s,
-        served_appends_target=1500,
+        **{f"served_append_cpu_ms_{name}": spent / len(many) * 1000 for name, spent in cpu.items()},
+        served_commits_per_second=len(committed) / commits_s,
+        served_commits_target=1500,
         served_elections_without_a_fault=elections,
         rounds=given.rounds,
         served_killed_p50_ms=statistics.median(killed),
@@ -186,6 +196,13 @@ def appends(log: spark_log.Log, count: int) -> list[float]:
     return times
 
 
+def cpu_of_processes(nodes: ServingNodes) -> dict[str, float]:
+    """Seconds since they began."""
+    leader = nodes.leader()
+    spent = {node: cpu_s(process.pid) for node, process in nodes.processes.items()}
+    return {"client": time.process_time(), "leader": spent.pop(leader), "followers": sum(spent.values())}
+
+
 def appends_of_clients(log: spark_log.Log, count: int) -> list[float]:
     """At the same time."""
     with ThreadPoolExecutor(CLIENTS) as threads:
@@ -200,13 +217,16 @@ def large_state(given: argparse.Namespace) -> None:
             nodes.start(*others)
             with spark_log.connect(nodes.url) as log:
                 fill(log, given.positions)
+            with spark_log.connect(nodes.url) as log:  # one that does not have the positions, and collects no garbage
                 alone = appends(log, given.rows)
                 begun = time.perf_counter()
                 nodes.start(away)
                 meanwhile = appends_until(log, lambda: has_caught_up(nodes, away))
                 caught_up_s = time.perf_counter() - begun
-                with longest_answers(nodes) as answers:
-                    many = appends_of_clients(log, 5 * given.rows)
+                leader = nodes.leader()
+                before = len(nodes.log(leader))
+                many = appends_of_clients(log, 5 * given.rows)
+                pauses = [(0, 0), *nodes.pauses(leader, before)]
             size = snapshot_bytes(nodes, others[0])
         finally:
             nodes.kill_all()
@@ -219,8 +239,9 @@ def large_state(given: argparse.Namespace) -> None:
         large_append_p99_while_one_catches_up_ms=percentile(meanwhile, 99),
         large_append_while_one_catches_up_target_ms=50,
         large_append_of_clients_p99_ms=percentile(many, 99),
-        large_longest_answer_ms=max(answers),
-        large_longest_answer_target_ms=50,
+        large_longest_pause_ms=max(wall for wall, _ in pauses),
+        large_longest_pause_target_ms=50,
+        large_longest_pause_cpu_ms=max(cpu for _, cpu in pauses),
     )
 
 
@@ -248,26 +269,6 @@ def has_caught_up(nodes: ServingNodes, node: int) -> bool:
 def snapshot_bytes(nodes: ServingNodes, node: int) -> int:
     """Of the largest snapshot of a node."""
     return max(path.stat().st_size for path in nodes.directory(node).glob("*.checkpoint"))
-
-
-@contextmanager
-def longest_answers(nodes: ServingNodes) -> Iterator[list[float]]:
-    """The times in milliseconds that health checks of the leader take meanwhile."""
-    times, ended, leader = [0.0], threading.Event(), nodes.leader()
-
-    def ask() -> None:
-        while not ended.wait(0.01):
-            begun = time.perf_counter()
-            nodes.health(leader)
-            times.append((time.perf_counter() - begun) * 1000)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
-        yield times
-    finally:
-        ended.set()
-        thread.join()
 
 
 def served_failover_ms(nodes: ServingNodes, log: spark_log.Log, number: signal.Signals) -> float:

@@ -307,8 +307,9 @@ def carried(configs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             notes.append(
                 f"{name}={value} is left out: the copy keeps the records' timestamps; set it after the cut-over"
             )
-        elif name == MIN_INSYNC and value != "1":
-            notes.append(f"{name}={value} is left out: the copy has other replicas; set it after the cut-over")
+        elif name == MIN_INSYNC:
+            if value != "1":
+                notes.append(f"{name}={value} is left out: the copy has other replicas; set it after the cut-over")
         elif name in TOPIC_CONFIGS:
             try:
                 validate_topic_configs({name: value})

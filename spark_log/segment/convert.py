@@ -182,11 +182,26 @@ def has_required(given: pa.DataType) -> bool:
 
 
 def is_text(array: pa.Array) -> bool:
-    """Whether all texts in an array of a canonical type are UTF-8, at any depth."""
-    if not _has_text(array.type) or (_t.is_string(array.type) and _is_ascii(array)):
+    """Whether all texts in an array of a canonical type are UTF-8, at any depth.
+
+    It looks at each array of texts alone: Arrow's check of a slice with others inside looks at all of these.
+    """
+    if _t.is_string(array.type):
+        return _is_ascii(array) or _is_utf8(array)
+    if not _has_text(array.type):
         return True
+    if _t.is_struct(array.type):
+        return all(map(is_text, array.flatten()))
+    if _t.is_list(array.type):
+        return is_text(array.flatten())
+    there = array.drop_null() if array.null_count else array
+    _, first, last = _offsets(there)
+    return all(is_text(part.slice(first, last - first)) for part in (there.keys, there.items))
+
+
+def _is_utf8(texts: pa.Array) -> bool:
     try:
-        array.validate(full=True)
+        texts.validate(full=True)
     except pa.ArrowInvalid:
         return False
     return True

@@ -153,37 +153,45 @@ class _Fitting:
     def fit(self, array: pa.Array | None, field: pa.Field) -> pa.Array:
         """A column in the type of its field; faulty values are null."""
         if array is None:
-            return self._with_required(pa.nulls(len(self._tombstones), field.type), field)
+            rows = len(self._tombstones)
+            return self._with_required(pa.nulls(rows, field.type), field, np.zeros(rows, np.bool_))
         if reason := why_not(array.type, field.type):
             where = f" of topic {self._topic!r}" if self._topic else ""
             raise InvalidRecord(
                 f"column {shown_name(field.name)!r} has type {array.type}, and in version {self._schema.version} of the "
                 f"schema{where} it is {sql_type(field.type)}: {reason}"
             )
+        found, wrong = self._converted(array, field)
+        found, wrong = self._with_text(found, field, wrong)
+        return self._with_required(found, field, wrong)
+
+    def _converted(self, array: pa.Array, field: pa.Field) -> tuple[pa.Array, _Mask]:
+        """The column without values that do not fit its type, and the rows of these."""
         try:
-            return self._with_required(self._with_text(converted(array, field.type), field), field)
+            return converted(array, field.type), np.zeros(len(array), np.bool_)
         except pa.ArrowException as error:
             wrong = _failing(array, partial(_converts, wanted=field.type))
             text = f"column {shown_name(field.name)!r} has a value that does not fit {sql_type(field.type)}: {error}"
             self.faults.append(ValueFault(text, wrong))
-            return self._with_required(converted(_without(array, wrong), field.type), field, wrong)
+            return converted(_without(array, wrong), field.type), wrong
 
-    def _with_text(self, array: pa.Array, field: pa.Field) -> pa.Array:
-        """The column without texts that are not UTF-8: Spark does not check them, and Python cannot read them."""
+    def _with_text(self, array: pa.Array, field: pa.Field, known: _Mask) -> tuple[pa.Array, _Mask]:
+        """The column without texts that are not UTF-8: Spark does not check them, and Python cannot read them.
+
+        Returns also the rows with these faults, and those that are known.
+        """
         if is_text(array):
-            return array
+            return array, known
         wrong = _failing(array, is_text)
         reason = f"column {shown_name(field.name)!r} has a text that is not UTF-8: in Spark, make_valid_utf8 replaces what is wrong"
         self.faults.append(ValueFault(reason, wrong))
-        return _without(array, wrong)
+        return _without(array, wrong), known | wrong
 
-    def _with_required(self, array: pa.Array, field: pa.Field, known: _Mask | None = None) -> pa.Array:
+    def _with_required(self, array: pa.Array, field: pa.Field, known: _Mask) -> pa.Array:
         """The column without values that have a null where the schema excludes it.  known: rows with another fault."""
         if not lacks_required(array, field):
             return array
-        wrong = _failing(array, lambda part: not lacks_required(part, field)) & ~self._tombstones
-        if known is not None:
-            wrong &= ~known
+        wrong = _failing(array, lambda part: not lacks_required(part, field)) & ~self._tombstones & ~known
         if not wrong.any():
             return array
         inside = field.nullable or not array.filter(pa.array(wrong)).null_count

@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,12 @@ from spark_log.quorum_node.state_file import Meta
 from spark_log.testing.clocks import SkewedClock
 from spark_log.testing.quorum_process import CLUSTER, LIMIT_S, SECRET, wait_until
 
+TURN_S, PAUSE_MS = 0.005, 10
+"""Between two looks at the event loop, and the shortest pause that is logged."""
+PAUSED = "the event loop has paused for %.0f ms, with %.0f ms of CPU of its thread"
+PAUSE = re.compile(PAUSED.replace("%.0f", "([0-9]+)"))
+logger = logging.getLogger("spark_log")
+
 
 def main() -> None:
     path, skew_ms, snapshot_bytes, level = sys.argv[1], *map(int, sys.argv[2:])
@@ -43,7 +51,26 @@ def main() -> None:
     config = read_config(path, {}, {})
     if snapshot_bytes and config.quorum is not None:
         config = replace(config, quorum=replace(config.quorum, snapshot_bytes=snapshot_bytes))
-    asyncio.run(serve(config, lambda line: print(line, flush=True), host=host))
+    asyncio.run(_watched(serve(config, lambda line: print(line, flush=True), host=host)))
+
+
+async def _watched(work: Coroutine[Any, Any, None]) -> None:
+    """Log pauses of the event loop: one of its steps is long, or other threads or processes have held it up."""
+    watch = asyncio.create_task(_watch())
+    try:
+        await work
+    finally:
+        watch.cancel()
+
+
+async def _watch() -> None:
+    while True:
+        begun_s, cpu_s = time.perf_counter(), time.thread_time()
+        await asyncio.sleep(TURN_S)
+        pause_ms = (time.perf_counter() - begun_s - TURN_S) * 1000
+        if pause_ms > PAUSE_MS:
+            cpu_ms = (time.thread_time() - cpu_s) * 1000
+            logger.info(PAUSED, pause_ms, cpu_ms)
 
 
 class ServingNodes:
@@ -102,6 +129,13 @@ class ServingNodes:
 
     def _config(self, node: int) -> Path:
         return self.folder / f"node-{node}.ini"
+
+    def pauses(self, node: int, since: int = 0) -> list[tuple[int, int]]:
+        """Of its event loop, in milliseconds, each with the CPU time of the loop's thread.
+
+        since:  the length of its log at the beginning.
+        """
+        return [(int(wall), int(cpu)) for wall, cpu in PAUSE.findall(self.log(node)[since:])]
 
     @property
     def url(self) -> str:

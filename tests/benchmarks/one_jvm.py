@@ -23,6 +23,7 @@ def run(command: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     # Few rows need few tasks.
     builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     for text in sys.argv[1:]:

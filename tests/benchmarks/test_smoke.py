@@ -48,6 +48,7 @@ TINY = {
     "trigger": f"--records 2 --first 1 {ONCE}",
     "wide_consumer": "--rows 1000 --rounds 2",
     "upkeep": "--partitions 100 --slices 1000 --idle",
+    "upkeep_tasks": "--rows 300",
     "window": f"--rows 20000 {ONCE}",
     "latest": f"--rows 4000 {ONCE}",
     "levels": f"--rows 3000 {ONCE}",

@@ -29,6 +29,7 @@ from spark_log.store.probe import PROBES
 from spark_log.testing.stores import Names, Wrapper
 from tests.node.logs import append_small, new_log, pass_the_fence
 from tests.node.replicated_logs import put, replicated_log
+from tests.services import Services
 
 CLOCK = SystemClock()
 
@@ -452,3 +453,30 @@ def test_a_log_with_brokers(tmp_path: Path) -> None:
     assert done.problems == []
     assert not new.journal.state.brokers and not new.journal.state.pending
     assert new.read("t").num_rows == log.read("t").num_rows > 0
+
+
+@pytest.fixture
+def services() -> Iterator[Services]:
+    found = Services()
+    yield found
+    found.close()
+
+
+def test_a_log_whose_metadata_is_served_and_that_is_written_to(tmp_path: Path, services: Services) -> None:
+    """As by a quorum: the backup has one version, with the objects of its brokers, and none of what came during it."""
+    replicated_log(tmp_path).close()
+    running = services.start(tmp_path / "log", metadata="served")
+    with connect(f"pylog://{running.coordinator.address}", durability="os") as log:
+        log.append("t", [{"value": b"before"}])
+        place = Place(log, tmp_path / "backups")
+
+        def copy(shares: Sequence[BackupShare]) -> Iterator[CopiedShare]:
+            for one in place.copy(shares):
+                log.append("t", [{"value": b"meanwhile"}])
+                yield one
+
+        made = place.make(copy)
+        new, done = place.restored(tmp_path / "new")
+        assert (done.problems, values(new), values(log)) == ([], [b"before"], [b"before", b"meanwhile"])
+        assert made.backup.end.version < log.journal.refresh().version
+        assert not new.journal.state.brokers

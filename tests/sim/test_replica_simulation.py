@@ -36,6 +36,7 @@ NOTICED_IN = {
     "sizes_unchecked": 1,
     "unknown_stay": 247,
     "loses_held": 5,
+    "gives_up_early": 23,
     "late_refused": 9,
     "late_forgotten": 4,
     "forgets_before_fence": 9,

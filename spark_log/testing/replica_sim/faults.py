@@ -39,24 +39,23 @@ def _replace(sim: ReplicaSimulation, broker: int, new: Disk) -> None:
 
 
 @contextmanager
-def unmounted(sim: ReplicaSimulation, broker: int) -> Iterator[None]:
-    """An empty folder where the root was."""
+def unmounted(sim: ReplicaSimulation, broker: int, other: Disk | None = None) -> Iterator[None]:
+    """An empty folder where the root was, or another disk."""
     roots, disk = sim.roots, sim.roots.mounted[broker]
     if disk in roots.away:
         yield
         return
     roots.away.append(disk)
-    roots.mounted[broker] = folder = Disk()
+    roots.mounted[broker] = folder = other or Disk()
     try:
         yield
     finally:
+        lost = disk
         if roots.mounted[broker] is folder:
-            roots.mounted[broker] = disk
-            if BROKER_KEY in folder.files:  # the broker was replaced meanwhile
-                sim.oracle.spoil(_places(folder))
-        else:
-            sim.oracle.spoil(_places(disk))
+            roots.mounted[broker], lost = disk, folder
         roots.away.remove(disk)
+        if BROKER_KEY in lost.files:  # in an empty folder, nobody should have put anything
+            sim.oracle.spoil(place for place in _places(lost) if not sim.oracle.is_intact(*place))
 
 
 def flicker(sim: ReplicaSimulation, broker: int) -> None:
@@ -66,9 +65,17 @@ def flicker(sim: ReplicaSimulation, broker: int) -> None:
         sim.world.start("flicker", lambda: _away(sim, broker, sim.rng.choice((4, 10, 30))), counts=False)
 
 
-def _away(sim: ReplicaSimulation, broker: int, duration: int) -> Steps[None]:
-    with unmounted(sim, broker):
+def _away(sim: ReplicaSimulation, broker: int, duration: int, other: Disk | None = None) -> Steps[None]:
+    with unmounted(sim, broker, other):
         yield Sleep(duration)
+
+
+def _backup(sim: ReplicaSimulation, broker: int, backups: dict[int, Disk]) -> Disk | None:
+    """Now and then, an older copy of a broker's disk is mounted in its place, by mistake."""
+    if not sim.old_disks or broker not in backups or sim.acks_rng.random() < 0.5:
+        return None
+    sim.oracle.seen["old disks"] += 1
+    return backups[broker].copy()
 
 
 @contextmanager
@@ -95,7 +102,7 @@ def faults(sim: ReplicaSimulation) -> Steps[None]:
         sim.oracle.seen[kind] += 1
         if kind == "unmounted":
             if not sim.roots.away:
-                yield from _away(sim, broker, duration)
+                yield from _away(sim, broker, duration, _backup(sim, broker, backups))
         else:
             with _among(sim.roots.down if kind == "down" else sim.roots.hanging, broker):
                 yield Sleep(duration)

@@ -206,6 +206,10 @@ MUTATIONS: Mapping[str, Mutation] = {
         "a commit that an active broker has is not lost",
         (Patch(pending, "_is_away", lambda *_: True),),
     ),
+    "gives_up_early": Mutation(
+        "a commit that was lost stays for a while: the disk may come back",
+        (Patch(upkeep, "has_waited", lambda sim, since: True),),
+    ),
     "joins_with_deficit": Mutation(
         "a joining replica enters the ISR when it lacks nothing", (replaying(r.JoinIsrRecord, _joins_at_once),)
     ),

@@ -5,7 +5,8 @@ in sync     a replica in an ISR lacks no object of its group, unless it is the l
 led         the leader of a group is active and in its ISR
 enough      a commit rests on `min.insync.replicas` members of each ISR, and all members that stay have its objects
 kept        a record is found by its readers if one of the copies that ever counted is still there
-lost        only a commit that readers never saw, and that no active broker has
+lost        only a commit that readers never saw, and that no active broker has; `replica.lost.after.ms` after that was
+            first so, unless somebody has replaced a broker that had it
 referenced  no live copy is deleted, and nothing that a reader may still need
 visible     readers see a commit when all in-sync replicas have it, as a whole, in order, and never lose sight of it;
             it is acknowledged with acks=all when they see it
@@ -25,7 +26,7 @@ from spark_log.journal.broker_roots import BROKER_KEY
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.commits import Committed
-from spark_log.metadata.pending import entries_of, lost_entries, visible_end
+from spark_log.metadata.pending import entries_of, is_given_up, is_lost, lost_entries, visible_end
 from spark_log.metadata.reassignments import is_moving, objects_elsewhere
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import (
@@ -69,12 +70,17 @@ def _place(key: str) -> Place:
 class ReplicaOracle(Oracle):
     """Knows each disk, and what each object should have."""
 
-    def __init__(self, grace: int, constants: Constants, waited_ms: int, once: Once) -> None:
+    def __init__(self, grace: int, constants: Constants, waited_ms: int, lost_ms: int, once: Once) -> None:
         """
         waited_ms:  how long a swap waits for a fenced replica.
+        lost_ms:    how long a commit without copies on active brokers is not given up.
         """
         super().__init__(PlainCodec(), grace, constants, 0, once)
-        self._waited_ms = waited_ms
+        self._waited_ms, self._lost_ms = waited_ms, lost_ms
+        self._now = 0
+        """When the record under way is written."""
+        self._away_since: dict[tuple[str, ...], int] = {}
+        """By pending commit: when it was first on no active broker."""
         self.contents: dict[str, Any] = {}
         """By object, what was put first."""
         self.spoiled: set[Place] = set()
@@ -98,7 +104,7 @@ class ReplicaOracle(Oracle):
         if key.startswith(DATA):
             self.contents.setdefault(key, content)
             return
-        before = self.state
+        before, self._now = self.state, now
         super().written(key, content, decided, now)
         if self.state is not before:
             self._note_version(before)
@@ -252,6 +258,9 @@ class ReplicaOracle(Oracle):
         known = [copies_of(before, before.objects[name]) for name in commit.objects]
         if all(one is None or any(is_active(before, broker) for broker in one.brokers) for one in known):
             raise Violation(f"lost: {record.commit} is on active brokers")
+        waited_ms = self._now - self._away_since.get(commit.objects, self._now)
+        if waited_ms < self._lost_ms and not is_given_up(before, commit):
+            raise Violation(f"lost: {record.commit} was given up after {waited_ms} ms")
         for key, entries in lost_entries(before, commit).items():
             self._lost.setdefault(key, set()).update(range(entries[0].start, entries[-1].end))
         self.seen["commits lost"] += 1
@@ -306,6 +315,9 @@ class ReplicaOracle(Oracle):
             found |= {(directory_of(state, broker), name) for broker in brokers}
         for name in self.once.objects(before).keys() - self.once.objects(state).keys():
             self._promised.pop(name, None)
+        since = self._away_since
+        away = [one.objects for one in state.pending if one.objects in since or is_lost(state, one)]
+        self._away_since = {objects: since.get(objects, self._now) for objects in away}
 
     def check(self) -> None:
         """All promises about the newest version."""

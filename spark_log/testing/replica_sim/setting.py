@@ -70,7 +70,11 @@ class ReplicaSimulation(Simulation):
         rates = replace(FaultRates.draw(rng, self.age), astray=0.0)
         self.grace = self.age - 2 * rates.skew_ms
         self.once = Once()
-        self.oracle = oracle = ReplicaOracle(self.grace, self.constants, self.waited_ms, self.once)
+        self.acks_rng = random.Random(f"acks {seed}")
+        """Decides which writes have acks=1; apart from `rng`, so that seeds without such writes stay as they were."""
+        self.lost_ms = self.acks_rng.choice((300, 5000))
+        """`replica.lost.after.ms`."""
+        self.oracle = oracle = ReplicaOracle(self.grace, self.constants, self.waited_ms, self.lost_ms, self.once)
         self.world = world = ReplicaWorld(rng, rates, oracle, transcript=transcript)
         self.roots = world.store
         oracle.watch(self.roots)
@@ -85,10 +89,8 @@ class ReplicaSimulation(Simulation):
         self.brokers = rng.choice((3, 3, 4))
         self.moves = seed % 5 == 4
         """Partitions get other replicas."""
-        self.acks_rng = random.Random(f"acks {seed}")
-        """Decides which writes have acks=1; apart from `rng`, so that seeds without such writes stay as they were."""
-        self.lost_ms = self.acks_rng.choice((300, 5000))
-        """`replica.lost.after.ms`."""
+        self.old_disks = seed % 5 == 3
+        """An old copy of a disk is mounted in its place now and then."""
         self.leader_share = self.acks_rng.choice((0.0, 0.0, 0.3, 0.8))
         """How many of the writes that is."""
         self.keep_ms = random.Random(f"keep {seed}").choice((0, self.age // 2))

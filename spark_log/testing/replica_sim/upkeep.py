@@ -19,7 +19,7 @@ from spark_log.metadata.command import Command
 from spark_log.metadata.commands import Swap
 from spark_log.metadata.decide.replicas import lacking_for_swap, moves_to
 from spark_log.metadata.kept_copies import keeps_newest
-from spark_log.metadata.pending import is_gone, is_lost, lacking_objects, lost_entries
+from spark_log.metadata.pending import is_given_up, is_gone, is_lost, lacking_objects, lost_entries
 from spark_log.metadata.reassignments import is_moving
 from spark_log.metadata.records import Copy, LostRecord, SwapRecord
 from spark_log.metadata.replica_commands import (
@@ -41,6 +41,7 @@ from spark_log.metadata.replicas import (
     deficit,
     epoch_of,
     group_number,
+    has_active,
     holders,
     is_active,
     keeps,
@@ -119,7 +120,8 @@ def _late(sim: ReplicaSimulation, state: State, since: dict[tuple[str, int], int
 
 
 def _lose(sim: ReplicaSimulation, view: View, since: dict[tuple[str, ...], int]) -> Steps[View]:
-    """Give up pending commits, as the product's replicator does, which also waits for copies that are missing.
+    """Give up pending commits, as the product's replicator does: what somebody has replaced immediately, all else after
+    a wait, if fenced brokers that have it cannot be read then.
 
     since:  when this replicator has seen them first.
     """
@@ -129,9 +131,27 @@ def _lose(sim: ReplicaSimulation, view: View, since: dict[tuple[str, ...], int])
     since.clear()
     since.update(seen)
     for objects, commit in lost.items():
-        if is_gone(state, commit) or sim.now - seen[objects] >= sim.lost_ms:
+        is_over = has_waited(sim, seen[objects]) and (
+            is_gone(state, commit) or (yield from _is_away(sim, state, commit))
+        )
+        if is_over or is_given_up(state, commit):
             view = yield from _give_up(sim, view, state, commit)
     return view
+
+
+def has_waited(sim: ReplicaSimulation, since: int) -> bool:
+    """Whether `replica.lost.after.ms` is over."""
+    return sim.now - since >= sim.lost_ms
+
+
+def _is_away(sim: ReplicaSimulation, state: State, commit: PendingCommit) -> Steps[bool]:
+    """Whether no fenced broker can be read that alone has an object of a commit."""
+    for name in commit.objects:
+        known = copies_of(state, state.objects[name])
+        for broker in known.brokers if known is not None and not has_active(state, known) else ():
+            if (yield from read_copy(sim, state, broker, name)) is not None:
+                return False
+    return True
 
 
 def _give_up(sim: ReplicaSimulation, view: View, state: State, commit: PendingCommit) -> Steps[View]:
@@ -187,7 +207,9 @@ def _replicate(sim: ReplicaSimulation, view: View, number: int, broker: int) -> 
             if content is not None:
                 objects.append(Object(name, number, content))
                 break
-            if (yield from is_bad(sim, state, source, name)):
+            # With old disks as in the product: a fenced broker's copies are judged when it returns.
+            is_judged = is_active(state, source) or not sim.old_disks
+            if (yield from is_bad(sim, state, source, name)) and is_judged:
                 bad.append(Copy(name, source, epoch_of(state, source) or 0))
     if objects:
         done = yield from put_copies(sim, state, broker, objects)

@@ -49,7 +49,7 @@ class OvertakenStore(Wrapper):
 def test_there_is_no_log_where_nobody_made_one(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
     """Opening to read creates nothing; a foreign or newer format file is refused."""
     store = make(tmp_path)
-    with pytest.raises(NoLog, match="create one"):
+    with pytest.raises(NoLog, match="create a log with"):
         Journal.open(store, create=False)
     assert store.list("meta/") == []
     for content, words in ((b"hello", "is not pylog's"), (b'{"pylog": 4}', "has format 4, this pylog reads 1, 2, 3")):

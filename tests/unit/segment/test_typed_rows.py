@@ -208,3 +208,26 @@ def test_texts_of_a_slice_are_checked_alone() -> None:
     texts = pa.array([b"\xff", b"a", b"", None, "é".encode(), b"\xc3"]).view(pa.string())
     found = [is_text(texts.slice(start, length)) for start, length in ((1, 3), (1, 4), (0, 2), (4, 2), (2, 0), (3, 1))]
     assert found == [True, True, False, False, True, True]
+
+
+def test_a_text_inside_is_a_fault_of_its_row_alone() -> None:
+    """Also beside a value that does not fit, and in a part of a larger batch."""
+    texts = pa.array([b"x", b"ok", b"\xff", b"ok"]).view(pa.string())
+    structs = pa.StructArray.from_arrays([texts, pa.array([0, 2**40, 1, 2])], ["text", "n"])
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3, 4], pa.int32()), texts)
+    maps = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3, 4], pa.int32()), pa.array(["k"] * 4), lists)
+    batch = pa.RecordBatch.from_arrays([structs, maps], ["a", "b"])
+    schema = schema_of("a STRUCT<text: STRING, n: INT>, b MAP<STRING, ARRAY<STRING>>")
+    found = [(one.reason.partition(" that ")[0], one.rows.tolist()) for one in sifted(batch, schema, now_us=0)[1]]
+    assert found == [
+        ("column 'a' has a value", [False, True, False, False]),
+        ("column 'a' has a text", [False, False, True, False]),
+        ("column 'b' has a text", [False, False, True, False]),
+    ]
+    assert not sifted(batch.slice(0, 1), schema, now_us=0)[1] and not sifted(batch.slice(3), schema, now_us=0)[1]
+
+
+def test_a_text_that_is_not_utf8_has_one_fault_in_a_column_that_is_not_null() -> None:
+    texts = pa.array([b"\xff", None]).view(pa.string())
+    faults = sifted(pa.record_batch({"a": texts}), schema_of("a STRING NOT NULL"), now_us=0)[1]
+    assert [one.rows.tolist() for one in faults] == [[True, False], [False, True]]
