@@ -2,8 +2,8 @@
 
 One directory gets the state, as a snapshot with the voters.  The other voters are empty, and fetch it.
 
-`adopt_log` closes the log on storage by the first record of a move (`log_move.py`), whose host is the one directory that
-may continue it.  The quorum writes the second one, `end_adoption`, when a majority has the state: then nobody can
+`adopt_log` closes the log on storage by the first record of a move (`log_move.py`), whose host is the one directory
+that may continue it.  The quorum writes the second one, `end_adoption`, when a majority has the state: then nobody can
 cancel any more.  Then `meta/format` names the quorum.
 
 A quorum that is founded has an id, in its snapshots and in `meta/format`.  A leader with another one does not lead: it
