@@ -39,7 +39,7 @@ from spark_log.node.broker_prober import Prober
 from spark_log.node.copy_throttle import pace_of
 from spark_log.node.leader_balance import LeaderBalance
 from spark_log.node.maintain import Maintainer
-from spark_log.node.moving import Mover
+from spark_log.node.partition_moves import Mover
 from spark_log.node.replicator import Replicator
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.broker_roots import commit_on_leader, register_broker

@@ -217,8 +217,12 @@ def running(
     def send() -> None:
         has_come.clear()
         log.append("t", [row])
-        if not has_come.wait(DEADLINE_S):
-            raise RuntimeError(f"the row did not come through the query in {DEADLINE_S} s: {query.exception()}")
+        for _ in range(DEADLINE_S):
+            if has_come.wait(1):
+                return
+            if not query.isActive:
+                break
+        raise RuntimeError(f"the row did not come through the query: {query.exception()}")
 
     try:
         yield send

@@ -50,7 +50,7 @@ def move(
       pylog move s3://bucket/log --url file:///data/log --yes
     """
     from spark_log.metadata.decide.coordinators import moved_to
-    from spark_log.node.move import cancel_move, check_cancel, check_move, move_log
+    from spark_log.node.log_move import cancel_move, check_cancel, check_move, move_log
     from spark_log.store.open import open_store
 
     if (target is None) != cancel:

@@ -192,17 +192,14 @@ class Roots(Mapping[int, ObjectStore]):
         return self._late.get(broker, 0) > self.clock.monotonic_ms()
 
     def _why_away(self, broker: int, error: StorageError | CorruptObject) -> str:
-        """Why a root may still have a good copy, although a read of it failed; empty: it has none.
-
-        Broker 0 is the log's own root: it cannot be away while the metadata is read.
-        """
-        known = self._brokers().get(broker)
-        if broker == OWN_BROKER or known is None:
+        """Why a root may still have a good copy, although a read of it failed; empty: it has none."""
+        known = None if broker == OWN_BROKER else self._brokers().get(broker)
+        if known is None and broker != OWN_BROKER:
             return ""
-        if known.fenced:
+        if known is not None and known.fenced:
             return f"broker {broker} ({known.url}) is fenced{f': {known.reason}' if known.reason else ''}"
         if not isinstance(error, ObjectNotFound | CorruptObject):
-            return f"broker {broker} ({known.url}): {error}"
+            return f"broker {broker} ({self.own.url if known is None else known.url}): {error}"
         try:
             self.check(broker, again=True)
         except SparkLogError as wrong:

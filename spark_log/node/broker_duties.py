@@ -14,7 +14,7 @@ from spark_log.node.broker_prober import Prober, probe_every
 from spark_log.node.copy_threads import Copier
 from spark_log.node.copy_throttle import pace_of
 from spark_log.node.leader_balance import LeaderBalance
-from spark_log.node.moving import Mover, move_every
+from spark_log.node.partition_moves import Mover, move_every
 from spark_log.node.replicator import ReplicationReport, Replicator
 
 EVERY_MS = 1_000

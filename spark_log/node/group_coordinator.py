@@ -53,7 +53,7 @@ from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 from spark_log.net.long_poll import LongPolls
 from spark_log.net.messages import GroupView
-from spark_log.node.deadlines import Deadlines
+from spark_log.node.group_deadlines import Deadlines
 from spark_log.node.log_metrics import GroupMetrics
 
 TIMEOUT_MS_MAX = 2**31 - 1

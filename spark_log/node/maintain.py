@@ -41,7 +41,7 @@ from spark_log.node.merge import merge as merge_steps
 from spark_log.node.merge_plan import plan_merge
 from spark_log.node.merge_shares import MergeShare
 from spark_log.node.merge_shares import merge_share as merge_share_steps
-from spark_log.node.moving import Moves, Moving, move_all
+from spark_log.node.partition_moves import Moves, Moving, move_all
 from spark_log.node.retention import ExpiredTopic, expire_records, expired_topics, find_expired
 from spark_log.node.rewrite import Progress, open_spool
 from spark_log.node.root_collection import RootCollector

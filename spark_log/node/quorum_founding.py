@@ -2,8 +2,8 @@
 
 One directory gets the state, as a snapshot with the voters.  The other voters are empty, and fetch it.
 
-`adopt_log` closes the log on storage by the first record of a move (`move.py`), whose host is the one directory that
-may continue it.  The quorum writes the second one, `end_adoption`, when a majority has the state: then nobody can
+`adopt_log` closes the log on storage by the first record of a move (`log_move.py`), whose host is the one directory
+that may continue it.  The quorum writes the second one, `end_adoption`, when a majority has the state: then nobody can
 cancel any more.  Then `meta/format` names the quorum.
 
 A quorum that is founded has an id, in its snapshots and in `meta/format`.  A leader with another one does not lead: it
@@ -27,7 +27,7 @@ from spark_log.metadata.decide.coordinators import MOVED, MOVING, QUORUM, check_
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import Leadership, State
 from spark_log.net.address import parse_target
-from spark_log.node.move import check_on_its_way
+from spark_log.node.log_move import check_on_its_way
 from spark_log.node.quorum_state import Content, parse_snapshot
 from spark_log.node.root_snapshots import newest_snapshot
 from spark_log.quorum.messages import EMPTY, Kind, Position, ReplicaKey

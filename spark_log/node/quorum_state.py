@@ -203,6 +203,7 @@ class QuorumState:
     def restore(self, pieces: Iterator[bytes]) -> None:
         state, head, self.founding = parse_snapshot(pieces, "a snapshot of the quorum")
         self.records.forget(state.version, head)
-        self._states, self._compared = {}, 0
+        self._states = {}
         self.pipeline.state = state
+        self._compared = 0  # last: the event loop may compare the former state until then, at the same version
         self._restored()

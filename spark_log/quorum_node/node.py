@@ -33,12 +33,12 @@ from spark_log.quorum.snapshot_format import is_frame
 from spark_log.quorum.voters import Voters, check_quorum
 from spark_log.quorum.wire import NodeDigest, Received
 from spark_log.quorum_node.applier import Applier, StateMachine
-from spark_log.quorum_node.disk_writer import DiskWriter
 from spark_log.quorum_node.node_config import NodeConfig, check_node_config
 from spark_log.quorum_node.node_host import NodeHost
 from spark_log.quorum_node.node_status import NodeStatus, replication_of, voter_problems
 from spark_log.quorum_node.node_tools import NodeTools
 from spark_log.quorum_node.pending import PendingAppends, not_leader
+from spark_log.quorum_node.persist_thread import PersistThread
 from spark_log.quorum_node.state_digests import StateDigests
 from spark_log.quorum_node.voter_clocks import VoterClocks
 
@@ -106,7 +106,7 @@ class Node:
         self._directory = self._host.open_directory(config)
         disk = self._directory.disk
         self._snapshots = self._host.daemon_threads(2, "pylog-quorum-snapshot")
-        self._writer = DiskWriter(
+        self._writer = PersistThread(
             disk,
             self._host.daemon_threads(1, "pylog-quorum-disk"),
             self._clock,

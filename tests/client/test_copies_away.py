@@ -49,6 +49,19 @@ def test_roots_that_are_not_mounted(log: Log, tmp_path: Path) -> None:
     assert _count(log) == 10
 
 
+def test_the_logs_own_root_is_not_mounted(log: Log, tmp_path: Path) -> None:
+    """As on a machine that has the metadata from a coordinator: the other copy is missing, but nothing is lost."""
+    create_topic(log, "v", (0, 1))
+    name = put(log, [0, 1], topic="v")
+    (folder_of(log, tmp_path, 1) / name).unlink()
+    own = Path(log.url.removeprefix("file://"))
+    own.rename(tmp_path / "away")
+    with pytest.raises(StorageUnavailable, match=r"broker 0: .*is its disk mounted\?.* when this root is back"):
+        log.journal.objects.get(name)
+    (tmp_path / "away").rename(own)
+    assert log.journal.objects.get(name)
+
+
 def test_a_root_of_another_broker(log: Log, tmp_path: Path) -> None:
     put(log, [1], topic="u")
     (away := move_away(tmp_path, 1)).rename(tmp_path / "kept")

@@ -20,6 +20,7 @@ from spark_log.client.reading.request_ahead import (
     REQUESTS_AHEAD,
     WHOLE_BYTES_MAX,
     ahead_of,
+    asked_ahead,
     begin,
     fetch_pool,
 )
@@ -233,6 +234,23 @@ def test_a_reader_that_ends_early_takes_its_requests_back(store: SlowStore) -> N
         gate.opened.set()
         fetch_pool(os.getpid(), gate.url).submit(len, ()).result()
     assert data_gets(requests) <= 1 + REQUESTS_AHEAD
+
+
+def test_a_reader_that_ends_early_takes_back_what_was_requested_before_its_plan(store: SlowStore) -> None:
+    """As a task of a query with LIMIT does.  The bytes are not kept behind the reader, either."""
+    gate, reads = Gate(store), reads_of(3 * REQUESTS_AHEAD, 1)
+    gate.free = 0
+    for read in reads:
+        store.put(read.slice.object, [b"x"])
+    with store.watched() as requests:
+        begun = begin(gate, reads)
+        asked = asked_ahead(gate, reads, begun=begun)
+        next(asked)
+        assert not begun
+        asked.close()
+        gate.opened.set()
+        fetch_pool(os.getpid(), gate.url).submit(len, ()).result()
+    assert data_gets(requests) <= REQUESTS_AHEAD
 
 
 def test_a_forked_child_makes_the_requests_of_its_parent_again(store: SlowStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_log.node.deadlines import Deadlines
+from spark_log.node.group_deadlines import Deadlines
 
 CHANGES = st.lists(st.tuples(st.sampled_from("abcde"), st.none() | st.integers(0, 20)), max_size=300)
 

@@ -35,8 +35,8 @@ from spark_log.metadata.commands import Append, SetConfigs
 from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, RECOVERED_AS, decide_take_over, moving_to
 from spark_log.metadata.records import CommitRecord, TakeOverRecord
 from spark_log.metadata.state import Leadership, State
+from spark_log.node.log_move import cancel_move, move_log
 from spark_log.node.mirror import Mirror, begin_mirror, recover
-from spark_log.node.move import cancel_move, move_log
 from spark_log.node.serve import start
 from spark_log.node.serve_config import ServeConfig
 from spark_log.store.base import Bytes, ObjectStore

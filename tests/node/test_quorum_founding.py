@@ -18,7 +18,7 @@ from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidReques
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import parse_format
 from spark_log.journal.object_names import FORMAT_KEY, SNAPSHOTS
-from spark_log.node.move import cancel_move, move_log
+from spark_log.node.log_move import cancel_move, move_log
 from spark_log.node.quorum_founding import (
     Founded,
     adopt_log,

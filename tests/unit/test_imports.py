@@ -111,7 +111,7 @@ STORAGE_TOOLS = {
     "spark_log.journal.journal",
     "spark_log.journal.topic_feed",
     "spark_log.node.mirror",
-    "spark_log.node.move",
+    "spark_log.node.log_move",
     "spark_log.node.quorum_founding",
     "spark_log.node.quorum_log",
     "spark_log.node.quorum_root",

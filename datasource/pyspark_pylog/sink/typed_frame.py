@@ -66,9 +66,8 @@ def typed_frame(journal: Journal, frame: StructType, options: WriteOptions) -> T
     found = checked_frame(journal, frame, options)
     if found.schema.version == UNSET:
         set_first_schema(journal, found.topic, found.schema.columns)
-        return checked_frame(
-            journal, frame, options
-        )  # by the schema of another write that was faster, if there was one
+        # Another write may have been faster: then its schema counts.
+        return checked_frame(journal, frame, options)
     return found
 
 

@@ -197,7 +197,7 @@ def read_batches(
     options = dataclasses.replace(options, where=where_of(options, data))
     store, stored, value = log.objects(), names_of(data), value_of(data)
     columns = columns_to_read(stored_columns(schema, stored), options.where)
-    for read, coming in asked_ahead(store, reads, options.where.window, begun or {}):
+    for read, coming in asked_ahead(store, reads, options.where.window, begun):
         for part in fetched(log, store, read, columns, options, coming, value):
             if part.records.num_rows:
                 yield only_matching(to_batch(part, schema, stored), part, options.where)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 from weakref import WeakSet
 
@@ -70,10 +69,14 @@ class Coming(NamedTuple):
     wait: Callable[[], bytes]
     whole: bool
     """They are the slice; False: the index of its object."""
+    sent: SentRequest
+    """Other slices may share it."""
 
 
-Begun: TypeAlias = Mapping[tuple[str, int], Coming]
-"""Requests that were sent, by the object and position of their slice."""
+Begun: TypeAlias = dict[tuple[str, int], Coming]
+"""Requests that were sent, by the object and position of their slice.  The reader takes them out, so that their bytes
+are not kept.
+"""
 
 
 def begin(store: ObjectStore, reads: Sequence[SliceRead], window: Window | None = None) -> Begun:
@@ -82,7 +85,7 @@ def begin(store: ObjectStore, reads: Sequence[SliceRead], window: Window | None 
     It is called before the caller knows which of these reads it needs.
     """
     block = [] if store.local else next(_blocks(reads, window, ALONE), [])
-    found = _Requests(store, window, ALONE).of(block)
+    found = _Requests(store, window).of(block)
     return {_place(read): coming for read, coming in zip(block, found, strict=True) if coming is not None}
 
 
@@ -90,7 +93,7 @@ def asked_ahead(
     store: ObjectStore,
     reads: Sequence[SliceRead],
     window: Window | None = None,
-    begun: Begun = MappingProxyType({}),
+    begun: Begun | None = None,
     ahead: RequestAhead = ALONE,
 ) -> Iterator[tuple[SliceRead, Coming | None]]:
     """Yield planned reads, each with bytes that were requested ahead; None if none were.
@@ -123,7 +126,7 @@ def asked_ahead(
 def asked_together(store: ObjectStore, reads: Sequence[SliceRead]) -> list[tuple[SliceRead, Coming | None]]:
     """The first block of the reads, requested now, for readers that do not take them in this order."""
     block = next(_blocks(reads, None, ALONE), [])
-    return list(zip(block, _Requests(store, None, ALONE).of(block), strict=True))
+    return list(zip(block, _Requests(store).of(block), strict=True))
 
 
 def _blocks(reads: Sequence[SliceRead], window: Window | None, ahead: RequestAhead) -> Iterator[list[SliceRead]]:
@@ -150,10 +153,14 @@ class _Requests:
     """Requests in the background for one reader."""
 
     def __init__(
-        self, store: ObjectStore, window: Window | None, ahead: RequestAhead, begun: Begun = MappingProxyType({})
+        self,
+        store: ObjectStore,
+        window: Window | None = None,
+        ahead: RequestAhead = ALONE,
+        begun: Begun | None = None,
     ) -> None:
-        self._store, self._window, self._ahead, self._begun = store, window, ahead, dict(begun)
-        self._sent = WeakSet[SentRequest]()
+        self._store, self._window, self._ahead, self._begun = store, window, ahead, {} if begun is None else begun
+        self._sent = WeakSet(coming.sent for coming in self._begun.values())
         """Those that wait for a thread, or whose bytes are still held."""
         self._indexes: OrderedDict[str, SentRequest] = OrderedDict()
 
@@ -169,7 +176,7 @@ class _Requests:
         for span in _spans(reads, [number for number in left if is_small(reads[number].slice)]):
             sent = self._send(span.object, span.start, span.end)
             for number in span.reads:
-                found[number] = Coming(partial(_part, sent, reads[number].slice, span.start), whole=True)
+                found[number] = Coming(partial(_part, sent, reads[number].slice, span.start), whole=True, sent=sent)
         for number in left:
             if found[number] is None:
                 found[number] = self._of_larger(reads[number])
@@ -179,8 +186,11 @@ class _Requests:
         piece = read.slice
         if is_group(read, self._window, self._ahead):
             sent = self._send(piece.object, piece.position, piece.position + piece.length)
-            return Coming(sent.wait, whole=True)
-        return None if piece.batches == 1 else Coming(self._index(read).wait, whole=False)
+            return Coming(sent.wait, whole=True, sent=sent)
+        if piece.batches == 1:
+            return None
+        sent = self._index(read)
+        return Coming(sent.wait, whole=False, sent=sent)
 
     def _index(self, read: SliceRead) -> SentRequest:
         name = read.slice.object

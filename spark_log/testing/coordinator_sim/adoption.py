@@ -30,7 +30,7 @@ from spark_log.metadata.commands import Append, SetConfigs
 from spark_log.metadata.decide.coordinators import check_is_here, moved_error, moved_to, moving_to
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.state import State
-from spark_log.node.move import cancel_move
+from spark_log.node.log_move import cancel_move
 from spark_log.node.quorum_founding import adopt_log, restore_log, stored_content
 from spark_log.node.quorum_root import QuorumRoot
 from spark_log.quorum.messages import EMPTY, Kind, ReplicaKey

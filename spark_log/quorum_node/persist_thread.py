@@ -19,7 +19,7 @@ RETRY_S = 1.0
 logger = logging.getLogger("spark_log")
 
 
-class DiskWriter:
+class PersistThread:
     """Runs on the event loop, beside the thread."""
 
     def __init__(
