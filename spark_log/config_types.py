@@ -10,6 +10,9 @@ from enum import Enum
 from typing import Protocol
 
 from spark_log.errors import InvalidConfig
+from spark_log.positions import UNITS_MS
+
+UNITS_BYTES = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 Value = int | float | bool | str
 """A parsed config value.  A list is its text, the items joined by commas."""
@@ -41,6 +44,12 @@ class Whole:
 
     def possible(self) -> str:
         return f"a whole number {self.unit and f'of {self.unit} '}from {self.minimum} to {self.maximum}"
+
+    def in_unit(self, text: str) -> int | None:
+        """The number that a text such as `7d` or `1GiB` means."""
+        sizes = {"milliseconds": UNITS_MS, "bytes": UNITS_BYTES}.get(self.unit, {})
+        found = re.fullmatch(r"([0-9]{1,12}) ?([a-z]+)", text.strip().lower())
+        return int(found[1]) * sizes[found[2]] if found and found[2] in sizes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +164,7 @@ class ConfigSpec:
         """Parse a value; a number or a bool is taken as its text.  InvalidConfig has the range, or the reason."""
         value = self._parse_kind(given)
         if value is None:
-            raise InvalidConfig(f"config {self.name}: {given!r} is invalid; expected {self.kind.possible()}")
+            raise InvalidConfig(f"config {self.name}: {given!r} is invalid; expected {self._expected(given)}")
         if self.effect is Effect.REFUSED and value != self.default:
             raise InvalidConfig(f"config {self.name}: {given!r} is refused: {self.doc}")
         return value
@@ -165,6 +174,10 @@ class ConfigSpec:
             with suppress(ValueError):
                 return self.kind.parse(str(given).strip())
         return None
+
+    def _expected(self, given: object) -> str:
+        number = self.kind.in_unit(given) if isinstance(self.kind, Whole) and isinstance(given, str) else None
+        return self.kind.possible() + (f"; {given} is {number}" if number is not None else "")
 
     @property
     def in_force(self) -> bool:

@@ -150,6 +150,8 @@ def _set(name: str) -> Callback:
     """A callback that sets a field of the session, unless the option was not given here."""
 
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if value == "":
+            raise click.BadParameter("it is empty; give a value, or leave the option out", ctx, param)
         if value is not None:
             setattr(ctx.find_root().ensure_object(CommandSession), name, value)
 
@@ -180,7 +182,8 @@ class PositionType(click.ParamType):  # type: ignore[type-arg]  # generic from c
         try:
             return parse_position(value)
         except InvalidRequest as error:
-            self.fail(str(error), param, ctx)
+            is_form = value in OUTPUTS and param is not None and "-o" in param.opts
+            self.fail(f"{error}{f'; the form of the output is --output {value} here' if is_form else ''}", param, ctx)
 
 
 class PatternType(click.ParamType):  # type: ignore[type-arg]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -34,6 +35,16 @@ WAIT_MS = 200
 COMMIT_MS = 1000
 
 
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """A reader that closes the pipe, as `head` does, has all that it wants: the command ends with success."""
+    try:
+        yield
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # for the rest, which Python would write at the end
+        os.dup2(nowhere, sys.stdout.fileno())
+
+
 @click.command(cls=Verb)
 @click.argument("topic", required=False, shell_complete=complete_topics)
 @click.option(
@@ -58,6 +69,7 @@ COMMIT_MS = 1000
 )
 @click.option("--client-rack", metavar="NAME", help="Read from the brokers in this rack first.")
 @pass_session
+@_reader_may_leave()
 def consume(
     session: CommandSession,
     topic: str | None,

@@ -14,7 +14,7 @@ from spark_log.cli.completion import complete_groups, complete_topics
 from spark_log.cli.output import emit_rows
 from spark_log.cli.session import CommandSession
 from spark_log.cli.topics import partitions_named
-from spark_log.errors import InvalidRequest
+from spark_log.errors import InvalidRequest, OffsetOutOfRange, UnknownTopicOrPartition
 from spark_log.positions import OFFSET_MAX, Position
 from spark_log.text import counted
 
@@ -175,11 +175,11 @@ def _shifted(state: State, name: str, tps: Iterable[TopicPartition], by: int) ->
 
 
 def _read_offsets(log: Log, file: IO[str]) -> dict[TopicPartition, int]:
-    """The offsets of a file in the form of Kafka's tool.  Raises InvalidRequest, OffsetOutOfRange."""
+    """The offsets of a file in the form of Kafka's tool.  Raises InvalidRequest with the line."""
     from spark_log.model import TopicPartition
     from spark_log.positions import At
 
-    found: dict[TopicPartition, Position] = {}
+    found: dict[TopicPartition, int] = {}
     for number, row in enumerate(csv.reader(file), 1):
         if not row:
             continue
@@ -187,10 +187,14 @@ def _read_offsets(log: Log, file: IO[str]) -> dict[TopicPartition, int]:
             raise InvalidRequest(
                 f"--from-file: line {number} is {','.join(row)!r}, not of the form topic,partition,offset"
             )
-        found[TopicPartition(row[0].strip(), int(row[1]))] = At(min(int(row[2]), OFFSET_MAX))
+        tp, position = TopicPartition(row[0].strip(), int(row[1])), At(min(int(row[2]), OFFSET_MAX))
+        try:
+            found |= _resolve(log, {tp: position})
+        except (UnknownTopicOrPartition, OffsetOutOfRange) as error:
+            raise InvalidRequest(f"--from-file: line {number}: {error}") from error
     if not found:
         raise InvalidRequest("--from-file: the file is empty; give lines of the form topic,partition,offset")
-    return _resolve(log, found)
+    return found
 
 
 def _moves(state: State, name: str, new: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_log.cli.profiles import Profile, checked_output, read_profile
+from spark_log.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
@@ -56,12 +57,12 @@ class CommandSession:
         if self.given_profile and (output := read_profile(self.given_profile).output):
             return output
         if text := os.environ.get(OUTPUT_VARIABLE):
-            return checked_output(text, OUTPUT_VARIABLE)
+            return _output_of_environment(text)
         name = os.environ.get(PROFILE_VARIABLE)
         return (read_profile(name).output if name and not self.given_profile else None) or "table"
 
     def check_output(self) -> None:
-        """Raises InvalidRequest for an unknown form, before the command does anything."""
+        """Raises an error for an unknown form, before the command does anything: of usage, or of the profile."""
         _ = self.output
 
     @property
@@ -100,3 +101,11 @@ class CommandSession:
         if not name or self.given_url or os.environ.get(URL_VARIABLE):
             return None
         return read_profile(name)
+
+
+def _output_of_environment(text: str) -> str:
+    """Raises a usage error."""
+    try:
+        return checked_output(text, OUTPUT_VARIABLE)
+    except InvalidRequest as error:
+        raise click.UsageError(str(error)) from error

@@ -270,7 +270,9 @@ def config_table(log: Log, name: str | None, *, everything: bool) -> Table:
 
 @verb(topic)
 @existing_topic
-@click.option("--partitions", type=int, metavar="TOTAL", help="The new number of partitions, which can only grow.")
+@click.option(
+    "-p", "--partitions", type=int, metavar="TOTAL", help="The new number of partitions, which can only grow."
+)
 @click.option(
     "-r",
     "--replication-factor",

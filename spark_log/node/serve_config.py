@@ -138,13 +138,17 @@ def read_config(
     _known(sections["audit"], ("file",), "[audit]", path)
     maintain = values.get("maintain.every", "10m")
     tokens = parse_tokens(sections["tokens"])
+
+    def typed(name: str) -> str:
+        return f"--{name.replace('.', '-')}" if name in given else name
+
     return ServeConfig(
         url=values["url"],
         listen=_listen(values.get("listen", LISTEN)),
         advertise=parse_address(values["advertise"], "advertise") if values.get("advertise") else "",
-        takeover_ms=_duration("takeover.after", values.get("takeover.after", "10s")),
-        maintain_ms=None if maintain == "never" else _duration("maintain.every", maintain),
-        storage_timeout_ms=_duration("storage.timeout", values.get("storage.timeout", "15s")),
+        takeover_ms=_duration(typed("takeover.after"), values.get("takeover.after", "10s")),
+        maintain_ms=None if maintain == "never" else _duration(typed("maintain.every"), maintain),
+        storage_timeout_ms=_duration(typed("storage.timeout"), values.get("storage.timeout", "15s")),
         durability=values["durability"],
         metadata=values["metadata"],
         insecure=_flag("insecure", values.get("insecure", "false")),

@@ -36,6 +36,11 @@ def open_store(
             raise InvalidRequest(f"url: {url!r} has no path")
         if ADDRESS.fullmatch(url):
             raise InvalidRequest(f"url: {url!r} is an address: a coordinator is pylog://{url}, and a folder ./{url}")
+        if url.lower().startswith("file:"):
+            raise InvalidRequest(
+                f"url: {url} has no absolute path: give file:///PATH, or a relative path without a scheme, as in "
+                f"{url[5:] or 'log'}"
+            )
         return _local(url, url, storage_options, durability, guard)
     scheme, rest = found[1].lower(), url[found.end() :]
     match scheme:

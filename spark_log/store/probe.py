@@ -36,7 +36,13 @@ def probe(store: ObjectStore, *, races: int = 64, threads: int = 8, nonce: str) 
 
 
 def _check_existing(store: ObjectStore, key: str) -> None:
-    store.put_new(key, b"first")
+    try:
+        store.put_new(key, b"first")
+    except StorageError as error:
+        if type(error) is not StorageError:
+            raise
+        reason = str(error).rpartition(f"{key}: ")[2]
+        raise StorageError(f"{store.url} cannot be written: {reason}") from error
     if store.put_new(key, b"second") or store.get(key) != b"first":
         _refuse(store, "a second create of a name succeeded")
 

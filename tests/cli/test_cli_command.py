@@ -205,8 +205,17 @@ def test_wrong_usage(pylog: Pylog) -> None:
     assert "No such command 'lst'" in pylog.wrong("topic", "lst")
     assert "No such option" in pylog.wrong("topic", "list", "--nope")
     assert "expected earliest" in pylog.wrong("consume", "orders", "-o", "soon")
+    assert "the form of the output is --output json here" in pylog.wrong("consume", "orders", "-o", "json")
     assert "KEY=VALUE" in pylog.wrong("topic", "list", "--storage-option", "x")
     assert "'xml'" in pylog.wrong("topic", "list", "--output", "xml")
+
+
+@pytest.mark.parametrize("option", ["-u", "--profile"])
+def test_an_empty_name_of_a_log_is_not_that_of_the_environment(pylog: Pylog, option: str) -> None:
+    """An unset variable of a script, as in `-u "$LOG"`, must not lead to another log."""
+    assert "it is empty" in pylog.wrong(option, "", "topic", "delete", "orders", "--yes")
+    assert "it is empty" in pylog.wrong("topic", "delete", "orders", "--yes", option, "")
+    assert [row["topic"] for row in pylog.json("topic", "list")] == ["orders"]
 
 
 def test_errors_are_a_sentence_in_a_real_process(pylog: Pylog) -> None:

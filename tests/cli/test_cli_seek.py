@@ -72,9 +72,9 @@ def test_an_export_is_read_back(grouped: Pylog, tmp_path: Path) -> None:
         ("billing,orders,1,4\n", "line 1 is"),
         ("orders,1,-4\n", "line 1 is"),
         ("", "the file is empty"),
-        ("orders,1,11\n", "it has 0 to 10"),
+        ("orders,1,4\norders,1,11\n", "line 2: offset 11 of orders-1 is out of range, it has 0 to 10"),
         ("order,1,4\n", "did you mean orders?"),
-        ("orders,7,4\n", "no partition 7"),
+        ("orders,7,4\n", "line 1: topic 'orders' has no partition 7"),
     ],
 )
 def test_a_file_is_checked_as_a_whole(grouped: Pylog, text: str, message: str) -> None:

@@ -110,7 +110,7 @@ def test_what_nobody_could_read_is_not_committed(served: Pylog) -> None:
     with following(served) as process:
         assert process.stdout is not None
         process.stdout.close()
-        assert process.wait(60) != 0
+        assert process.wait(60) == 0
     assert served.json("group", "describe", "g")["offsets"] == []
 
 

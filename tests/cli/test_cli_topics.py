@@ -100,7 +100,7 @@ def test_unknown_topics_get_the_nearest_name(pylog: Pylog) -> None:
 
 def test_alter(pylog: Pylog) -> None:
     """Partitions are added, configs set and unset."""
-    pylog.ok("topic", "alter", "orders", "--partitions", "5", "-c", "retention.bytes=9", "--unset", "retention.ms")
+    pylog.ok("topic", "alter", "orders", "-p", "5", "-c", "retention.bytes=9", "--unset", "retention.ms")
     found = pylog.json("topic", "describe", "orders")
     assert len(found["partitions"]) == 5
     set_here = {row["config"]: row["value"] for row in found["configs"] if row["source"] == "topic"}

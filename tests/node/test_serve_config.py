@@ -105,6 +105,13 @@ def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, message: 
         read_config(write(tmp_path, text), {}, {})
 
 
+@pytest.mark.parametrize("name", ["takeover.after", "maintain.every", "storage.timeout"])
+def test_an_option_that_is_wrong_is_named_as_it_was_typed(name: str) -> None:
+    option = f"--{name.replace('.', '-')}"
+    with pytest.raises(InvalidRequest, match=f"^{option}: '10' is not a duration"):
+        read_config(None, {"url": "/x", name: "10"}, {})
+
+
 @pytest.mark.parametrize(
     ("text", "address"),
     [("19551", "127.0.0.1:19551"), (" 9 ", "127.0.0.1:9"), ("0.0.0.0", "0.0.0.0:9550"), ("log:9551", "log:9551")],

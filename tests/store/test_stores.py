@@ -165,6 +165,13 @@ class FailsLater(FaultyStore):
         self.inner.delete(keys)
 
 
+def test_a_folder_that_cannot_be_written_is_named_and_no_object_in_it() -> None:
+    missing = StorageError("/x/meta/probe/n/000: No such file or directory")
+    inner = MemoryStore(uuid.uuid4().hex)
+    with pytest.raises(StorageError, match=f"^{inner.url} cannot be written: No such file or directory$"):
+        probe(FaultyStore(inner, random.Random(1), Faults(errors={"meta/probe/n/000": missing})), nonce="n")
+
+
 def test_the_probe_lives_with_lost_answers() -> None:
     """An unknown outcome does not count as a win."""
     inner = MemoryStore(uuid.uuid4().hex)
@@ -208,6 +215,7 @@ def test_faults_hit_the_keys_that_they_name() -> None:
         ("dbfs:/mnt/log", "cannot create a name exclusively"),
         ("file://data/log", "file:///data/log"),
         ("file://", "has no path"),
+        ("file:rel/log", "a relative path without a scheme, as in rel/log"),
         ("127.0.0.1:9550", "a coordinator is pylog://127.0.0.1:9550, and a folder ./127.0.0.1:9550"),
         ("", "has no path"),
     ],

@@ -148,7 +148,9 @@ def test_an_unknown_config_of_the_log_is_refused_with_the_nearest_name() -> None
 @pytest.mark.parametrize(
     ("name", "value", "cure"),
     [
-        ("retention.ms", "7d", "a whole number of milliseconds from -1 to 9223372036854775807"),
+        ("retention.ms", "7d", "a whole number of milliseconds from -1 to 9223372036854775807; 7d is 604800000$"),
+        ("segment.bytes", "1GiB", "1GiB is 1073741824$"),
+        ("retention.ms", "1GiB", "from -1 to 9223372036854775807$"),
         ("retention.ms", "-2", "from -1"),
         ("retention.ms", "9223372036854775808", "to 9223372036854775807"),
         ("retention.ms", "1_000", "a whole number"),
