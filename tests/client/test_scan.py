@@ -23,6 +23,11 @@ def log(tmp_path: Path) -> spark_log.Log:
     return log
 
 
+def test_one_topic_at_a_time(log: spark_log.Log) -> None:
+    with pytest.raises(InvalidRequest, match="is not the name of a topic; read one topic at a time"):
+        log.scan(["orders", "copy"])  # type: ignore[arg-type]
+
+
 def test_into_pandas(log: spark_log.Log) -> None:
     """read_pandas, and back by append."""
     pandas = pytest.importorskip("pandas")
