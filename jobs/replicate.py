@@ -4,9 +4,9 @@
     spark-submit jobs/replicate.py --url s3://bucket/log --broker 2 --throttle 500MB
     spark-submit jobs/replicate.py --url s3://bucket/log --every 10s
 
-It does what `pylog replicate` does, and may run beside it, beside a coordinator, and several times.  The driver checks
-the roots, plans, and records the copies.  The tasks copy whole objects, with all bytes checked on the way.  A job or
-task that is killed leaves nothing that counts; run the job again.
+It does what `pylog replicate` does, but moves no partitions.  It may run beside it, beside a coordinator, and several
+times.  The driver checks the roots, plans, and records the copies.  The tasks copy whole objects, with all bytes
+checked on the way.  A job or task that is killed leaves nothing that counts; run the job again.
 
 The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 something could not be copied, 2 wrong
 usage.  See docs/replicas.md.

@@ -72,7 +72,7 @@ def adopt(session: CommandSession, directory: str, others: str | None, target: s
 @click.option(
     "--from", "source", metavar="DIR", type=click.Path(file_okay=False), help="A directory of a lost node that is left."
 )
-@click.option("--force", is_flag=True, help="Also if a node of the former quorum answers.")
+@click.option("--force", is_flag=True, help="Also if a node of the former quorum leads, or follows a leader.")
 @guarded
 @pass_session
 def restore(

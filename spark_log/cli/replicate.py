@@ -34,8 +34,8 @@ def replicate(session: CommandSession, every_ms: int | None, throttle: int | Non
     A broker whose root fails all checks for broker.session.timeout.ms is fenced, and taken back when its root answers
     again. Each copy is checked byte by byte before it counts. Replicas that have caught up join their ISR. Partitions
     that got other replicas are moved there, unless --broker is given. Several processes may run it, and each may be
-    killed at any time. A coordinator does the same automatically, and pylog maintain at the start of each run. A lower
-    follower.replication.throttled.rate of the log takes precedence over --throttle.
+    killed at any time. A coordinator does the same automatically. So does pylog maintain at the start of each run, but
+    without moves. A lower follower.replication.throttled.rate of the log takes precedence over --throttle.
 
     Without --every, the exit status is 1 if something could not be copied.
 

@@ -69,7 +69,8 @@ def seek(
     """Move the committed offsets of a group, as Kafka's tool does with --reset-offsets.
 
     Stop the consumers of the group first.  --shift-by stops at the first and at the last record of a partition.  A
-    Spark stream continues from its checkpoint: it starts at its group's offsets only with a new checkpoint.
+    Spark stream starts at its group's offsets only with a new checkpoint, otherwise at its checkpoint; with
+    group.members, it starts at the later one of both.
 
     \b
     Example:

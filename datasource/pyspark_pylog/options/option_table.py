@@ -272,7 +272,7 @@ WRITING = (
         "`all`",
         "`all`: the write waits for all in-sync replicas, and succeeds if at least `min.insync.replicas` of them have the "
         "data durably; `1`: it waits for the leader's copy, and readers see the records when all in-sync replicas have "
-        "them; `0`: the same as `1`, because the job ends with the commit. `0` and `1` are for batch writes without "
+        "them; `0`: treated as `1`, because the job ends with the commit. `0` and `1` are for batch writes without "
         "`txnVersion`; exactly-once writes need `all`",
     ),
     Option(

@@ -455,8 +455,8 @@ class Admin:
     ) -> dict[TopicPartition, int]:
         """Elect leaders of partitions.  Returns, by partition, the new leader (a broker id) where it has changed.
 
-        All partitions with the same list of replicas share one leader.  So partitions that were not given may get a new
-        leader, too; they are not in the result.
+        All partitions with the same list of replicas share one leader.  So partitions that you did not name may get a
+        new leader, too; they are not in the result.
 
         election:    "preferred": the first replica of each partition, if it is in sync.  "unclean": for partitions
                      without a leader, the replica that lacks the fewest bytes among replicas whose broker is not

@@ -334,9 +334,9 @@ class Consumer:
         They are durable when the call returns, unless the log, or its coordinator, was opened with
         `durability="os"`.
 
-        Without a coordinator, a group has one member at a time, and a call for positions that this consumer knows to be
-        committed already does not access the storage.  Such a call succeeds even if a newer consumer has since taken
-        over the group, or an older copy of the log was restored.
+        Without a coordinator, a group has one member at a time, and the call does not access the storage if this
+        consumer knows that the positions are already committed.  Such a call succeeds even if a newer consumer has
+        since taken over the group, or an older copy of the log was restored.
 
         Raises IllegalGeneration if the consumer is no longer a member of its group, or a newer consumer has taken over
         the group; RebalanceInProgress while the group rebalances; CommitUnknown if the commit may have been applied.
@@ -438,8 +438,8 @@ class Consumer:
         return {tp for tp, fetch_position in self._assignment.positions.items() if fetch_position.paused}
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many records of each assigned partition have not been returned yet.  Offsets without a record count, as
-        in Kafka."""
+        """How many records of each assigned partition have not been returned yet.  Offsets that have no record are
+        included, as in Kafka."""
         self._ensure_assigned()
         ends = self.end_offsets(tuple(self._assignment.positions))
         return {tp: max(0, end - self.position(tp)) for tp, end in ends.items()}
