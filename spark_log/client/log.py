@@ -97,7 +97,10 @@ class Log:
 
     def close(self) -> None:
         """Wait at most a minute for checkpoints and other upkeep that this process has begun to be written, then close
-        connections to a coordinator."""
+        connections to a coordinator.
+
+        A log that is used after this connects again.  Close producers and consumers before: each is closed separately.
+        """
         self._journal.finish_upkeep()
         if self._journal.link is not None:
             self._journal.link.close()

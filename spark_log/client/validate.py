@@ -21,6 +21,12 @@ def several(what: str, given: Iterable[Item]) -> list[Item]:
     return list(given)
 
 
+def one_topic(given: object) -> None:
+    """Check the name of a topic where only one can be given."""
+    if not isinstance(given, str):
+        raise InvalidRequest(f"topic: {given!r} is not the name of a topic; read one topic at a time")
+
+
 def new_topics(what: str, given: Iterable[NewTopic]) -> list[NewTopic]:
     """Check topics to be created."""
     topics = several(what, given)

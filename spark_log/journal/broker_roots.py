@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -315,12 +314,17 @@ def check_own_root(root: ObjectStore, cluster_id: str) -> None:
 def check_is_mounted(own: ObjectStore) -> None:
     """Raise WrongRoot if the log's own root is a folder that is not there on this machine: a put would make another.
 
-    Buckets are not asked, and nothing is known if this process has no access to the metadata.
+    Buckets are not asked.  Nothing is known if this process has no access to the metadata, and another error of the
+    storage is one of the put, too.
     """
-    if own.url.startswith("file://"):
-        with suppress(AccessDenied):
-            if own.size(FORMAT_KEY) is None:
-                raise not_there(own)
+    if not own.url.startswith("file://"):
+        return
+    try:
+        size = own.size(FORMAT_KEY)
+    except StorageError:
+        return
+    if size is None:
+        raise not_there(own)
 
 
 def not_there(root: ObjectStore) -> WrongRoot:

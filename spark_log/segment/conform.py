@@ -76,6 +76,15 @@ def check_names(names: Iterable[object], columns: Sequence[str] = INPUT_COLUMNS,
         )
 
 
+def check_index(frame: Any, columns: Iterable[str]) -> None:
+    """Raises InvalidRecord for a pandas frame whose index has the name of a column that is missing."""
+    lost = [name for name in frame.index.names if name in columns and name not in frame.columns]
+    if lost:
+        raise InvalidRecord(
+            f"the index {lost[0]!r} of the frame would be ignored: make it a column with `reset_index()`"
+        )
+
+
 @lru_cache(maxsize=64)
 def _misspelt(names: tuple[str, ...], columns: tuple[str, ...], near: float) -> tuple[str, str] | None:
     """A name and the missing column that it resembles.  Cached, because each batch of a table has the same names."""
@@ -121,6 +130,9 @@ def arrow_batches(data: object) -> Iterator[pa.RecordBatch]:
 def _batches_of_frame(frame: Any) -> Iterator[pa.RecordBatch]:
     """Converts only the required columns: Arrow may not support others."""
     check_names(frame.columns)
+    check_index(frame, INPUT_COLUMNS)
+    if "value" not in frame.columns and len(frame):
+        raise _without_value(list(frame.columns))
     columns = {name: frame[name] for name in INPUT_COLUMNS if name in frame.columns}
     for name, column in columns.items():
         if getattr(column, "ndim", 1) != 1:
@@ -181,12 +193,16 @@ def _bytes_at_most(batch: pa.RecordBatch) -> int:
         return batch.get_total_buffer_size()
 
 
+def _without_value(names: Sequence[object]) -> InvalidRecord:
+    check_names(names, ["value"], NEAR_REQUIRED)
+    return InvalidRecord(f"the column 'value' is missing; the columns are {', '.join(map(str, names)) or 'none'}")
+
+
 def _conform_batch(batch: pa.RecordBatch, now_us: int) -> Rows:
     check_names(batch.schema.names)
     given = {name: _column(batch, name) for name in INPUT_COLUMNS if name in batch.schema.names}
     if "value" not in given:
-        check_names(batch.schema.names, ["value"], NEAR_REQUIRED)
-        raise InvalidRecord(f"the column 'value' is missing; the columns are {', '.join(batch.schema.names) or 'none'}")
+        raise _without_value(batch.schema.names)
     value = _binary("value", given["value"])
     records, partitions = record_columns(given, batch.num_rows, now_us)
     arrays = [records["key"], value, records["timestamp"]]

@@ -18,8 +18,18 @@ import pyarrow as pa
 from spark_log.errors import InvalidRecord
 from spark_log.schema.ddl import sql_type
 from spark_log.schema.names import PREFIX, shown_name
-from spark_log.schema.topic_schema import TopicSchema
-from spark_log.segment.conform import ROLE_TYPES, ROWS_MAX, Rows, arrow_batches, pieces, record_columns, typed_array
+from spark_log.schema.topic_schema import TopicSchema, shown_columns
+from spark_log.segment.conform import (
+    INPUT_COLUMNS,
+    ROLE_TYPES,
+    ROWS_MAX,
+    Rows,
+    arrow_batches,
+    check_index,
+    pieces,
+    record_columns,
+    typed_array,
+)
 from spark_log.segment.convert import converted, is_text, lacks_required, why_not
 from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames, Layout, check_names_once, layout_of, unknown
 from spark_log.segment.python_values import array_of
@@ -268,9 +278,10 @@ def _types(given: Sequence[str], schema: TopicSchema, names: ColumnNames, topic:
 
 def _frame(frame: Any, schema: TopicSchema, names: ColumnNames, topic: str) -> Iterator[pa.RecordBatch]:
     """A pandas frame: Arrow reads its typed columns, and the others are Python values."""
-    roles = {name: name for name in frame.columns}
+    check_index(frame, (*INPUT_COLUMNS, *shown_columns(schema).names) if names.value is None else INPUT_COLUMNS)
+    given = list(dict.fromkeys(map(str, frame.columns)))
     arrays = {}
-    for name, kind in _types(list(map(str, roles)), schema, names, topic).items():
+    for name, kind in _types(given, schema, names, topic).items():
         column = frame[name]
         if column.dtype != object or kind is None or kind in ROLE_TYPES.values():
             arrays[name] = typed_array(name, column, kind if kind in ROLE_TYPES.values() else None)

@@ -1,4 +1,4 @@
-"""Producers when processes fork and end."""
+"""Producers and consumers when processes fork and end."""
 
 from __future__ import annotations
 
@@ -31,6 +31,24 @@ def test_a_forked_child_is_told_that_the_producer_is_its_parents(tmp_path: Path)
     waiting.result(60)
     producer.close()
     assert sorted(values(log, "orders")) == [b"own", b"parent"]
+
+
+def test_a_forked_child_is_told_that_the_consumer_is_its_parents(tmp_path: Path) -> None:
+    """Otherwise both would get the same records.  The end of the child does not close the parent's consumer."""
+    log = new_log(tmp_path, orders=1)
+    log.append("orders", [{"value": b"1"}, {"value": b"2"}])
+    consumer = log.consumer("orders", group_id="g", auto_offset_reset="earliest", max_poll_records=1)
+    assert [each.value for each in next(iter(consumer.poll(20_000).values()))] == [b"1"]
+
+    def child() -> None:
+        with pytest.raises(InvalidRequest, match="forked"):
+            consumer.poll(0)
+        consumer.close()
+
+    assert in_child(child) == 0
+    assert [each.value for each in next(iter(consumer.poll(20_000).values()))] == [b"2"]
+    consumer.close()
+    assert log.consumer(group_id="g").committed(spark_log.TopicPartition("orders", 0)) == 2
 
 
 def test_appends_of_parent_and_forked_child_are_both_in(tmp_path: Path) -> None:

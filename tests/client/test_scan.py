@@ -23,6 +23,11 @@ def log(tmp_path: Path) -> spark_log.Log:
     return log
 
 
+def test_one_topic_at_a_time(log: spark_log.Log) -> None:
+    with pytest.raises(InvalidRequest, match="is not the name of a topic; read one topic at a time"):
+        log.scan(["orders", "copy"])  # type: ignore[arg-type]
+
+
 def test_into_pandas(log: spark_log.Log) -> None:
     """read_pandas, and back by append."""
     pandas = pytest.importorskip("pandas")
@@ -139,3 +144,10 @@ def test_damage_is_reported_with_its_offsets_and_a_way_past_it(tmp_path: Path, r
     assert log.read("orders", start=end).num_rows == rows + 1 - end
     log.admin.delete_records({spark_log.TopicPartition("orders", 0): end})
     assert log.read("orders").num_rows == rows + 1 - end
+
+
+def test_a_closed_log_connects_again(log: spark_log.Log) -> None:
+    log.close()
+    log.append("orders", [{"value": "again"}])
+    log.close()
+    assert log.read("orders").num_rows == 31

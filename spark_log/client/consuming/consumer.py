@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -87,7 +88,7 @@ class Consumer:
         self._fetch_wait = FetchWait(self._clock, self._settings, self._reading, local=journal.metadata.local)
         self._auto_commit = AutoCommit(self._membership, self._settings, self._clock)
         self._assignment = Assignment(journal, self._membership, self._auto_commit, self._waiter, self._discard_parts)
-        self._closed = False
+        self._closed, self._pid = False, os.getpid()
         self._state: State = journal.state
         self._stale = True
         """The assignment has not been reconciled with the state yet."""
@@ -491,8 +492,11 @@ class Consumer:
     # -------------------------------------------------------------------------------------------------------- the end
 
     def close(self, autocommit: bool = True) -> None:
-        """Commit the positions of returned records, if `enable_auto_commit`, and leave the group."""
-        if self._closed:
+        """Commit the positions of returned records, if `enable_auto_commit`, and leave the group.
+
+        Nothing happens in a forked child, since the consumer is its parent's.
+        """
+        if self._closed or self._pid != os.getpid():
             return
         if not autocommit:
             self._auto_commit.enabled = False
@@ -515,6 +519,11 @@ class Consumer:
     def _check_open(self) -> None:
         if self._closed:
             raise InvalidRequest("the consumer is closed")
+        if self._pid != os.getpid():
+            raise InvalidRequest(
+                "this consumer was created before the process was forked and belongs to the parent: create one in the "
+                "child"
+            )
 
 
 def _limit(given: int | None, default: int) -> int:

@@ -11,7 +11,7 @@ from spark_log.client.reading.positions_to_offsets import partitions_of, ranges_
 from spark_log.client.reading.prune import plan_matching
 from spark_log.client.reading.scan_batches import is_data_wanted, scan_batches, scan_schema
 from spark_log.client.reading.typed import bound_to_topic, check_formats, check_typed, fetched_as, value_read
-from spark_log.client.validate import several
+from spark_log.client.validate import one_topic, several
 from spark_log.conditions import Condition, as_condition
 from spark_log.journal.index_reads import read_tables
 from spark_log.journal.journal import Journal
@@ -84,6 +84,7 @@ def plan_scan(
     where: str | Condition | None,
 ) -> list[SliceRead]:
     """The parts of objects that a scan with the same arguments reads."""
+    one_topic(topic)
     first, last, condition = parse_position(start, "start"), parse_position(end, "end"), as_condition(where)
     numbers = None if partitions is None else several("partitions", partitions)
     journal.require([topic], [position.name for position in (first, last) if isinstance(position, OfGroup)])

@@ -180,6 +180,18 @@ def test_tuples_and_dicts_are_headers_in_a_pandas_frame() -> None:
         assert conformed(data)["headers"].to_pylist() == [[{"key": "h", "value": b"1"}], None]
 
 
+def test_a_pandas_frame_without_values_or_with_a_key_as_its_index_is_refused() -> None:
+    """Not a word would be said of the records, or of their keys."""
+    for names in (["id", "amount"], ["offset"], ["topic"], ["key"]):
+        with pytest.raises(InvalidRecord, match="the column 'value' is missing"):
+            conformed(pd.DataFrame([[1] * len(names)], columns=names))
+    frame = pd.DataFrame({"key": ["a", "a"], "value": ["1", "2"]}).groupby("key")[["value"]].max()
+    with pytest.raises(InvalidRecord, match=r"the index 'key' .* `reset_index\(\)`"):
+        conformed(frame)
+    assert conformed(frame.reset_index())["key"].to_pylist() == [b"a"]
+    assert list(conform(pd.DataFrame(), now_us=0)) == []
+
+
 def test_large_input_comes_in_pieces_and_in_order() -> None:
     """At most 65,536 records a batch, whatever the input's own batches; nothing for no records."""
     batch = pa.record_batch({"value": [str(i) for i in range(200_000)]})

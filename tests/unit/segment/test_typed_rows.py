@@ -55,6 +55,13 @@ def test_each_kind_of_frame_gives_the_same_columns(form: object) -> None:
     }
 
 
+def test_the_index_of_a_pandas_frame_is_no_column() -> None:
+    frame = pd.DataFrame({"id": [1, 2], "note": ["x", "y"]})
+    assert stored(frame.rename_axis("row"))["value.id"].to_pylist() == [1, 2]
+    with pytest.raises(InvalidRecord, match="the index 'note' of the frame would be ignored"):
+        stored(frame.set_index("note"))
+
+
 def test_a_column_value_is_the_whole_value_and_null_is_a_tombstone() -> None:
     table = stored([{"key": "a", "value": {"id": 1, "note": "x"}}, {"key": "b", "value": None}])
     assert table["tombstone"].to_pylist() == [False, True]
