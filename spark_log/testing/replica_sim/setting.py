@@ -161,6 +161,8 @@ class ReplicaSimulation(Simulation):
 
     def unhealed(self) -> str:
         """The work that upkeep has left; empty: nothing."""
+        if self.roots.away:
+            return "a disk is not mounted yet"
         state = self.oracle.state
         fenced = [broker for broker, known in state.brokers.items() if known.fenced]
         if fenced:
