@@ -43,7 +43,7 @@ from spark_log import Log
 from spark_log.cli.units import size_text
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest
-from spark_log.journal.proposal import Context
+from spark_log.journal.context import Context
 from spark_log.net.address import is_coordinator
 from spark_log.node.backup import back_up, check_place, missing, prune
 from spark_log.node.backup_copies import BackupShare, CopiedShare, CopyShares, copy_share

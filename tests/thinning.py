@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from spark_log import Log
+from spark_log.journal.context import Context
 from spark_log.journal.index_reads import read_pieces
 from spark_log.journal.metadata_log import decided
 from spark_log.journal.object_names import data_key
-from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import seal, swap_in
 from spark_log.journal.store_operations import OWN_ROOT, Get, Put, Steps
 from spark_log.journal.upkeep_limits import StepLimits

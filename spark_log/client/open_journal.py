@@ -14,9 +14,9 @@ from spark_log.client.validate import url_text
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import InvalidRequest, NoLog, StorageError, StorageUnavailable
 from spark_log.journal.claims import claimed
+from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import in_quorum_error
-from spark_log.journal.proposal import Context
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.served_log import ServedLog, ServedMetadata
 from spark_log.journal.store_operations import Stores, run

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from spark_log.errors import InvalidRequest, SparkLogError
-from spark_log.journal.proposal import Proposal
+from spark_log.journal.context import Proposal
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.upkeep import bootstrap_records
 from spark_log.metadata.records import AnyRecord

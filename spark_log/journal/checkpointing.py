@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from spark_log.errors import CorruptObject
+from spark_log.journal.context import Context
 from spark_log.journal.object_names import (
     CHECKPOINTS,
     LOG,
@@ -15,7 +16,6 @@ from spark_log.journal.object_names import (
     log_version,
 )
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
-from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Delete, Get, List, Put, Steps
 from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.checkpoint_format import check_checkpoint, encode_checkpoint, folded, reads_back

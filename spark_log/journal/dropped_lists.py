@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from spark_log.errors import CorruptObject
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.object_names import data_key
-from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import OWN_ROOT, Decide, Get, Put, Steps
 from spark_log.metadata.commands import ListDropped
 from spark_log.metadata.decide.upkeep import may_list_dropped

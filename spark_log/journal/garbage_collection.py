@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from spark_log.journal.context import Context
 from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.object_names import DATA, epoch_prefixes, upload_epoch
-from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import OWN_ROOT, Delete, List, Steps
 from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.replicas import has_copy

@@ -29,9 +29,9 @@ from spark_log.errors import (
     StorageUnavailable,
 )
 from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, Roots
+from spark_log.journal.context import Context, Proposal, is_led_elsewhere, unanswered
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.metadata_log import LogView, MetadataLog, MetadataReader, decided
-from spark_log.journal.proposal import Context, Proposal, is_led_elsewhere, unanswered
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.storage_log import open_storage_log
 from spark_log.journal.store_operations import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from spark_log.journal.proposal import Context, Proposal
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.store_operations import Answered, Changes, Decide, Refresh, Steps
 from spark_log.metadata.projection import Holdings
 from spark_log.metadata.state import State

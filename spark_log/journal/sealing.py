@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.index_reads import read_found
 from spark_log.journal.missing_indexes import without_index
 from spark_log.journal.object_names import (
     data_key,
 )
-from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import OWN_ROOT, Decide, Put, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.column_map import inline_slices, maybe_trimmed

@@ -23,10 +23,10 @@ from spark_log.errors import (
 )
 from spark_log.journal import clock_check
 from spark_log.journal.commit_protocol import hand_over
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.metadata_log import LogStatus
 from spark_log.journal.object_names import log_key
 from spark_log.journal.opening import changes_leader, restored_error
-from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import (
     Answered,
     AskChanges,

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from spark_log.errors import CoordinatorNotAvailable, NotCoordinator, SparkLogError
 from spark_log.journal.commit_protocol import hand_over
+from spark_log.journal.context import Proposal
 from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.opening import restored_error
-from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Answered, AskTopics, Sleep, Steps
 from spark_log.metadata.projection import Delta, Holdings, apply, asking_for, held_of, nothing_held
 from spark_log.metadata.state import State

@@ -7,8 +7,8 @@ only unique names are written, swaps re-check the entries that they replace, and
 
 from __future__ import annotations
 
+from spark_log.journal.context import Context, Proposal, is_led_elsewhere
 from spark_log.journal.dropped_lists import list_dropped
-from spark_log.journal.proposal import Context, Proposal, is_led_elsewhere
 from spark_log.journal.sealing import prune, seal
 from spark_log.journal.store_operations import Decide, Steps
 from spark_log.metadata.commands import Expire, Fence

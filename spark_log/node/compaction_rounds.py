@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_log.errors import NoSpace, ObjectNotFound, StorageUnavailable
-from spark_log.journal.proposal import Context, Proposal
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.sealing import SWAP_TRIES
 from spark_log.journal.store_operations import Decide, Refresh, Steps, together
 from spark_log.metadata.commands import MarkCleaned

@@ -31,9 +31,9 @@ from msgspec.structs import replace as with_values
 from spark_log.client.log import Log
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ClockSkewed, CoordinatorNotAvailable, NotCoordinator, SparkLogError, StorageError
+from spark_log.journal.context import Proposal
 from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import MetadataLog
-from spark_log.journal.proposal import Proposal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Steps
 from spark_log.metadata.commands import AnyCommand, Expire

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from spark_log.errors import ConcurrentChange, ObjectNotFound, StorageUnavailable
 from spark_log.journal.broker_roots import ANY_ROOT
-from spark_log.journal.proposal import Context
+from spark_log.journal.context import Context
 from spark_log.journal.sealing import SWAP_TRIES, prune, prune_indexes
 from spark_log.journal.store_operations import Get, Op, Refresh, Steps, together
 from spark_log.metadata.records import Piece

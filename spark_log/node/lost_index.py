@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from spark_log.errors import CorruptObject
+from spark_log.journal.context import Context
 from spark_log.journal.index_reads import read_found
-from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import Entries, prunable, swap_in
 from spark_log.journal.store_operations import Refresh, Steps
 from spark_log.metadata.pending import entries_with_pending

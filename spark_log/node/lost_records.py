@@ -13,9 +13,9 @@ from typing import NamedTuple
 from spark_log.client.administering.brokers import check_answers
 from spark_log.client.log import Log
 from spark_log.errors import InvalidRequest, StorageUnavailable
+from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import LogView, decided
-from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.pending import pending_copies

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from spark_log.client.log import Log
 from spark_log.errors import LogRestored, NoSpace
+from spark_log.journal.context import Context
 from spark_log.journal.dropped_lists import list_dropped
 from spark_log.journal.garbage_collection import collect, garbage
 from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.object_names import DATA, META
-from spark_log.journal.proposal import Context
 from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.sealing import prune, seal
 from spark_log.journal.store_operations import OWN_ROOT, List, Steps, Sweep

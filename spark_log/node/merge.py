@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from spark_log.journal.proposal import Context
+from spark_log.journal.context import Context
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.state import State
 from spark_log.node.failure_isolation import OnFailure, raise_failure

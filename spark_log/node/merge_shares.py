@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from spark_log.journal.proposal import Context
+from spark_log.journal.context import Context
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.state import State, TopicKey
 from spark_log.node.failure_isolation import OnFailure, raise_failure

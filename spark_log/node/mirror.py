@@ -35,12 +35,12 @@ from spark_log.errors import (
 )
 from spark_log.journal.broker_roots import sources_of
 from spark_log.journal.checkpointing import checkpoint, damaged_between, truncate
+from spark_log.journal.context import Context
 from spark_log.journal.garbage_collection import Collected, collect
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import Format, parse_format
 from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, META, log_key
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
-from spark_log.journal.proposal import Context
 from spark_log.journal.read_failover import CopiesAway, from_sources
 from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from spark_log.client.log import Log
 from spark_log.clock import Clock
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.metadata_log import decided
-from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import Decide, Steps
 from spark_log.metadata.reassignments import is_moving, moving, objects_elsewhere, pending_elsewhere
 from spark_log.metadata.records import Moved

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from spark_log.errors import NotCoordinator, SparkLogError
-from spark_log.journal.proposal import Proposal
+from spark_log.journal.context import Proposal
 from spark_log.journal.store_operations import Answered
 
 

@@ -36,9 +36,9 @@ from spark_log.errors import (
     SparkLogError,
 )
 from spark_log.journal.batch_decision import decide_batch
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import MetadataLog
-from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Steps, Stores, run
 from spark_log.metadata.batch_format import encode_batch

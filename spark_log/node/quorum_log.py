@@ -7,8 +7,8 @@ no upkeep.  Claims are objects beside the records: their storage has put-if-abse
 from __future__ import annotations
 
 from spark_log.journal import claims
+from spark_log.journal.context import Context
 from spark_log.journal.metadata_log import LogStatus
-from spark_log.journal.proposal import Context
 from spark_log.journal.served_log import ServedLog, ServedView
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.state import State

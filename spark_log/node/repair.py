@@ -20,6 +20,7 @@ from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ConcurrentChange, CorruptObject, InvalidRequest, NoLog, SparkLogError, StorageError
 from spark_log.journal.broker_roots import Roots
 from spark_log.journal.checkpointing import checkpoint, damaged_between
+from spark_log.journal.context import Context
 from spark_log.journal.log_format import FORMAT_VERSION, Format, check_is_here, parse_format, put_format
 from spark_log.journal.object_names import (
     CHECKPOINTS,
@@ -32,7 +33,6 @@ from spark_log.journal.object_names import (
     log_version,
 )
 from spark_log.journal.opening import View, open_view, state_in
-from spark_log.journal.proposal import Context
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, Steps, Stores, run
 from spark_log.metadata.accepted_loss import renew, replay_after_loss, version_after_loss

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from spark_log.client.log import Log
 from spark_log.errors import CorruptObject, InvalidRequest
+from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import Format
 from spark_log.journal.object_names import DATA
-from spark_log.journal.proposal import Context
 from spark_log.journal.storage_log import begin_log
 from spark_log.journal.store_operations import Stores
 from spark_log.metadata.state import State

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_log.journal.proposal import Context, Proposal
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.store_operations import Decide, Steps
 from spark_log.metadata.commands import Start, Trim
 from spark_log.metadata.records import Piece

@@ -21,8 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_log.errors import CorruptObject, NoSpace, NotEnoughReplicas, ObjectNotFound, StorageUnavailable
+from spark_log.journal.context import Context
 from spark_log.journal.object_names import data_key
-from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import OWN_ROOT, Put, PutReplicas, Refresh, Steps, together
 from spark_log.metadata.decide.replicas import moves_to, swap_targets
 from spark_log.metadata.replica_state import OWN_GROUP

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from spark_log.journal.context import Context
 from spark_log.journal.index_reads import read_pieces
-from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import SWAP_TRIES, swap_in
 from spark_log.journal.store_operations import CopyReplicas, Refresh, Steps
 from spark_log.journal.upkeep_limits import StepLimits

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Protocol
 
-from spark_log.journal.proposal import Context
+from spark_log.journal.context import Context
 from spark_log.journal.store_operations import Refresh, Steps
 from spark_log.metadata.state import State, TopicKey
 from spark_log.node.compaction_plan import find_dirty_parts, group_parts

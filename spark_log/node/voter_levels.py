@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_log.errors import InvalidRequest
-from spark_log.journal.proposal import Proposal
+from spark_log.journal.context import Proposal
 from spark_log.metadata.commands import UpdateFeature
 from spark_log.metadata.features import METADATA_VERSION
 from spark_log.quorum_node.node_status import NodeStatus

@@ -17,9 +17,9 @@ import msgspec
 import pytest
 
 from spark_log.errors import TopicAlreadyExists
+from spark_log.journal.context import Proposal
 from spark_log.journal.metadata_log import LogView, MetadataLog, decided
 from spark_log.journal.object_names import PINS
-from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Decide, Refresh, Steps
 from spark_log.metadata.commands import CreateTopic, SetConfigs
 from spark_log.metadata.state import State

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from spark_log import Log, NewTopic, connect
+from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import decided
-from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.state import State

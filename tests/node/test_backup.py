@@ -14,7 +14,7 @@ import pytest
 from spark_log import Log, OffsetAndMetadata, TopicPartition, connect
 from spark_log.clock import SystemClock
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog, NoSpace
-from spark_log.journal.proposal import Context
+from spark_log.journal.context import Context
 from spark_log.model import ACKS_LEADER
 from spark_log.node.backup import ABANDONED_MS, DAY_MS, MARKED_MS, Made, back_up, check_place, missing, prune
 from spark_log.node.backup_copies import BackupShare, CopiedShare, copy_share

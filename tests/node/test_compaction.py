@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 
 from spark_log import Log, NewTopic, TopicPartition, connect
+from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
-from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import seal
 from spark_log.journal.store_operations import Put, Steps
 from spark_log.journal.upkeep_limits import StepLimits

@@ -12,7 +12,7 @@ import pytest
 
 from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.client.reading.scan_batches import SCAN_SCHEMA, scan_batches
-from spark_log.journal.proposal import Context
+from spark_log.journal.context import Context
 from spark_log.journal.store_operations import Op, Put, Steps
 from spark_log.metadata.decide.topics import decide_delete_topic, decide_set_configs, decide_trim
 from spark_log.metadata.records import Piece

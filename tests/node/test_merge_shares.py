@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.errors import InvalidRequest
-from spark_log.journal.proposal import Context
+from spark_log.journal.context import Context
 from spark_log.journal.sealing import prune
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.state import State, TopicKey

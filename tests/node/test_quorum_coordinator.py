@@ -26,7 +26,7 @@ from spark_log.errors import (
     NotCoordinator,
     TopicAlreadyExists,
 )
-from spark_log.journal.proposal import Context
+from spark_log.journal.context import Context
 from spark_log.journal.store_operations import Stores, run
 from spark_log.metadata.commands import AnyCommand, CreateTopic, UpdateFeature
 from spark_log.metadata.state import State

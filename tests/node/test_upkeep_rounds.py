@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from spark_log import Log, NewTopic, TopicPartition, connect
+from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import DATA, epoch_prefixes, upload_epoch
-from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import seal
 from spark_log.journal.store_operations import Steps
 from spark_log.journal.upkeep_limits import StepLimits

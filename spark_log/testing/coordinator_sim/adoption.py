@@ -17,11 +17,11 @@ from typing import Any
 from spark_log.client.log import Log
 from spark_log.errors import CoordinatorNotAvailable, InvalidRequest, LogMoved, SparkLogError
 from spark_log.journal import opening
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import parse_format
 from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, LOG, checkpoint_version, log_version
 from spark_log.journal.opening import View
-from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.served_log import ServedView
 from spark_log.journal.store_operations import Ask, Get, Sleep, Steps
 from spark_log.metadata import records as r

@@ -23,7 +23,7 @@ from spark_log.groups.messages import (
     MemberProtocol,
     SyncGroupRequest,
 )
-from spark_log.journal.proposal import Proposal
+from spark_log.journal.context import Proposal
 from spark_log.journal.store_operations import Sleep
 from spark_log.metadata.group_commands import CommitOffsets, Committer
 from spark_log.metadata.records import GroupCommit, OffsetEntry

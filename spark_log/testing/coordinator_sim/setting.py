@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from spark_log.errors import CoordinatorNotAvailable, CorruptObject, SparkLogError, StorageUnavailable
 from spark_log.journal import metadata_log, upkeep
+from spark_log.journal.context import Context, DecisionRule, Proposal
 from spark_log.journal.object_names import log_key
-from spark_log.journal.proposal import Context, DecisionRule, Proposal
 from spark_log.journal.served_log import ServedLog
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.metadata import records as r

@@ -11,8 +11,8 @@ from msgspec import structs
 
 from spark_log.journal import commit_protocol, opening
 from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile
+from spark_log.journal.context import Context, DecisionRule, Proposal
 from spark_log.journal.object_names import FORMAT_KEY, META, upload_epoch
-from spark_log.journal.proposal import Context, DecisionRule, Proposal
 from spark_log.journal.store_operations import Steps
 from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata import replay_replicas

@@ -11,9 +11,9 @@ from msgspec.structs import replace as with_values
 from spark_log.errors import InvalidRequest, SparkLogError, StorageUnavailable
 from spark_log.journal import garbage_collection, upkeep
 from spark_log.journal.broker_roots import BROKER_KEY, WrongRoot
+from spark_log.journal.context import Proposal
 from spark_log.journal.object_names import DATA, data_key
 from spark_log.journal.opening import View
-from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Delete, Get, List, Op, Put, Sleep, Steps
 from spark_log.metadata.command import Command
 from spark_log.metadata.commands import Swap

@@ -17,9 +17,9 @@ from spark_log.errors import (
     UnknownProducerId,
     UploadFenced,
 )
+from spark_log.journal.context import Proposal
 from spark_log.journal.object_names import data_key
 from spark_log.journal.opening import View
-from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.metadata.commands import Append
 from spark_log.metadata.decide.commits import Committed

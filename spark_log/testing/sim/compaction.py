@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from spark_log.errors import CorruptObject
 from spark_log.journal import index_reads
+from spark_log.journal.context import Proposal
 from spark_log.journal.opening import View
-from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Decide, Sleep, Steps
 from spark_log.metadata.commands import MarkCleaned
 from spark_log.metadata.decide.upkeep import may_have_holes

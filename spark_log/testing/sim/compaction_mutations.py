@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_log.journal.proposal import Context
+from spark_log.journal.context import Context
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata import replay
 from spark_log.metadata.cleaner_point import moved_point

@@ -16,8 +16,8 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
 )
 from spark_log.groups.group import Roster, RosterMember
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.opening import View
-from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import Answered, Sleep, Steps
 from spark_log.metadata.decide import coordinators
 from spark_log.metadata.group_commands import CommitOffsets, SetGeneration

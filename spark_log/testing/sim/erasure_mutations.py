@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_log.journal.proposal import Context
+from spark_log.journal.context import Context
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from spark_log.journal import dropped_lists, garbage_collection, opening, sealing, upkeep
+from spark_log.journal.context import Proposal
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.journal.opening import KEPT_CHECKPOINTS, View
-from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata.commands import SetConfigs

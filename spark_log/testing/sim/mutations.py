@@ -21,9 +21,9 @@ from spark_log.journal import (
     opening,
     sealing,
 )
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_key, checkpoint_version, log_key
 from spark_log.journal.opening import View
-from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import Delete, Get, List, Op, Put, PutAnswer, PutNew, Steps
 from spark_log.metadata import records as r
 from spark_log.metadata import replay, replay_groups, swaps

@@ -30,10 +30,10 @@ from spark_log.journal import (
     sealing,
     upkeep,
 )
+from spark_log.journal.context import DecisionRule, Proposal
 from spark_log.journal.garbage_collection import Collected
 from spark_log.journal.object_names import CHECKPOINTS, DATA
 from spark_log.journal.opening import KEPT_CHECKPOINTS, View
-from spark_log.journal.proposal import DecisionRule, Proposal
 from spark_log.journal.store_operations import Refresh, Sleep, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata import commands, group_commands

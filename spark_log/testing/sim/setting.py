@@ -11,10 +11,10 @@ from spark_log.client.producing.commit import index_parts
 from spark_log.errors import ClockSkewed, CorruptObject, NotCoordinator, StorageUnavailable
 from spark_log.journal import checkpointing, commit_protocol, metadata_log, opening, upkeep
 from spark_log.journal.clock_check import check_clock, stamp_of
+from spark_log.journal.context import Context, DecisionRule, Proposal
 from spark_log.journal.log_format import parse_format
 from spark_log.journal.object_names import FORMAT_KEY, META, data_key
 from spark_log.journal.opening import View
-from spark_log.journal.proposal import Context, DecisionRule, Proposal
 from spark_log.journal.storage_log import StorageLog
 from spark_log.journal.store_operations import OWN_ROOT, Ask, Get, Put, Sleep, Steps
 from spark_log.metadata.commands import UpdateFeature

@@ -23,9 +23,9 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
     UploadFenced,
 )
+from spark_log.journal.context import Proposal
 from spark_log.journal.object_names import LOG, log_version
 from spark_log.journal.opening import View
-from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.metadata.commands import AbortTransaction, Append, InitProducer
 from spark_log.metadata.decide.transactional_ids import epoch_of_holder

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from spark_log.journal import batch_decision, commit_protocol
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.opening import View, open_view
-from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import PutNew, Sleep, Steps, Stores, run
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.topics import decide_create_topic

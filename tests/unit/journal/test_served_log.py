@@ -17,9 +17,9 @@ from spark_log.errors import (
     SparkLogError,
     TopicAlreadyExists,
 )
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import log_key
-from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.served_log import ServedLog, ServedView
 from spark_log.journal.store_operations import Answered, Changes, Snapshot, Steps, Stores, run
 from spark_log.metadata.commands import CreateTopic

@@ -12,9 +12,9 @@ from msgspec import structs
 
 from spark_log.clock import SystemClock
 from spark_log.errors import NoLog
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.log_format import Format, parse_format
 from spark_log.journal.object_names import FORMAT_KEY
-from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.storage_log import open_storage_log
 from spark_log.journal.store_operations import Stores, run
 from spark_log.metadata.checkpoint_format import CHANGES_MIN, folded

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 import pytest
 
 import spark_log
+from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS
-from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import prune
 from spark_log.journal.store_operations import Decide
 from spark_log.journal.upkeep import fence_and_expire

@@ -1,4 +1,7 @@
-"""Proposals: decisions that a process wants written to the metadata log, and the environment in which it decides."""
+"""The environment in which a process decides, and the decisions that it wants written to the metadata log.
+
+They are written by `commit_protocol.py`.
+"""
 
 from __future__ import annotations
 
