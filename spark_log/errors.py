@@ -256,7 +256,7 @@ class InvalidReplicaAssignment(InvalidRequest):
 
 
 class ReassignmentInProgress(SparkLogError):
-    """Partitions are being moved, and the call was not to replace their moves."""
+    """Partitions are being moved, and the call did not allow replacing their moves."""
 
 
 class NoReassignmentInProgress(SparkLogError):

@@ -96,10 +96,10 @@ class Log:
         self.close()
 
     def close(self) -> None:
-        """Wait at most a minute for checkpoints and other upkeep that this process has begun to be written, then close
+        """Wait up to a minute until the checkpoints and other upkeep begun by this process are written, then close
         connections to a coordinator.
 
-        A log that is used after this connects again.  Close producers and consumers before: each is closed separately.
+        If the log is used afterwards, it reconnects.  Close producers and consumers first: each is closed separately.
         """
         self._journal.finish_upkeep()
         if self._journal.link is not None:
@@ -139,11 +139,12 @@ class Log:
         partitioner:  "default" (murmur2 of the key, as in Kafka), "round-robin", "sticky", or a class "module:Class".
         compression:  "zstd", "lz4" or "none"; used if the topic's `compression.type` is `producer`, its default.
         acks:  "all": the append waits for the in-sync replicas.  Once `min.insync.replicas` of them have the records,
-               it waits one second more for the others, or half as long as those took, if that is more, and then removes
-               them from the ISR.  The append succeeds if at least `min.insync.replicas` replicas have stored the
-               records durably; the records are then visible.  1: it waits for the leader's copy only.  This process
-               makes the other copies in the background, and readers see the records when all in-sync replicas have
-               them.  0: treated as 1, because the call has to return offsets.
+               it waits for the others for one more second, or for half the time the first ones took, whichever is
+               longer, and then removes those that have not answered from the ISR.  The append succeeds if at least
+               `min.insync.replicas` replicas have stored the records durably; the records are then visible.  1: it
+               waits for the leader's copy only.  This process makes the other copies in the background, and readers
+               see the records when all in-sync replicas have them.  0: treated as 1, because the call has to return
+               offsets.
         key_column, timestamp_column, value_columns:  for a topic with a schema: the columns of `data` that hold the key
                (default: `key`), the timestamp (default: `timestamp`), and the values of the schema's columns (default:
                all columns except those that every record has, such as `key` or `offset`).  One column may be both a

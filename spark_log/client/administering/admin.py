@@ -476,8 +476,9 @@ class Admin:
     ) -> None:
         """Give partitions new lists of replicas, or cancel such a change.  Returns before records are moved.
 
-        New records are put to the new replicas immediately.  `pylog maintain`, `pylog replicate` or a coordinator moves
-        the older records.  A new list for a partition that is still being moved replaces the earlier list, as in Kafka.
+        New records are written to the new replicas immediately.  `pylog maintain`, `pylog replicate` or a coordinator
+        moves the older records.  A new list for a partition that is still being moved replaces the earlier list, as in
+        Kafka.
 
         reassignments:  by partition, broker ids, the preferred leader first; None: go back to the replicas that the
             partition had before the move.

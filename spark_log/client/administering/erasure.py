@@ -53,8 +53,8 @@ class ErasureReport:
     keys: int
     """Distinct keys that were given."""
     before: dict[int, int]
-    """By partition: records before this offset were searched.  Later ones are kept, also those of uploads and
-    transactions that were in progress."""
+    """By partition: records before this offset were searched.  Later ones are kept, including those of uploads
+    and transactions that were in progress."""
     records: int
     """Erased records."""
     objects: int

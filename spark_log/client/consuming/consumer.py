@@ -216,7 +216,7 @@ class Consumer:
     def poll_arrow(self, timeout_ms: float = 0, max_records: int | None = None) -> pa.Table:
         """Like `poll`, but returns a table of topic, partition, offset, key, value, timestamp and headers.
 
-        Nothing is deserialized.  Without `max_records`, the table has about `fetch_max_bytes` at most.  For a topic
+        Nothing is deserialized.  Without `max_records`, the table has at most about `fetch_max_bytes`.  For a topic
         with a schema, the schema's columns take the place of value, unless the setting `value_format` says otherwise.
         """
         self._discard_buffered()

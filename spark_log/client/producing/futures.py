@@ -300,7 +300,7 @@ class RecordFuture(Struct, eq=False, gc=False):
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """The position of the record in the log.
 
-        Waits up to `timeout` seconds for it.  The wait ends the linger of the record's batch.
+        Waits up to `timeout` seconds for it.  Calling this sends the record's batch without waiting for `linger_ms`.
 
         Raises TimeoutError if the record is still in flight, or the error that kept it out of the log.
         """
