@@ -33,6 +33,7 @@ class Place:
         self.wall = SkewedClock(SystemClock())
         journal = self.log.journal if running is None else running.coordinator.journal
         journal.metadata_log.context = replace(journal.context, clock=self.wall)
+        self.keeper = self.log if running is None else spark_log.Log(journal)
         self.log.admin.incremental_alter_configs({None: {"offsets.retention.minutes": "1"}})
         self.log.append("t", [{"value": b"1"}, {"value": b"2"}])
 
@@ -40,9 +41,9 @@ class Place:
         return self.log.consumer("t", group_id="g", auto_offset_reset=auto_offset_reset)
 
     def pass_half_a_minute(self) -> None:
-        """And do the upkeep, as a coordinator or `pylog maintain` does."""
+        """And do the upkeep, as `pylog maintain` does, and a coordinator where there is one."""
         self.wall.skew_ms += HALF_MINUTE_MS
-        maintain_once(self.log)
+        maintain_once(self.keeper)
 
     def told(self) -> list[int | None]:
         """Offsets in the records of `__consumer_offsets`; None where a position was removed."""

@@ -11,6 +11,7 @@ import pytest
 from spark_log import Log, NewTopic
 from spark_log.client.producing.append import upload_rows
 from spark_log.journal.journal import Journal
+from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.node.maintain import checkpoint, collect_garbage, maintain_once, plan_round
@@ -35,13 +36,18 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
 
 
 def open_log(stores: Pair, limits: StepLimits = StepLimits()) -> Log:  # noqa: B008  it is frozen
-    return Log(Journal.open(*stores, create=True, limits=limits))
+    journal = Journal.open(*stores, create=True, limits=limits)
+    metadata, objects = stores
+    objects.put_new(
+        FORMAT_KEY, metadata.get(FORMAT_KEY)
+    )  # as a root has it, so that it is not taken for another folder
+    return Log(journal)
 
 
 def objects_of(stores: Pair) -> list[str]:
     """All objects, after a check that each store has only its own keys."""
     metadata, objects = stores
-    assert metadata.list("data/") == [] and objects.list("meta/") == []
+    assert metadata.list("data/") == [] and objects.list("meta/") == [FORMAT_KEY]
     assert metadata.list("meta/log/") or metadata.list("meta/ckpt/")
     return objects.list("data/")
 
