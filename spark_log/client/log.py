@@ -99,7 +99,7 @@ class Log:
         """Wait up to a minute until the checkpoints and other upkeep begun by this process are written, then close
         connections to a coordinator.
 
-        If the log is used afterwards, it reconnects.  Close producers and consumers first: each is closed separately.
+        Producers and consumers are not closed: close them first.  A log that is used after this reconnects.
         """
         self._journal.finish_upkeep()
         if self._journal.link is not None:

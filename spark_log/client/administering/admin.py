@@ -208,8 +208,8 @@ class Admin:
     def list_offsets(self, positions: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
         """The offset of each position: EARLIEST, LATEST, a time in milliseconds, or a position as text.
 
-        A time in milliseconds after the last record gives -1, as in Kafka.  A time as text ("now-10m") gives the end
-        offset instead.
+        A time later than the last record gives -1 if it is in milliseconds, as in Kafka, and the end offset if it is
+        text ("now-10m").
         """
         partition_keys("list_offsets", positions)
         self._journal.refresh()
