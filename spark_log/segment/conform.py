@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_log.errors import InvalidRecord
+from spark_log.segment.convert import is_utf8
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
 from spark_log.text import type_of
 
@@ -314,7 +315,7 @@ def wrong_keys(headers: pa.Array) -> list[tuple[str, npt.NDArray[np.bool_]]]:
     found = []
     if keys.null_count:
         found.append(("column 'headers' has a header without a key", pc.is_null(keys).to_numpy(zero_copy_only=False)))
-    if not _is_utf8(keys):
+    if not is_utf8(keys):
         found.append(("column 'headers' has a header with a key that is not UTF-8", _not_utf8(keys)))
     if not found:
         return []
@@ -322,18 +323,10 @@ def wrong_keys(headers: pa.Array) -> list[tuple[str, npt.NDArray[np.bool_]]]:
     return [(sentence, np.bincount(rows[wrong], minlength=len(headers)).astype(bool)) for sentence, wrong in found]
 
 
-def _is_utf8(texts: pa.Array) -> bool:
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
 def _not_utf8(texts: pa.Array) -> npt.NDArray[np.bool_]:
     """Which texts are not UTF-8."""
     encoded = texts.dictionary_encode()
-    wrong = [not _is_utf8(encoded.dictionary.slice(code, 1)) for code in range(len(encoded.dictionary))]
+    wrong = [not is_utf8(encoded.dictionary.slice(code, 1)) for code in range(len(encoded.dictionary))]
     return np.array([*wrong, False])[pc.fill_null(encoded.indices, len(wrong)).to_numpy()]
 
 

@@ -187,7 +187,7 @@ def is_text(array: pa.Array) -> bool:
     It looks at each array of texts alone: Arrow's check of a slice with others inside looks at all of these.
     """
     if _t.is_string(array.type):
-        return _is_ascii(array) or _is_utf8(array)
+        return _is_ascii(array) or is_utf8(array)
     if not _has_text(array.type):
         return True
     if _t.is_struct(array.type):
@@ -199,7 +199,8 @@ def is_text(array: pa.Array) -> bool:
     return all(is_text(part.slice(first, last - first)) for part in (there.keys, there.items))
 
 
-def _is_utf8(texts: pa.Array) -> bool:
+def is_utf8(texts: pa.Array) -> bool:
+    """Whether all strings of an array are UTF-8: Arrow does not look when it takes them."""
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
