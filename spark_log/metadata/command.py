@@ -41,6 +41,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbi
         """The inverse of `pack`."""
         return packed
 
+    def parts(self) -> Sequence[Command]:
+        """The commands that are decided: this one, or those of an atomic set."""
+        return (self,)
+
 
 def topic_names(state: State, ids: Sequence[str]) -> list[str]:
     """Names of topics, in order; ids of topics that are gone are left out."""

@@ -406,6 +406,9 @@ class SeveralCommands(Command, frozen=True, kw_only=True, tag="several"):
     def producers(self) -> Sequence[str]:
         return sorted({name for command in self.commands for name in command.producers()})
 
+    def parts(self) -> Sequence[Command]:
+        return self.commands
+
     def pack(self, reply: list[Any]) -> list[Any]:
         return [command.pack(one) for command, one in zip(self.commands, reply, strict=True)]
 

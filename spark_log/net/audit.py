@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from spark_log.errors import SparkLogError
-from spark_log.metadata.commands import AnyCommand, SeveralCommands
+from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.group_commands import RenewSession
 from spark_log.metadata.state import State
@@ -94,8 +94,7 @@ def changes_of(commands: Iterable[AnyCommand], state: State) -> list[AuditedChan
 def _change_of(command: AnyCommand, state: State) -> AuditedChange | None:
     if isinstance(command, RenewSession):
         return None
-    parts = command.commands if isinstance(command, SeveralCommands) else (command,)
-    kinds = dict.fromkeys(str(type(part).__struct_config__.tag) for part in parts)
+    kinds = dict.fromkeys(str(type(part).__struct_config__.tag) for part in command.parts())
     return AuditedChange("+".join(kinds), command.topics(state), command.groups(), command.producers())
 
 

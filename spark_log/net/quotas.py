@@ -18,7 +18,7 @@ from typing import NamedTuple
 from spark_log.errors import InvalidRequest, QuotaExceeded, ThrottlingQuotaExceeded
 from spark_log.journal.unseen_changes import UnseenChanges
 from spark_log.metadata.command import Command
-from spark_log.metadata.commands import AddPartitions, CreateTopic, SeveralCommands
+from spark_log.metadata.commands import AddPartitions, CreateTopic
 from spark_log.metadata.group_commands import RenewSession
 from spark_log.metadata.state import State
 from spark_log.net.tokens import Grant
@@ -235,9 +235,8 @@ class Claim:
         """Raises QuotaExceeded or ThrottlingQuotaExceeded; then nothing of the command is claimed."""
         if isinstance(command, RenewSession):
             return
-        parts = command.commands if isinstance(command, SeveralCommands) else (command,)
         sizes = {}
-        for part in parts:
+        for part in command.parts():
             if isinstance(part, CreateTopic | AddPartitions):
                 sizes[part.name] = max(0, part.partitions if isinstance(part, CreateTopic) else part.total)
         self._check_topics(sizes, state)

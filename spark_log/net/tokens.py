@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from spark_log.errors import AuthenticationFailed, AuthorizationFailed, InvalidRequest
 from spark_log.metadata.command import Command
-from spark_log.metadata.commands import SeveralCommands
 from spark_log.metadata.state import State
 
 TOKEN_MIN = 16
@@ -119,10 +118,11 @@ def allows_producer(grant: Grant, producer: str, state: State) -> bool:
 
 def check_allowed(grant: Grant, command: Command, state: State) -> None:
     """Raises AuthorizationFailed if the token does not allow a command, or one of an atomic set of commands."""
-    if isinstance(command, SeveralCommands):
-        for one in command.commands:
-            check_allowed(grant, one, state)
-        return
+    for part in command.parts():
+        _check_one(grant, part, state)
+
+
+def _check_one(grant: Grant, command: Command, state: State) -> None:
     if ROLES.index(command.role) > ROLES.index(grant.role):
         raise AuthorizationFailed(
             f"the token {grant.name!r} has the role {grant.role}, {_title(command)} needs {command.role}"

@@ -399,7 +399,7 @@ class QuorumCoordinator:
         elif len(self._waiting) >= QUEUE_MAX:
             asked.give_up(CoordinatorNotAvailable(f"the queue is full: {QUEUE_MAX} requests"))
         else:
-            refuse_levels(asked.commands, self.node.status())
+            refuse_levels(asked.commands, self.node.status)
             if not self._waiting:
                 self._loop.call_soon(self._decide_waiting)
             self._waiting.append(asked)
@@ -466,7 +466,7 @@ class QuorumCoordinator:
         """A batch is too large: decide its requests one by one."""
         for one in asked:
             one.reset()
-            refuse_levels(one.commands, self.node.status())
+            refuse_levels(one.commands, self.node.status)
             if len(asked) > 1:
                 self._decide([one])
             else:

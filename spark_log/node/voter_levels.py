@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from spark_log.errors import InvalidRequest
-from spark_log.journal.context import Proposal
+from spark_log.journal.context import DecisionRule, Proposal
+from spark_log.metadata.command import Command
 from spark_log.metadata.commands import UpdateFeature
 from spark_log.metadata.features import METADATA_VERSION
 from spark_log.quorum_node.node_status import NodeStatus
@@ -26,14 +27,24 @@ def check_nodes_understand(level: int, status: NodeStatus) -> None:
         )
 
 
-def refuse_levels(commands: Iterable[Proposal], status: NodeStatus | None) -> None:
+def refuse_levels(commands: Iterable[Proposal], status_of: Callable[[], NodeStatus | None]) -> None:
     """Reject commands that raise the level above a level that the quorum's nodes support.
 
     Other commands of the same request continue: they may come from other threads of the client.
+
+    status_of:  the leader's status.
     """
     for command in commands:
-        if isinstance(command.decide, UpdateFeature) and status is not None:
+        for level in _new_levels(command.decide):
+            status = status_of()
+            assert status is not None, "a node that leads takes part"
             try:
-                check_nodes_understand(command.decide.level, status)
+                check_nodes_understand(level, status)
             except InvalidRequest as error:
                 command.error, command.done = error, True
+
+
+def _new_levels(decide: DecisionRule) -> list[int]:
+    """Those to which a command raises the log; `log.admin` sends it in an atomic set."""
+    parts = decide.parts() if isinstance(decide, Command) else ()
+    return [part.level for part in parts if isinstance(part, UpdateFeature)]

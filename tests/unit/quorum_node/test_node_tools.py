@@ -14,8 +14,11 @@ from spark_log.errors import (
     RequestTimedOut,
     SparkLogError,
 )
+from spark_log.journal.context import Proposal
+from spark_log.metadata.commands import DeleteTopic, SeveralCommands, UpdateFeature
+from spark_log.metadata.features import METADATA_VERSION
 from spark_log.node.quorum_description import quorum_reply
-from spark_log.node.voter_levels import check_nodes_understand
+from spark_log.node.voter_levels import check_nodes_understand, refuse_levels
 from spark_log.quorum.leading import VoterChange
 from spark_log.quorum.messages import EMPTY, ReplicaKey
 from spark_log.quorum.voters import check_quorum
@@ -153,6 +156,15 @@ def test_a_level_that_a_node_does_not_understand_is_refused() -> None:
         InvalidRequest, match=f"level 4 of metadata.version: node {last} is not connected; update pylog"
     ):
         check_nodes_understand(4, replace(LEADS, levels=levels))
+
+
+def test_only_commands_that_raise_the_level_are_refused() -> None:
+    """Alone, or in the atomic set in which the admin client sends them."""
+    older = replace(LEADS, levels={one.id: 3 for one in LEADS.voters})
+    raises, other = UpdateFeature(name=METADATA_VERSION, level=4), DeleteTopic(name="orders")
+    asked = [Proposal(one) for one in (raises, SeveralCommands(commands=(other, raises)), other)]
+    refuse_levels(asked, lambda: older)
+    assert [(type(one.error), one.done) for one in asked] == [(InvalidRequest, True)] * 2 + [(type(None), False)]
 
 
 def test_clients_get_the_replicas_as_kafka_names_them() -> None:
