@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spark_log.metadata.pending import lost_ranges
+from spark_log.metadata.records import FenceBrokerRecord
+from spark_log.metadata.replay_replicas import replay_fence
 from spark_log.metadata.replica_state import OWN_BROKER
-from spark_log.metadata.replicas import is_active, last_copies
+from spark_log.metadata.replicas import has_active, is_active, last_copies
 from spark_log.metadata.state import State
 from spark_log.node.broker_prober import SINCE_REASON
 from spark_log.node.replica_metrics import count_replicas
@@ -30,13 +32,34 @@ def broker_findings(state: State) -> list[Finding]:
     return [*brokers, _partitions(state), *_lost(state), *_objects(state)]
 
 
+def why_needed(state: State, broker: int) -> list[str]:
+    """What needs the disk of a broker, also while the broker is fenced; empty: it may be taken away then."""
+    known = state.brokers.get(broker)
+    if broker == OWN_BROKER or known is None:
+        return ["everything that has one copy: it is the log's own root"]
+    if not known.fenced:
+        state = replay_fence(state, FenceBrokerRecord(broker=broker, epoch=known.epoch)) or state
+    _, offline, short = count_replicas(state, broker)
+    only = [one for one in state.copies.values() if broker in one.brokers and not has_active(state, one)]
+    needs = list[str]()
+    if offline:
+        needs.append(f"writes to {counted(offline, 'partition')}, which have no other in-sync replica")
+    if short > offline:
+        needs.append(f"writes to {counted(short, 'partition')}, which have too few others for min.insync.replicas")
+    if only:
+        objects = sum(one.objects for one in only)
+        needs.append(f"reads of {counted(objects, 'object')}, of which no active broker has another copy")
+    return needs
+
+
 def _broker(state: State, broker: int) -> Finding:
     what, lag = f"broker {broker}", lag_of(state, broker)
     known = state.brokers.get(broker)
     if known is not None and known.fenced:
         if known.reason.startswith(SINCE_REASON):
             cure = (
-                "bring its disk or bucket back: a coordinator, `pylog replicate` or `pylog maintain` takes it back then. "
+                "bring its disk or bucket back, or free space there: a coordinator, `pylog replicate` or `pylog maintain` "
+                "takes it back then. "
                 f"If it is lost, `pylog broker replace {broker}`"
             )
         else:
