@@ -205,7 +205,7 @@ def copies_away(name: str, away: Mapping[int, str]) -> CopiesAway:
 
 
 def _if_lost(brokers: Sequence[int]) -> str:
-    """What to do when the roots of these brokers are lost: the log's own root cannot be replaced by an empty one."""
+    """The remedy if the roots of these brokers are lost: the log's own root cannot be replaced by an empty one."""
     if OWN_BROKER in brokers:
         return "`pylog recover` makes a log of its mirror"
     which = brokers[0] if len(brokers) == 1 else "ID"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from spark_log.metadata.pending import lost_ranges
@@ -24,16 +25,19 @@ class Finding(NamedTuple):
     says: str
 
 
-def broker_findings(state: State) -> list[Finding]:
-    """One for each broker, and one for the partitions; none for a log without brokers."""
+def broker_findings(state: State, free: Mapping[int, int] | None = None) -> list[Finding]:
+    """One for each broker, and one for the partitions; none for a log without brokers.
+
+    free:  by broker, the free bytes of its disk, as far as they are known.
+    """
     if not state.brokers:
         return []
-    brokers = [_broker(state, broker) for broker in sorted({OWN_BROKER, *state.brokers})]
+    brokers = [_broker(state, broker, (free or {}).get(broker)) for broker in sorted({OWN_BROKER, *state.brokers})]
     return [*brokers, _partitions(state), *_lost(state), *_objects(state)]
 
 
 def why_needed(state: State, broker: int) -> list[str]:
-    """What needs the disk of a broker, also while the broker is fenced; empty: it may be taken away then."""
+    """The uses of the disk of a broker that no other one can take over; empty: when fenced, it may be taken away."""
     known = state.brokers.get(broker)
     if broker == OWN_BROKER or known is None:
         return ["everything that has one copy: it is the log's own root"]
@@ -52,7 +56,7 @@ def why_needed(state: State, broker: int) -> list[str]:
     return needs
 
 
-def _broker(state: State, broker: int) -> Finding:
+def _broker(state: State, broker: int, free: int | None = None) -> Finding:
     what, lag = f"broker {broker}", lag_of(state, broker)
     known = state.brokers.get(broker)
     if known is not None and known.fenced:
@@ -71,6 +75,8 @@ def _broker(state: State, broker: int) -> Finding:
         return Finding(what, False, says)
     if lag.objects:
         cure = "a coordinator copies them by itself; without one, run `pylog replicate`"
+        if free is not None and free < lag.bytes:
+            cure = f"its disk has only {free:,} bytes left: free space there"
         return Finding(what, False, f"lacks {counted(lag.objects, 'object')} ({lag.bytes:,} bytes): {cure}")
     newest = known is not None and known.keep_ms
     return Finding(
