@@ -105,7 +105,7 @@ class AddCopies(Command, frozen=True, kw_only=True, tag="add_copies"):
 
 
 class AddPendingCopies(Command, frozen=True, kw_only=True, tag="add_pending_copies"):
-    """Record copies of objects of pending commits, by who writes: others are passed over."""
+    """Record copies of objects of pending commits, by who writes: others are left out."""
 
     role = "write"
     copies: tuple[r.Copy, ...]
