@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark_pylog.job_support import (
-    duration_ms,
     in_tasks,
     job_parser,
     location_of,
+    parse_rounds,
     progress,
     rate_bytes,
     run_job,
@@ -73,12 +73,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--throttle", type=rate_bytes, metavar="RATE", help="copy at most so many bytes per second, as 50MB"
     )
-    parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
-    parser.add_argument("--dry-run", action="store_true", help="say what each broker lacks, and check no root")
-    found = parser.parse_args(args)
-    if found.dry_run and found.every is not None:
-        parser.error("--dry-run runs once: leave out --every")
-    return found
+    return parse_rounds(parser, "say what each broker lacks, and check no root", args)
 
 
 def replicate(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
