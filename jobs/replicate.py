@@ -41,7 +41,7 @@ from spark_log import Log
 from spark_log.cli.replicate import report_text
 from spark_log.metadata.replicas import epoch_of, is_active
 from spark_log.metadata.state import State
-from spark_log.node.broker_duties import replicate_every, replicate_once
+from spark_log.node.replicate import replicate_every, replicate_once
 from spark_log.node.copy_threads import log_problems
 from spark_log.node.copy_throttle import Pace, rate_of
 from spark_log.node.copy_to_broker import CopiedObjects, ObjectCopying, WantedCopy

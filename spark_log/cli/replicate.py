@@ -44,7 +44,7 @@ def replicate(session: CommandSession, every_ms: int | None, throttle: int | Non
       pylog replicate --every 1s --throttle 50MB
       pylog replicate --every 1s --broker 2     # on the machine with its disk
     """
-    from spark_log.node.broker_duties import replicate_every, replicate_once
+    from spark_log.node.replicate import replicate_every, replicate_once
 
     log, only = session.connect(), brokers or None
     if every_ms is None:

@@ -51,7 +51,7 @@ from spark_log.journal.opening import (
     restored_error,
     went_back,
 )
-from spark_log.journal.reserve import makes_room, with_reserve
+from spark_log.journal.disk_reserve import makes_room, with_reserve
 from spark_log.journal.store_operations import (
     Answered,
     Ask,

@@ -19,7 +19,7 @@ from spark_log.journal.log_format import check_is_here as check_is_stored_here
 from spark_log.journal.metadata_log import LogStatus
 from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, checkpoint_version
 from spark_log.journal.opening import View
-from spark_log.journal.reserve import has_reserve, keep_reserve
+from spark_log.journal.disk_reserve import has_reserve, keep_reserve
 from spark_log.journal.store_operations import (
     Answered,
     Changes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_log.metadata.pending import lost_ranges
+from spark_log.metadata.pending_commits import lost_ranges
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import is_active, last_copies
 from spark_log.metadata.state import State

@@ -18,7 +18,7 @@ from spark_log.journal.dropped_lists import list_dropped
 from spark_log.journal.garbage_collection import collect, garbage
 from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.object_names import DATA, META
-from spark_log.journal.reserve import has_reserve, keep_reserve
+from spark_log.journal.disk_reserve import has_reserve, keep_reserve
 from spark_log.journal.sealing import prune, seal
 from spark_log.journal.store_operations import OWN_ROOT, List, Steps, Sweep
 from spark_log.journal.upkeep import fence_and_expire
@@ -27,7 +27,7 @@ from spark_log.metadata.decide.upkeep import decide_fence
 from spark_log.metadata.reassignments import moving
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
-from spark_log.node.broker_upkeep import BrokerUpkeep, BrokerUpkeepReport
+from spark_log.node.maintain_brokers import BrokerUpkeep, BrokerUpkeepReport
 from spark_log.node.compaction_plan import find_dirty_parts
 from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.compaction_rounds import compact as compact_steps
@@ -35,17 +35,17 @@ from spark_log.node.copy_throttle import pace_of
 from spark_log.node.failure_isolation import Failures, OnFailure, log_failure, partition_name
 from spark_log.node.lost_index import prune_lost
 from spark_log.node.maintain_report import MaintainReport, Plan
-from spark_log.node.memory_file import load_memory, save_memory
+from spark_log.node.upkeep_memory_file import load_memory, save_memory
 from spark_log.node.merge import Tally
 from spark_log.node.merge import merge as merge_steps
-from spark_log.node.merge_plan import plan_merge
+from spark_log.node.merge_candidates import plan_merge
 from spark_log.node.merge_shares import MergeShare
 from spark_log.node.merge_shares import merge_share as merge_share_steps
 from spark_log.node.partition_moves import Moves, Moving, move_all
 from spark_log.node.retention import ExpiredTopic, expire_records, expired_topics, find_expired
 from spark_log.node.rewrite import Progress, open_spool
 from spark_log.node.root_collection import RootCollector
-from spark_log.node.round_memory import RoundMemory
+from spark_log.node.upkeep_memory import UpkeepMemory
 from spark_log.node.upkeep_workers import Workers, compact_by, merge_by
 from spark_log.settings import cluster_config
 
@@ -111,7 +111,7 @@ class Maintainer:
         self._brokers = BrokerUpkeep(log) if checks_brokers else None
         self._collector = RootCollector(log.journal)
         self._saves_memory = saves_memory and not log.journal.metadata_log.is_served
-        self._memory: RoundMemory | None = None
+        self._memory: UpkeepMemory | None = None
         """None: of no round that this process has ended."""
         self._has_begun = False
 
@@ -134,7 +134,7 @@ class Maintainer:
         kept = self._brokers.round(failed) if self._brokers is not None else BrokerUpkeepReport()
         known = log.journal.view
 
-        def run() -> Steps[tuple[LogView, RoundMemory, MaintainReport]]:
+        def run() -> Steps[tuple[LogView, UpkeepMemory, MaintainReport]]:
             view, memory = yield from self._begin(known)
             # Retention and sweeps use this clock even if no batch is written.
             yield from log.journal.metadata_log.check_clock(view.state)
@@ -179,7 +179,7 @@ class Maintainer:
             no_space=report.no_space or any(isinstance(error, NoSpace) for error in failed.errors),
         )
 
-    def _begin(self, known: LogView) -> Steps[tuple[LogView, RoundMemory]]:
+    def _begin(self, known: LogView) -> Steps[tuple[LogView, UpkeepMemory]]:
         """The end of the log, and the memory of the last round.
 
         Without one the log is opened again, which finds damaged checkpoints, and replaces a view from before an older
@@ -197,7 +197,7 @@ class Maintainer:
                 if memory.version <= view.state.version:
                     return view, memory
         view = yield from metadata_log.open()
-        return view, RoundMemory(began_ms=clock.now_ms())
+        return view, UpkeepMemory(began_ms=clock.now_ms())
 
 
 def maintain_once(log: Log, *, progress: Progress | None = None) -> MaintainReport:
@@ -265,7 +265,7 @@ class _Round:
         log: Log,
         view: LogView,
         failed: Failures,
-        memory: RoundMemory,
+        memory: UpkeepMemory,
         *,
         progress: Progress | None,
         workers: Workers | None,
@@ -364,7 +364,7 @@ class _Round:
             yield from self._failed.attempt("saving the memory of upkeep", save_memory(memory, state), None)
 
 
-def _report(state: State, failed: Failures, memory: RoundMemory, done: _Done) -> MaintainReport:
+def _report(state: State, failed: Failures, memory: UpkeepMemory, done: _Done) -> MaintainReport:
     return MaintainReport(
         version=state.version,
         expired_records=sum(one.records for one in done.expired),
@@ -533,13 +533,13 @@ def _find_garbage(state: State, now_ms: int) -> Steps[list[str]]:
 
 
 def _expire(
-    state: State, context: Context, on_failure: OnFailure, memory: RoundMemory | None = None
+    state: State, context: Context, on_failure: OnFailure, memory: UpkeepMemory | None = None
 ) -> Steps[tuple[State, tuple[ExpiredTopic, ...]]]:
     after, removals = yield from expire_records(state, context, on_failure, memory)
     return after, expired_topics(state, removals)
 
 
-def _sweep(state: State, context: Context, memory: RoundMemory | None = None, *, meta: bool) -> Steps[int]:
+def _sweep(state: State, context: Context, memory: UpkeepMemory | None = None, *, meta: bool) -> Steps[int]:
     """Delete temporary files older than any upload that can still be committed, and than any put in progress.
 
     They are that old when they are deleted, so once in `PUT_MS_MAX` is enough.
@@ -557,6 +557,6 @@ def _sweep(state: State, context: Context, memory: RoundMemory | None = None, *,
     return in_data + in_meta
 
 
-def _collect(state: State, context: Context, memory: RoundMemory) -> Steps[int]:
+def _collect(state: State, context: Context, memory: UpkeepMemory) -> Steps[int]:
     names, memory.collected = yield from collect(state, context, memory.collected)
     return len(names)

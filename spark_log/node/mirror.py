@@ -47,7 +47,7 @@ from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.commands import SetConfigs
 from spark_log.metadata.decide.coordinators import RECOVERED_AS, check_is_here, moved_to, moving_to
-from spark_log.metadata.pending import pending_copies
+from spark_log.metadata.pending_commits import pending_copies
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, LostRecord, SwapRecord
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import ResetReplicas

@@ -12,7 +12,7 @@ import pytest
 
 from spark_log import Log, connect
 from spark_log.errors import BrokerNotAvailable
-from spark_log.node.broker_duties import replicate_every, replicate_once
+from spark_log.node.replicate import replicate_every, replicate_once
 from spark_log.node.replica_metrics import ReplicaMetrics, count_replicas
 from tests.node.replicated_logs import brokers_of, group_of, move_away, move_back, put, replicated_log
 from tests.services import Services

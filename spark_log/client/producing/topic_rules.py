@@ -20,7 +20,7 @@ from spark_log.metadata.state import State
 from spark_log.schema.column_configs import AUTO, stored_sort_columns
 from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.compression import TopicCompression, topic_compression
-from spark_log.segment.conform import Rows, micros
+from spark_log.segment.record_columns import Rows, micros
 from spark_log.segment.partitioners import (
     no_such_partition,
     outside,

@@ -25,7 +25,7 @@ from spark_log.metadata.decide.groups import check_generation, check_positions
 from spark_log.metadata.decide.replicas import check_replicas, without_places
 from spark_log.metadata.decide.schemas import check_versions
 from spark_log.metadata.decide.transactional_ids import is_timed_out
-from spark_log.metadata.pending import (
+from spark_log.metadata.pending_commits import (
     PENDING_MAX,
     LackingObject,
     is_full,

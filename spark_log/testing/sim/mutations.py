@@ -31,7 +31,7 @@ from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide import commits, coordinators, groups, upkeep
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.dropped_list import encode_list
+from spark_log.metadata.dropped_list_format import encode_list
 from spark_log.metadata.last_commit import LastCommit, last_commit
 from spark_log.metadata.records import Batch
 from spark_log.metadata.replay import admits
