@@ -71,7 +71,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         help="check and copy to this broker only; repeatable",
     )
     parser.add_argument(
-        "--throttle", type=rate_bytes, metavar="RATE", help="copy at most so many bytes per second, as 50MB"
+        "--throttle", type=rate_bytes, metavar="RATE", help="copy at most this many bytes per second, such as 50MB"
     )
     return parse_rounds(parser, "say what each broker lacks, and check no root", args)
 
