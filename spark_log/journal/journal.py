@@ -32,17 +32,10 @@ from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, Roots
 from spark_log.journal.context import Context, Proposal, is_led_elsewhere
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.metadata_log import LogView, MetadataLog, MetadataReader, decided
-from spark_log.journal.proposal_queue import ProposalQueue, fail, failure_of, latest_deadline
+from spark_log.journal.proposal_queue import ProposalQueue, fail, failure_of, stores_until
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.storage_log import open_storage_log
-from spark_log.journal.store_operations import (
-    OWN_ROOT,
-    Link,
-    Steps,
-    Stores,
-    beside,
-    run,
-)
+from spark_log.journal.store_operations import OWN_ROOT, Link, Steps, Stores, beside, run
 from spark_log.journal.topic_feed import FeedView, TopicFeed, unanswered_ms
 from spark_log.journal.upkeep import seal_and_expire
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
@@ -55,7 +48,7 @@ from spark_log.metadata.replicas import holders
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
-from spark_log.store.retry import answer_until, with_retries, with_retries_for
+from spark_log.store.retry import answer_until, with_retries
 from spark_log.threads import SYSTEM_THREADS, Threads
 from spark_log.topic_names import check_topic_name
 
@@ -506,8 +499,8 @@ class Journal:
         try:
             with self._installing:
                 known, log = self._view, self._log
-            steps = log.propose(known, commands)
-            self._install(run(steps, self._stores_for(commands), self.context.clock, self.link), known)
+            stores = stores_until(self.stores, commands, self.context.clock)
+            self._install(run(log.propose(known, commands), stores, self.context.clock, self.link), known)
             if known.held is not None and self._view.held is None:
                 self._see_own()
         except SparkLogError as error:
@@ -524,14 +517,6 @@ class Journal:
         """
         with suppress(StorageError):
             self._refresh()
-
-    def _stores_for(self, commands: Sequence[Proposal]) -> Stores:
-        """The stores, the metadata's limited to the latest deadline of the commands."""
-        deadline_ms = latest_deadline(commands)
-        if deadline_ms is None:
-            return self.stores
-        left_ms = deadline_ms - self.context.clock.monotonic_ms()
-        return self.stores._replace(metadata=with_retries_for(self.metadata, self.context.clock, left_ms))
 
     # ------------------------------------------------------------------------------------------------- as a coordinator
 

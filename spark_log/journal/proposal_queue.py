@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from spark_log.clock import Clock
 from spark_log.errors import CommitUnknown, CoordinatorNotAvailable, NotCoordinator, SparkLogError, StorageError
 from spark_log.journal.context import Proposal, unanswered
+from spark_log.journal.store_operations import Stores
+from spark_log.store.retry import with_retries_for
 from spark_log.threads import Threads
 
 LATE_S, LATE_TRIES = 2.0, 20
@@ -63,10 +65,13 @@ class ProposalQueue:
         raise unanswered(error, sent=True)
 
 
-def latest_deadline(proposals: Sequence[Proposal]) -> int | None:
-    """On the monotonic clock; None if one of them has none."""
+def stores_until(stores: Stores, proposals: Sequence[Proposal], clock: Clock) -> Stores:
+    """The stores, the metadata's limited to the latest deadline of the proposals."""
     ends = [proposal.deadline_ms for proposal in proposals if proposal.deadline_ms is not None]
-    return max(ends) if ends and len(ends) == len(proposals) else None
+    if not ends or len(ends) < len(proposals):
+        return stores
+    left_ms = max(ends) - clock.monotonic_ms()
+    return stores._replace(metadata=with_retries_for(stores.metadata, clock, left_ms))
 
 
 def failure_of(error: SparkLogError) -> SparkLogError:
