@@ -41,7 +41,6 @@ from spark_log import Log
 from spark_log.cli.replicate import report_text
 from spark_log.metadata.replicas import epoch_of, is_active
 from spark_log.metadata.state import State
-from spark_log.node.replicate import replicate_every, replicate_once
 from spark_log.node.copy_threads import log_problems
 from spark_log.node.copy_throttle import Pace, rate_of
 from spark_log.node.copy_to_broker import CopiedObjects, ObjectCopying, WantedCopy
@@ -53,6 +52,7 @@ from spark_log.node.missing_copies import (
     next_share,
     record_copies,
 )
+from spark_log.node.replicate import replicate_every, replicate_once
 
 SHARES_PER_SLOT = 4
 """Tasks of one round for each one that runs at a time: after a round, the copies are recorded."""

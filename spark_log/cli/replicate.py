@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 @click.command(cls=Verb)
 @click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Repeat it this often, until interrupted.")
-@click.option("--throttle", type=RATE, metavar="RATE", help="Copy and move at most this many bytes per second, such as 50MB.")
+@click.option(
+    "--throttle", type=RATE, metavar="RATE", help="Copy and move at most this many bytes per second, such as 50MB."
+)
 @click.option(
     "--broker", "brokers", type=int, multiple=True, metavar="ID", help="Check and copy to this broker only; repeatable."
 )

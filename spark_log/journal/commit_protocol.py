@@ -38,6 +38,7 @@ from spark_log.errors import (
 from spark_log.journal.batch_decision import Attempt, decide_batch
 from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.context import Context, Proposal, is_led_elsewhere, unanswered
+from spark_log.journal.disk_reserve import makes_room, with_reserve
 from spark_log.journal.metadata_log import AnyView
 from spark_log.journal.object_names import log_key
 from spark_log.journal.opening import (
@@ -51,7 +52,6 @@ from spark_log.journal.opening import (
     restored_error,
     went_back,
 )
-from spark_log.journal.disk_reserve import makes_room, with_reserve
 from spark_log.journal.store_operations import (
     Answered,
     Ask,
@@ -136,9 +136,7 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
     raise error
 
 
-def _until_ours(
-    view: View, commands: Sequence[Proposal], context: Context, unseen: Iterable[Attempt]
-) -> Steps[View]:
+def _until_ours(view: View, commands: Sequence[Proposal], context: Context, unseen: Iterable[Attempt]) -> Steps[View]:
     """The view on which this process decides.  While another process leads, the commands are sent to it.
 
     unseen:  earlier attempts whose versions have not been read.

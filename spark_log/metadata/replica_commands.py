@@ -9,8 +9,8 @@ import msgspec
 from spark_log.metadata import records as r
 from spark_log.metadata.command_base import Command
 from spark_log.metadata.decide import reassignments, replicas
-from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.copy_retention import decide_drop
+from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.reassignments import NewReplicas
 from spark_log.metadata.state import State
 

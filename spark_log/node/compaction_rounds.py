@@ -34,10 +34,10 @@ from spark_log.node.compaction_rules import Compared, Pass, compare_keys, map_ke
 from spark_log.node.dirty_part import DirtyPart
 from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure
 from spark_log.node.merge_policy import window_ms, windows
-from spark_log.node.rewrite_packs import Stretch
 from spark_log.node.rewrite import OpenSpool, Progress, Rewriting, rewrite
-from spark_log.node.upkeep_memory import UpkeepMemory
+from spark_log.node.rewrite_packs import Stretch
 from spark_log.node.segment_swaps import Replacement
+from spark_log.node.upkeep_memory import UpkeepMemory
 from spark_log.segment.key_hashes import KeyHasher
 from spark_log.segment.newest_offsets import NewestOffsets
 from spark_log.segment.reader import Decoded

@@ -27,8 +27,8 @@ from spark_log.model import CREATE_TIME, Slice
 from spark_log.node.checked_copies import SourceFailed, is_good
 from spark_log.node.daemon_tasks import Task
 from spark_log.node.failure_isolation import raise_failure, resolve_each
-from spark_log.node.rewrite_packs import Stretch
 from spark_log.node.rewrite import Rewriting, open_spool, rewrite
+from spark_log.node.rewrite_packs import Stretch
 
 LOOK_S = 60.0
 """How long a root may take to answer for one object."""

@@ -14,11 +14,11 @@ from typing import TypeVar
 from spark_log.client.log import Log
 from spark_log.errors import LogRestored, NoSpace
 from spark_log.journal.context import Context
+from spark_log.journal.disk_reserve import has_reserve, keep_reserve
 from spark_log.journal.dropped_lists import list_dropped
 from spark_log.journal.garbage_collection import collect, garbage
 from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.object_names import DATA, META
-from spark_log.journal.disk_reserve import has_reserve, keep_reserve
 from spark_log.journal.sealing import prune, seal
 from spark_log.journal.store_operations import OWN_ROOT, List, Steps, Sweep
 from spark_log.journal.upkeep import fence_and_expire
@@ -27,15 +27,14 @@ from spark_log.metadata.decide.upkeep import decide_fence
 from spark_log.metadata.reassignments import moving
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
-from spark_log.node.maintain_brokers import BrokerUpkeep, BrokerUpkeepReport
 from spark_log.node.compaction_plan import find_dirty_parts
 from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.compaction_rounds import compact as compact_steps
 from spark_log.node.copy_throttle import pace_of
 from spark_log.node.failure_isolation import Failures, OnFailure, log_failure, partition_name
 from spark_log.node.lost_index import prune_lost
+from spark_log.node.maintain_brokers import BrokerUpkeep, BrokerUpkeepReport
 from spark_log.node.maintain_report import MaintainReport, Plan
-from spark_log.node.upkeep_memory_file import load_memory, save_memory
 from spark_log.node.merge import Tally
 from spark_log.node.merge import merge as merge_steps
 from spark_log.node.merge_candidates import plan_merge
@@ -46,6 +45,7 @@ from spark_log.node.retention import ExpiredTopic, expire_records, expired_topic
 from spark_log.node.rewrite import Progress, open_spool
 from spark_log.node.root_collection import RootCollector
 from spark_log.node.upkeep_memory import UpkeepMemory
+from spark_log.node.upkeep_memory_file import load_memory, save_memory
 from spark_log.node.upkeep_workers import Workers, compact_by, merge_by
 from spark_log.settings import cluster_config
 
@@ -331,9 +331,7 @@ class _Round:
         state, context, failed, memory = self._state, self._context, self._failed, self._memory
         if self._workers is not None:
             return compact_by(self._workers, state, context, failed, memory)
-        return compact_steps(
-            state, context, open_spool, self._progress, failed, memory, ends_passes=self._saves_memory
-        )
+        return compact_steps(state, context, open_spool, self._progress, failed, memory, ends_passes=self._saves_memory)
 
     def _shrink_metadata(self) -> Steps[None]:
         yield from self._change("listing dropped objects", list_dropped(self._state, self._context), self._state)

@@ -12,10 +12,10 @@ from spark_log.metadata.state import State
 from spark_log.node.failure_isolation import OnFailure, raise_failure
 from spark_log.node.merge_candidates import plan_merge
 from spark_log.node.merge_policy import is_worth
-from spark_log.node.rewrite_packs import Stretch
 from spark_log.node.rewrite import OpenSpool, Progress, Rewriting, rewrite
-from spark_log.node.upkeep_memory import UpkeepMemory
+from spark_log.node.rewrite_packs import Stretch
 from spark_log.node.segment_swaps import objects_of
+from spark_log.node.upkeep_memory import UpkeepMemory
 
 
 @dataclass(slots=True)

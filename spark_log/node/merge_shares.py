@@ -12,8 +12,8 @@ from spark_log.metadata.state import State, TopicKey
 from spark_log.node.failure_isolation import OnFailure, raise_failure
 from spark_log.node.merge import Tally, merge_stretches
 from spark_log.node.merge_candidates import plan_merge, plan_partitions
-from spark_log.node.rewrite_packs import Stretch
 from spark_log.node.rewrite import OpenSpool
+from spark_log.node.rewrite_packs import Stretch
 from spark_log.node.upkeep_memory import UpkeepMemory
 
 SHARE_WORK = 256 << 20

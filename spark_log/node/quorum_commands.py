@@ -107,7 +107,9 @@ class QuorumCommands:
             self._give_up(asked, lambda: CoordinatorNotAvailable(text))
         except Exception:
             logger.exception("commands failed")
-            self._give_up(asked, lambda: CoordinatorNotAvailable("an error in the coordinator; its log has the details"))
+            self._give_up(
+                asked, lambda: CoordinatorNotAvailable("an error in the coordinator; its log has the details")
+            )
 
     def _offer(self, asked: list[PendingCommands]) -> None:
         coordinator, pipeline, commands = self._coordinator, self._log.pipeline, commands_of(asked)

@@ -27,7 +27,7 @@ from spark_log.journal.garbage_collection import Collected
 from spark_log.journal.store_operations import Get, Put, Steps
 from spark_log.metadata.frames import Frame, encode_columns, encode_end, encode_frames, read_frames
 from spark_log.metadata.state import State, Topic
-from spark_log.node.upkeep_memory import Known, NotDue, UpkeepMemory, Seen
+from spark_log.node.upkeep_memory import Known, NotDue, Seen, UpkeepMemory
 
 MEMORY = "meta/upkeep"
 MAGIC = b"pylog-upkeep 1\n"

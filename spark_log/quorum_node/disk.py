@@ -23,7 +23,14 @@ from spark_log.quorum.snapshot_format import encode_snapshot, frame_at, read_hea
 from spark_log.quorum.unit_format import LogContent, decode_log, encode_unit
 from spark_log.quorum.voters import Voters
 from spark_log.quorum_node.file_operations import Files
-from spark_log.quorum_node.log_file_sequence import LogFile, LogFiles, log_names, number_of, snapshot_name, snapshots_among
+from spark_log.quorum_node.log_file_sequence import (
+    LogFile,
+    LogFiles,
+    log_names,
+    number_of,
+    snapshot_name,
+    snapshots_among,
+)
 from spark_log.quorum_node.state_file import QUORUM_STATE, decode_state, encode_state
 
 SEGMENT_BYTES = 16 << 20

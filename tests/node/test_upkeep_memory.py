@@ -18,8 +18,8 @@ from spark_log.metadata.commands import MarkCleaned
 from spark_log.metadata.decide.topics import decide_trim
 from spark_log.metadata.records import Cleaned
 from spark_log.node.maintain import Maintainer, maintain_once, maintain_round
-from spark_log.node.upkeep_memory_file import MEMORY, decode_memory, encode_memory
 from spark_log.node.upkeep_memory import NEVER, NotDue, UpkeepMemory
+from spark_log.node.upkeep_memory_file import MEMORY, decode_memory, encode_memory
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock

@@ -21,19 +21,17 @@ from spark_log.journal import (
     opening,
     sealing,
 )
-from spark_log.journal.context import Context, Proposal
-from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_key, checkpoint_version, log_key
+from spark_log.journal.context import Context
+from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_key, checkpoint_version
 from spark_log.journal.opening import View
-from spark_log.journal.store_operations import Delete, Get, List, Op, Put, PutAnswer, PutNew, Steps
+from spark_log.journal.store_operations import Delete, List, Put, Steps
 from spark_log.metadata import records as r
 from spark_log.metadata import replay, replay_groups, swaps
-from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide import commits, coordinators, groups, upkeep
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.dropped_list_format import encode_list
 from spark_log.metadata.last_commit import LastCommit, last_commit
-from spark_log.metadata.records import Batch
 from spark_log.metadata.replay import admits
 from spark_log.metadata.state import GroupState, ProducerState, State, TopicKey
 from spark_log.model import Slice

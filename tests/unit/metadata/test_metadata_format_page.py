@@ -93,7 +93,9 @@ def test_the_memory_of_upkeep_is_on_the_page(kind: str, schema: pa.Schema) -> No
     """All of its columns, and the fields of its header."""
     assert [name for name in schema.names if f"`{name}`" not in row(f"`{kind}`")] == []
     header = row("`header`")
-    assert [field.name for field in structs.fields(upkeep_memory_file.MemoryHeader) if f"`{field.name}`" not in header] == []
+    assert [
+        field.name for field in structs.fields(upkeep_memory_file.MemoryHeader) if f"`{field.name}`" not in header
+    ] == []
 
 
 @pytest.mark.parametrize("kind", REMOVED_KINDS)
