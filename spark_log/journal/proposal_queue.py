@@ -1,4 +1,4 @@
-"""Proposals of the threads of a process: the thread that has the turn carries out those of all, and sets their outcomes."""
+"""Proposals of the threads of a process: the thread that has the turn carries out those of all."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ logger = logging.getLogger("spark_log")
 
 
 class CopiesAway(StorageUnavailable):
-    """No root that can be read has an object, and one that may have it cannot be reached: not mounted, fenced, or failing.
+    """No root that can be read has an object, and one that may have it cannot be reached: not mounted, fenced, or
+    failing.
 
     The object may also have been replaced meanwhile, so a reader plans again before it fails with this error.
     """

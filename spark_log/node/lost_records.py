@@ -1,7 +1,7 @@
 """Gives up records that no root has any more: readers skip their offsets, and the log names and counts them.
 
-Nothing does this automatically: a root that cannot be reached may come back.  Somebody has said that the last one is lost, by
-`pylog broker replace --lose-data`, or all copies are damaged or missing.
+Nothing does this automatically: a root that cannot be reached may come back.  Somebody has said that the last
+one is lost, by `pylog broker replace --lose-data`, or all copies are damaged or missing.
 """
 
 from __future__ import annotations

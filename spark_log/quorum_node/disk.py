@@ -6,7 +6,8 @@
     00000000000000000042-0000000003.checkpoint      a snapshot of all entries before 42, the last of which has epoch 3
 
 A snapshot that is being written or fetched has another name, and gets this one when it is durable.  Which file is
-written or deleted is decided in `log_file_sequence.py`; the bytes are those of `unit_format.py` and `snapshot_format.py`.
+written or deleted is decided in `log_file_sequence.py`; the bytes are those of `unit_format.py` and
+`snapshot_format.py`.
 """
 
 from __future__ import annotations
