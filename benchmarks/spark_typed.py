@@ -8,8 +8,9 @@ with the filter as a condition of the read, so that one row in four passes throu
 Spark and its workers.
 
 A selective query adds up one row in a hundred, by a column that grows: with `spark_log.where`, which skips batches, and
-with the same filter after the read.  A write is compared with that of the JSON of the same rows: of JSON that is in memory, and
-of JSON that the write makes.  So are writes of both from memory to an Arrow sink that drops them: Spark's part.
+with the same filter after the read.  A write is compared with that of the JSON of the same rows: of JSON that is in
+memory, and of JSON that the write makes.  Both from memory are also written to an Arrow sink that drops them: Spark's
+part.
 
 Single rows go in turn through two queries that run all the time, one over columns and one over bytes that nobody
 parses, from `append` to the driver's `foreachBatch`.  Both do the same requests, so columns should take as long.

@@ -9,8 +9,8 @@ its defaults in both.  `recommended` gives both sides
 the settings of conf/spark-defaults.conf, conf/spark-python and a checkpoint that renames in place, and gives Kafka the
 settings that its users choose for throughput.  With `--replicas 3`, each topic has three replicas and
 min.insync.replicas is 2: pylog on three roots, and Kafka on three brokers, all on this machine's disk.  The parts
-`orders` and `orders-stream` have a Parquet table beside them, and one of Delta if it has a release for the Spark in use.
-Prints a table and writes all figures to a file.
+`orders` and `orders-stream` have a Parquet table beside them, and a Delta table if Delta has a release for the Spark
+in use.  Prints a table and writes all figures to a file.
 """
 
 from __future__ import annotations
