@@ -80,8 +80,8 @@ def _parser(subject: Subject) -> argparse.ArgumentParser:
 
 
 def _prepare() -> None:
-    """Leave out the product's log lines about injected faults, and collect garbage less often: a seed keeps most of what
-    it makes, and modules stay.
+    """Leave out the product's log lines about injected faults, and collect garbage less often: a seed keeps most of
+    what it makes, and modules stay.
     """
     logging.getLogger("spark_log").setLevel(logging.CRITICAL)
     gc.freeze()
