@@ -8,7 +8,6 @@ are part of its plan.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -16,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_pylog.driver_log import tell
 from pyspark_pylog.open_log import journal_of, journal_to_read, patiently, planned_log
@@ -24,6 +23,7 @@ from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.source.offset_format import Offset, parse_offset
+from pyspark_pylog.source.planned_reader import PlannedReader
 from pyspark_pylog.source.query_pins import Pin, decode, encode, pin_of, query_of_task
 from pyspark_pylog.source.ranges import is_fixed
 from pyspark_pylog.source.stream import LONG_POLL_MS, LOOKS_SHARE
@@ -59,21 +59,14 @@ class RecordsTask(InputPartition):
         """Whether they stay the same whenever the query runs."""
 
 
-class ProgressReader(DataSourceReader):
+class ProgressReader(PlannedReader):
     """Committed positions of groups at the time of the query."""
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
-        self.options = options
-        self.schema = schema
-        self.scan = uuid.uuid4().hex
-
-    def partitions(self) -> Sequence[InputPartition]:
-        with plain_errors():
-            tell(self.options.notes)
-            journal = patiently(lambda: journal_to_read(self.options.location), self.options, SystemClock())
-            records = self._records(progress_of(journal.state), journal.context.clock.now_ms())
-            log = planned_log(self.options.location, journal)
-            return [RecordsTask(log, records, fixed=is_fixed(self.options, _partitions(self.options)))]
+    def _planned(self) -> Sequence[InputPartition]:
+        journal = journal_to_read(self.options.location)
+        records = self._records(progress_of(journal.state), journal.context.clock.now_ms())
+        log = planned_log(self.options.location, journal)
+        return [RecordsTask(log, records, fixed=is_fixed(self.options, _partitions(self.options)))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with plain_errors():
