@@ -1,4 +1,4 @@
-"""What streaming reads have in common: they follow a log, also to where it was moved."""
+"""The base of streaming reads, which follow a log, also to where it was moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What batch reads have in common: the driver plans the tasks of a `load()` when its frame is first used."""
+"""The base of batch reads: the driver plans the tasks of a `load()` when its frame is first used."""
 
 from __future__ import annotations
 
