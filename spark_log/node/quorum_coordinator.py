@@ -22,8 +22,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from msgspec.structs import replace as with_values
-
 from spark_log.client.log import Log
 from spark_log.clock import Clock
 from spark_log.errors import (
@@ -42,7 +40,8 @@ from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Steps, Stores, run
 from spark_log.metadata.batch_format import encode_batch
-from spark_log.metadata.commands import AnyCommand, Expire
+from spark_log.metadata.command import HeldPosition
+from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.decide.upkeep import bootstrap_records
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.group_commands import SetGeneration
@@ -91,8 +90,6 @@ LEADERLESS_S = 10.0
 logger = logging.getLogger("spark_log")
 
 Result = TypeVar("Result")
-Held = tuple[str, str, int]
-"""(group, topic id, partition)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +137,7 @@ class QuorumCoordinator:
         self.change_feed = ChangeFeed()
         self.on_change: Callable[[], None] = lambda: None
         """Called after a new version or a change of the leader."""
-        self.held: Callable[[], tuple[Held, ...]] = tuple
+        self.held: Callable[[], tuple[HeldPosition, ...]] = tuple
         """Positions that must not expire now."""
         self._prepare = prepare
         self._loop = asyncio.get_running_loop()
@@ -381,15 +378,12 @@ class QuorumCoordinator:
         stopped leading, and with CoordinatorNotAvailable if the queue is full.  If it is unknown whether the commands
         were applied, the future fails with CoordinatorNotAvailable with `maybe_applied` set.
         """
-        asked = PendingCommands([Proposal(self._holding(command), check=True) for command in commands], Future())
+        asked = PendingCommands([Proposal(command.keeping(self.held), check=True) for command in commands], Future())
         try:
             self._later(partial(self._enqueue, asked))
         except RuntimeError:  # the loop is closed: the process ends
             asked.give_up(self.not_leading())
         return asked.answer
-
-    def _holding(self, command: AnyCommand | SetGeneration) -> AnyCommand | SetGeneration:
-        return with_values(command, held=command.held + self.held()) if isinstance(command, Expire) else command
 
     def _enqueue(self, asked: PendingCommands) -> None:
         if not self.leading or self._is_stopping:
