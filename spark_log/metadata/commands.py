@@ -16,7 +16,7 @@ from typing_extensions import Self
 
 from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.metadata import records as r
-from spark_log.metadata.command import Command, HeldPosition, topic_names
+from spark_log.metadata.command_base import Command, HeldPosition, topic_names
 from spark_log.metadata.decide import commits, topics, transactional_ids, upkeep
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.schemas import decide_set_schema
@@ -30,7 +30,7 @@ from spark_log.metadata.group_commands import (
     RenewSession,
     check_unfenced,
 )
-from spark_log.metadata.pending import LackingObject
+from spark_log.metadata.pending_commits import LackingObject
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import (
     AddCopies,

@@ -34,7 +34,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Steps
-from spark_log.metadata.command import HeldPosition
+from spark_log.metadata.command_base import HeldPosition
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.decide.coordinators import moved_error, moved_to, moving_to
 from spark_log.metadata.group_commands import SetGeneration
@@ -45,7 +45,7 @@ from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import Health
 from spark_log.net.quotas import Usage
 from spark_log.node.change_feed import ChangeFeed
-from spark_log.node.duties import Duties
+from spark_log.node.coordinator_duties import Duties
 from spark_log.node.local_link import LocalLink
 from spark_log.node.metrics import Metrics
 from spark_log.node.pending_commands import PendingCommands, commands_of
