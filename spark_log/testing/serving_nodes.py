@@ -76,7 +76,7 @@ async def _watch() -> None:
 
 
 def _waited_ms() -> float:
-    """How long this thread was ready to run, and other threads or programs had the cores.  0 where that is not known."""
+    """How long this thread was ready to run while others had the cores.  0 where that is not known."""
     return int(SCHEDULED.read_text().split()[1]) / 1e6 if SCHEDULED.exists() else 0.0
 
 
