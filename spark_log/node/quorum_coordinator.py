@@ -399,10 +399,13 @@ class QuorumCoordinator:
         elif len(self._waiting) >= QUEUE_MAX:
             asked.give_up(CoordinatorNotAvailable(f"the queue is full: {QUEUE_MAX} requests"))
         else:
-            refuse_levels(asked.commands, self.node.status)
+            self._refuse_levels(asked)
             if not self._waiting:
                 self._loop.call_soon(self._decide_waiting)
             self._waiting.append(asked)
+
+    def _refuse_levels(self, asked: PendingCommands) -> None:
+        refuse_levels(asked.commands, self._log.pipeline.newest.levels[METADATA_VERSION], self.node.status)
 
     async def _confirm(self, asked: list[PendingCommands]) -> None:
         """Complete requests that wrote nothing: the state on which they were decided has everything that was
@@ -466,7 +469,7 @@ class QuorumCoordinator:
         """A batch is too large: decide its requests one by one."""
         for one in asked:
             one.reset()
-            refuse_levels(one.commands, self.node.status)
+            self._refuse_levels(one)
             if len(asked) > 1:
                 self._decide([one])
             else:
