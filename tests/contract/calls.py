@@ -408,7 +408,7 @@ def brokers() -> Iterable[tuple[str, Call]]:
 
 
 def settled(d: Deployment) -> object:
-    """The replicas, when all that a coordinator does of itself is done.  Embedded, `pylog replicate` does it."""
+    """The replicas, when a coordinator has done what it does in the background.  Embedded, `pylog replicate` does it."""
     replicate_once(d.log)
 
     def all_in_sync() -> bool:

@@ -45,7 +45,7 @@ class Deployment(NamedTuple):
     name: str
     url: str
     folder: Path
-    """For the roots of brokers, and other files of its own."""
+    """For the roots of its brokers, and other files."""
     log: Log
 
 
