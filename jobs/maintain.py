@@ -27,10 +27,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark_pylog.job_support import (
     TimedProgress,
-    duration_ms,
     in_tasks,
     job_parser,
     location_of,
+    parse_rounds,
     progress,
     run_job,
     sentence,
@@ -56,13 +56,7 @@ Result = TypeVar("Result")
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = job_parser(__doc__)
-    parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
-    parser.add_argument("--dry-run", action="store_true", help="show the changes of one run, and write nothing")
-    found = parser.parse_args(args)
-    if found.dry_run and found.every is not None:
-        parser.error("--dry-run runs once: leave out --every")
-    return found
+    return parse_rounds(job_parser(__doc__), "show the changes of one run, and write nothing", args)
 
 
 def maintain(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:

@@ -229,7 +229,7 @@ def verify(
     With --repair, a copy that is missing or damaged is replaced by a good one of another broker. If that is not
     possible, it is recorded as missing, and pylog replicate copies it later.
 
-    With --repair --lose-data, records that are on no root any more are given up: readers pass over their offsets, which
+    With --repair --lose-data, records that are on no root any more are given up: readers skip their offsets, which
     pylog topic describe shows. It is refused while a broker that may have them is fenced, or its root cannot be read.
 
     With --repair-from, what is missing or damaged is replaced by the object of the same name in another copy of the

@@ -376,7 +376,7 @@ def encode_broker_file(file: BrokerFile) -> bytes:
 class ReplicatedStore:
     """The objects of a log with brokers: reads go to any root that has the object, all else to the log's own root.
 
-    A root that fails, or does not have the object, is passed over; the last error is raised if none is left.  Damaged
+    A root that fails, or does not have the object, is skipped; the last error is raised if none is left.  Damaged
     bytes are noticed by who decodes them, and read again from the next of `sources`.
     """
 

@@ -27,7 +27,8 @@ logger = logging.getLogger("spark_log")
 
 
 class CopiesAway(StorageUnavailable):
-    """No root that can be read has an object, and one that may have it is away: not mounted, fenced, or failing.
+    """No root that can be read has an object, and one that may have it cannot be reached: not mounted, fenced, or
+    failing.
 
     The object may also have been replaced meanwhile, so a reader plans again before it fails with this error.
     """
@@ -161,7 +162,7 @@ def none_left(name: str, failures: Sequence[RootFailure]) -> StorageError | Corr
     """The error for an object that cannot be read from any root.
 
     It is ObjectNotFound, which counts as lost records, only if every root that may have the object was read, belongs
-    to an active broker, and lacks the object.  If one of these roots is away, it is CopiesAway.
+    to an active broker, and lacks the object.  If one of these roots cannot be reached, it is CopiesAway.
     """
     last = {failure.url: failure for failure in failures}
     first = _most_telling([failure.error for failure in failures])

@@ -14,12 +14,12 @@ from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal import checkpointing, clock_check, commit_protocol, opening
 from spark_log.journal.claims import claim, claimed, drop_claims
 from spark_log.journal.context import Context, Proposal, is_led_elsewhere
+from spark_log.journal.disk_reserve import has_reserve, keep_reserve
 from spark_log.journal.log_format import FORMAT_VERSION, Format, find_format, parse_format, put_format
 from spark_log.journal.log_format import check_is_here as check_is_stored_here
 from spark_log.journal.metadata_log import LogStatus
 from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, checkpoint_version
 from spark_log.journal.opening import View
-from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.store_operations import (
     Answered,
     Changes,

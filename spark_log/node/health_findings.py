@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_log.metadata.pending import lost_ranges
+from spark_log.metadata.pending_commits import lost_ranges
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import is_active, last_copies
 from spark_log.metadata.state import State
@@ -96,7 +96,7 @@ def _objects(state: State) -> list[Finding]:
     says = (
         f"{counted(lost, 'object')} without any known good copy: `pylog replicate` looks for one on all replicas, and "
         "`pylog verify` names the records. If all copies are lost for good, `pylog verify --repair --lose-data` lets readers "
-        "pass over them"
+        "skip them"
     )
     active = all(is_active(state, broker) for broker in state.brokers)
     return [Finding("objects", False, says if active else f"{says}. A fenced broker may have one")]

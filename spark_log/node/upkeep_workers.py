@@ -18,7 +18,7 @@ from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.failure_isolation import Failures
 from spark_log.node.merge import Tally
 from spark_log.node.merge_shares import MergeShare, plan_shares
-from spark_log.node.round_memory import RoundMemory
+from spark_log.node.upkeep_memory import UpkeepMemory
 
 
 class Workers(Protocol):
@@ -31,7 +31,7 @@ class Workers(Protocol):
         """Compact the partitions of each group together."""
 
 
-def merge_by(workers: Workers, state: State, failed: Failures, memory: RoundMemory) -> Steps[Tally]:
+def merge_by(workers: Workers, state: State, failed: Failures, memory: UpkeepMemory) -> Steps[Tally]:
     """`merge` by workers."""
     shares, total = (yield from plan_shares(state, failed, memory=memory)), Tally()
     for tally, problems in workers.merge(shares) if shares else ():
@@ -42,7 +42,7 @@ def merge_by(workers: Workers, state: State, failed: Failures, memory: RoundMemo
 
 
 def compact_by(
-    workers: Workers, state: State, context: Context, failed: Failures, memory: RoundMemory
+    workers: Workers, state: State, context: Context, failed: Failures, memory: UpkeepMemory
 ) -> Steps[CompactionTally]:
     """`compact` by workers, until nothing is due, or something fails."""
     total = CompactionTally()
@@ -57,7 +57,7 @@ def compact_by(
     return total
 
 
-def _groups(state: State, context: Context, failed: Failures, memory: RoundMemory) -> Steps[list[list[TopicKey]]]:
+def _groups(state: State, context: Context, failed: Failures, memory: UpkeepMemory) -> Steps[list[list[TopicKey]]]:
     """The partitions that are due: each large one alone, and then the small ones in groups."""
     due = yield from find_dirty_parts(state, context.clock.now_ms(), failed, memory)
     return [list(group) for group in chain(*group_parts(due, context.limits))]

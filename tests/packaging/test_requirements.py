@@ -59,7 +59,8 @@ def test_every_import_is_declared() -> None:
     """Nothing works only because another package happens to bring what it needs."""
     parser = setup_cfg()
     text = parser["options"]["install_requires"] + "".join(
-        parser["options.extras_require"][extra] for extra in ("spark", "s3", "gcs", "abfs", "server")
+        parser["options.extras_require"][extra]
+        for extra in ("spark", "s3", "gcs", "abfs", "server", "delta", "iceberg")
     )
     declared = {re.split(r"[\[<>=!]", line)[0] for line in lines(text)}
     assert third_party_imports() - ONLY_IF_THERE <= declared

@@ -94,8 +94,8 @@ def fetch(
     coming:   what is read first, if it was requested earlier.
     value:    how to read the values of a topic with a schema; None: as bytes.
     ahead:    how much of remote storage is requested ahead.
-    Raises ObjectNotFound if the object is gone; CopiesAway if a root that may have it is away.  After either error,
-    plan the read again, from the offset reached.
+    Raises ObjectNotFound if the object is gone; CopiesAway if a root that may have it cannot be reached.  After either
+    error, plan the read again, from the offset reached.
     Raises CorruptObject for damaged bytes.
     """
     if not isinstance(store, ReplicatedStore):
