@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_log.client.consuming.consumer import Consumer
 from spark_log.errors import IllegalGeneration
 from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, TopicPartition
-from spark_log.node.broker_duties import replicate_once
+from spark_log.node.replicate import replicate_once
 from tests.contract.deployments import COORDINATOR, LOSING, QUORUM, Deployment, LosingLink
 from tests.processes import eventually
 
@@ -30,7 +30,10 @@ DIFFERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "consumers: a second consumer of the group": ("members share a group only through a coordinator", SERVED),
     "consumers: commit by the first consumer": ("embedded, a newer consumer takes the group", SERVED),
     "consumers: move a group that is in use": ("only a coordinator knows whether members are alive", SERVED),
-    "consumers: delete offsets of a group that is in use": ("only a coordinator knows whether members are alive", SERVED),
+    "consumers: delete offsets of a group that is in use": (
+        "only a coordinator knows whether members are alive",
+        SERVED,
+    ),
     "consumers: delete a group that is in use": ("only a coordinator knows whether members are alive", SERVED),
     "transactions: that is aborted": ("a retry may take an id over twice; the epoch is the one in force", (LOSING,)),
     "transactions: fence two ids": ("a retry may take an id over twice; the epoch is the one in force", (LOSING,)),
@@ -54,11 +57,17 @@ def topics() -> Iterable[tuple[str, Call]]:
     yield "create a topic that exists", create(NewTopic("c"), NewTopic("a"))
     yield "create one topic twice", create(NewTopic("c"), NewTopic("c", 2))
     yield "create no topic", create()
-    yield "create with configs that are not text", create(
-        NewTopic("numbers", 1, {"retention.ms": 5000, "max.message.bytes": "10"}),  # type: ignore[dict-item]
-        NewTopic("flags", 1, {"schema.auto": False}),  # type: ignore[dict-item]
+    yield (
+        "create with configs that are not text",
+        create(
+            NewTopic("numbers", 1, {"retention.ms": 5000, "max.message.bytes": "10"}),  # type: ignore[dict-item]
+            NewTopic("flags", 1, {"schema.auto": False}),  # type: ignore[dict-item]
+        ),
     )
-    yield "configs of these", lambda d: {n: t.configs for n, t in d.log.admin.describe_topics(["numbers", "flags"]).items()}
+    yield (
+        "configs of these",
+        lambda d: {n: t.configs for n, t in d.log.admin.describe_topics(["numbers", "flags"]).items()},
+    )
     for wrong in (
         NewTopic(""), NewTopic(".."), NewTopic("a b"), NewTopic("é"), NewTopic(HALF), NewTopic("x" * 250),
         NewTopic("__consumer_offsets"), NewTopic("c", 0), NewTopic("c", -1), NewTopic("c", 100_001), NewTopic("c", BIG),
@@ -109,7 +118,7 @@ def configs() -> Iterable[tuple[str, Call]]:
         {"a": {"min.insync.replicas": "3"}}, {"a": {"retention.ms": HALF}}, {"a": {"retention.ms": "9"}, "b": {"x": "1"}},
         {}, {"a": {}}, {"typed": {"key.column": "nope"}}, {None: {"delete.topic.enable": False}},
     ):  # fmt: skip
-        yield f"alter {ascii(changes)}", alter(changes)  # type: ignore[arg-type]
+        yield f"alter {changes!a}", alter(changes)  # type: ignore[arg-type]
     yield "delete while that is not allowed", lambda d: d.log.admin.delete_topics(["a"])
     yield "allow it", alter({None: {"delete.topic.enable": "true"}})
 
@@ -141,23 +150,36 @@ def records() -> Iterable[tuple[str, Call]]:
     ):  # fmt: skip
         yield f"append {ascii(wrong)[:60]}", append(*wrong)
     yield "append with unknown acks", append("a", rows(b"x"), acks="some")
-    yield "do not create topics", lambda d: d.log.admin.incremental_alter_configs({None: {"auto.create.topics.enable": "false"}})
+    yield (
+        "do not create topics",
+        lambda d: d.log.admin.incremental_alter_configs({None: {"auto.create.topics.enable": "false"}}),
+    )
     yield "append to no topic", append("aa", rows(b"1"))
     yield "produce to no topic", lambda d: produced(d, "aa", b"1")
     yield "produce", lambda d: produced(d, "b", b"p", b"q")
     yield "read", lambda d: d.log.read("a", columns=["offset", "value", "key"]).to_pylist()
     yield "read typed rows", lambda d: d.log.read("typed", columns=["offset", "id", "name"]).to_pylist()
-    yield "read what is there", lambda d: d.log.read("a", 0, "latest-2", where="offset > 0", columns=["offset"]).to_pylist()
+    yield (
+        "read what is there",
+        lambda d: d.log.read("a", 0, "latest-2", where="offset > 0", columns=["offset"]).to_pylist(),
+    )
     yield "read beyond the end", lambda d: d.log.read("a", 0, 99)
     yield "read no partition", lambda d: d.log.read("a", 9)
     yield "read no topic", lambda d: d.log.read("aa")
     yield "read a column that is not there", lambda d: d.log.read("a", columns=["nope"])
     yield "read positions of groups", lambda d: d.log.read("__consumer_offsets").num_rows
-    yield "compact a topic without keys", lambda d: d.log.admin.incremental_alter_configs({"b": {"cleanup.policy": "compact"}})
+    yield (
+        "compact a topic without keys",
+        lambda d: d.log.admin.incremental_alter_configs({"b": {"cleanup.policy": "compact"}}),
+    )
     yield "describe topics with records", lambda d: d.log.admin.describe_topics(["a", "b"])
-    yield "producers", lambda d: [
-        one._replace(producer_id=one.producer_id.partition(":")[0]) for one in d.log.admin.describe_producers([A0])[A0]
-    ]
+    yield (
+        "producers",
+        lambda d: [
+            one._replace(producer_id=one.producer_id.partition(":")[0])
+            for one in d.log.admin.describe_producers([A0])[A0]
+        ],
+    )
     yield "producers of no partition", lambda d: d.log.admin.describe_producers([A0, TopicPartition("a", 9)])
 
 
@@ -169,10 +191,28 @@ def produced(d: Deployment, topic: str, *values: bytes) -> object:
 
 
 def offsets() -> Iterable[tuple[str, Call]]:
-    for at in (EARLIEST, LATEST, 0, 1000, 10**12, BIG, -7, True, "latest-2", "now-1h", "@1970-01-01T00:00:01Z", "group:no", "soon", None):
+    for at in (
+        EARLIEST,
+        LATEST,
+        0,
+        1000,
+        10**12,
+        BIG,
+        -7,
+        True,
+        "latest-2",
+        "now-1h",
+        "@1970-01-01T00:00:01Z",
+        "group:no",
+        "soon",
+        None,
+    ):
         yield f"offset of {at!r}", lambda d, at=at: d.log.admin.list_offsets({A0: at, A1: LATEST})
     yield "offset of no partition", lambda d: d.log.admin.list_offsets({TopicPartition("a", 9): LATEST})
-    yield "offset of a partition that is a flag", lambda d: d.log.admin.list_offsets({TopicPartition("a", True): LATEST})
+    yield (
+        "offset of a partition that is a flag",
+        lambda d: d.log.admin.list_offsets({TopicPartition("a", True): LATEST}),
+    )
     yield "offset of text", lambda d: d.log.admin.list_offsets({"a": LATEST})  # type: ignore[dict-item]
     for before in (1, 0, "latest-4", 99, -1, -2, BIG, True, "soon", OffsetAndMetadata(1)):
         yield f"delete records before {before!r}", lambda d, b=before: d.log.admin.delete_records({A1: b})
@@ -221,7 +261,10 @@ def groups() -> Iterable[tuple[str, Call]]:
     yield "delete no offsets", lambda d: d.log.admin.delete_consumer_group_offsets("g", [])
     yield "delete offsets that are not there", lambda d: d.log.admin.delete_consumer_group_offsets("g", [B0])
     yield "delete offsets of no group", lambda d: d.log.admin.delete_consumer_group_offsets("no", [B0])
-    yield "delete offsets of no topic", lambda d: d.log.admin.delete_consumer_group_offsets("g", [TopicPartition("aa", 0)])
+    yield (
+        "delete offsets of no topic",
+        lambda d: d.log.admin.delete_consumer_group_offsets("g", [TopicPartition("aa", 0)]),
+    )
     yield "remove members of no group", lambda d: d.log.admin.remove_members_from_consumer_group("no")
     yield "remove members that are not there", lambda d: d.log.admin.remove_members_from_consumer_group("g")
     yield "delete no group", lambda d: d.log.admin.delete_consumer_groups(["g", "no"])
@@ -280,7 +323,10 @@ def consumers() -> Iterable[tuple[str, Call]]:
     yield "a second consumer of the group", lambda d: opened(d, 1)
     yield "commit by the first consumer", lambda d: open_[d.name, 0].commit({A0: 1})
     yield "remove the members", removed
-    yield "the group without them", lambda d: [one.state for one in d.log.admin.describe_consumer_groups(["team"]).values()]
+    yield (
+        "the group without them",
+        lambda d: [one.state for one in d.log.admin.describe_consumer_groups(["team"]).values()],
+    )
     yield "close the consumers", closed
     yield "delete the group", lambda d: d.log.admin.delete_consumer_groups(["team"])
 
@@ -310,7 +356,13 @@ def transactions() -> Iterable[tuple[str, Call]]:
 
     yield "a transaction", transaction("etl", b"t1", b"t2")
     yield "with positions of a group", transaction("etl", b"t3", group=("copied", {A0: 3}))
-    for wrong in ({A0: True}, {A0: OffsetAndMetadata(True)}, {A0: OffsetAndMetadata(1, HALF)}, {A0: -1}, {TopicPartition("a", True): 1}):
+    for wrong in (
+        {A0: True},
+        {A0: OffsetAndMetadata(True)},
+        {A0: OffsetAndMetadata(1, HALF)},
+        {A0: -1},
+        {TopicPartition("a", True): 1},
+    ):
         yield f"with positions {ascii(wrong)[:70]}", transaction("etl", group=("copied", wrong))
     yield "with positions of text", transaction("etl", group=("copied",))
     yield "positions of the group", lambda d: d.log.admin.list_consumer_group_offsets("copied")
@@ -319,7 +371,10 @@ def transactions() -> Iterable[tuple[str, Call]]:
     yield "with a name that is not text", transaction(5, b"x")
     yield "with half a name", transaction(HALF, b"x")
     yield "that is aborted", hung
-    yield "describe it", lambda d: d.log.admin.describe_transactions(["hung"])["hung"].listing._replace(producer_epoch=0)
+    yield (
+        "describe it",
+        lambda d: d.log.admin.describe_transactions(["hung"])["hung"].listing._replace(producer_epoch=0),
+    )
     yield "abort it again", lambda d: d.log.admin.abort_transaction("hung")
     yield "abort one that has committed", lambda d: d.log.admin.abort_transaction("etl")
     yield "abort none", lambda d: d.log.admin.abort_transaction("no")
@@ -359,13 +414,14 @@ def brokers() -> Iterable[tuple[str, Call]]:
         yield f"add broker {wrong!r}", add(wrong, "disk4")
     yield "add one with options of a wrong type", add(4, "disk4", 5, None, "yes", "1d")
     yield "add one that keeps and is not behind", add(4, "disk4", keep_ms=5)
-    yield "describe brokers", lambda d: [
-        one._replace(epoch=0, since=0) for one in d.log.admin.describe_cluster().brokers
-    ]
+    yield (
+        "describe brokers",
+        lambda d: [one._replace(epoch=0, since=0) for one in d.log.admin.describe_cluster().brokers],
+    )
     for broker, change in ((1, {"rack": "c"}), (1, {"rack": "c", "drained": None}), (0, {"rack": "z"}), (2, {"drained": True}),
                            (2, {"drained": False}), (0, {"drained": True}), (9, {"rack": "x"}), (1, {"rack": 5}),
                            ("1", {"rack": "x"}), (1, {"drained": "yes"}), (1, {}), (1, {"rack": HALF})):  # fmt: skip
-        yield f"alter broker {broker!r} {ascii(change)}", lambda d, b=broker, c=change: d.log.admin.alter_broker(b, **c)
+        yield f"alter broker {broker!r} {change!a}", lambda d, b=broker, c=change: d.log.admin.alter_broker(b, **c)
     yield "fence", lambda d: d.log.admin.fence_broker(1, "a new disk")
     yield "fence again", lambda d: d.log.admin.fence_broker(1)
     yield "unfence", lambda d: d.log.admin.unfence_broker(1)
@@ -376,7 +432,10 @@ def brokers() -> Iterable[tuple[str, Call]]:
         yield f"remove {wrong!r}", lambda d, b=wrong: d.log.admin.remove_broker(b)
         yield f"replace {wrong!r}", lambda d, b=wrong: d.log.admin.replace_broker(b)
     yield "fence for a reason that is not text", lambda d: d.log.admin.fence_broker(1, 5)  # type: ignore[arg-type]
-    yield "a topic with replicas", lambda d: len(d.log.admin.create_topics([NewTopic("r", 1, replica_assignment={0: [1, 2]})]))
+    yield (
+        "a topic with replicas",
+        lambda d: len(d.log.admin.create_topics([NewTopic("r", 1, replica_assignment={0: [1, 2]})])),
+    )
     yield "append to it", lambda d: d.log.append("r", rows(b"1", b"2"))
     yield "read it", lambda d: d.log.read("r", columns=["value"]).to_pylist()
     yield "describe it with replicas", lambda d: d.log.admin.describe_topics(["r"])
@@ -393,10 +452,11 @@ def brokers() -> Iterable[tuple[str, Call]]:
     yield "remove one with replicas", lambda d: d.log.admin.remove_broker(2)
     for lists in ({R0: []}, {R0: [9]}, {R0: [1, 1]}, {R0: "12"}, {R0: [True]}, {R0: None}, {R0: [1, 2]}, {R0: [3]},
                   {TopicPartition("r", 9): [1]}, {"r": [1]}, {}, {R0: [2, 1, 0]}):  # fmt: skip
-        yield f"reassign {ascii(lists)}", lambda d, one=lists: d.log.admin.alter_partition_reassignments(one)
+        yield f"reassign {lists!a}", lambda d, one=lists: d.log.admin.alter_partition_reassignments(one)
     yield "its replicas when all was moved", settled
-    yield "reassign a factor that is kept", lambda d: d.log.admin.alter_partition_reassignments(
-        {R0: [1]}, allow_replication_factor_change=False
+    yield (
+        "reassign a factor that is kept",
+        lambda d: d.log.admin.alter_partition_reassignments({R0: [1]}, allow_replication_factor_change=False),
     )
     yield "moves", lambda d: d.log.admin.list_partition_reassignments()
     yield "moves of no topic", lambda d: d.log.admin.list_partition_reassignments([TopicPartition("aa", 0)])
@@ -408,7 +468,7 @@ def brokers() -> Iterable[tuple[str, Call]]:
 
 
 def settled(d: Deployment) -> object:
-    """The replicas, when a coordinator has done what it does in the background.  Embedded, `pylog replicate` does it."""
+    """The replicas after the work that a coordinator does in the background, or else `pylog replicate`."""
     replicate_once(d.log)
 
     def all_in_sync() -> bool:

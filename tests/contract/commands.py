@@ -163,7 +163,12 @@ nope
 """
 
 _VARYING = (
-    (re.compile(r'"([a-z_]*bytes|lag_ms|size|last_timestamp|time_ms|version|epoch|gone_by_ms|checkpoint|generation|coordinator_epoch)": -?\d+'), r'"\1": N'),
+    (
+        re.compile(
+            r'"([a-z_]*bytes|lag_ms|size|last_timestamp|time_ms|version|epoch|gone_by_ms|checkpoint|generation|coordinator_epoch)": -?\d+'
+        ),
+        r'"\1": N',
+    ),
     (re.compile(r"\b\d[\d,.]* (bytes|B|KB|kB|MB|ms|s)\b"), "SIZE"),
     (re.compile(r"\d+ versions? ago"), "N versions ago"),
     (re.compile(r"(?m)^coordinator ADDRESS true (leads|stands by), .*\n"), ""),

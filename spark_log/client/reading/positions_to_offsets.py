@@ -46,7 +46,9 @@ def group_entries(state: State, offsets: Mapping[TopicPartition, OffsetAndMetada
     entries = []
     for tp, at in sorted(offsets.items()):
         if isinstance(at.offset, bool) or not isinstance(at.offset, int) or at.offset > OFFSET_MAX:
-            raise InvalidRequest(f"offset {at.offset!r} of {tp.topic}-{tp.partition} is not a number up to {OFFSET_MAX}")
+            raise InvalidRequest(
+                f"offset {at.offset!r} of {tp.topic}-{tp.partition} is not a number up to {OFFSET_MAX}"
+            )
         if at.offset < 0:
             raise InvalidRequest(f"offset {at.offset} of {tp.topic}-{tp.partition} is negative")
         if not is_unicode(at.metadata):

@@ -234,9 +234,7 @@ def test_a_number_out_of_range_is_not_a_position(log: History, offset: int) -> N
         lambda state, now: decide_commit_offsets(state, (moved,)),
         lambda state, now: decide_commit(state, commit),
     ):
-        with pytest.raises(
-            InvalidRequest, match=rf"group 'g': invalid offset {offset} for orders-0: expected 0 to"
-        ):
+        with pytest.raises(InvalidRequest, match=rf"group 'g': invalid offset {offset} for orders-0: expected 0 to"):
             log.do(decide)
 
 
