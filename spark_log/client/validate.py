@@ -23,8 +23,10 @@ def several(what: str, given: Iterable[Item]) -> list[Item]:
 
 def checked_id(what: str, given: object) -> str:
     """Check a transactional id."""
-    if not isinstance(given, str) or not given:
-        raise InvalidRequest(f"{what}: {given!r} is not a transactional id; give a name that is the same on every run")
+    if not isinstance(given, str):
+        raise InvalidRequest(f"{what}: {given!r} is not a transactional id; give a name, such as 'etl-1'")
+    if not given:
+        raise InvalidRequest(f"{what}: the id is empty; give a name that is the same on every run")
     return given
 
 

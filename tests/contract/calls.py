@@ -60,8 +60,8 @@ def topics() -> Iterable[tuple[str, Call]]:
     yield (
         "create with configs that are not text",
         create(
-            NewTopic("numbers", 1, {"retention.ms": 5000, "max.message.bytes": "10"}),  # type: ignore[dict-item]
-            NewTopic("flags", 1, {"schema.auto": False}),  # type: ignore[dict-item]
+            NewTopic("numbers", 1, {"retention.ms": 5000, "max.message.bytes": "10"}),
+            NewTopic("flags", 1, {"schema.auto": False}),
         ),
     )
     yield (
@@ -72,10 +72,10 @@ def topics() -> Iterable[tuple[str, Call]]:
         NewTopic(""), NewTopic(".."), NewTopic("a b"), NewTopic("é"), NewTopic(HALF), NewTopic("x" * 250),
         NewTopic("__consumer_offsets"), NewTopic("c", 0), NewTopic("c", -1), NewTopic("c", 100_001), NewTopic("c", BIG),
         NewTopic("c", True), NewTopic("c", 1, {"retention.m": "1"}), NewTopic("c", 1, {"retention.ms": "soon"}),
-        NewTopic("c", 1, {"num.partitions": "1"}), NewTopic("c", 1, {"retention.ms": None}),  # type: ignore[dict-item]
-        NewTopic("c", 1, {"min.insync.replicas": "2"}), NewTopic("c", 1, {5: "1"}),  # type: ignore[dict-item]
+        NewTopic("c", 1, {"num.partitions": "1"}), NewTopic("c", 1, {"retention.ms": None}),
+        NewTopic("c", 1, {"min.insync.replicas": "2"}), NewTopic("c", 1, {5: "1"}),
         NewTopic("c", replication_factor=2), NewTopic("c", replication_factor=0), NewTopic("c", replication_factor=BIG),
-        NewTopic("c", replication_factor="1"), NewTopic("c", replica_assignment={0: [7]}),  # type: ignore[arg-type]
+        NewTopic("c", replication_factor="1"), NewTopic("c", replica_assignment={0: [7]}),
         NewTopic("c", replica_assignment={0: [0, 0]}), NewTopic("c", replica_assignment={1: [0]}),
         NewTopic("c", replica_assignment={0: []}), NewTopic("c", replica_assignment={0: [False]}),
         NewTopic("c", 1, replication_factor=1, replica_assignment={0: [0]}), NewTopic("c", schema="id NUMBER"),
@@ -118,7 +118,7 @@ def configs() -> Iterable[tuple[str, Call]]:
         {"a": {"min.insync.replicas": "3"}}, {"a": {"retention.ms": HALF}}, {"a": {"retention.ms": "9"}, "b": {"x": "1"}},
         {}, {"a": {}}, {"typed": {"key.column": "nope"}}, {None: {"delete.topic.enable": False}},
     ):  # fmt: skip
-        yield f"alter {changes!a}", alter(changes)  # type: ignore[arg-type]
+        yield f"alter {changes!a}", alter(changes)
     yield "delete while that is not allowed", lambda d: d.log.admin.delete_topics(["a"])
     yield "allow it", alter({None: {"delete.topic.enable": "true"}})
 
@@ -144,7 +144,7 @@ def records() -> Iterable[tuple[str, Call]]:
     yield "append typed rows", append("typed", [{"id": 1, "name": "x"}])
     yield "append other columns", append("typed", [{"id": "no"}])
     for wrong in (
-        ("a", rows(b"x", partition=9)), ("a", rows("\ud800")), ("a", [{"valu": b"x"}]), ("a", 5), ("a b", rows(b"x")),  # type: ignore[arg-type]
+        ("a", rows(b"x", partition=9)), ("a", rows("\ud800")), ("a", [{"valu": b"x"}]), ("a", 5), ("a b", rows(b"x")),
         ("a", rows(b"x", partition="0")), ("__consumer_offsets", rows(b"x")), ("a", [{"value": b"x", "timestamp": "soon"}]),
         ("new", rows(b"x" * 2_000_000)),
     ):  # fmt: skip
@@ -213,7 +213,7 @@ def offsets() -> Iterable[tuple[str, Call]]:
         "offset of a partition that is a flag",
         lambda d: d.log.admin.list_offsets({TopicPartition("a", True): LATEST}),
     )
-    yield "offset of text", lambda d: d.log.admin.list_offsets({"a": LATEST})  # type: ignore[dict-item]
+    yield "offset of text", lambda d: d.log.admin.list_offsets({"a": LATEST})
     for before in (1, 0, "latest-4", 99, -1, -2, BIG, True, "soon", OffsetAndMetadata(1)):
         yield f"delete records before {before!r}", lambda d, b=before: d.log.admin.delete_records({A1: b})
     yield "delete records of no topic", lambda d: d.log.admin.delete_records({TopicPartition("aa", 0): 1})
@@ -246,7 +246,7 @@ def groups() -> Iterable[tuple[str, Call]]:
     yield "its offsets", lambda d: d.log.admin.list_consumer_group_offsets("g")
     for wrong in (
         {A0: -5}, {A0: 99}, {A0: True}, {A0: "soon"}, {A0: 1.5}, {A0: OffsetAndMetadata(-1)}, {A0: OffsetAndMetadata(BIG)},
-        {A0: OffsetAndMetadata(True)}, {A0: OffsetAndMetadata("1")}, {A0: OffsetAndMetadata(1, None)},  # type: ignore[arg-type]
+        {A0: OffsetAndMetadata(True)}, {A0: OffsetAndMetadata("1")}, {A0: OffsetAndMetadata(1, None)},
         {A0: OffsetAndMetadata(1, HALF)}, {A0: OffsetAndMetadata(1, "x" * 5000)}, {TopicPartition("aa", 0): 1},
         {TopicPartition("a", 9): 1}, {TopicPartition("a", True): 1}, {"a": 1}, {A0: OffsetAndMetadata(99)}, {},
     ):  # fmt: skip
@@ -313,7 +313,7 @@ def consumers() -> Iterable[tuple[str, Call]]:
 
     yield "a consumer", lambda d: opened(d, 0)
     yield "commit", lambda d: open_[d.name, 0].commit()
-    yield "commit what is not a number", lambda d: open_[d.name, 0].commit({A0: "1"})  # type: ignore[dict-item]
+    yield "commit what is not a number", lambda d: open_[d.name, 0].commit({A0: "1"})
     yield "commit a flag", lambda d: open_[d.name, 0].commit({A0: OffsetAndMetadata(True)})
     yield "commit of no partition", lambda d: open_[d.name, 0].commit({TopicPartition("a", 9): 1})
     yield "describe the group of a consumer", lambda d: d.log.admin.describe_consumer_groups(["team"])
@@ -379,7 +379,7 @@ def transactions() -> Iterable[tuple[str, Call]]:
     yield "abort one that has committed", lambda d: d.log.admin.abort_transaction("etl")
     yield "abort none", lambda d: d.log.admin.abort_transaction("no")
     yield "fence two ids", lambda d: d.log.admin.fence_producers(["fenced", "etl"])
-    yield "fence what is no id", lambda d: d.log.admin.fence_producers([5])  # type: ignore[list-item]
+    yield "fence what is no id", lambda d: d.log.admin.fence_producers([5])
     yield "list transactions", lambda d: [(one.transactional_id, one.state) for one in d.log.admin.list_transactions()]
     yield "describe no transaction", lambda d: d.log.admin.describe_transactions(["etl", "no"])
 
@@ -396,7 +396,7 @@ def whole_log() -> Iterable[tuple[str, Call]]:
     yield "no feature", update({})
     yield "reset the clock", lambda d: d.log.admin.reset_clock()
     yield "reset the clock by force", lambda d: d.log.admin.reset_clock(force=True)
-    yield "reset it by text", lambda d: d.log.admin.reset_clock(force="yes")  # type: ignore[arg-type]
+    yield "reset it by text", lambda d: d.log.admin.reset_clock(force="yes")
 
 
 def brokers() -> Iterable[tuple[str, Call]]:
@@ -431,7 +431,7 @@ def brokers() -> Iterable[tuple[str, Call]]:
         yield f"unfence {wrong!r}", lambda d, b=wrong: d.log.admin.unfence_broker(b)
         yield f"remove {wrong!r}", lambda d, b=wrong: d.log.admin.remove_broker(b)
         yield f"replace {wrong!r}", lambda d, b=wrong: d.log.admin.replace_broker(b)
-    yield "fence for a reason that is not text", lambda d: d.log.admin.fence_broker(1, 5)  # type: ignore[arg-type]
+    yield "fence for a reason that is not text", lambda d: d.log.admin.fence_broker(1, 5)
     yield (
         "a topic with replicas",
         lambda d: len(d.log.admin.create_topics([NewTopic("r", 1, replica_assignment={0: [1, 2]})])),
