@@ -206,8 +206,9 @@ def open_storage_log(stores: Stores, context: Context, *, create: bool) -> Stora
         data = run(find_format(url), stores, context.clock)
     if data is None:
         if not create:
+            check = "the URL, and whether its disk is mounted" if url.startswith("file:") else "the URL"
             raise NoLog(
-                f"there is no log at {url}: check the URL, or create a log with `pylog -u {url} topic create NAME`"
+                f"there is no log at {url}: check {check}, or create a log with `pylog -u {url} topic create NAME`"
             )
         data = begin_log(stores, context, context.unique() + context.unique())
     form = parse_format(data, url)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from spark_log.client.log import Log
-from spark_log.errors import LogRestored, NoSpace
+from spark_log.errors import LogRestored
 from spark_log.journal.context import Context
 from spark_log.journal.disk_reserve import has_reserve, keep_reserve
 from spark_log.journal.dropped_lists import list_dropped
@@ -176,7 +176,7 @@ class Maintainer:
             copied_bytes=kept.copied_bytes,
             joined=kept.joined,
             problems=tuple(failed.problems),
-            no_space=report.no_space or any(isinstance(error, NoSpace) for error in failed.errors),
+            no_space=failed.no_space,
         )
 
     def _begin(self, known: LogView) -> Steps[tuple[LogView, UpkeepMemory]]:
@@ -387,7 +387,7 @@ def _report(state: State, failed: Failures, memory: UpkeepMemory, done: _Done) -
         waiting=len(state.dropped) + sum(listed.names for listed in state.dropped_lists.values()),
         fence_age_ms=cluster_config(state.configs, "gc.fence.age.ms"),
         problems=tuple(failed.problems),
-        no_space=any(isinstance(error, NoSpace) for error in failed.errors),
+        no_space=failed.no_space,
     )
 
 

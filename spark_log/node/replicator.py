@@ -239,6 +239,7 @@ class Replicator:
     def _note_whole(self, state: State, broker: int, copied: CopyTally, read_ms: int) -> None:
         if copied.left:
             return
+        state, read_ms = copied.planned or (state, read_ms)
         for number, group in state.placement_groups.items():
             if broker not in group.replicas or number in copied.failed:
                 continue
