@@ -41,6 +41,7 @@ _MIB = 1 << 20
 BATCH_ROWS = 10_000
 BATCH_BYTES = 2 * _MIB
 """Raw bytes."""
+PLAIN = ipc.write_options(None)
 CHUNK_BYTES = 1 << 18
 """A write of a few hundred bytes costs as much as one of this size."""
 
@@ -380,7 +381,7 @@ class SegmentWriter:
             partition.dictionaries = worthwhile(batch)
             partition.crc = crc32c(ipc.schema_message(partition.stored_schema))
         stored = with_dictionaries(batch, partition.dictionaries)
-        data = ipc.encode_batch(stored, self._options)
+        data = ipc.encode_batch(stored, self._options_for(stored))
         times = micros(batch)
         offsets = self._offsets(partition, batch)
         encoded = _Encoded(
@@ -398,6 +399,10 @@ class SegmentWriter:
         partition.crc = crc32c(data, partition.crc)
         self._kept.append(encoded)
         self._kept_bytes += encoded.length
+
+    def _options_for(self, batch: pa.RecordBatch) -> pa.ipc.IpcWriteOptions:
+        """Small typed batches are not compressed; of bytes all are, as before there were types."""
+        return PLAIN if schema_version(batch.schema) and ipc.is_too_small(batch) else self._options
 
     def _spill_if_above(self, buffered_bytes: int) -> None:
         if self._open_spool is None or self.buffered_bytes + self._reserved_bytes <= buffered_bytes:
