@@ -53,7 +53,7 @@ from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.quorum_state import QuorumState
 from spark_log.quorum.messages import Position
 from spark_log.quorum_node.disk import Disk
-from spark_log.quorum_node.files import LocalFiles
+from spark_log.quorum_node.file_operations import LocalFiles
 from spark_log.testing.quorum_process import QuorumProcesses
 from spark_log.testing.serving_nodes import ServingNodes
 

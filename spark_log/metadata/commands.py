@@ -14,7 +14,7 @@ import msgspec
 
 from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.metadata import records as r
-from spark_log.metadata.command import Command, topic_names
+from spark_log.metadata.command_base import Command, topic_names
 from spark_log.metadata.decide import commits, topics, transactional_ids, upkeep
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.schemas import decide_set_schema
@@ -28,7 +28,7 @@ from spark_log.metadata.group_commands import (
     RenewSession,
     check_unfenced,
 )
-from spark_log.metadata.pending import LackingObject
+from spark_log.metadata.pending_commits import LackingObject
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import (
     AddCopies,

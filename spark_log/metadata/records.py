@@ -230,7 +230,7 @@ class SwapRecord(Record, frozen=True, kw_only=True, tag="swap"):
     placed: tuple[Placed, ...] = ()
     """Where each of `objects` is; empty: all are in the log's own root."""
     lost: tuple[LostOffsets, ...] = ()
-    """No broker had the objects of the old slices any more, and readers pass over these offsets from here on.  Written
+    """No broker had the objects of the old slices any more, and readers skip these offsets from here on.  Written
     at level 4."""
 
 

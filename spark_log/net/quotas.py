@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from spark_log.errors import InvalidRequest, QuotaExceeded, ThrottlingQuotaExceeded
 from spark_log.journal.unseen_changes import UnseenChanges
-from spark_log.metadata.command import Command
+from spark_log.metadata.command_base import Command
 from spark_log.metadata.commands import AddPartitions, CreateTopic
 from spark_log.metadata.group_commands import RenewSession
 from spark_log.metadata.state import State

@@ -46,7 +46,7 @@ from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import Health
 from spark_log.net.quotas import Usage
 from spark_log.node.change_feed import ChangeFeed
-from spark_log.node.duties import Duties
+from spark_log.node.coordinator_duties import Duties
 from spark_log.node.local_link import LocalLink
 from spark_log.node.metrics import Metrics
 from spark_log.node.pending_commands import PendingCommands, commands_of

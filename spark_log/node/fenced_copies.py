@@ -38,7 +38,7 @@ ATTEMPTS = 3
 LOOKED_AT = 100
 """So many objects are looked through for one of each fenced broker."""
 ANSWER_S = 10.0
-"""A root that does not answer for so long is passed over."""
+"""A root that does not answer for this long is left out."""
 
 logger = logging.getLogger("spark_log")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from spark_log.errors import InvalidRequest
 from spark_log.journal.context import DecisionRule, Proposal
-from spark_log.metadata.command import Command
+from spark_log.metadata.command_base import Command
 from spark_log.metadata.commands import UpdateFeature
 from spark_log.metadata.features import METADATA_VERSION
 from spark_log.quorum_node.node_status import NodeStatus

@@ -21,9 +21,9 @@ from spark_log.schema.column_configs import AUTO
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import BatchEntry, encode_index
 from spark_log.segment.compression import UNSET, Compression
-from spark_log.segment.conform import micros
 from spark_log.segment.dictionaries import dictionary_schema, plain, with_dictionaries, worthwhile
 from spark_log.segment.offsets import Offsets, from_column
+from spark_log.segment.record_columns import micros
 from spark_log.segment.row_batches import (
     bytes_max,
     concat,
@@ -379,7 +379,8 @@ class SegmentWriter:
         if not partition.encoded and partition.base is not RECORD_SCHEMA:
             partition.dictionaries = worthwhile(batch)
             partition.crc = crc32c(ipc.schema_message(partition.stored_schema))
-        data = ipc.encode_batch(with_dictionaries(batch, partition.dictionaries), self._options)
+        stored = with_dictionaries(batch, partition.dictionaries)
+        data = ipc.encode_batch(stored, self._options)
         times = micros(batch)
         offsets = self._offsets(partition, batch)
         encoded = _Encoded(
@@ -391,7 +392,7 @@ class SegmentWriter:
             length=len(data),
             crc=crc32c(data),
             data=data,
-            stats=stats_of(batch, columns_with_stats(batch.schema, partition.stats_columns)),
+            stats=stats_of(stored, columns_with_stats(batch.schema, partition.stats_columns)),
         )
         partition.encoded.append(encoded)
         partition.crc = crc32c(data, partition.crc)

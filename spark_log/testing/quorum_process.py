@@ -25,7 +25,7 @@ from spark_log.errors import SparkLogError
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.ready import Config
 from spark_log.quorum_node.directory import format_directory
-from spark_log.quorum_node.files import LocalFiles
+from spark_log.quorum_node.file_operations import LocalFiles
 from spark_log.quorum_node.node import Node
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.node_host import NodeHost

@@ -34,7 +34,7 @@ from spark_log.node.serve_config import ServeConfig
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.directory import DataDirectory, format_directory, open_directory
-from spark_log.quorum_node.files import LocalFiles
+from spark_log.quorum_node.file_operations import LocalFiles
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.quorum_admin import QuorumAdmin
 from spark_log.quorum_node.state_file import Meta

@@ -59,7 +59,7 @@ from spark_log.metadata.commands import (
 )
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, RemoveMember, known_group
-from spark_log.metadata.pending import lost_ranges
+from spark_log.metadata.pending_commits import lost_ranges
 from spark_log.metadata.reassignments import PartitionReassignment
 from spark_log.metadata.records import GroupCommit, Piece
 from spark_log.metadata.schemas import schemas_of

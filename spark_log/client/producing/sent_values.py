@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from spark_log.client.producing.topic_rules import TopicSpec
 from spark_log.errors import InvalidRecord, SparkLogError
-from spark_log.segment.conform import Rows
 from spark_log.segment.python_values import array_or_errors
+from spark_log.segment.record_columns import Rows
 from spark_log.segment.typed_rows import sifted
 from spark_log.text import type_of
 

@@ -43,7 +43,7 @@ from spark_log.metadata.group_commands import UNFENCED, Committer
 from spark_log.metadata.records import GroupCommit
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.positions import TIME_MS_MAX
-from spark_log.segment.conform import Rows
+from spark_log.segment.record_columns import Rows
 
 logger = logging.getLogger("spark_log")
 

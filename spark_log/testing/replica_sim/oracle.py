@@ -26,7 +26,7 @@ from spark_log.journal.broker_roots import BROKER_KEY
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.commits import Committed
-from spark_log.metadata.pending import entries_of, is_given_up, is_lost, lost_entries, visible_end
+from spark_log.metadata.pending_commits import entries_of, is_given_up, is_lost, lost_entries, visible_end
 from spark_log.metadata.reassignments import is_moving, objects_elsewhere
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import (
