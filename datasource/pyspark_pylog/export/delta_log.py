@@ -16,7 +16,7 @@ from pyspark_pylog.export.delta_stats import statistics
 from pyspark_pylog.export.manifest import ExportSettings
 from pyspark_pylog.export.parquet_files import FOLDERS, WrittenFile
 from pyspark_pylog.export.storage_options import delta_options
-from pyspark_pylog.export.tables import Change, TableChanged, changes, check_changes
+from pyspark_pylog.export.tables import ColumnChange, TableChanged, changes, check_changes
 from spark_log.errors import InvalidRequest, StorageError
 from spark_log.schema.arrow_types import nullable
 
@@ -114,8 +114,8 @@ class DeltaLog:
         partitions = [pa.field(name, PARTITIONS[name]) for name in self._folders]
         return deltalake.Schema.from_arrow(pa.schema([*nullable(rows), *partitions]))
 
-    def _changes(self, rows: pa.Schema) -> list[Change]:
-        """What the table lacks for these columns."""
+    def _changes(self, rows: pa.Schema) -> list[ColumnChange]:
+        """The columns, fields and types that the table lacks."""
         assert self._table is not None
         return list(changes(pa.schema(self._table.schema()), pa.schema(self._stored(rows))))
 

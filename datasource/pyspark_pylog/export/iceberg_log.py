@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark_pylog.export.manifest import ExportSettings
 from pyspark_pylog.export.parquet_files import WrittenFile
 from pyspark_pylog.export.storage_options import iceberg_options
-from pyspark_pylog.export.tables import Change, TableChanged, changes, check_changes
+from pyspark_pylog.export.tables import ColumnChange, TableChanged, changes, check_changes
 from spark_log.errors import InvalidRequest, StorageError
 from spark_log.schema.arrow_types import nullable, storable
 
@@ -104,8 +104,8 @@ class IcebergLog:
             change.set_properties({RUN: str(number)})
             change.add_files(paths, about, check_duplicate_files=False)
 
-    def _changes(self, rows: pa.Schema) -> list[Change]:
-        """What the table lacks for these columns."""
+    def _changes(self, rows: pa.Schema) -> list[ColumnChange]:
+        """The columns, fields and types that the table lacks."""
         assert self._table is not None
         table = storable(self._table.schema().as_arrow())
         return [

@@ -5,7 +5,8 @@
     runs/00000001.done.json       the result: all files of the run are written
 
 A plan is put if it is absent, before any file of its run is written, and only after the run before it is done.  Runs
-are numbered from 1 without gaps.  So only the last run can be unfinished.  docs/decisions/0068-export.md has the reasons.
+are numbered from 1 without gaps.  So only the last run can be unfinished.  The reasons are in
+docs/decisions/0068-export.md.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class ExportRun(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What a job has exported in a run."""
+    """The files that a job has exported in a run."""
 
     records: int = 0
     bytes: int = 0

@@ -145,7 +145,7 @@ class Planner:
         return [part._replace(start=min(part.end, max(part.start, self._state_of(part).start))) for part in parts]
 
     def check_values(self, last: int) -> None:
-        """Check before anything is written that values can be read as the settings say, and that the table can have them.
+        """Check before anything is written that values can be read as the settings say, and fit into the table.
 
         Raises InvalidRequest.
         """

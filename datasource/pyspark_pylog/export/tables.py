@@ -38,7 +38,7 @@ class ExportTable(Protocol):
         """Whether a run is committed."""
 
     def commit(self, number: int, rows: pa.Schema, files: Sequence[WrittenFile]) -> bool:
-        """Make the files of a run visible.  False: the run is committed already, and these files are not in the table."""
+        """Make the files of a run visible.  False: the run is committed already, without these files."""
 
 
 class Folder:
@@ -127,7 +127,7 @@ class Commits:
         return last
 
 
-class Change(NamedTuple):
+class ColumnChange(NamedTuple):
     """A column that a table lacks, or has with another type."""
 
     path: tuple[str, ...]
@@ -135,7 +135,9 @@ class Change(NamedTuple):
     now: pa.DataType
 
 
-def check_changes(name: str, found: Iterable[Change], can_widen: Callable[[pa.DataType, pa.DataType], bool]) -> None:
+def check_changes(
+    name: str, found: Iterable[ColumnChange], can_widen: Callable[[pa.DataType, pa.DataType], bool]
+) -> None:
     """Raises InvalidRequest for a column whose type the table `name` cannot change."""
     for path, before, now in found:
         if before is not None and not can_widen(before, now):
@@ -145,17 +147,17 @@ def check_changes(name: str, found: Iterable[Change], can_widen: Callable[[pa.Da
             )
 
 
-def changes(old: Iterable[pa.Field], new: Iterable[pa.Field], path: tuple[str, ...] = ()) -> Iterator[Change]:
+def changes(old: Iterable[pa.Field], new: Iterable[pa.Field], path: tuple[str, ...] = ()) -> Iterator[ColumnChange]:
     """The changes from one schema to another one, at any depth."""
     before = {field.name: field.type for field in old}
     for field in new:
         if field.name in before:
             yield from _of_types(before[field.name], field.type, (*path, field.name))
         else:
-            yield Change((*path, field.name), None, field.type)
+            yield ColumnChange((*path, field.name), None, field.type)
 
 
-def _of_types(old: pa.DataType, new: pa.DataType, path: tuple[str, ...]) -> Iterator[Change]:
+def _of_types(old: pa.DataType, new: pa.DataType, path: tuple[str, ...]) -> Iterator[ColumnChange]:
     if pa.types.is_struct(old) and pa.types.is_struct(new):
         yield from changes(list(old), list(new), path)
     elif is_any_list(old) and is_any_list(new):
@@ -164,7 +166,7 @@ def _of_types(old: pa.DataType, new: pa.DataType, path: tuple[str, ...]) -> Iter
         yield from _of_types(old.key_type, new.key_type, (*path, "key"))
         yield from _of_types(old.item_type, new.item_type, (*path, "value"))
     elif old != new:
-        yield Change(path, old, new)
+        yield ColumnChange(path, old, new)
 
 
 def is_any_list(given: pa.DataType) -> bool:
