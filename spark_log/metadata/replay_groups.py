@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spark_log.groups.share import Share
+from spark_log.groups.member_share import Share
 from spark_log.metadata import records as r
 from spark_log.metadata.state import (
     Forgotten,
