@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -272,6 +272,24 @@ def test_an_adoption_that_is_killed_is_run_again(store: ObjectStore, tmp_path: P
             assert await asyncio.to_thread(append_and_read, address(running), "3") == ["0", "1", "2", "3"]
 
     asyncio.run(scenario())
+
+
+def test_an_adoption_that_is_cancelled_while_it_runs_says_so(store: ObjectStore, tmp_path: Path) -> None:
+    """Another operator cancels while the state is written: the command must not say that the nodes can be started."""
+
+    class Cancelled(LocalFiles):
+        def rename(self, old: str, new: str) -> None:
+            with suppress(InvalidRequest):
+                cancel_move(opened(tmp_path / "log"))
+            super().rename(old, new)
+
+    nodes = Nodes(tmp_path, cluster_id(store), 1)
+    with (
+        nodes.open(open_files=Cancelled) as directory,
+        pytest.raises(InvalidRequest, match="format the directory 1@a1"),
+    ):
+        adopt_log(Journal.open(store, create=False), directory, nodes.voters, URL)
+    append_and_read(str(tmp_path / "log"), "3")
 
 
 async def cannot_lead(nodes: Nodes, why: str) -> None:

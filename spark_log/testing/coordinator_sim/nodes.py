@@ -282,6 +282,7 @@ class SimulatedNode:
         self.coordinator.address = self.address
         self.coordinator.node.config = replace(self.coordinator.node.config, level=self.level)
         groups = Groups(self.coordinator, self.coordinator.clock, self.coordinator.unique, GROUPS)
+        self.coordinator.held = groups.held_positions
         self.server = Server(
             self.coordinator,
             groups,
