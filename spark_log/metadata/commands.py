@@ -230,6 +230,9 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
     def producers(self) -> Sequence[str]:
         return (self.commit.producer,)
 
+    def check_types(self) -> None:
+        """Its values are checked where they are made: it may be large."""
+
     def pack(self, reply: commits.Committed) -> _PackedCommitted:
         rows = [(*key, span.start, span.stop) for key, span in reply.ranges.items()]
         return _PackedCommitted(
@@ -408,6 +411,10 @@ class SeveralCommands(Command, frozen=True, kw_only=True, tag="several"):
 
     def parts(self) -> Sequence[Command]:
         return self.commands
+
+    def check_types(self) -> None:
+        for command in self.commands:
+            command.check_types()
 
     def pack(self, reply: list[Any]) -> list[Any]:
         return [command.pack(one) for command, one in zip(self.commands, reply, strict=True)]

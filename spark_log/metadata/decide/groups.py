@@ -18,7 +18,7 @@ from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS
 from spark_log.metadata.replay_groups import next_generation
 from spark_log.metadata.state import GroupState, State, TopicKey
-from spark_log.positions import format_timestamp_ms
+from spark_log.positions import OFFSET_MAX, format_timestamp_ms
 
 
 def check_generation(state: State, commit: r.GroupCommit) -> None:
@@ -33,12 +33,12 @@ def check_generation(state: State, commit: r.GroupCommit) -> None:
 
 
 def check_positions(state: State, commit: r.GroupCommit) -> None:
-    """Raises InvalidRequest for a negative offset, OffsetMetadataTooLarge for too much metadata."""
+    """Raises InvalidRequest for a number that is not an offset, OffsetMetadataTooLarge for too much metadata."""
     for entry in commit.offsets:
-        if entry.offset < 0:
+        if not 0 <= entry.offset <= OFFSET_MAX:
             raise InvalidRequest(
                 f"group {commit.group!r}: invalid offset {entry.offset} for "
-                f"{_partition_name(state, entry)}: expected 0 or more"
+                f"{_partition_name(state, entry)}: expected 0 to {OFFSET_MAX}"
             )
         if check_metadata(entry.metadata) is not Code.NONE:
             raise OffsetMetadataTooLarge(

@@ -49,6 +49,8 @@ def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Resu
             *sim.once.patches(),
             *(Patch(module, "decode_batch", sim.once.decode_batch) for module in (served_log, quorum_state)),
             *(Patch(module, "replay", sim.once.replay) for module in (served_log, quorum_state)),
+            Patch(quorum_state, "folded", sim.once.folded),
+            Patch(quorum_state, "state_digest", sim.once.digest),
             Patch(quorum_commands, "end_version", sim.once.end_version),
             Patch(quorum_take_over, "bootstrap_records", sim.bootstrap_records),
         )

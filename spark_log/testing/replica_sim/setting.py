@@ -200,8 +200,10 @@ class ReplicaSimulation(Simulation):
             disk = self.roots.own if broker == OWN_BROKER else self.roots.mounted[broker]
             start = f"{directory_of(state, broker)}/data/".lstrip("/")
             for key in disk.files:
+                if not key.startswith(start):
+                    continue
                 name = key[len(start) - len("data/") :]
                 kept = name in state.objects or name in state.dropped
-                if key.startswith(start) and not kept and upload_epoch(name) <= state.fence:
+                if not kept and upload_epoch(name) <= state.fence:
                     found.append(f"{broker}: {key}")
         return found

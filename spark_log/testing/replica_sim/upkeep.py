@@ -180,14 +180,11 @@ def _give_up(sim: ReplicaSimulation, view: View, state: State, commit: PendingCo
 
 
 def _lacked(sim: ReplicaSimulation, state: State, number: int, broker: int) -> list[str]:
-    return sorted(
-        name
-        for name, row in sim.once.objects(state).items()
-        if (known := copies_of(state, row)) is not None
-        and known.group == number
-        and broker not in known.brokers
-        and keeps(state, broker, name)
-    )
+    some = {one for one, known in state.copies.items() if known.group == number and broker not in known.brokers}
+    if not some:
+        return []
+    objects = sim.once.objects(state)
+    return sorted(name for name, row in objects.items() if row.copies in some and keeps(state, broker, name))
 
 
 def _replicate(sim: ReplicaSimulation, view: View, number: int, broker: int) -> Steps[View]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args
 
 import msgspec
 import pytest
 
-from spark_log.errors import UnknownTopicOrPartition
+from spark_log.errors import InvalidRequest, UnknownTopicOrPartition
 from spark_log.metadata import commands as c
 from spark_log.metadata import group_commands as gc
 from spark_log.metadata.decide.reassignments import NewReplicas
@@ -105,6 +106,21 @@ def test_every_command_and_its_reply_survive_the_journey() -> None:
     assert not state.names
     missing = set(get_args(c.Single)) - {type(command) for command in EXAMPLES} - {c.Swap, c.ListDropped, c.MarkCleaned}
     assert not missing
+
+
+def test_a_value_of_a_wrong_type_is_named() -> None:
+    """No process could read a record with it; a command that is right is."""
+    for command in EXAMPLES:
+        command.check_types()
+    for wrong, says in (
+        (c.UpdateFeature(name="metadata.version", level=True), "update_feature: level: expected `int`, got `bool`"),
+        (c.CreateTopic(name="t", partitions=1, topic_id="id", replicas=((True,),)), "create_topic: replicas[0][0]: "),
+        (c.SetConfigs(name="t", changes={"retention.ms": 5}), "set_configs: changes[...]: expected `str | null`"),  # type: ignore[dict-item]
+        (gc.JoinGroup(group="\ud800", member="m"), "join_group: 'utf-8' codec can't encode character"),
+        (c.FenceBroker(broker=1j), "fence_broker: Encoding objects of type complex is unsupported"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidRequest, match=re.escape(says)):
+            c.SeveralCommands(commands=(TOPIC, wrong)).check_types()
 
 
 def test_commands_in_one_are_decided_one_after_the_other_and_all_or_none() -> None:
