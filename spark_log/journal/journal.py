@@ -40,6 +40,7 @@ from spark_log.journal.topic_feed import FeedView, TopicFeed, unanswered_ms
 from spark_log.journal.upkeep import seal_and_expire
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
 from spark_log.journal.upkeep_thread import UpkeepThread
+from spark_log.metadata.command_base import Command
 from spark_log.metadata.decide.coordinators import decide_release, decide_take_over, moved_error, moved_to, moving_to
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.projection import holds, is_projected, object_row
@@ -462,6 +463,8 @@ class Journal:
         Raises the decision's errors, CommitUnknown if the storage failed and the change may have been applied.
         """
         self._check_is_here()
+        if isinstance(decide, Command):
+            decide.check_types()
         command = Proposal(decide, deadline_ms=self._deadline_ms() if deadline_ms is None else deadline_ms)
         self._proposals.add(command)
         if self._proposals.wait_for_turn(command, self._late):

@@ -88,10 +88,15 @@ class RemoveBroker(Command, frozen=True, kw_only=True, tag="remove_broker"):
     """Remove a broker that has no replicas."""
 
     broker: int
+    directory: str = ""
+    """Its directory.  A retry succeeds if the broker is gone, and a new one with the same id is kept."""
     force: bool = False
     """Even if uploads for it may be committed, which began before its partitions were moved."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
+        known = state.brokers.get(self.broker)
+        if self.directory and (known is None or known.directory != self.directory):
+            return Decision((), None)
         return replicas.decide_remove(state, self.broker, force=self.force)
 
 

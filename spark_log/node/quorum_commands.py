@@ -16,6 +16,7 @@ from functools import partial
 from spark_log.errors import CoordinatorNotAvailable, InvalidRequest, NoSpace, NotLeaderOrFollower, SparkLogError
 from spark_log.journal.batch_decision import decide_batch
 from spark_log.metadata.batch_format import encode_batch
+from spark_log.metadata.features import METADATA_VERSION
 from spark_log.metadata.records import Batch
 from spark_log.metadata.replay import end_version
 from spark_log.node.pending_commands import PendingCommands, commands_of
@@ -55,10 +56,14 @@ class QuorumCommands:
         elif len(self._waiting) >= QUEUE_MAX:
             asked.give_up(CoordinatorNotAvailable(f"the queue is full: {QUEUE_MAX} requests"))
         else:
-            refuse_levels(asked.commands, coordinator.node.status)
+            self._refuse_levels(asked)
             if not self._waiting:
                 self._loop.call_soon(self._decide_waiting)
             self._waiting.append(asked)
+
+    def _refuse_levels(self, asked: PendingCommands) -> None:
+        level = self._log.pipeline.newest.levels[METADATA_VERSION]
+        refuse_levels(asked.commands, level, self._coordinator.node.status)
 
     def give_up_waiting(self) -> None:
         """The node does not lead any more."""
@@ -138,7 +143,7 @@ class QuorumCommands:
         """A batch is too large: decide its requests one by one."""
         for one in asked:
             one.reset()
-            refuse_levels(one.commands, self._coordinator.node.status)
+            self._refuse_levels(one)
             if len(asked) > 1:
                 self._decide([one])
             else:

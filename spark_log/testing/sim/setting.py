@@ -17,7 +17,7 @@ from spark_log.journal.object_names import FORMAT_KEY, META, data_key
 from spark_log.journal.opening import View
 from spark_log.journal.storage_log import StorageLog
 from spark_log.journal.store_operations import OWN_ROOT, Ask, Get, Put, Sleep, Steps
-from spark_log.metadata.commands import UpdateFeature
+from spark_log.metadata.commands import SeveralCommands, UpdateFeature
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
@@ -47,7 +47,8 @@ RUN_BYTES = 700
 """The approximate length of a run of a few records."""
 PEEKS_IN = (1, 7)
 """Last digits of the seeds in which writers decide on records that are not confirmed."""
-UPGRADE = UpdateFeature(name=METADATA_VERSION, level=SUPPORTED[METADATA_VERSION])
+UPGRADE = SeveralCommands(commands=(UpdateFeature(name=METADATA_VERSION, level=SUPPORTED[METADATA_VERSION]),))
+"""As `log.admin` sends it."""
 COORDINATOR_WAIT_MS = 4000
 """How long a change waits for a coordinator."""
 
