@@ -133,7 +133,7 @@ def in_table(to: Path, kind: str, catalog: str) -> pa.Table:
 def test_a_table_of_commits_has_each_record_once(
     classic: SparkSession, topic: Log, to: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    """Also if two jobs run at the same time, or if one was killed after a commit; the files of the loser are deleted."""
+    """Also if two jobs run at the same time, or one was killed after a commit; the files of the loser are deleted."""
     uri = f"sqlite:///{tmp_path}/catalog.db"
     catalog = ["--catalog", "lake", "--catalog-option", f"uri={uri}", "--table", "sales.orders"]
     options = ["--format", kind, *(catalog if kind == "iceberg" else [])]
