@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from immutables import Map
 
-from spark_log.groups.share import Share
+from spark_log.groups.member_share import Share
 from spark_log.metadata import records as r
 from spark_log.metadata.state import (
     Forgotten,

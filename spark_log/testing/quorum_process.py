@@ -29,7 +29,7 @@ from spark_log.quorum_node.file_operations import LocalFiles
 from spark_log.quorum_node.node import Node
 from spark_log.quorum_node.node_config import TIMES, NodeConfig
 from spark_log.quorum_node.node_host import NodeHost
-from spark_log.quorum_node.state_file import Meta
+from spark_log.quorum_node.vote_and_identity import Meta
 
 SECRET = "a-secret-of-the-nodes"
 CLUSTER = "test-cluster"

@@ -31,7 +31,7 @@ from spark_log.node.serve_config import read_config
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.node_host import NodeHost
-from spark_log.quorum_node.state_file import Meta
+from spark_log.quorum_node.vote_and_identity import Meta
 from spark_log.testing.clocks import SkewedClock
 from spark_log.testing.quorum_process import CLUSTER, LIMIT_S, SECRET, wait_until
 

@@ -37,7 +37,7 @@ from spark_log.quorum_node.directory import DataDirectory, format_directory, ope
 from spark_log.quorum_node.file_operations import LocalFiles
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.quorum_admin import QuorumAdmin
-from spark_log.quorum_node.state_file import Meta
+from spark_log.quorum_node.vote_and_identity import Meta
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store

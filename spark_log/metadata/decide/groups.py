@@ -10,9 +10,9 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
 )
 from spark_log.groups.group import Roster
+from spark_log.groups.member_share import MEMBERS_MAX, Share
 from spark_log.groups.messages import Code
 from spark_log.groups.offset_deletion import METADATA_BYTES_MAX, check_metadata
-from spark_log.groups.share import MEMBERS_MAX, Share
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS

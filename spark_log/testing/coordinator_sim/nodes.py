@@ -25,7 +25,7 @@ from spark_log.quorum_node.directory import write_format
 from spark_log.quorum_node.disk import Disk
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.node_host import NodeHost
-from spark_log.quorum_node.state_file import Meta
+from spark_log.quorum_node.vote_and_identity import Meta
 from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
 from spark_log.testing.sim.world import Actor
 from spark_log.testing.simulated_process import ProcessLoop, SimulatedFiles, SimulatedThreads
