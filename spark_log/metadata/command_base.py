@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
+from typing_extensions import Self
 
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.state import State
+
+HeldPosition: TypeAlias = tuple[str, str, int]
+"""(group, topic id, partition) of a position that is to stay."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
@@ -42,6 +46,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbi
     def unpack(self, packed: Any) -> Any:
         """The inverse of `pack`."""
         return packed
+
+    def keeping(self, held: Callable[[], tuple[HeldPosition, ...]]) -> Self:
+        """The command for a coordinator: it does not remove these positions.  Called only if it might."""
+        return self
 
     def parts(self) -> Sequence[Command]:
         """The commands that are decided: this one, or those of an atomic set."""

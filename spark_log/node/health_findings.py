@@ -47,9 +47,9 @@ def why_needed(state: State, broker: int) -> list[str]:
     only = [one for one in state.copies.values() if broker in one.brokers and not has_active(state, one)]
     needs = list[str]()
     if offline:
-        needs.append(f"writes to {counted(offline, 'partition')}, which have no other in-sync replica")
+        needs.append(f"writes to {counted(offline, 'partition')} without another in-sync replica")
     if short > offline:
-        needs.append(f"writes to {counted(short, 'partition')}, which have too few others for min.insync.replicas")
+        needs.append(f"writes to {counted(short - offline, 'partition')} with too few others for min.insync.replicas")
     if only:
         objects = sum(one.objects for one in only)
         needs.append(f"reads of {counted(objects, 'object')}, of which no active broker has another copy")

@@ -17,8 +17,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from msgspec.structs import replace as with_values
-
 from spark_log.client.log import Log
 from spark_log.clock import Clock
 from spark_log.errors import NotCoordinator, NotLeaderOrFollower
@@ -27,7 +25,8 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Steps, Stores, run
-from spark_log.metadata.commands import AnyCommand, Expire
+from spark_log.metadata.command_base import HeldPosition
+from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.group_commands import SetGeneration
 from spark_log.metadata.projection import Delta, Holdings, delta
@@ -66,8 +65,6 @@ LEADERLESS_S = 10.0
 logger = logging.getLogger("spark_log")
 
 Result = TypeVar("Result")
-Held = tuple[str, str, int]
-"""(group, topic id, partition)."""
 
 
 class QuorumCoordinator:
@@ -106,7 +103,7 @@ class QuorumCoordinator:
         self.change_feed = ChangeFeed()
         self.on_change: Callable[[], None] = lambda: None
         """Called after a new version or a change of the leader."""
-        self.held: Callable[[], tuple[Held, ...]] = tuple
+        self.held: Callable[[], tuple[HeldPosition, ...]] = tuple
         """Positions that must not expire now."""
         self._loop = asyncio.get_running_loop()
         self._log = QuorumState(self._applied, self._restored, self._later, self._compare, config.digest_ms)
@@ -342,15 +339,12 @@ class QuorumCoordinator:
         stopped leading, and with CoordinatorNotAvailable if the queue is full.  If it is unknown whether the commands
         were applied, the future fails with CoordinatorNotAvailable with `maybe_applied` set.
         """
-        asked = PendingCommands([Proposal(self._holding(command), check=True) for command in commands], Future())
+        asked = PendingCommands([Proposal(command.keeping(self.held), check=True) for command in commands], Future())
         try:
             self._later(partial(self._commands.enqueue, asked))
         except RuntimeError:  # the loop is closed: the process ends
             asked.give_up(self.not_leading())
         return asked.answer
-
-    def _holding(self, command: AnyCommand | SetGeneration) -> AnyCommand | SetGeneration:
-        return with_values(command, held=command.held + self.held()) if isinstance(command, Expire) else command
 
     def unique(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"

@@ -30,13 +30,13 @@ from spark_log.metadata.replicas import (
     lacked_objects,
 )
 from spark_log.metadata.state import PendingCommit, State
+from spark_log.node.answering_roots import RootAnswers
 from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
 from spark_log.node.copy_throttle import Pace, pace_of
 from spark_log.node.fenced_copies import ATTEMPTS, FencedCopies
 from spark_log.node.lost_commits import lose, lost_text
 from spark_log.node.missing_copies import CopyTally, is_behind
 from spark_log.node.object_search import ObjectSearch
-from spark_log.node.root_answers import RootAnswers
 from spark_log.settings import cluster_config
 
 logger = logging.getLogger("spark_log")

@@ -32,7 +32,7 @@ from spark_log.quorum_node.log_file_sequence import (
     snapshot_name,
     snapshots_among,
 )
-from spark_log.quorum_node.state_file import QUORUM_STATE, decode_state, encode_state
+from spark_log.quorum_node.vote_and_identity import QUORUM_STATE, decode_state, encode_state
 
 SEGMENT_BYTES = 16 << 20
 """A file of the log that has so many bytes is followed by a new one."""

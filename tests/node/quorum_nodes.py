@@ -16,7 +16,7 @@ from spark_log.quorum.ready import Config
 from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.node import Node
 from spark_log.quorum_node.node_config import NodeConfig
-from spark_log.quorum_node.state_file import Meta
+from spark_log.quorum_node.vote_and_identity import Meta
 from tests.processes import free_port
 
 TIMES = Config(fetch_timeout_ms=1500, election_timeout_ms=1000, fetch_wait_ms=100, retry_ms=300)

@@ -52,7 +52,7 @@ def test_a_disk_may_be_taken_away_when_nothing_needs_it(tmp_path: Path) -> None:
     log.journal.propose(FenceBroker(broker=2, reason="by hand"))
     assert [needs(log, broker) for broker in (1, 2)] == [[], []]
     log.admin.incremental_alter_configs({"t": {"min.insync.replicas": "2"}})
-    few = "writes to 1 partition, which have too few others for min.insync.replicas"
+    few = "writes to 1 partition with too few others for min.insync.replicas"
     assert (needs(log, 1), needs(log, 2)) == ([few], [])
 
 

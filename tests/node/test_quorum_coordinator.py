@@ -39,7 +39,7 @@ from spark_log.node.serve_config import ServeConfig, check_config, read_config
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.directory import format_directory
-from spark_log.quorum_node.state_file import Meta
+from spark_log.quorum_node.vote_and_identity import Meta
 from spark_log.store.open import open_store
 from spark_log.testing.clocks import SkewedClock
 from tests.cli.commands import Pylog

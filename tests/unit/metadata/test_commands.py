@@ -154,3 +154,14 @@ def test_a_command_names_the_groups_that_it_touches() -> None:
     with_positions = c.Append(commit=msgspec.structs.replace(append().commit, groups=(offsets().commit,)))
     both = c.SeveralCommands(commands=(gc.LeaveGroup(group="h", member="m"), with_positions))
     assert list(with_positions.groups()) == ["g"] and list(both.groups()) == ["g", "h"]
+
+
+def test_what_a_coordinator_keeps_from_expiry_reaches_each_command() -> None:
+    """Alone, or in an atomic set; nobody looks for it if nothing can expire."""
+    held = ("g", "id", 1)
+    expire, other = c.Expire(held=(("h", "id", 2),)), gc.DeleteOffsets(group="g")
+    kept = c.Expire(held=(("h", "id", 2), held))
+    assert expire.keeping(lambda: (held,)) == kept
+    several = c.SeveralCommands(commands=(other, expire))
+    assert several.keeping(lambda: (held,)) == c.SeveralCommands(commands=(other, kept))
+    assert TOPIC.keeping(lambda: pytest.fail("not needed")) is TOPIC
