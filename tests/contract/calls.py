@@ -138,6 +138,11 @@ def records() -> Iterable[tuple[str, Call]]:
     yield "append once", append("a", rows(b"6", partition=0), "etl", 1)
     yield "append it again", append("a", rows(b"6", partition=0), "etl", 1)
     yield "append other rows as the same", append("a", rows(b"6", b"7", partition=0), "etl", 1)
+    for version in (True, -1, "1", None, 1.5):
+        yield f"append as version {version!r}", append("a", rows(b"6", partition=0), "etl", version)
+    yield "append for no application", append("a", rows(b"6", partition=0), "", 1)
+    yield "append with a flag for acks", append("a", rows(b"6", partition=1), acks=None)
+    yield "append to a partition that is a flag", append("a", rows(b"6", partition=True))
     yield "append with acks", append("a", rows(b"8", partition=0), acks=1)
     yield "append typed rows", append("typed", [{"id": 1, "name": "x"}])
     yield "append other columns", append("typed", [{"id": "no"}])
