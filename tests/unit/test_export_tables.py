@@ -402,25 +402,28 @@ def footer_of(columns: dict[str, pa.Array], **options: Any) -> pq.FileMetaData:
 
 
 def test_statistics_that_would_be_wrong_are_left_out() -> None:
-    """NaN, long texts, times beyond the year 9999, and row groups without a value."""
+    """NaN, long texts, times beyond the year 9999, long decimals, and row groups without a value."""
     columns = {
         "f": pa.array([1.0, float("nan")]),
         "text": pa.array(["a" * 33, "b"]),
         "short": pa.array(["b", "a"]),
         "at": pa.array([0, 1 << 60], pa.timestamp("us", "UTC")),
         "day": pa.array([0, None], pa.date32()),
-        "n": pa.array([Decimal("12345678901234567890.5"), None], pa.decimal128(38, 1)),
+        "n": pa.array([Decimal("-12345678901234567.5"), None], pa.decimal128(18, 1)),
+        "long": pa.array([Decimal("1.5"), None], pa.decimal128(38, 1)),
         "item": pa.array([{"a": 1}, {"a": 2}]),
         "none": pa.array([None, None], pa.int32()),
         "local": pa.array([1, 2], pa.timestamp("us")),
     }
-    found = json.loads(statistics(footer_of(columns, row_group_size=1)), parse_float=Decimal)
+    found = json.loads(
+        statistics(footer_of(columns, row_group_size=1, store_decimal_as_integer=True)), parse_float=Decimal
+    )
     assert found["numRecords"] == 2
     local = ("1970-01-01T00:00:00.000001", "1970-01-01T00:00:00.000002")
-    number = Decimal("12345678901234567890.5")
+    number = Decimal("-12345678901234567.5")
     assert found["minValues"] == {"short": "a", "day": "1970-01-01", "n": number, "local": local[0]}
     assert found["maxValues"] == {"short": "b", "day": "1970-01-01", "n": number, "local": local[1]}
-    nulls = {"f": 0, "text": 0, "short": 0, "at": 0, "day": 1, "n": 1, "none": 2, "local": 0}
+    nulls = {"f": 0, "text": 0, "short": 0, "at": 0, "day": 1, "n": 1, "long": 1, "none": 2, "local": 0}
     assert found["nullCount"] == nulls
 
 
