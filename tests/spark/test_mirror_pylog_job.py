@@ -15,7 +15,6 @@ from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition, connect
 from spark_log.client.mirror_map import MirrorMap
 from spark_log.errors import InvalidRequest
 from spark_log.node.maintain import compact
-from tests.spark.submitted import killed_when, submitted
 
 NAN = float("nan")
 
@@ -103,21 +102,6 @@ def test_topics_are_copied_with_groups(classic: SparkSession, source: Log, tmp_p
     assert rows(copy, "typed") == rows(source, "typed")
     (noted,) = (tmp_path / "checkpoint").glob("reached-mirror-map-*.json")
     assert json.loads(noted.read_text())["end"] == len(copy.read("mirror-map"))
-
-
-def test_a_job_that_was_killed_is_run_again(classic: SparkSession, tmp_path: Path) -> None:
-    """SIGKILL in the middle of a topic, under spark-submit; then again: nothing is missing, and nothing twice."""
-    log = connect(str(tmp_path / "source"), durability="os")
-    log.admin.create_topics([NewTopic("orders", 1)])
-    for first in range(0, 120, 10):
-        log.append("orders", [{"value": b"%d" % n} for n in range(first, first + 10)])
-    places = ["--source", log.url, "--url", f"{tmp_path}/copy", "--topics", "orders"]
-    args = [*places, "--checkpoint", f"{tmp_path}/ck", "--max-offsets", "20"]
-    copy = tmp_path / "copy"
-    killed_when(submitted("mirror_pylog.py", *args), lambda: len(list(copy.glob("data/*/*.seg"))) > 2)
-    summary, status = run(classic, parse_args(args))
-    assert (summary["groups_set"], status) == (True, 0)
-    assert rows(connect(str(copy), create=False), "orders") == rows(log, "orders")
 
 
 def test_what_is_refused(classic: SparkSession, source: Log, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def txn_identity(app_id: str, version: int, topic: str | None) -> Identity:
 
     topic:  None: the rows name their topics.
     """
-    if not isinstance(version, int) or version < 0:
+    if isinstance(version, bool) or not isinstance(version, int) or version < 0:
         raise InvalidRequest(f"txn_version: {version!r} is not a whole number, 0 or more")
     if not app_id:
         raise InvalidRequest("txn_app_id is empty; give the application a name")
