@@ -46,7 +46,7 @@ from spark_log.journal.object_names import CHECKPOINTS, DATA, META, data_key
 from spark_log.metadata.records import Piece
 from spark_log.model import NewTopic
 from spark_log.node.maintain import Maintainer
-from spark_log.segment.conform import conform
+from spark_log.segment.record_columns import conform
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import MeteredStore

@@ -28,7 +28,7 @@ from spark_log.journal.garbage_collection import garbage
 from spark_log.journal.object_names import data_key
 from spark_log.journal.store_operations import Stores, run
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint, folded
-from spark_log.metadata.dropped_list import encode_list
+from spark_log.metadata.dropped_list_format import encode_list
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.state import DroppedList, ObjectRow, State
 from spark_log.store.memory import MemoryStore

@@ -21,7 +21,7 @@ from spark_log.errors import NotLeaderOrFollower
 from spark_log.quorum_node.directory import format_directory, parse_voters
 from spark_log.quorum_node.node import Node
 from spark_log.quorum_node.node_config import NodeConfig
-from spark_log.quorum_node.state_file import Meta
+from spark_log.quorum_node.vote_and_identity import Meta
 
 VOTERS = parse_voters("1@disk-a,2@disk-b,3@disk-c")
 

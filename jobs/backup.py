@@ -76,7 +76,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         help="remove older backups than so many, or than so long (30d); the newest one is always kept",
     )
     parser.add_argument(
-        "--throttle", type=rate_bytes, metavar="RATE", help="copy at most so many bytes per second, as 50MB"
+        "--throttle", type=rate_bytes, metavar="RATE", help="copy at most this many bytes per second, such as 50MB"
     )
     other = parser.add_mutually_exclusive_group()
     other.add_argument("--list", action="store_true", help="show the backups")

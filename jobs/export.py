@@ -1,4 +1,4 @@
-"""Exports a range of a topic as the Parquet files of a table, partitioned by the time of the records.
+"""Exports a range of a topic to a table of Parquet files, of Delta or of Iceberg, partitioned by the records' time.
 
     spark-submit jobs/export.py --url s3://bucket/log --topic orders --to s3://lake/orders --partition-by day
 
@@ -18,11 +18,13 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import SparkSession
-from pyspark_pylog.export.manifest import ExportSettings, Manifest, Result, check_same, combined
+from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Manifest, Result, check_same
+from pyspark_pylog.export.open_table import FORMATS, open_table
 from pyspark_pylog.export.planning import Planner
-from pyspark_pylog.export.task import write_files
+from pyspark_pylog.export.task import Written, result_of, write_files
 from pyspark_pylog.job_support import (
     duration_ms,
     in_tasks,
@@ -40,8 +42,6 @@ from spark_log import Log, OffsetAndMetadata, TopicPartition
 from spark_log.errors import GroupIdNotFound, InvalidRequest
 from spark_log.positions import parse_position
 from spark_log.text import counted
-
-FORMATS = ("parquet",)
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
@@ -78,6 +78,10 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be exported, and write nothing")
     found = parser.parse_args(args)
+    if found.format == "iceberg" and not (found.catalog and "." in found.table):
+        parser.error("--format iceberg needs --catalog NAME and --table NAMESPACE.NAME")
+    if found.format != "iceberg" and (found.catalog or found.table or found.catalog_option):
+        parser.error("--catalog, --table and --catalog-option are for --format iceberg")
     if found.continuous and (found.end != "latest" or found.dry_run):
         parser.error("--continuous has no end: leave out --end and --dry-run")
     return found
@@ -86,6 +90,16 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
 def add_file_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments that describe the files of the table."""
     parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="default: %(default)s")
+    parser.add_argument("--catalog", default="", metavar="NAME", help="for iceberg: the catalog, as PyIceberg names it")
+    parser.add_argument("--table", default="", metavar="NAMESPACE.NAME", help="for iceberg: the table in the catalog")
+    parser.add_argument(
+        "--catalog-option",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="KEY=VALUE",
+        help="a property of the catalog, such as uri=https://…, beside those of ~/.pyiceberg.yaml",
+    )
     parser.add_argument(
         "--partition-by",
         choices=("day", "hour", "none"),
@@ -127,7 +141,7 @@ def export(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any
         job.check()
         if args.dry_run:
             return job.dry_run(), 0
-        manifest.begin(job.settings)
+        job.begin()
         while True:
             summary = job.export_to_end()
             if not args.continuous:
@@ -142,12 +156,15 @@ class Export:
         self._spark, self._args, self._log, self._manifest = spark, args, log, manifest
         topic = log.admin.describe_topics([args.topic])[args.topic]
         self._known = manifest.settings()
-        self.settings = ExportSettings(
+        settings = ExportSettings(
+            id=self._known.id if self._known else uuid4().hex,
             name=args.name or f"export-{args.topic}",
             log=log.cluster_id,
             topic=args.topic,
             topic_id=topic.topic_id,
             format=args.format,
+            catalog=args.catalog,
+            table=args.table,
             partition_by=args.partition_by,
             key_as=args.key_as,
             value_as=self._value_as(),
@@ -155,7 +172,17 @@ class Export:
             keep_offsets=args.keep_offsets,
             start=args.start,
         )
-        self._planner = Planner(log.journal, manifest, self.settings, parse_position(args.end, "--end"))
+        if self._known is not None:
+            check_same(self._known, settings, manifest.store.url)
+        self._use(settings)
+
+    def _use(self, settings: ExportSettings) -> None:
+        args, url = self._args, self._manifest.store.url
+        self.settings = settings
+        options = storage_beside(args.to_option, args.to, args)
+        self._table = open_table(settings, url, options, dict(args.catalog_option))
+        end = parse_position(args.end, "--end")
+        self._planner = Planner(self._log.journal, self._manifest, self._table, settings, end)
 
     def _value_as(self) -> str:
         """By default that of the first run, for which the topic decides."""
@@ -167,10 +194,12 @@ class Export:
 
     def check(self) -> None:
         """Refuse everything that is wrong before anything is written."""
-        if self._known is not None:
-            check_same(self._known, self.settings, self._manifest.store.url)
         self._check_group()
         self._planner.check_values(self._manifest.last())
+
+    def begin(self) -> None:
+        """Write the settings.  If another job has written them meanwhile, its export is this one."""
+        self._use(self._manifest.begin(self.settings))
 
     def _check_group(self) -> None:
         """Raises InvalidRequest if anybody else uses the group that shows the progress."""
@@ -188,7 +217,7 @@ class Export:
         last = self._manifest.last()
         results = []
         if last and not self._manifest.is_done(last):
-            progress(f"run {last} was planned and is not done: its files are written again")
+            progress(f"run {last} was planned and is not done: it is finished")
             results.append(self._carry_out(last))
         ends, parallel = self._planner.ends(), self._spark.sparkContext.defaultParallelism
         while run := self._planner.plan(last, ends, self._args.task_bytes, parallel, skip_lost=self._args.skip_lost):
@@ -208,9 +237,9 @@ class Export:
         }
 
     def _tell_newer(self, number: int, schema: int) -> None:
-        """Say that the files of a run have other columns than earlier ones."""
+        """Say that the files of a run have other columns than earlier ones.  Tables of commits read both."""
         before = self._manifest.run(number - 1) if number > 1 else None
-        if before is not None and before.schema != schema:
+        if self.settings.format == "parquet" and before is not None and before.schema != schema:
             progress(
                 f"run {number}: the schema of topic {self._args.topic!r} has version {schema} now, and earlier files have "
                 f"the columns of version {before.schema}: see docs/tasks/export.md for reading both"
@@ -220,16 +249,29 @@ class Export:
         """Write the files of a run, which any job may have planned, and record that it is done."""
         began, run = time.monotonic(), self._manifest.run(number)
         assert run is not None, f"run {number} was planned"
-        planned = planned_log(location_of(self._args), self._log.journal)
-        store = self._manifest.store
-        work = partial(write_files, planned, store, self.settings, number, run.schema, self._args.skip_lost)
-        results = in_tasks(self._spark, list(enumerate(run.tasks)), work)
-        result = combined([Result(lost=run.lost), *results])
+        result = self._exported(number, run)
         self._manifest.finish(number, result)
         self._publish(run.ends)
         what = f"{counted(result.records, 'record')} in {counted(len(result.files), 'file')}"
         progress(f"run {number}: {what}, {result.bytes / 1e6:,.1f} MB, {time.monotonic() - began:.1f} s")
         return result
+
+    def _exported(self, number: int, run: ExportRun) -> Result:
+        """Write and commit the files of a run, unless it is committed already."""
+        tasks = [] if self._table.has(number) else self._written(number, run)
+        files = [file for task in tasks for file in task.files]
+        result = result_of(tasks, run.lost)
+        if self._table.commit(number, self._planner.rows(run.schema), files):
+            return result
+        progress(f"run {number} was committed before, by this job or another one")
+        self._manifest.store.delete(result.files)
+        return Result(lost=run.lost)
+
+    def _written(self, number: int, run: ExportRun) -> list[Written]:
+        planned = planned_log(location_of(self._args), self._log.journal)
+        store = self._manifest.store
+        work = partial(write_files, planned, store, self.settings, number, run.schema, self._args.skip_lost)
+        return in_tasks(self._spark, list(enumerate(run.tasks)), work)
 
     def _publish(self, ends: Mapping[int, int]) -> None:
         """Show the progress as the positions of a group.  Its metadata names the table."""

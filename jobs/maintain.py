@@ -27,10 +27,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark_pylog.job_support import (
     TimedProgress,
-    duration_ms,
     in_tasks,
     job_parser,
     location_of,
+    parse_rounds,
     progress,
     run_job,
     sentence,
@@ -42,11 +42,11 @@ from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.task_metadata import newest_journal
 
 from spark_log import Log
-from spark_log.cli.upkeep import plan_text, report_text
-from spark_log.errors import SparkLogError
+from spark_log.cli.upkeep import next_step, plan_text, report_text
+from spark_log.errors import NoSpace, SparkLogError
 from spark_log.metadata.state import TopicKey
 from spark_log.node.compaction_rounds import CompactionTally
-from spark_log.node.failure_isolation import Failures
+from spark_log.node.failure_isolation import Failures, ReportedFailures
 from spark_log.node.maintain import compact, maintain_every, maintain_round, merge_share, plan_round
 from spark_log.node.merge import Tally
 from spark_log.node.merge_shares import MergeShare
@@ -56,13 +56,7 @@ Result = TypeVar("Result")
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = job_parser(__doc__)
-    parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
-    parser.add_argument("--dry-run", action="store_true", help="show the changes of one run, and write nothing")
-    found = parser.parse_args(args)
-    if found.dry_run and found.every is not None:
-        parser.error("--dry-run runs once: leave out --every")
-    return found
+    return parse_rounds(job_parser(__doc__), "show the changes of one run, and write nothing", args)
 
 
 def maintain(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
@@ -80,6 +74,8 @@ def maintain(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, A
             reports = maintain_every(log, args.every, progress=workers.progress, workers=workers)
         for report in reports:
             progress("\n".join([report_text(report), *report.problems]))
+            if report.no_space:
+                progress(next_step(report))
             if spark.sparkContext._jsc.sc().isStopped():
                 raise SparkLogError("the Spark application has ended")
     return asdict(report), int(bool(report.problems))
@@ -92,10 +88,10 @@ class TaskWorkers:
         self._spark, self._location, self._log = spark, location, log
         self.progress = TimedProgress()
 
-    def merge(self, shares: Sequence[MergeShare]) -> Iterator[tuple[Tally, list[str]]]:
+    def merge(self, shares: Sequence[MergeShare]) -> Iterator[tuple[Tally, ReportedFailures]]:
         return self._run("merging, shares", shares, merge_in_task)
 
-    def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterator[tuple[CompactionTally, list[str]]]:
+    def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterator[tuple[CompactionTally, ReportedFailures]]:
         return self._run("compaction, groups", groups, compact_in_task)
 
     def _run(self, what: str, shares: Sequence[Share], work: Callable[[PlannedLog, Share], Result]) -> Iterator[Result]:
@@ -106,25 +102,31 @@ class TaskWorkers:
                 done += len(some)
                 self.progress(what, done, len(shares))
         except PySparkException as error:
-            raise SparkLogError(f"the tasks failed: {sentence(error)}") from error
+            raise tasks_failed(error) from error
 
 
-def merge_in_task(planned: PlannedLog, share: MergeShare) -> tuple[Tally, list[str]]:
-    """Merge the partitions of a share that still have small slices.  Returns the result and the problems."""
+def tasks_failed(error: PySparkException) -> SparkLogError:
+    """The error of a round whose tasks have ended with this one: NoSpace, if that is what they met."""
+    kind = NoSpace if f".{NoSpace.__name__}: " in str(error) else SparkLogError
+    return kind(f"the tasks failed: {sentence(error)}")
+
+
+def merge_in_task(planned: PlannedLog, share: MergeShare) -> tuple[Tally, ReportedFailures]:
+    """Merge the partitions of a share that still have small slices.  Returns the result and the failures."""
     journal = newest_journal(planned)
     failures = Failures(journal.metadata.url)
     tally = merge_share(Log(journal), share, failures)
     journal.finish_upkeep()
-    return tally, failures.problems
+    return tally, failures.reported()
 
 
-def compact_in_task(planned: PlannedLog, group: Sequence[TopicKey]) -> tuple[CompactionTally, list[str]]:
-    """Compact those partitions of a group that are still due.  Returns the result and the problems."""
+def compact_in_task(planned: PlannedLog, group: Sequence[TopicKey]) -> tuple[CompactionTally, ReportedFailures]:
+    """Compact those partitions of a group that are still due.  Returns the result and the failures."""
     journal = newest_journal(planned)
     failures = Failures(journal.metadata.url)
     tally = compact(Log(journal), frozenset(group), failures=failures)
     journal.finish_upkeep()
-    return tally, failures.problems
+    return tally, failures.reported()
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark_pylog.job_support import job_parser, key_value, run_job
 from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
-from pyspark_pylog.topic_mirror import MirrorSettings, Positions, SourceTopic
+from pyspark_pylog.topic_mirror import Positions, SourceTopic
 
 import spark_log
 from spark_log import TopicPartition
@@ -54,11 +54,6 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     groups.add_argument(
         "--group-offsets", type=Path, metavar="FILE", help='instead of Kafka: {"group":{"topic":{"0":42}}}'
     )
-    add_schema_arguments(parser)
-    return parser.parse_args(args)
-
-
-def add_schema_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schema",
         action="append",
@@ -67,13 +62,7 @@ def add_schema_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOPIC=DDL|FILE",
         help="parse the JSON of this topic's values into these columns; may be repeated",
     )
-    parser.add_argument(
-        "--bad-records",
-        default="",
-        metavar="TOPIC",
-        help="for records that do not fit the schema of their topic (default: they stop the job)",
-    )
-    parser.add_argument("--drop-fields", action="store_true", help="leave out fields of the JSON that the schema lacks")
+    return parser.parse_args(args)
 
 
 # ----------------------------------------------------------------------------------------------------- what is in Kafka
@@ -234,13 +223,9 @@ def run(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], 
     spark_log.tune(spark)
     kafka = Kafka(spark, args.bootstrap_servers, dict(args.kafka_option))
     try:
-        return run_mirror(spark, args, KafkaSource(spark, args, kafka), typed_settings(args))
+        return run_mirror(spark, args, KafkaSource(spark, args, kafka), settings_of(args))
     finally:
         kafka.close()
-
-
-def typed_settings(args: argparse.Namespace) -> MirrorSettings:
-    return settings_of(args)._replace(bad_records=args.bad_records, drop_fields=args.drop_fields)
 
 
 def main() -> None:

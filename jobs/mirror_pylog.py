@@ -6,7 +6,7 @@
 Every record is copied once, in its partition and in order, with key, headers and timestamp, even if the job is killed.
 Each run continues where the last one ended.  If nothing is missing in a topic, its copy has the same offsets.
 Otherwise, the topic --map maps offsets of the source to those of the copy.  Positions of groups are set to the same
-records.
+records.  Values from before a topic's schema are parsed as JSON; --bad-records takes those that do not fit.
 
 The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, or a group could not
 be set, 2 wrong usage.  See docs/tasks/mirror-topics.md.

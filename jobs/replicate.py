@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark_pylog.job_support import (
-    duration_ms,
     in_tasks,
     job_parser,
     location_of,
+    parse_rounds,
     progress,
     rate_bytes,
     run_job,
@@ -41,7 +41,6 @@ from spark_log import Log
 from spark_log.cli.replicate import report_text
 from spark_log.metadata.replicas import epoch_of, is_active
 from spark_log.metadata.state import State
-from spark_log.node.broker_duties import replicate_every, replicate_once
 from spark_log.node.copy_threads import log_problems
 from spark_log.node.copy_throttle import Pace, rate_of
 from spark_log.node.copy_to_broker import CopiedObjects, ObjectCopying, WantedCopy
@@ -53,6 +52,7 @@ from spark_log.node.missing_copies import (
     next_share,
     record_copies,
 )
+from spark_log.node.replicate import replicate_every, replicate_once
 
 SHARES_PER_SLOT = 4
 """Tasks of one round for each one that runs at a time: after a round, the copies are recorded."""
@@ -71,14 +71,9 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         help="check and copy to this broker only; repeatable",
     )
     parser.add_argument(
-        "--throttle", type=rate_bytes, metavar="RATE", help="copy at most so many bytes per second, as 50MB"
+        "--throttle", type=rate_bytes, metavar="RATE", help="copy at most this many bytes per second, such as 50MB"
     )
-    parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
-    parser.add_argument("--dry-run", action="store_true", help="say what each broker lacks, and check no root")
-    found = parser.parse_args(args)
-    if found.dry_run and found.every is not None:
-        parser.error("--dry-run runs once: leave out --every")
-    return found
+    return parse_rounds(parser, "say what each broker lacks, and check no root", args)
 
 
 def replicate(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:

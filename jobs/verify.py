@@ -3,13 +3,16 @@
     spark-submit jobs/verify.py --url s3://bucket/log
     spark-submit jobs/verify.py --url s3://bucket/log --deep
     spark-submit jobs/verify.py --url s3://bucket/log --deep --repair
+    spark-submit jobs/verify.py --url s3://bucket/log --deep --repair-from s3://other-bucket/log
 
 It finds what `pylog verify` finds.  The driver checks the metadata.  The tasks ask for the size of every object, and of
-every copy on the roots of brokers; with --deep, they read all bytes and check their checksums.  With --repair, the
-driver replaces bad copies by good ones of other brokers, and the log is checked again.  For --repair-from and
---lose-data, use `pylog verify`.
+every copy on the roots of brokers; with --deep, they read all bytes and check their checksums.
 
-A check writes nothing.  A job that is killed leaves nothing; run it again.
+With --repair, the driver replaces bad copies by good ones of other brokers, and the log is checked again.  With
+--lose-data in addition, records that are on no root any more are given up: readers pass over their offsets.  With
+--repair-from, the driver replaces what is missing or damaged by the good objects of another copy of the log.
+
+A check writes nothing.  If the job is killed, run it again.
 
 The last line of standard output is a summary in JSON.  Exit status: 0 no problems, 1 problems found, or the job failed,
 2 wrong usage.  See docs/storage.md.
@@ -24,17 +27,29 @@ from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark_pylog.job_support import TimedProgress, in_tasks, job_parser, location_of, progress, run_job, waves
+from pyspark_pylog.job_support import (
+    TimedProgress,
+    in_tasks,
+    job_parser,
+    key_value,
+    location_of,
+    progress,
+    run_job,
+    storage_beside,
+    waves,
+)
 from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.planned_log import PlannedLog
 
 from spark_log import Log
+from spark_log.errors import NoLog
 from spark_log.journal.broker_roots import Roots
+from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
-from spark_log.node.verify import verify
-from spark_log.node.verify_copies import CopyRepair, count_copies, repair_copies, unchecked_brokers
+from spark_log.node.verify_copies import count_copies, unchecked_brokers
 from spark_log.node.verify_objects import Result, Share, Spread
+from spark_log.node.verify_repair import invalid_repair, verify_and_repair
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
@@ -43,8 +58,33 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--repair", action="store_true", help="replace missing and damaged copies by good ones of other brokers"
     )
+    parser.add_argument(
+        "--repair-from", metavar="URL", help="replace missing and damaged objects by those of another copy of the log"
+    )
+    parser.add_argument(
+        "--repair-option",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="KEY=VALUE",
+        help="for that copy's storage (default: those of --storage-option, if both URLs are of one kind)",
+    )
+    parser.add_argument(
+        "--lose-data",
+        action="store_true",
+        help="with --repair: give up, without asking, records of which no broker has a good copy any more",
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be checked, and look at no object")
-    return parser.parse_args(args)
+    found = parser.parse_args(args)
+    wrong = invalid_repair(
+        repair=found.repair,
+        repair_from=found.repair_from,
+        options=dict(found.repair_option),
+        lose_data=found.lose_data,
+    )
+    if wrong:
+        parser.error(wrong)
+    return found
 
 
 def check(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
@@ -54,20 +94,39 @@ def check(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any]
         if args.dry_run:
             return {"dry_run": True, **planned(log.journal.state, deep=args.deep)}, 0
         shown, spread = TimedProgress(), by_tasks(spark, location, log)
-        mended = repair_copies(log, args.deep, progress=shown, spread=spread) if args.repair else CopyRepair()
-        problems = verify(log, args.deep, progress=shown, spread=spread)
+        found = verify_and_repair(
+            log,
+            args.deep,
+            repair=args.repair,
+            copy=copy_of(args),
+            lose_data=args.lose_data,
+            progress=shown,
+            spread=spread,
+        )
         unchecked = unchecked_brokers(log.journal.state)
-    for text in (*unchecked, *(f"{one.what}: {one.message}" for one in problems)):
+    for text in (*unchecked, *(f"{one.what}: {one.message}" for one in found.problems)):
         progress(text)
     summary = {
         "version": log.journal.state.version,
         "checked": shown.totals,
-        "repaired": mended.repaired,
-        "recorded_as_missing": mended.removed,
+        "repaired": found.repaired,
+        "recorded_as_missing": found.removed,
+        "given_up": [one._asdict() for one in found.given_up],
         "unchecked": unchecked,
-        "problems": [asdict(one) for one in problems],
+        "problems": [asdict(one) for one in found.problems],
     }
-    return summary, int(bool(problems))
+    return summary, int(bool(found.problems))
+
+
+def copy_of(args: argparse.Namespace) -> Journal | None:
+    """The copy of the log that --repair-from names."""
+    if args.repair_from is None:
+        return None
+    storage = storage_beside(args.repair_option, args.repair_from, args)
+    try:
+        return journal_of(Location(url=args.repair_from, storage=storage))
+    except NoLog as error:
+        raise NoLog(f"{args.repair_from} has no copy of the log: is its disk mounted?") from error
 
 
 def planned(state: State, *, deep: bool) -> dict[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from spark_log.config_types import (
@@ -381,7 +382,8 @@ def check_config_names(names: Iterable[str], *, cluster: bool) -> None:
 
 def topic_config(configs: Mapping[str, str], name: str) -> Any:
     """The value in effect, typed like its default: the value set, or the default.  KeyError for an unknown name."""
-    return _effective(TOPIC_CONFIGS[name], configs)
+    text = configs.get(name)
+    return TOPIC_CONFIGS[name].default if text is None else _topic_value(name, text)
 
 
 def has_cleanup_policy(configs: Mapping[str, str], policy: str) -> bool:
@@ -391,12 +393,19 @@ def has_cleanup_policy(configs: Mapping[str, str], policy: str) -> bool:
 
 def cluster_config(configs: Mapping[str, str], name: str) -> Any:
     """As `topic_config`, for the configs of a log."""
-    return _effective(CLUSTER_CONFIGS[name], configs)
+    text = configs.get(name)
+    return CLUSTER_CONFIGS[name].default if text is None else _cluster_value(name, text)
 
 
-def _effective(spec: ConfigSpec, configs: Mapping[str, str]) -> Value:
-    text = configs.get(spec.name)
-    return spec.default if text is None else spec.parse(text)
+@lru_cache(maxsize=1000)
+def _topic_value(name: str, text: str) -> Value:
+    """Each commit asks for the same ones several times."""
+    return TOPIC_CONFIGS[name].parse(text)
+
+
+@lru_cache(maxsize=1000)
+def _cluster_value(name: str, text: str) -> Value:
+    return CLUSTER_CONFIGS[name].parse(text)
 
 
 def _validate(

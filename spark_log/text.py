@@ -12,3 +12,11 @@ def type_of(value: object) -> str:
     """The type of a value with its article: `an int`, `a dict`."""
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def is_unicode(value: object) -> bool:
+    """Whether it is a str that can be encoded: one with half of a surrogate pair, as in names of files, cannot."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False

@@ -11,6 +11,8 @@ TOPIC_NAME_MAX = 249
 
 def check_topic_name(name: str) -> None:
     """Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], and not '.' or '..'.  Raises InvalidTopic that names the violation."""
+    if not isinstance(name, str):
+        raise not_text(name)
     if not name:
         raise InvalidTopic("topic name is empty; give 1 to 249 of the characters a-z A-Z 0-9 . _ -")
     if name in (".", ".."):
@@ -20,6 +22,11 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopic(f"topic name {name!r} has {listed}; expected a-z A-Z 0-9 . _ -")
     if len(name) > TOPIC_NAME_MAX:
         raise InvalidTopic(f"topic name {name[:40]!r}… has {len(name)} characters; expected at most {TOPIC_NAME_MAX}")
+
+
+def not_text(name: object) -> InvalidTopic:
+    """The error for a value in place of a name."""
+    return InvalidTopic(f"topic name {name!r} is not text; give a str, such as 'orders'")
 
 
 def collision_key(name: str) -> str:

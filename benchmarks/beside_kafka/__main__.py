@@ -8,8 +8,9 @@ in the session and says that no record is larger than 1 kB; `tune-lz4` also writ
 its defaults in both.  `recommended` gives both sides
 the settings of conf/spark-defaults.conf, conf/spark-python and a checkpoint that renames in place, and gives Kafka the
 settings that its users choose for throughput.  With `--replicas 3`, each topic has three replicas and
-min.insync.replicas is 2: pylog on three roots, and Kafka on three brokers, all on this machine's disk.  Prints a table
-and writes all figures to a file.
+min.insync.replicas is 2: pylog on three roots, and Kafka on three brokers, all on this machine's disk.  The parts
+`orders` and `orders-stream` have a Parquet table beside them, and a Delta table if Delta has a release for the Spark
+in use.  Prints a table and writes all figures to a file.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+import pyspark
+
 import spark_log
 from benchmarks import common
-from benchmarks.beside_kafka import query, typed_query
+from benchmarks.beside_kafka import delta, query, typed_query
 from benchmarks.beside_kafka.figures import Fact, Latency, Part, as_json, table
 from benchmarks.beside_kafka.latency import through_queries
 from benchmarks.beside_kafka.sides import Kafka, Null, Parquet, Pylog, Side, free_ports
@@ -59,6 +62,7 @@ SHUFFLE = {"spark.sql.shuffle.partitions": str(common.PARTITIONS)}
 """Settings of every run: 200 empty tasks on two cores would hide the difference."""
 BROKER = {"log.segment.delete.delay.ms": "1000", "auto.create.topics.enable": "false"}
 """Deleted topics go immediately, or rounds would fill the disk.  A late request does not create them again."""
+DELTA_JARS = delta.jars_for(pyspark.__version__)
 PARTS = (*(work.name for work in (*WORK, *query.WORK, *typed_query.WORK)), "latency")
 
 
@@ -70,7 +74,7 @@ def main() -> None:
     try:
         with broker(jars, free_ports(given.replicas + 1), BROKER, given.replicas) as running:
             for settings in given.settings:
-                with bench_of(given, settings, running) as (bench, scratch):
+                with bench_of(given, settings, running, jars) as (bench, scratch):
                     recommended, lz4 = settings == RECOMMENDED, "lz4" if settings == TUNE_LZ4 else None
                     kafka = Kafka(bench.spark, running, jars, recommended, given.replicas)
                     pylog = Pylog(bench.spark, scratch, lz4, given.replicas)
@@ -119,13 +123,15 @@ def arguments() -> argparse.Namespace:
 
 
 @contextmanager
-def bench_of(given: argparse.Namespace, settings: str, running: Broker) -> Iterator[tuple[Bench, Path]]:
+def bench_of(given: argparse.Namespace, settings: str, running: Broker, jars: Path) -> Iterator[tuple[Bench, Path]]:
     """A separate session, with the data in its memory.
 
     The JVM stays, with everything that it has compiled.
     """
     os.environ["PYSPARK_PYTHON"] = PYTHONS[settings]
     confs = {"spark.jars": running.jars, **SHUFFLE, **(SETTINGS if settings == RECOMMENDED else {})}
+    if DELTA_JARS and not {work.name for work in typed_query.WORK}.isdisjoint(given.parts):
+        confs = delta.with_delta(confs, jars, DELTA_JARS)
     spark = common.session(confs)
     if settings in (TUNE, TUNE_LZ4):
         spark_log.tune(spark, largest_record=LARGEST_RECORD)
@@ -189,6 +195,11 @@ def typed_queries(wanted: Sequence[str], bench: Bench, pylog: Pylog, kafka: Kafk
     works = [work for work in typed_query.WORK if work.name in wanted]
     if not works:
         return
+    if not DELTA_JARS:
+        sparks = ", ".join(delta.SPARKS)
+        tell(
+            f"no Delta table beside it: Delta {delta.VERSION} is for Spark {sparks}, and this is {bench.spark.version}"
+        )
     tell(f"{bench.settings}: {bench.rows:,} orders to each side")
     sides = (*typed_query.sides_of(typed_query.WORK[-1], bench, pylog, kafka), pylog)
     found.facts.extend(typed_query.fill(bench, sides))
@@ -213,7 +224,7 @@ def machine() -> dict[str, object]:
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("pyspark", "pyarrow", "numpy", "confluent-kafka")},
-        "jars": [*BROKER_JARS, *CONNECTOR_JARS],
+        "jars": [*BROKER_JARS, *CONNECTOR_JARS, *DELTA_JARS],
     }
 
 

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-OURS, OTHER, CEILING, REFERENCE = "pylog", "kafka", "null", "parquet"
-HEAD = ("what", "settings", "pylog", "Kafka", "times as good", "to reach", "of null", "null", "parquet")
+OURS, OTHER, CEILING, TABLES = "pylog", "kafka", "null", ("parquet", "delta")
+HEAD = ("what", "settings", "pylog", "Kafka", "times as good", "to reach", "of null", CEILING, *TABLES)
 
 
 class Round(NamedTuple):
@@ -103,7 +103,7 @@ def _row(
     shown = {side: number(value) for side, value in sides.items()}
     good = "" if ratio is None else f"{ratio:.2f}"
     ours = [shown.get(OURS, ""), shown.get(OTHER, ""), good, to_reach, of_null]
-    return (title, settings, *ours, *(shown.get(side, "") for side in (CEILING, REFERENCE)))
+    return (title, settings, *ours, *(shown.get(side, "") for side in (CEILING, *TABLES)))
 
 
 def _speed(part: Part) -> tuple[str, ...]:

@@ -239,12 +239,12 @@ class Null(Side):
 
 
 class Parquet(Side):
-    """A table of files: no offsets, and keys do not determine partitions."""
+    """A table of files, whose format is `name`: no offsets, and keys do not determine partitions."""
 
     name = "parquet"
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark, self.folder = spark, folder / "parquet"
+        self.spark, self.folder = spark, folder / self.name
 
     def create(self, topic: str) -> None:
         pass
@@ -253,23 +253,23 @@ class Parquet(Side):
         shutil.rmtree(self.folder / topic, ignore_errors=True)
 
     def write(self, frame: DataFrame, topic: str) -> None:
-        frame.write.format("parquet").mode("append").save(str(self.folder / topic))
+        frame.write.format(self.name).mode("append").save(str(self.folder / topic))
 
     def read(self, topic: str) -> DataFrame:
-        return self.spark.read.format("parquet").load(str(self.folder / topic))
+        return self.spark.read.format(self.name).load(str(self.folder / topic))
 
     def values(self, topic: str) -> DataFrame:
         return self.read(topic).select("value")
 
     def stream(self, topic: str) -> DataFrame:
-        reader = self.spark.readStream.format("parquet").schema("key string, value string")
+        reader = self.spark.readStream.format(self.name).schema("key string, value string")
         return reader.load(str(self.folder / topic))
 
     def pairs(self, topic: str) -> DataFrame:
         return self.stream(topic)
 
     def into(self, frame: DataFrame, topic: str) -> DataStreamWriter:
-        return frame.writeStream.format("parquet").option("path", str(self.folder / topic))
+        return frame.writeStream.format(self.name).option("path", str(self.folder / topic))
 
     def bytes_on_disk(self, topic: str) -> int:
         return bytes_on_disk([self.folder / topic])

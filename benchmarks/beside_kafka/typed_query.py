@@ -1,7 +1,7 @@
 """A filter and an aggregate over orders of eight columns, as a batch and as a stream.
 
-Kafka and a topic of bytes have them as JSON, which `from_json` parses in the query.  A topic with a schema and a table
-of Parquet files have columns, and the query reads three of them.
+Kafka and a topic of bytes have them as JSON, which `from_json` parses in the query.  A topic with a schema, a table
+of Parquet files and one of Delta have columns, and the query reads three of them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import spark_log
+from benchmarks.beside_kafka import delta
 from benchmarks.beside_kafka.figures import Fact
 from benchmarks.beside_kafka.sides import PARTITIONS, Kafka, Parquet, Pylog, Side
 from benchmarks.beside_kafka.work import Bench, Work, checkpoint, drained, noop
@@ -41,6 +42,15 @@ class Table(Parquet):
 
     def stream(self, topic: str) -> DataFrame:
         return self.spark.readStream.format("parquet").schema(SCHEMA).load(str(self.folder / topic))
+
+
+class DeltaTable(Table):
+    """The same with a log of its files."""
+
+    name = "delta"
+
+    def stream(self, topic: str) -> DataFrame:
+        return self.spark.readStream.format("delta").load(str(self.folder / topic))
 
 
 def fill(bench: Bench, sides: Sequence[Side]) -> list[Fact]:
@@ -101,7 +111,9 @@ def sides_of(work: Work, bench: Bench, pylog: Pylog, kafka: Kafka) -> tuple[Side
     if work.name.startswith("orders-json"):
         return pylog, kafka
     folder = bench.checkpoints.parent
-    return TypedPylog(bench.spark, folder, pylog.configs.get("compression.type")), kafka, Table(bench.spark, folder)
+    tables = (Table, DeltaTable) if delta.jars_for(bench.spark.version) else (Table,)
+    typed = TypedPylog(bench.spark, folder, pylog.configs.get("compression.type"))
+    return typed, kafka, *(table(bench.spark, folder) for table in tables)
 
 
 def check(sides: Sequence[Side]) -> None:

@@ -57,6 +57,21 @@ def job_parser(description: str | None, *, url_required: bool = True) -> argpars
     return parser
 
 
+def parse_rounds(
+    parser: argparse.ArgumentParser, dry_run: str, args: Sequence[str] | None = None
+) -> argparse.Namespace:
+    """Parse the arguments of a job that runs once or in rounds: those of the parser, `--every` and `--dry-run`.
+
+    dry_run:  the help for `--dry-run`.
+    """
+    parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
+    parser.add_argument("--dry-run", action="store_true", help=dry_run)
+    found = parser.parse_args(args)
+    if found.dry_run and found.every is not None:
+        parser.error("--dry-run runs once: leave out --every")
+    return found
+
+
 def key_value(text: str) -> tuple[str, str]:
     """The type of an argument KEY=VALUE."""
     name, equals, value = text.partition("=")

@@ -38,6 +38,13 @@ def add_mirror_arguments(parser: argparse.ArgumentParser, map_topic: str) -> arg
     )
     parser.add_argument("--parallel", type=int, default=4, help="topics that are copied at a time (%(default)s)")
     parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
+    parser.add_argument(
+        "--bad-records",
+        default="",
+        metavar="TOPIC",
+        help="for records that do not fit the schema of their topic (default: they stop the job)",
+    )
+    parser.add_argument("--drop-fields", action="store_true", help="leave out fields of JSON that the schema lacks")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done")
     return groups
 
@@ -69,7 +76,15 @@ def topics_of(args: argparse.Namespace, known: Iterable[str], where: str) -> lis
 
 
 def settings_of(args: argparse.Namespace) -> MirrorSettings:
-    return MirrorSettings(args.url, dict(args.storage_option), args.checkpoint, args.map, args.parallel)
+    return MirrorSettings(
+        args.url,
+        dict(args.storage_option),
+        args.checkpoint,
+        args.map,
+        args.parallel,
+        args.bad_records,
+        args.drop_fields,
+    )
 
 
 def run_mirror(

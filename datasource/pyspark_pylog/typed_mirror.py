@@ -126,8 +126,8 @@ def _refused(batch: pa.RecordBatch, reasons: Mapping[int, str], where: str) -> I
     topic, partition, offset = (batch.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
     return InvalidRecord(
         f"the record of {topic}-{partition} at offset {offset} in {where}: {reasons[row]}. Nothing of this batch was "
-        "written. For a mirror of Kafka, give --bad-records TOPIC for such records, --drop-fields for fields that the "
-        "schema lacks, or another --schema; leave the topic out of a mirror of a log"
+        "written. Give --bad-records TOPIC for such records, --drop-fields for fields that the schema lacks, or, for a "
+        "mirror of Kafka, another --schema"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -129,16 +129,20 @@ def _removable(admin: Admin, broker: int) -> BrokerDescription:
 def describe(session: CommandSession, broker: int) -> None:
     """Show a broker, and the partitions that have a replica on it.
 
+    needed_for says what would fail without its disk if the broker is fenced.
+
     \b
     Example:
       pylog broker describe 1
     """
-    admin = session.connect().admin
+    log = session.connect()
+    admin = log.admin
     found = _described(admin, broker)
     since = format_timestamp_ms(found.since) if found.since else None
     sizes = admin.describe_log_dirs()[broker].partitions
     rows = [{"topic": tp.topic, "partition": tp.partition, "bytes": size} for tp, size in sorted(sizes.items())]
-    fields = {**_row(session, found), "since": since}
+    needs = _needs(log, broker)
+    fields = {**_row(session, found), "since": since, "needed_for": needs if session.structured else _listed(needs)}
     emit_parts(session, fields, {"partitions": Table(["topic", "partition", "bytes"], rows)})
 
 
@@ -268,15 +272,31 @@ def drain(session: CommandSession, broker: int, dry_run: bool, throttle: int | N
 def fence(session: CommandSession, broker: int, reason: str | None) -> None:
     """Take a broker out of all ISRs, before its disk is taken away.
 
-    It stays fenced until you unfence it.
+    Says whether the disk may be taken away now, or what still needs it: pylog replicate copies what no other broker
+    has. Run the command again to see whether that is done. The broker stays fenced until you unfence it.
 
     \b
     Example:
       pylog broker fence 1 --reason "new disk at 10:00"
     """
-    done = session.connect().admin.fence_broker(broker, reason or "")
-    text = f"broker {broker} {'fenced' if done else 'was fenced already'}"
-    emit_line(session, text, {"broker": broker, "fenced": done})
+    log = session.connect()
+    done = log.admin.fence_broker(broker, reason or "")
+    needs = _needs(log, broker)
+    may = "Its disk may be taken away"
+    if needs:
+        may = f"Its disk is still needed, for {_listed(needs)}: run this again before you take it away"
+    text = f"broker {broker} {'fenced' if done else 'was fenced already'}. {may}"
+    emit_line(session, text, {"broker": broker, "fenced": done, "needed_for": needs})
+
+
+def _needs(log: Log, broker: int) -> list[str]:
+    from spark_log.node.health_findings import why_needed
+
+    return why_needed(log.journal.refresh(), broker)
+
+
+def _listed(needs: Sequence[str]) -> str:
+    return "; for ".join(needs) or "nothing"
 
 
 @verb(broker)

@@ -289,8 +289,10 @@ def _storage(log: Log) -> list[Check]:
 
 def _brokers(log: Log) -> list[Check]:
     from spark_log.node.health_findings import broker_findings
+    from spark_log.node.root_space import free_where_behind
 
-    return [Check(*finding) for finding in broker_findings(log.journal.state)]
+    state = log.journal.state
+    return [Check(*finding) for finding in broker_findings(state, free_where_behind(log.journal.roots, state))]
 
 
 def _clock(log: Log) -> Check:

@@ -75,7 +75,7 @@ def init(
     """
     from spark_log.errors import InvalidRequest
     from spark_log.quorum_node.directory import format_directory, parse_voters
-    from spark_log.quorum_node.state_file import Meta
+    from spark_log.quorum_node.vote_and_identity import Meta
 
     if standalone and initial_voters:
         raise click.UsageError("give --standalone or --initial-voters, not both")

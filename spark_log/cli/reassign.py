@@ -37,7 +37,7 @@ throttle_option = click.option(
     "--throttle",
     type=RATE,
     metavar="RATE",
-    help="From now on, each process copies and moves at most so many bytes per second, as 50MB.",
+    help="From now on, each process copies and moves at most this many bytes per second, such as 50MB.",
 )
 JSON_FILE = click.Path(exists=True, dir_okay=False, allow_dash=True)
 plan_file = click.argument("file", metavar="FILE", type=JSON_FILE)

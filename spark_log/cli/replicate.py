@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 @click.command(cls=Verb)
 @click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Repeat it this often, until interrupted.")
-@click.option("--throttle", type=RATE, metavar="RATE", help="Copy and move at most so many bytes per second, as 50MB.")
+@click.option(
+    "--throttle", type=RATE, metavar="RATE", help="Copy and move at most this many bytes per second, such as 50MB."
+)
 @click.option(
     "--broker", "brokers", type=int, multiple=True, metavar="ID", help="Check and copy to this broker only; repeatable."
 )
@@ -44,7 +46,7 @@ def replicate(session: CommandSession, every_ms: int | None, throttle: int | Non
       pylog replicate --every 1s --throttle 50MB
       pylog replicate --every 1s --broker 2     # on the machine with its disk
     """
-    from spark_log.node.broker_duties import replicate_every, replicate_once
+    from spark_log.node.replicate import replicate_every, replicate_once
 
     log, only = session.connect(), brokers or None
     if every_ms is None:

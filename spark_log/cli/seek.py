@@ -99,8 +99,10 @@ def seek(
 def check_free(log: Log, name: str) -> None:
     """Raises GroupInUse before the user is asked, also in a dry run."""
     from spark_log.metadata.decide.groups import check_group_free
+    from spark_log.metadata.shared_groups import check_not_shared
 
     check_group_free(log.journal.state, name, log.journal.context.clock.now_ms())
+    check_not_shared(log.journal.state, name)
 
 
 def _goals(

@@ -28,7 +28,7 @@ def parse_rate(text: str) -> int:
     """Bytes per second, such as 50MB.  Raises InvalidRequest."""
     found = re.fullmatch(r"([0-9]{1,12})([kmg]i?)?b?(?:/s)?", text.strip().lower())
     if found is None or not int(found[1]):
-        raise InvalidRequest(f"{text!r} is not a number of bytes per second, as 50MB")
+        raise InvalidRequest(f"{text!r} is not a number of bytes per second, such as 50MB")
     return int(found[1]) * FACTORS[found[2] or ""]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -16,13 +16,11 @@ from spark_log.errors import NoLog
 from spark_log.text import counted
 
 if TYPE_CHECKING:
-    from spark_log.client.log import Log
     from spark_log.journal.journal import Journal
     from spark_log.metadata.state import Leadership
     from spark_log.node.lost_records import GivenUp
     from spark_log.node.maintain_report import MaintainReport, Plan
     from spark_log.node.repair import RepairReport
-    from spark_log.node.verify_objects import Problem
 
 
 @click.command(cls=Verb)
@@ -229,7 +227,7 @@ def verify(
     With --repair, a copy that is missing or damaged is replaced by a good one of another broker. If that is not
     possible, it is recorded as missing, and pylog replicate copies it later.
 
-    With --repair --lose-data, records that are on no root any more are given up: readers pass over their offsets, which
+    With --repair --lose-data, records that are on no root any more are given up: readers skip their offsets, which
     pylog topic describe shows. It is refused while a broker that may have them is fenced, or its root cannot be read.
 
     With --repair-from, what is missing or damaged is replaced by the object of the same name in another copy of the
@@ -244,55 +242,27 @@ def verify(
       pylog verify --deep --repair --lose-data
     """
     from spark_log.node.verify_copies import unchecked_brokers
+    from spark_log.node.verify_repair import invalid_repair, verify_and_repair
 
-    _check_repair_options(repair, repair_from, options, lose_data)
+    wrong = invalid_repair(repair=repair, repair_from=repair_from, options=options, lose_data=lose_data)
+    if wrong:
+        raise click.UsageError(wrong)
     if lose_data:
         confirmed("give up all records of which no broker has a good copy", dry_run=False, yes=yes)
     log = session.connect()
     copy = None if repair_from is None else _copy(repair_from, options)
-    repaired, problems = _repaired_and_problems(log, deep, repair=repair, copy=copy, lose_data=lose_data)
-    rows = [*repaired, *({**asdict(problem), "repaired": False} for problem in problems)]
+    with progress_bars() as progress:
+        found = verify_and_repair(log, deep, repair=repair, copy=copy, lose_data=lose_data, progress=progress)
+    left = [{**asdict(problem), "repaired": False} for problem in found.problems]
+    rows = [*map(_replaced, found.repaired), *map(_given_up, found.given_up), *left]
     if rows or session.output not in ("table", "wide"):
         emit_rows(session, ["what", "message", "repaired"] if repair_from or repair else ["what", "message"], rows)
     else:
         click.echo("no problems found")
     for text in unchecked_brokers(log.journal.state):
         click.echo(text, err=True)
-    if problems:
-        raise Failed(f"{counted(len(problems), 'problem')} found")
-
-
-def _check_repair_options(repair: bool, repair_from: str | None, options: Mapping[str, str], lose_data: bool) -> None:
-    if options and repair_from is None:
-        raise click.UsageError("--repair-option is for the storage of --repair-from, which is missing")
-    if repair and repair_from is not None:
-        raise click.UsageError("--repair takes copies from the log's own brokers: leave out --repair-from")
-    if lose_data and not repair:
-        raise click.UsageError("--lose-data needs --repair: what can be repaired is not given up")
-
-
-def _repaired_and_problems(
-    log: Log, deep: bool, *, repair: bool, copy: Journal | None, lose_data: bool
-) -> tuple[list[dict[str, object]], Sequence[Problem]]:
-    """Verify a log, after a repair if that is asked for: rows of all that was repaired, and the problems that are left.
-
-    copy:  another copy of the log, from which objects are repaired.
-    """
-    from spark_log.node.lost_records import give_up_lost
-    from spark_log.node.object_repair import repair_objects
-    from spark_log.node.verify import verify as run
-    from spark_log.node.verify_copies import repair_copies
-
-    with progress_bars() as progress:
-        if repair:
-            repaired = repair_copies(log, deep, progress=progress).repaired
-            given_up = give_up_lost(log) if lose_data else []
-            rows = [*map(_replaced, repaired), *map(_given_up, given_up)]
-            return rows, run(log, deep, progress=progress)
-        if copy is None:
-            return [], run(log, deep, progress=progress)
-        found = repair_objects(log, copy, deep, progress=progress)
-        return [_replaced(name) for name in found.repaired], found.problems
+    if found.problems:
+        raise Failed(f"{counted(len(found.problems), 'problem')} found")
 
 
 def _replaced(name: str) -> dict[str, object]:

@@ -44,7 +44,7 @@ def create_command(topic: NewTopic, topic_id: str) -> CreateTopic:
     return CreateTopic(
         name=topic.name,
         partitions=topic.num_partitions,
-        configs=dict(topic.configs),
+        configs=validate_topic_configs(topic.configs)[0],
         topic_id=topic_id,
         replication_factor=topic.replication_factor,
         replicas=tuple(tuple(brokers) for _, brokers in sorted((assigned or {}).items())),

@@ -21,6 +21,15 @@ def several(what: str, given: Iterable[Item]) -> list[Item]:
     return list(given)
 
 
+def checked_id(what: str, given: object) -> str:
+    """Check a transactional id."""
+    if not isinstance(given, str):
+        raise InvalidRequest(f"{what}: {given!r} is not a transactional id; give a name, such as 'etl-1'")
+    if not given:
+        raise InvalidRequest(f"{what}: the id is empty; give a name that is the same on every run")
+    return given
+
+
 def one_topic(given: object) -> None:
     """Check the name of a topic where only one can be given."""
     if not isinstance(given, str):

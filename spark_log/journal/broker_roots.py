@@ -31,7 +31,7 @@ from spark_log.errors import (
     UnsupportedVersion,
 )
 from spark_log.journal.object_names import FORMAT_KEY
-from spark_log.journal.read_failover import PATIENT_MS, WARN_EVERY_S, BoundedStore, from_sources
+from spark_log.journal.read_failover import PATIENT_MS, WARN_EVERY_S, BoundedStore, copies_away, from_sources
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.root_threads import BUCKET_HUNG_MS, HUNG_MS, RootThreads
 from spark_log.metadata.replica_state import OWN_BROKER, Broker
@@ -168,7 +168,7 @@ class Roots(Mapping[int, ObjectStore]):
 
     def _bounded(self, broker: int, limit_ms: int = OTHER_SOURCE_MS) -> BoundedStore:
         is_late, why_away = partial(self.note_late, broker), partial(self._why_away, broker)
-        return BoundedStore(self[broker], self.clock, limit_ms, is_late, why_away)
+        return BoundedStore(broker, self[broker], self.clock, limit_ms, is_late, why_away)
 
     def note_late(self, broker: int) -> None:
         """A read of a root was given up, or the storage was unavailable."""
@@ -327,11 +327,23 @@ def check_is_mounted(own: ObjectStore) -> None:
         raise not_there(own)
 
 
+def raise_if_away(store: ObjectStore, name: str) -> None:
+    """Raise CopiesAway if the log's own root, in which an object was not found, is not mounted on this machine.
+
+    Otherwise a query would pass over records that are on the disk.
+    store:  the own root, or that of a log with brokers.
+    """
+    try:
+        check_is_mounted(store.roots.own if isinstance(store, ReplicatedStore) else store)
+    except WrongRoot as wrong:
+        raise copies_away(name, {OWN_BROKER: str(wrong)}) from None
+
+
 def not_there(root: ObjectStore) -> WrongRoot:
     """The error for the log's own root, which a process does not find."""
     return WrongRoot(
         f"{root.url} has no {FORMAT_KEY} on {platform.node()}, so it is not the root of the log there: is its disk "
-        "mounted? All machines that write must have the same folder under this path"
+        "mounted? All machines that use the log must have the same folder under this path"
     )
 
 
@@ -376,7 +388,7 @@ def encode_broker_file(file: BrokerFile) -> bytes:
 class ReplicatedStore:
     """The objects of a log with brokers: reads go to any root that has the object, all else to the log's own root.
 
-    A root that fails, or does not have the object, is passed over; the last error is raised if none is left.  Damaged
+    A root that fails, or does not have the object, is skipped; the last error is raised if none is left.  Damaged
     bytes are noticed by who decodes them, and read again from the next of `sources`.
     """
 

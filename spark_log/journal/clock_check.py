@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from spark_log.clock import Clock
 from spark_log.errors import ClockSkewed
+from spark_log.journal.disk_reserve import with_reserve
 from spark_log.journal.object_names import data_key
-from spark_log.journal.reserve import with_reserve
 from spark_log.journal.store_operations import OWN_ROOT, Steps, StoreTime
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config

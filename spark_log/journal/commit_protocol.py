@@ -1,11 +1,10 @@
 """The commit protocol of a log on shared storage: open, catch up, append with read-back.
 
     meta/format                        identifies the log (`journal.py`)
-    meta/reserve                       space for records that free space (`reserve.py`)
+    meta/reserve                       space for records that free space (`disk_reserve.py`)
     meta/log/<version:020>.rec         one batch of records a version, written by put-if-absent
     meta/ckpt/<version:020>-<id>       the state at a version, each file whole; the newest two are kept, with all
-    records
-                                       after the older one
+                                       records after the older one
     data/<upload epoch:016x>/…         objects
 
 The chain is the sequence of versions after the newest checkpoint, up to the first absent one.  A late put can take the
@@ -39,6 +38,7 @@ from spark_log.errors import (
 from spark_log.journal.batch_decision import Attempt, decide_batch
 from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.context import Context, Proposal, is_led_elsewhere, unanswered
+from spark_log.journal.disk_reserve import makes_room, with_reserve
 from spark_log.journal.metadata_log import AnyView
 from spark_log.journal.object_names import log_key
 from spark_log.journal.opening import (
@@ -52,7 +52,6 @@ from spark_log.journal.opening import (
     restored_error,
     went_back,
 )
-from spark_log.journal.reserve import makes_room, with_reserve
 from spark_log.journal.store_operations import (
     Answered,
     Ask,
@@ -95,13 +94,7 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
     """
     unique, attempts, stalled, again = context.unique(), dict[int, Attempt](), 0, False
     for _ in range(ATTEMPTS_MAX):
-        if view.unconfirmed is not None and is_led_elsewhere(view.newest, context):
-            view = yield from refresh(view)
-        if is_led_elsewhere(view.state, context) and not all(command.takes_over for command in commands):
-            _mark_sent(attempts.values())
-            if moving_to(view.state.coordinator):  # the move may have been cancelled
-                view = yield from refresh(view)
-            view = yield from hand_over(view, commands, context, refresh, follow)
+        view = yield from _until_ours(view, commands, context, attempts.values())
         stamp, releases = stamp_of(context.clock), all(command.releases for command in commands)
         # A coordinator with a wrong clock can stop, and does not move the log's time.
         now = min(stamp.now_ms, view.newest.time) if releases else stamp.now_ms
@@ -135,17 +128,37 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
             attempts.pop(taken, None)
         again = True
         stalled = stalled + 1 if view.newest.version == version else 0
-        if stalled == STALLED_TRIES:
-            unavailable = StorageUnavailable(f"the storage did not take a metadata record in {stalled} attempts")
-            unavailable.maybe_applied = True
-            raise unavailable
-        if stalled > 3:
-            yield Sleep(context.rng.random() * JITTER_MS * 2 ** (stalled - 3))
+        yield from _pause(stalled, context)
     error = ConcurrentChange(
         f"no place in the metadata log after {ATTEMPTS_MAX} attempts: too many busy writers for this storage"
     )
     error.maybe_applied = bool(attempts)
     raise error
+
+
+def _until_ours(view: View, commands: Sequence[Proposal], context: Context, unseen: Iterable[Attempt]) -> Steps[View]:
+    """The view on which this process decides.  While another process leads, the commands are sent to it.
+
+    unseen:  earlier attempts whose versions have not been read.
+    """
+    if view.unconfirmed is not None and is_led_elsewhere(view.newest, context):
+        view = yield from refresh(view)
+    if is_led_elsewhere(view.state, context) and not all(command.takes_over for command in commands):
+        _mark_sent(unseen)
+        if moving_to(view.state.coordinator):  # the move may have been cancelled
+            view = yield from refresh(view)
+        view = yield from hand_over(view, commands, context, refresh, follow)
+    return view
+
+
+def _pause(stalled: int, context: Context) -> Steps[None]:
+    """Before the next attempt; `stalled`: consecutive puts without effect although the version stays free."""
+    if stalled == STALLED_TRIES:
+        unavailable = StorageUnavailable(f"the storage did not take a metadata record in {stalled} attempts")
+        unavailable.maybe_applied = True
+        raise unavailable
+    if stalled > 3:
+        yield Sleep(context.rng.random() * JITTER_MS * 2 ** (stalled - 3))
 
 
 def _refuse_all(refused: Iterable[tuple[Proposal, SparkLogError]], unseen: Iterable[Attempt]) -> None:
@@ -214,20 +227,25 @@ def hand_over(
             error.maybe_applied |= any(command.sent for command in waiting)
             raise
         pause_ms = _set_outcomes(waiting, answered, deadline, clock)
-        try:
-            # The change is applied.  If this read fails, the next change asks the coordinator or reads the log first: a
-            # view from before the coordinator led lacks this change.
-            with suppress(StorageUnavailable):
-                view = yield from follow(view, answered)
-        except LogRestored as restored:
-            # Otherwise a process that only writes would never learn that its earlier changes are lost.
-            restored.maybe_applied = True
-            for command in waiting:
-                command.error, command.done = command.error or restored, True
-            return view
-        if not pause_ms:
+        view = yield from _followed(view, waiting, follow(view, answered))
+        if not pause_ms or all(command.done for command in waiting):
             return view
         yield Sleep(pause_ms * (1 + context.rng.random()))  # so that clients of a token do not retry simultaneously
+    return view
+
+
+def _followed(view: AnyView, commands: Iterable[Proposal], follow: Steps[AnyView]) -> Steps[AnyView]:
+    """The view after an answer to commands; `view` if it cannot be read."""
+    try:
+        # The change is applied.  If this read fails, the next change asks the coordinator or reads the log first: a
+        # view from before the coordinator led lacks this change.
+        with suppress(StorageUnavailable):
+            return (yield from follow)
+    except LogRestored as restored:
+        # Otherwise a process that only writes would never learn that its earlier changes are lost.
+        restored.maybe_applied = True
+        for command in commands:
+            command.error, command.done = command.error or restored, True
     return view
 
 

@@ -13,7 +13,7 @@ from spark_log.journal.object_names import data_key
 from spark_log.journal.store_operations import OWN_ROOT, Decide, Get, Put, Steps
 from spark_log.metadata.commands import ListDropped
 from spark_log.metadata.decide.upkeep import may_list_dropped
-from spark_log.metadata.dropped_list import SUFFIX, decode_list, encode_list
+from spark_log.metadata.dropped_list_format import SUFFIX, decode_list, encode_list
 from spark_log.metadata.records import ListDroppedRecord
 from spark_log.metadata.state import State
 

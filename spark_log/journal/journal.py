@@ -1,7 +1,7 @@
 """The metadata of a log in one process: opens it, refreshes it, and changes it by proposals.
 
-The threads of a process share a view of a metadata log (`metadata_log.py`): here are their locks, their queue, their
-deadlines, and the link to a coordinator.
+The threads of a process share a view of a metadata log (`metadata_log.py`): here are its refreshes, its upkeep, and the
+link to a coordinator.  Proposals of several threads wait in `proposal_queue.py`.
 """
 
 from __future__ import annotations
@@ -29,23 +29,18 @@ from spark_log.errors import (
     StorageUnavailable,
 )
 from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, Roots
-from spark_log.journal.context import Context, Proposal, is_led_elsewhere, unanswered
+from spark_log.journal.context import Context, Proposal, is_led_elsewhere
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.metadata_log import LogView, MetadataLog, MetadataReader, decided
+from spark_log.journal.proposal_queue import ProposalQueue, fail, failure_of, stores_until
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.storage_log import open_storage_log
-from spark_log.journal.store_operations import (
-    OWN_ROOT,
-    Link,
-    Steps,
-    Stores,
-    beside,
-    run,
-)
+from spark_log.journal.store_operations import OWN_ROOT, Link, Steps, Stores, beside, run
 from spark_log.journal.topic_feed import FeedView, TopicFeed, unanswered_ms
 from spark_log.journal.upkeep import seal_and_expire
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
 from spark_log.journal.upkeep_thread import UpkeepThread
+from spark_log.metadata.command_base import Command
 from spark_log.metadata.decide.coordinators import decide_release, decide_take_over, moved_error, moved_to, moving_to
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.projection import holds, is_projected, object_row
@@ -54,7 +49,7 @@ from spark_log.metadata.replicas import holders
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
-from spark_log.store.retry import answer_until, with_retries, with_retries_for
+from spark_log.store.retry import answer_until, with_retries
 from spark_log.threads import SYSTEM_THREADS, Threads
 from spark_log.topic_names import check_topic_name
 
@@ -62,8 +57,6 @@ LONG_POLL_MS_MAX = 5000
 """Maximum time of one request to a coordinator for changes: the caller has other work."""
 UNREACHABLE_WAIT_MS = 250
 """Wait for an unreachable coordinator before the storage is read instead."""
-LATE_S, LATE_TRIES = 2.0, 20
-"""A change past its deadline waits this much longer if another thread is about to learn its outcome."""
 
 UNANSWERED = (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, InconsistentClusterId, InvalidRequest)
 """A client that may read the storage may read the log, even if the coordinator rejects it, is older or requires TLS."""
@@ -126,13 +119,10 @@ class Journal:
     def after_fork(self) -> None:
         """Creates new locks; proposals that the parent's threads had queued stay with the parent."""
         threads = self.context.threads
-        self._lock = threads.reentrant_lock()
-        """Held during a change, which may take long if it waits for a coordinator."""
+        self._proposals = ProposalQueue(threads, self.context.clock)
         self._reading = threads.lock()
         """Held during a read of new records: one reader reads for all."""
         self._installing = threads.lock()
-        self._queue: list[Proposal] = []
-        self._queue_lock = threads.lock()
         self._upkeep = UpkeepThread(self._do_upkeep, threads, self.context.clock, self.metadata.url)
 
     @classmethod
@@ -290,7 +280,7 @@ class Journal:
 
     def _require(self, topics: Sequence[str], groups: Sequence[str]) -> State:
         # Both locks: no read or change in progress installs a view without these topics afterwards.
-        if not self._lock.acquire(timeout=unanswered_ms(self.metadata_log) / 1000):
+        if not self._proposals.turn.acquire(timeout=unanswered_ms(self.metadata_log) / 1000):
             return self._require_all()  # a change waits for a coordinator
         try:
             with self._reading:
@@ -298,7 +288,7 @@ class Journal:
                 if isinstance(self._log, TopicFeed) and isinstance(known, FeedView):
                     self._view = self.run(self._log.require(known, topics, groups))
         finally:
-            self._lock.release()
+            self._proposals.turn.release()
         return self._view.state
 
     def _require_all(self) -> State:
@@ -473,15 +463,16 @@ class Journal:
         Raises the decision's errors, CommitUnknown if the storage failed and the change may have been applied.
         """
         self._check_is_here()
+        if isinstance(decide, Command):
+            decide.check_types()
         command = Proposal(decide, deadline_ms=self._deadline_ms() if deadline_ms is None else deadline_ms)
-        with self._queue_lock:
-            self._queue.append(command)
-        if self._has_turn(command):
+        self._proposals.add(command)
+        if self._proposals.wait_for_turn(command, self._late):
             try:
                 if not command.done:
-                    self._propose_queued()
+                    self.carry_out(self._proposals.take())
             finally:
-                self._lock.release()
+                self._proposals.turn.release()
         if upkeep:
             self.upkeep_after_commit()
         if command.error is not None:
@@ -496,67 +487,30 @@ class Journal:
             else None
         )
 
-    def _has_turn(self, command: Proposal) -> bool:
-        """Wait for the lock, and take it.  False: another thread has applied the command.
-
-        The thread with the lock may wait for a coordinator or a bucket, and have a later deadline than this command.
-        Raises CoordinatorNotAvailable, StorageUnavailable or CommitUnknown at the deadline.
-        """
-        if command.deadline_ms is None:
-            return self._lock.acquire()
-        left = command.deadline_ms - self.context.clock.monotonic_ms()
-        if self._lock.acquire(timeout=max(left, 0) / 1000):
-            return True
-        late = self._late()
-        with self._queue_lock:
-            unsent = any(one is command for one in self._queue)
-            self._queue = [one for one in self._queue if one is not command]
-        if unsent:
-            raise late
-        # Another thread took it along, and gives up at this deadline unless it is waiting for an answer.
-        for _ in range(LATE_TRIES):
-            if command.done:
-                return False
-            if self._lock.acquire(timeout=LATE_S / LATE_TRIES):
-                return True
-        raise unanswered(late, sent=True)
-
     def _late(self) -> SparkLogError:
         why = "other changes of this process wait for its answer"
         if self._follows_coordinator():
             return CoordinatorNotAvailable(f"{self._view.state.coordinator.address}: {why}")
         return StorageUnavailable(f"{self.metadata.url}: {why}")
 
-    def _propose_queued(self) -> None:
-        with self._queue_lock:
-            commands, self._queue = self._queue, []
-        self.carry_out(commands)
-
     def carry_out(self, commands: list[Proposal]) -> None:
         """Apply commands together; afterwards each has its reply or its error."""
-        with self._lock:
+        with self._proposals.turn:
             self._carry_out(commands)
 
     def _carry_out(self, commands: list[Proposal]) -> None:
         try:
             with self._installing:
                 known, log = self._view, self._log
-            steps = log.propose(known, commands)
-            self._install(run(steps, self._stores_for(commands), self.context.clock, self.link), known)
+            stores = stores_until(self.stores, commands, self.context.clock)
+            self._install(run(log.propose(known, commands), stores, self.context.clock, self.link), known)
             if known.held is not None and self._view.held is None:
                 self._see_own()
         except SparkLogError as error:
-            failed: SparkLogError = error
-            if isinstance(error, StorageError) and error.maybe_applied:
-                failed = CommitUnknown(f"the storage failed during a change, which may have been applied: {error}")
-                failed.__cause__ = error
-            elif isinstance(error, CoordinatorNotAvailable | NotCoordinator) and error.maybe_applied:
-                failed = unanswered(error, sent=True)
-            _fail(commands, failed)
-            return
+            fail(commands, failure_of(error))
         except BaseException as error:
             # An interrupt, or a bug: threads that wait for other commands must not take them for applied.
-            _fail(commands, CommitUnknown(f"a change was interrupted by {error!r} and may have been applied"))
+            fail(commands, CommitUnknown(f"a change was interrupted by {error!r} and may have been applied"))
             raise
 
     def _see_own(self) -> None:
@@ -567,14 +521,6 @@ class Journal:
         with suppress(StorageError):
             self._refresh()
 
-    def _stores_for(self, commands: Sequence[Proposal]) -> Stores:
-        """The stores, the metadata's limited to the latest deadline of the commands."""
-        ends = [command.deadline_ms for command in commands if command.deadline_ms is not None]
-        if not ends or len(ends) < len(commands):
-            return self.stores
-        left_ms = max(ends) - self.context.clock.monotonic_ms()
-        return self.stores._replace(metadata=with_retries_for(self.metadata, self.context.clock, left_ms))
-
     # ------------------------------------------------------------------------------------------------- as a coordinator
 
     def take_over(self, expected: int, address: str, host: str) -> int:
@@ -584,7 +530,7 @@ class Journal:
         """
         cluster = self.cluster_id
         take = Proposal(lambda state, now: decide_take_over(state, expected, address, host, cluster), takes_over=True)
-        with self._lock:
+        with self._proposals.turn:
             before = self.context
             self.metadata_log.context = replace(before, epoch=expected + 1)
             try:
@@ -636,12 +582,6 @@ class Journal:
         kept = self.run(self.metadata_log.checkpoint_and_truncate(view, known.state.fence))
         self._install(kept, view)
         if kept.state is not view.state:
-            with self._lock:  # a change in progress would install a state with the columns of before
+            with self._proposals.turn:  # a change in progress would install a state with the columns of before
                 known = self._view
                 self._install(self.metadata_log.rebased(known, view, kept), known)
-
-
-def _fail(commands: list[Proposal], error: SparkLogError) -> None:
-    for command in commands:
-        if not command.done:
-            command.error, command.done = error, True

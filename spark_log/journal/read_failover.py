@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from spark_log.clock import Clock
 from spark_log.errors import CorruptObject, ObjectNotFound, StorageError, StorageUnavailable
+from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.retry import RETRY_TOTAL_MS, RetryingStore
 from spark_log.text import counted
@@ -27,7 +28,8 @@ logger = logging.getLogger("spark_log")
 
 
 class CopiesAway(StorageUnavailable):
-    """No root that can be read has an object, and one that may have it is away: not mounted, fenced, or failing.
+    """No root that can be read has an object, and one that may have it cannot be reached: not mounted, fenced, or
+    failing.
 
     The object may also have been replaced meanwhile, so a reader plans again before it fails with this error.
     """
@@ -64,6 +66,10 @@ class RootFailure(NamedTuple):
     @property
     def url(self) -> str:
         return self.source.url
+
+    @property
+    def broker(self) -> int:
+        return self.source.broker if isinstance(self.source, BoundedStore) else OWN_BROKER
 
     def why_away(self) -> str:
         """Why the root may still have a good copy; empty: it was looked at, and has none."""
@@ -161,16 +167,16 @@ def none_left(name: str, failures: Sequence[RootFailure]) -> StorageError | Corr
     """The error for an object that cannot be read from any root.
 
     It is ObjectNotFound, which counts as lost records, only if every root that may have the object was read, belongs
-    to an active broker, and lacks the object.  If one of these roots is away, it is CopiesAway.
+    to an active broker, and lacks the object.  If one of these roots cannot be reached, it is CopiesAway.
     """
     last = {failure.url: failure for failure in failures}
     first = _most_telling([failure.error for failure in failures])
     if isinstance(first, CopiesAway):
         return first
     if any(isinstance(failure.error, ObjectNotFound | CorruptObject) for failure in last.values()):
-        away = [why for failure in last.values() if (why := failure.why_away())]
+        away = {failure.broker: why for failure in last.values() if (why := failure.why_away())}
         if away:
-            return _copies_away(name, away)
+            return copies_away(name, away)
     if len(last) == 1:
         return first
     message = f"{name} cannot be read from any of the {len(last)} roots that may have it: {_by_reason(last.values())}"
@@ -185,14 +191,26 @@ def none_left(name: str, failures: Sequence[RootFailure]) -> StorageError | Corr
     return found
 
 
-def _copies_away(name: str, away: Sequence[str]) -> CopiesAway:
+def copies_away(name: str, away: Mapping[int, str]) -> CopiesAway:
+    """The error for an object that may be on roots that are away.
+
+    away:  by broker, why its root cannot be read.
+    """
     which = "this root is" if len(away) == 1 else "these roots are"
     lost = "it is" if len(away) == 1 else "all are"
     return CopiesAway(
-        f"{name} cannot be read now: {_sentence('; '.join(away))} Its records can be read again when {which} back. If "
-        f"{lost} lost for good, `pylog broker replace ID --lose-data` gives these records up",
+        f"{name} cannot be read now: {_sentence('; '.join(away.values()))} Its records can be read again when {which} "
+        f"back. If {lost} lost for good, {_if_lost(list(away))}",
         key=name,
     )
+
+
+def _if_lost(brokers: Sequence[int]) -> str:
+    """The remedy if the roots of these brokers are lost: the log's own root cannot be replaced by an empty one."""
+    if OWN_BROKER in brokers:
+        return "`pylog recover` makes a log of its mirror"
+    which = brokers[0] if len(brokers) == 1 else "ID"
+    return f"`pylog broker replace {which} --lose-data` gives these records up"
 
 
 def _sentence(text: str) -> str:
@@ -219,6 +237,7 @@ class BoundedStore:
 
     def __init__(
         self,
+        broker: int,
         inner: ObjectStore,
         clock: Clock,
         limit_ms: int,
@@ -229,6 +248,7 @@ class BoundedStore:
         on_late:   called when a read was given up, or the storage was unavailable.
         why_away:  of the error of a read: why the root may still have a good copy; empty: it has none.
         """
+        self.broker = broker
         self._inner = inner.inner if isinstance(inner, RetryingStore) else inner
         self._clock, self._limit_ms, self._on_late = clock, limit_ms, on_late
         self.why_away = why_away
@@ -239,7 +259,7 @@ class BoundedStore:
 
     def patient(self) -> BoundedStore:
         """The same root with as much time as one request to a storage may take."""
-        return BoundedStore(self._inner, self._clock, PATIENT_MS, self._on_late, self.why_away)
+        return BoundedStore(self.broker, self._inner, self._clock, PATIENT_MS, self._on_late, self.why_away)
 
     @property
     def url(self) -> str:

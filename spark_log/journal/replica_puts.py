@@ -49,7 +49,7 @@ REPLICAS_MS_MAX = 120_000
 REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_MS_MAX = 100, 2000
 
 COPY_MS, BYTES_PER_MS = 10_000, 10_000
-"""A copy may take this long, and a millisecond more for so many bytes, before its root is passed over."""
+"""A copy may take this long, and a millisecond more for so many bytes, before its root is left out."""
 
 Data: TypeAlias = Sequence[Bytes] | Callable[[], Iterable[Bytes]]
 """The bytes of an object, or a function that generates them for each attempt."""
@@ -62,7 +62,7 @@ ROOT_FAILURES = (StorageUnavailable, NoSpace, WrongRoot, CorruptObject, Unsuppor
 
 
 class NoReplica(StorageUnavailable):
-    """None of the replicas of a group could be written to: their roots are away or hang."""
+    """None of the replicas of a group could be written to: their roots cannot be reached or hang."""
 
     def __init__(self, message: str, *, placement_group: int) -> None:
         super().__init__(message)

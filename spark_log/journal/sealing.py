@@ -15,7 +15,7 @@ from spark_log.journal.store_operations import OWN_ROOT, Decide, Put, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.column_map import inline_slices, maybe_trimmed
 from spark_log.metadata.commands import Swap
-from spark_log.metadata.records import LostOffsets, Piece
+from spark_log.metadata.records import LostOffsets, Piece, SwapRecord
 from spark_log.metadata.state import State, Topic, TopicKey
 from spark_log.metadata.swaps import Rewrite, build_swap, prune_range, resolve, seal_range
 from spark_log.model import DataObject, Placed, Slice
@@ -155,4 +155,17 @@ def swap_in(
         yield Put(name, (data,), OWN_ROOT)
     command = Proposal(Swap(swap=swap))
     state: State = yield Decide([command])
-    return state, bool(command.reply)
+    # If its answer was lost, it was sent again, and was void then.
+    return state, bool(command.reply) or (command.sent and is_swapped(state, swap))
+
+
+def is_swapped(state: State, swap: SwapRecord) -> bool:
+    """Whether partitions have the entries of a swap, and have got them since it was prepared."""
+    parts = [(state.partitions.get((change.topic_id, change.partition)), change) for change in swap.changes]
+    return all(
+        part is not None
+        and part.edition > change.edition
+        and {*change.slices, *change.pieces}
+        == {entry for entry in part.entries if change.start <= entry.start and entry.end <= change.end}
+        for part, change in parts
+    )

@@ -14,12 +14,12 @@ from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal import checkpointing, clock_check, commit_protocol, opening
 from spark_log.journal.claims import claim, claimed, drop_claims
 from spark_log.journal.context import Context, Proposal, is_led_elsewhere
+from spark_log.journal.disk_reserve import has_reserve, keep_reserve
 from spark_log.journal.log_format import FORMAT_VERSION, Format, find_format, parse_format, put_format
 from spark_log.journal.log_format import check_is_here as check_is_stored_here
 from spark_log.journal.metadata_log import LogStatus
 from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, checkpoint_version
 from spark_log.journal.opening import View
-from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.store_operations import (
     Answered,
     Changes,
@@ -206,8 +206,9 @@ def open_storage_log(stores: Stores, context: Context, *, create: bool) -> Stora
         data = run(find_format(url), stores, context.clock)
     if data is None:
         if not create:
+            check = "the URL, and whether its disk is mounted" if url.startswith("file:") else "the URL"
             raise NoLog(
-                f"there is no log at {url}: check the URL, or create a log with `pylog -u {url} topic create NAME`"
+                f"there is no log at {url}: check {check}, or create a log with `pylog -u {url} topic create NAME`"
             )
         data = begin_log(stores, context, context.unique() + context.unique())
     form = parse_format(data, url)

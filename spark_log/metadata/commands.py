@@ -7,14 +7,16 @@ duplicate where possible.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import replace as with_values
+from typing_extensions import Self
 
 from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.metadata import records as r
-from spark_log.metadata.command import Command, topic_names
+from spark_log.metadata.command_base import Command, HeldPosition, topic_names
 from spark_log.metadata.decide import commits, topics, transactional_ids, upkeep
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.schemas import decide_set_schema
@@ -28,7 +30,7 @@ from spark_log.metadata.group_commands import (
     RenewSession,
     check_unfenced,
 )
-from spark_log.metadata.pending import LackingObject
+from spark_log.metadata.pending_commits import LackingObject
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import (
     AddCopies,
@@ -230,6 +232,9 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
     def producers(self) -> Sequence[str]:
         return (self.commit.producer,)
 
+    def check_types(self) -> None:
+        """Its values are checked where they are made: it may be large."""
+
     def pack(self, reply: commits.Committed) -> _PackedCommitted:
         rows = [(*key, span.start, span.stop) for key, span in reply.ranges.items()]
         return _PackedCommitted(
@@ -343,8 +348,8 @@ class UpdateFeature(Command, frozen=True, kw_only=True, tag="update_feature"):
 class Expire(Command, frozen=True, kw_only=True, tag="expire"):
     """Remove expired producers and positions."""
 
-    held: tuple[tuple[str, str, int], ...] = ()
-    """(group, topic id, partition) of positions to keep, because open transactions have requested newer ones."""
+    held: tuple[HeldPosition, ...] = ()
+    """Positions to keep, because open transactions have requested newer ones."""
     only_producers: tuple[str, ...] | None = None
     """Check only these, which were found before; None: all."""
     only_groups: tuple[str, ...] | None = None
@@ -352,6 +357,9 @@ class Expire(Command, frozen=True, kw_only=True, tag="expire"):
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
         return upkeep.decide_expire(state, now_ms, frozenset(self.held), self.only_producers, self.only_groups)
+
+    def keeping(self, held: Callable[[], tuple[HeldPosition, ...]]) -> Self:
+        return with_values(self, held=self.held + held())
 
 
 class Swap(Command, frozen=True, kw_only=True, tag="swap"):
@@ -406,8 +414,15 @@ class SeveralCommands(Command, frozen=True, kw_only=True, tag="several"):
     def producers(self) -> Sequence[str]:
         return sorted({name for command in self.commands for name in command.producers()})
 
+    def keeping(self, held: Callable[[], tuple[HeldPosition, ...]]) -> Self:
+        return with_values(self, commands=tuple(command.keeping(held) for command in self.commands))
+
     def parts(self) -> Sequence[Command]:
         return self.commands
+
+    def check_types(self) -> None:
+        for command in self.commands:
+            command.check_types()
 
     def pack(self, reply: list[Any]) -> list[Any]:
         return [command.pack(one) for command, one in zip(self.commands, reply, strict=True)]

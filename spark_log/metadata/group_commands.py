@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from spark_log.errors import ConcurrentChange, GroupIdNotFound
 from spark_log.groups.group import Roster
-from spark_log.groups.share import Share
+from spark_log.groups.member_share import Share
 from spark_log.metadata import records as r
-from spark_log.metadata.command import Command, topic_names
+from spark_log.metadata.command_base import Command, topic_names
 from spark_log.metadata.decide import groups
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.shared_groups import check_deletable, check_not_shared

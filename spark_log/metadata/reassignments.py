@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.replicas import copies_of, group_at, group_number
-from spark_log.metadata.state import PendingCommit, State, TopicKey
+from spark_log.metadata.state import ObjectRow, PendingCommit, State, TopicKey
 
 
 class PartitionReassignment(NamedTuple):
@@ -73,18 +73,21 @@ def may_be_in(state: State, key: TopicKey, group: int, upload_epoch: int) -> boo
 
 def group_of_object(state: State, name: str) -> int:
     """The group of a live object."""
-    copies = copies_of(state, state.objects[name])
+    return group_of_row(state, state.objects[name])
+
+
+def group_of_row(state: State, row: ObjectRow) -> int:
+    """The group of a live object with this row."""
+    copies = copies_of(state, row)
     return OWN_GROUP if copies is None else copies.group
 
 
 def objects_elsewhere(state: State, key: TopicKey, names: Iterable[str]) -> frozenset[str]:
     """Those of some live objects that are in groups with other brokers than the partition's."""
     number = group_number(state, key)
-    return frozenset(
-        name
-        for name in set(names)
-        if name in state.objects and not has_same_brokers(state, group_of_object(state, name), number)
-    )
+    groups = {name: group_of_row(state, row) for name in names if (row := state.objects.get(name)) is not None}
+    others = {group for group in set(groups.values()) if not has_same_brokers(state, group, number)}
+    return frozenset(name for name, group in groups.items() if group in others) if others else frozenset()
 
 
 def places_of_pending(state: State, commit: PendingCommit) -> dict[TopicKey, set[int]]:

@@ -171,7 +171,7 @@ class JoinGroupRecord(Record, frozen=True, kw_only=True, tag="join_group"):
     timeout_ms: int = 0
     """Session timeout: nobody else may join so soon after a heartbeat.  0: no session, newer members may join."""
     number: int = 0
-    """Of a member that owns a share of the partitions (groups/share.py).  Level 4, as `of`."""
+    """Of a member that owns a share of the partitions (groups/member_share.py).  Level 4, as `of`."""
     of: int = 0
     """How many such members the group has; 0: the member owns all partitions."""
 
@@ -230,7 +230,7 @@ class SwapRecord(Record, frozen=True, kw_only=True, tag="swap"):
     placed: tuple[Placed, ...] = ()
     """Where each of `objects` is; empty: all are in the log's own root."""
     lost: tuple[LostOffsets, ...] = ()
-    """No broker had the objects of the old slices any more, and readers pass over these offsets from here on.  Written
+    """No broker had the objects of the old slices any more, and readers skip these offsets from here on.  Written
     at level 4."""
 
 

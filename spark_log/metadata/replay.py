@@ -21,7 +21,7 @@ from spark_log.metadata.cleaner_point import moved_point
 from spark_log.metadata.clock_reset import reset_clock
 from spark_log.metadata.last_commit import last_commit
 from spark_log.metadata.layered_map import LayeredMap
-from spark_log.metadata.pending import (
+from spark_log.metadata.pending_commits import (
     entries_of,
     is_pending_in,
     lost_commit,

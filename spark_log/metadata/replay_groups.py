@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spark_log.groups.share import Share
+from immutables import Map
+
+from spark_log.groups.member_share import Share
 from spark_log.metadata import records as r
 from spark_log.metadata.state import (
     Forgotten,
@@ -14,6 +16,7 @@ from spark_log.metadata.state import (
     MemberSession,
     ShareMember,
     State,
+    TopicKey,
     without,
 )
 
@@ -22,22 +25,39 @@ def groups_hold(state: State, commits: Iterable[r.GroupCommit]) -> bool:
     return all(state.groups.get(c.group, GroupState()).admits(c) for c in commits)
 
 
+def partition_counts(state: State, commit: r.GroupCommit) -> dict[str, int]:
+    """Of the topics with positions in a commit, by id; 0: there is no such topic any more.
+
+    A commit may have a position for each of 10,000 partitions: topics are looked up once.
+    """
+    found = {}
+    for topic_id in {entry.topic_id for entry in commit.offsets}:
+        topic = state.live_topic(topic_id)
+        found[topic_id] = 0 if topic is None else topic.partitions
+    return found
+
+
 def with_positions(state: State, commits: Iterable[r.GroupCommit]) -> State:
     for commit in commits:
-        group = state.groups.get(commit.group, GroupState())
+        group, counts = state.groups.get(commit.group, GroupState()), partition_counts(state, commit)
         new = {
             (o.topic_id, o.partition): GroupPosition(o.offset, o.metadata, state.time, state.version)
             for o in commit.offsets
-            if (o.topic_id, o.partition) in state.partitions and state.live_topic(o.topic_id) is not None
+            if 0 <= o.partition < counts[o.topic_id]
         }
         seen = group.seen if commit.generation == -1 else state.time
         shares = tuple(m._replace(seen=seen) if m.generation == commit.generation else m for m in group.shares)
         group = group._replace(offsets=group.offsets.update(new), seen=seen, shares=shares)
         state = replace(state, groups=state.groups.set(commit.group, group))
         if new:  # otherwise it only extends the session
-            again = {(commit.group, state.topics[topic_id].name, number) for topic_id, number in new}
-            state = replace(state, forgotten=without(state.forgotten, again), progressed=state.version)
+            state = replace(state, forgotten=_without_again(state, commit.group, new), progressed=state.version)
     return state
+
+
+def _without_again(state: State, group: str, keys: Iterable[TopicKey]) -> Map[tuple[str, str, int], Forgotten]:
+    """The removals of positions that are to be remembered, without those of positions that are there again."""
+    again = {(group, state.topics[topic_id].name, number) for topic_id, number in keys} if state.forgotten else ()
+    return without(state.forgotten, again)
 
 
 def without_positions(state: State, name: str, keys: Iterable[tuple[str, int]]) -> State:

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace as moved
 
 from spark_log.metadata import records as r
-from spark_log.metadata.kept_copies import droppable, first_dropped, keeps_newest, with_dropped
+from spark_log.metadata.copy_retention import droppable, first_dropped, keeps_newest, with_dropped
 from spark_log.metadata.leader_election import elect_leader
 from spark_log.metadata.replica_state import (
     NO_LEADER,

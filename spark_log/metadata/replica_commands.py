@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from spark_log.metadata import records as r
-from spark_log.metadata.command import Command
+from spark_log.metadata.command_base import Command
 from spark_log.metadata.decide import reassignments, replicas
+from spark_log.metadata.decide.copy_retention import decide_drop
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.decide.kept_copies import decide_drop
 from spark_log.metadata.decide.reassignments import NewReplicas
 from spark_log.metadata.state import State
 
@@ -88,10 +88,15 @@ class RemoveBroker(Command, frozen=True, kw_only=True, tag="remove_broker"):
     """Remove a broker that has no replicas."""
 
     broker: int
+    directory: str = ""
+    """Its directory.  A retry succeeds if the broker is gone, and a new one with the same id is kept."""
     force: bool = False
     """Even if uploads for it may be committed, which began before its partitions were moved."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
+        known = state.brokers.get(self.broker)
+        if self.directory and (known is None or known.directory != self.directory):
+            return Decision((), None)
         return replicas.decide_remove(state, self.broker, force=self.force)
 
 
@@ -105,7 +110,7 @@ class AddCopies(Command, frozen=True, kw_only=True, tag="add_copies"):
 
 
 class AddPendingCopies(Command, frozen=True, kw_only=True, tag="add_pending_copies"):
-    """Record copies of objects of pending commits, by who writes: others are passed over."""
+    """Record copies of objects of pending commits, by who writes: others are left out."""
 
     role = "write"
     copies: tuple[r.Copy, ...]

@@ -15,7 +15,7 @@ from immutables import Map
 from msgspec import Struct
 
 from spark_log.groups.group import Roster
-from spark_log.groups.share import Share
+from spark_log.groups.member_share import Share
 from spark_log.metadata.changes import ChangedNames, merged, no_changes
 from spark_log.metadata.features import SUPPORTED
 from spark_log.metadata.last_commit import LastCommit

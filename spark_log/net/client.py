@@ -25,7 +25,7 @@ from spark_log.errors import (
 from spark_log.groups.messages import Request, Response
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.store_operations import Answered, Changes, Snapshot
-from spark_log.metadata.command import Command
+from spark_log.metadata.command_base import Command
 from spark_log.metadata.decide.coordinators import check_is_here
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.state import Leadership

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from spark_log.errors import InvalidRequest, QuotaExceeded, ThrottlingQuotaExceeded
 from spark_log.journal.unseen_changes import UnseenChanges
-from spark_log.metadata.command import Command
+from spark_log.metadata.command_base import Command
 from spark_log.metadata.commands import AddPartitions, CreateTopic
 from spark_log.metadata.group_commands import RenewSession
 from spark_log.metadata.state import State
@@ -235,14 +235,14 @@ class Claim:
         """Raises QuotaExceeded or ThrottlingQuotaExceeded; then nothing of the command is claimed."""
         if isinstance(command, RenewSession):
             return
-        sizes = {}
+        sizes: dict[str, int] = {}
         for part in command.parts():
             if isinstance(part, CreateTopic | AddPartitions):
-                sizes[part.name] = max(0, part.partitions if isinstance(part, CreateTopic) else part.total)
+                _raise_to(sizes, {part.name: part.partitions if isinstance(part, CreateTopic) else part.total})
         self._check_topics(sizes, state)
         self._check_groups(command.groups(), state)
         self._quotas.note_change(self.grant.name, now_s)
-        self.topics |= sizes
+        _raise_to(self.topics, sizes)
         self.groups.update(command.groups())
 
     def add_group(self, group: str, state: State) -> None:

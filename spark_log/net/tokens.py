@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from spark_log.errors import AuthenticationFailed, AuthorizationFailed, InvalidRequest
-from spark_log.metadata.command import Command
+from spark_log.metadata.command_base import Command
 from spark_log.metadata.state import State
 
 TOKEN_MIN = 16

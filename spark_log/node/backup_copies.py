@@ -47,7 +47,9 @@ class CopiedShare(NamedTuple):
     objects: int
     bytes: int
     absent: dict[str, str]
-    """Objects that are in no root, or whose root is away, with the error.  The log may have dropped them meanwhile."""
+    """Objects that are in no root, or whose root cannot be reached, with the error.  The log may have dropped them
+    meanwhile.
+    """
 
 
 CopyShares = Callable[[Sequence[BackupShare]], Iterable[CopiedShare]]

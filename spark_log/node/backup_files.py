@@ -26,7 +26,7 @@ import msgspec
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog, ObjectNotFound
 from spark_log.journal.object_names import DATA, META
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.pending import pending_copies
+from spark_log.metadata.pending_commits import pending_copies
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.positions import format_timestamp_ms
 from spark_log.store.base import ObjectStore

@@ -12,8 +12,8 @@ from spark_log.metadata.features import HOLES, METADATA_VERSION
 from spark_log.metadata.state import State, TopicKey
 from spark_log.node.dirty_part import DirtyPart, dirty_part
 from spark_log.node.failure_isolation import OnFailure, raise_failure, resolve_each
-from spark_log.node.packs import PACK_BYTES
-from spark_log.node.round_memory import NotDue, RoundMemory
+from spark_log.node.rewrite_packs import PACK_BYTES
+from spark_log.node.upkeep_memory import NotDue, UpkeepMemory
 from spark_log.settings import has_cleanup_policy
 
 logger = logging.getLogger("spark_log")
@@ -24,7 +24,7 @@ def find_dirty_parts(
     state: State,
     now_ms: int,
     on_failure: OnFailure = raise_failure,
-    memory: RoundMemory | None = None,
+    memory: UpkeepMemory | None = None,
     only: Container[TopicKey] | None = None,
 ) -> Steps[DirtyParts]:
     """The dirty parts of the partitions that are due for compaction, by descending dirty ratio.
@@ -36,7 +36,7 @@ def find_dirty_parts(
     memory:      the results of earlier rounds of this process.
     only:        plan only these partitions; None: all.
     """
-    memory = memory or RoundMemory()
+    memory = memory or UpkeepMemory()
     keys = [key for key in _compacted(state, now_ms, memory) if only is None or key in only]
     if not may_have_holes(state):
         _warn_of_level(state, keys, memory)
@@ -72,7 +72,7 @@ def group_parts(due: DirtyParts, limits: StepLimits) -> tuple[list[DirtyParts], 
     return large, [group for group in small if group]
 
 
-def _warn_of_level(state: State, keys: Sequence[TopicKey], memory: RoundMemory) -> None:
+def _warn_of_level(state: State, keys: Sequence[TopicKey], memory: UpkeepMemory) -> None:
     """Name the topics that are not compacted, once each."""
     topics = {state.topics[topic_id].name for topic_id, _ in keys} - memory.too_old
     memory.too_old |= topics
@@ -87,7 +87,7 @@ def _warn_of_level(state: State, keys: Sequence[TopicKey], memory: RoundMemory) 
     )
 
 
-def _compacted(state: State, now_ms: int, memory: RoundMemory) -> Iterator[TopicKey]:
+def _compacted(state: State, now_ms: int, memory: UpkeepMemory) -> Iterator[TopicKey]:
     for topic_id, topic in sorted(state.topics.items()):
         if not topic.deleted and has_cleanup_policy(topic.configs, "compact"):
             for number, part in state.topic_partitions(topic_id):

@@ -34,10 +34,10 @@ from spark_log.node.compaction_rules import Compared, Pass, compare_keys, map_ke
 from spark_log.node.dirty_part import DirtyPart
 from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure
 from spark_log.node.merge_policy import window_ms, windows
-from spark_log.node.packs import Stretch
 from spark_log.node.rewrite import OpenSpool, Progress, Rewriting, rewrite
-from spark_log.node.round_memory import RoundMemory
+from spark_log.node.rewrite_packs import Stretch
 from spark_log.node.segment_swaps import Replacement
+from spark_log.node.upkeep_memory import UpkeepMemory
 from spark_log.segment.key_hashes import KeyHasher
 from spark_log.segment.newest_offsets import NewestOffsets
 from spark_log.segment.reader import Decoded
@@ -77,7 +77,7 @@ class _Work:
     open_spool: OpenSpool
     on_failure: OnFailure
     progress: Progress | None
-    memory: RoundMemory
+    memory: UpkeepMemory
     tally: CompactionTally = field(default_factory=CompactionTally)
     is_full: bool = False
     """The disk is full."""
@@ -93,7 +93,7 @@ def compact(
     open_spool: OpenSpool,
     progress: Progress | None = None,
     on_failure: OnFailure = raise_failure,
-    memory: RoundMemory | None = None,
+    memory: UpkeepMemory | None = None,
     *,
     ends_passes: bool = True,
     only: Container[TopicKey] | None = None,
@@ -105,7 +105,7 @@ def compact(
     ends_passes:  finish a pass that has begun, even beyond `clean_bytes`.  If False, the next round continues it.
     only:         clean only these partitions; None: all.
     """
-    work = _Work(context, open_spool, on_failure, progress, memory or RoundMemory())
+    work = _Work(context, open_spool, on_failure, progress, memory or UpkeepMemory())
     due = yield from find_dirty_parts(state, context.clock.now_ms(), on_failure, work.memory, only)
     large, small = _groups(context, due, work.memory.compaction_pass)
     work.memory.compaction_pass = None

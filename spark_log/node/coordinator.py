@@ -26,8 +26,6 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any, TypeVar
 
-from msgspec.structs import replace as with_values
-
 from spark_log.client.log import Log
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ClockSkewed, CoordinatorNotAvailable, NotCoordinator, SparkLogError, StorageError
@@ -36,7 +34,8 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Steps
-from spark_log.metadata.commands import AnyCommand, Expire
+from spark_log.metadata.command_base import HeldPosition
+from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.decide.coordinators import moved_error, moved_to, moving_to
 from spark_log.metadata.group_commands import SetGeneration
 from spark_log.metadata.projection import Delta, Holdings, delta
@@ -46,7 +45,7 @@ from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import Health
 from spark_log.net.quotas import Usage
 from spark_log.node.change_feed import ChangeFeed
-from spark_log.node.duties import Duties
+from spark_log.node.coordinator_duties import Duties
 from spark_log.node.local_link import LocalLink
 from spark_log.node.metrics import Metrics
 from spark_log.node.pending_commands import PendingCommands, commands_of
@@ -63,8 +62,6 @@ BATCH_MAX = 500
 logger = logging.getLogger("spark_log")
 
 Result = TypeVar("Result")
-Held = tuple[str, str, int]
-"""(group, topic id, partition)."""
 
 
 class LeaderStatus(Enum):
@@ -123,7 +120,7 @@ class Coordinator:
         """The newest view that clients get."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after a new version or a change of the leader."""
-        self.held: Callable[[], tuple[Held, ...]] = tuple
+        self.held: Callable[[], tuple[HeldPosition, ...]] = tuple
         """Positions that must not expire now."""
         self._host = host
         self._ask_leader = ask_leader
@@ -157,7 +154,7 @@ class Coordinator:
         The returned future fails with NotCoordinator if this coordinator does not lead, and with
         CoordinatorNotAvailable if its queue is full.
         """
-        asked = PendingCommands([Proposal(self._holding(command), check=True) for command in commands], Future())
+        asked = PendingCommands([Proposal(command.keeping(self.held), check=True) for command in commands], Future())
         error: SparkLogError | None = None
         with self._lock:
             if not self.leading or self._stopping.is_set():
@@ -170,9 +167,6 @@ class Coordinator:
         if error is not None:
             asked.answer.set_exception(error)
         return asked.answer
-
-    def _holding(self, command: AnyCommand | SetGeneration) -> AnyCommand | SetGeneration:
-        return with_values(command, held=command.held + self.held()) if isinstance(command, Expire) else command
 
     def not_leading(self) -> NotCoordinator:
         """The error for requests to a coordinator that does not lead."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from spark_log.errors import SparkLogError
@@ -30,6 +30,7 @@ class Copier(Protocol):
     def copy(self, state: State, brokers: Sequence[int], limit_ms: int) -> dict[int, CopyTally]:
         """Copy to brokers for about `limit_ms`.  Returns the results by broker; failures of roots are logged.
 
+        A pass that is late has its result in a later call.
         state:    the newest state.
         brokers:  the brokers that lack objects in this state.
         """
@@ -42,6 +43,7 @@ class _Copying:
     root: tuple[int, int]
     """Epoch and mount of the broker."""
     task: Task[CopyTally]
+    state: State
     began_ms: int
     """On the monotonic clock."""
     said_ms: int = 0
@@ -83,17 +85,18 @@ class CopyThreads:
             f"pylog-copy-{broker}",
             journal.context.threads,
         )
-        self._copying[broker] = _Copying(root, work, self._clock.monotonic_ms())
+        self._copying[broker] = _Copying(root, work, state, self._clock.monotonic_ms())
 
     def _result(self, broker: int, until_ms: int) -> CopyTally:
-        task = self._copying[broker].task
+        copying = self._copying[broker]
+        task = copying.task
         task.wait((until_ms - self._clock.monotonic_ms()) / 1000)
         if not task.ended:
             why = f"copying to broker {broker} is late: its root, or that of another copy, does not answer"
             return CopyTally(problems=[why], left=True)
         del self._copying[broker]
         try:
-            return task.result()
+            return replace(task.result(), planned=(copying.state, copying.began_ms))
         except Exception as error:  # noqa: BLE001  of one broker; the others continue
             return CopyTally(problems=[f"copying to broker {broker} failed: {_text(error)}"], left=True)
 

@@ -15,7 +15,7 @@ from spark_log.metadata.cleaner_point import tombstones_from
 from spark_log.metadata.state import CleanedPart
 from spark_log.model import Slice
 from spark_log.node.merge_policy import active_segment, segment_target, window_ms
-from spark_log.node.round_memory import NEVER
+from spark_log.node.upkeep_memory import NEVER
 from spark_log.settings import topic_config
 
 

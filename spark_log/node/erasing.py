@@ -28,11 +28,11 @@ from spark_log.metadata.state import State, TopicKey
 from spark_log.model import CREATE_TIME, Slice
 from spark_log.node.failure_isolation import Failures, partition_name, resolve_each
 from spark_log.node.merge_policy import SEGMENT_BYTES, window_ms
-from spark_log.node.packs import PACK_BYTES, Stretch, segment_limit
 from spark_log.node.rewrite import Progress, Rewriting, open_spool, rewrite
-from spark_log.node.round_memory import LiveSlices
+from spark_log.node.rewrite_packs import PACK_BYTES, Stretch, segment_limit
 from spark_log.node.segment_swaps import Replacement, objects_of
 from spark_log.node.slice_reads import READ_BYTES, READ_OPS, WHOLE_BYTES_MAX, chunks, decode_into, read_chunk
+from spark_log.node.upkeep_memory import LiveSlices
 from spark_log.segment.key_set import KeySet
 from spark_log.segment.offsets import as_array
 from spark_log.segment.reader import BatchRef, Decoded, Index, Place, batches_of_topic, decode_batch, parse_index

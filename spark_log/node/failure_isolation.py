@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from spark_log.errors import (
     AuthenticationFailed,
     CoordinatorNotAvailable,
     CorruptObject,
+    NoSpace,
     NotCoordinator,
     SparkLogError,
     StorageUnavailable,
@@ -37,6 +38,14 @@ def raise_failure(what: str, error: Exception) -> None:
     raise error
 
 
+class ReportedFailures(NamedTuple):
+    """The failures of another process, which has logged them.  Sent from tasks."""
+
+    problems: tuple[str, ...] = ()
+    no_space: bool = False
+    """One of them is that the log's disk is full."""
+
+
 class Failures:
     """Failures of one run.  Each is logged: an error of the log or its storage as a sentence, a bug with its
     traceback.  Errors of reaching the coordinator are raised."""
@@ -46,17 +55,24 @@ class Failures:
         self.errors: list[Exception] = []
         self.problems: list[str] = []
         """One sentence per failure."""
+        self.no_space = False
+        """One of them is that the log's disk is full."""
 
     def __call__(self, what: str, error: Exception) -> None:
         if isinstance(error, CoordinatorNotAvailable | NotCoordinator | AuthenticationFailed):
             raise error
         self.errors.append(error)
+        self.no_space |= isinstance(error, NoSpace)
         self.problems.append(f"{what} failed: {error if isinstance(error, SparkLogError) else repr(error)}")
         log_failure(f"upkeep of {self._url}: {what} failed", error)
 
-    def add(self, problems: Sequence[str]) -> None:
-        """Those of another process, which has logged them."""
-        self.problems = list(dict.fromkeys([*self.problems, *problems]))
+    def reported(self) -> ReportedFailures:
+        """For another process, which adds them to its own."""
+        return ReportedFailures(tuple(self.problems), self.no_space)
+
+    def add(self, reported: ReportedFailures) -> None:
+        self.problems = list(dict.fromkeys([*self.problems, *reported.problems]))
+        self.no_space |= reported.no_space
 
     def raise_first(self) -> None:
         """Raise the first failure, if there was one."""

@@ -19,11 +19,11 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.replica_state import Copies
 from spark_log.metadata.replicas import copies_of, epoch_of, has_active, is_active, keeps
 from spark_log.metadata.state import PendingCommit, State
+from spark_log.node.answering_roots import RootAnswers
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.copy_to_broker import WantedCopy
 from spark_log.node.daemon_tasks import Task
 from spark_log.node.missing_copies import CopyTally, copies_wanted_of_fenced, copy_objects
-from spark_log.node.root_answers import RootAnswers
 from spark_log.settings import cluster_config
 from spark_log.text import counted
 
@@ -38,7 +38,7 @@ ATTEMPTS = 3
 LOOKED_AT = 100
 """So many objects are looked through for one of each fenced broker."""
 ANSWER_S = 10.0
-"""A root that does not answer for so long is passed over."""
+"""A root that does not answer for this long is left out."""
 
 logger = logging.getLogger("spark_log")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from spark_log.metadata.pending import lost_ranges
+from spark_log.metadata.pending_commits import lost_ranges
+from spark_log.metadata.records import FenceBrokerRecord
+from spark_log.metadata.replay_replicas import replay_fence
 from spark_log.metadata.replica_state import OWN_BROKER
-from spark_log.metadata.replicas import is_active, last_copies
+from spark_log.metadata.replicas import has_active, is_active, last_copies
 from spark_log.metadata.state import State
 from spark_log.node.broker_prober import SINCE_REASON
 from spark_log.node.replica_metrics import count_replicas
@@ -22,21 +25,45 @@ class Finding(NamedTuple):
     says: str
 
 
-def broker_findings(state: State) -> list[Finding]:
-    """One for each broker, and one for the partitions; none for a log without brokers."""
+def broker_findings(state: State, free: Mapping[int, int] | None = None) -> list[Finding]:
+    """One for each broker, and one for the partitions; none for a log without brokers.
+
+    free:  by broker, the free bytes of its disk, as far as they are known.
+    """
     if not state.brokers:
         return []
-    brokers = [_broker(state, broker) for broker in sorted({OWN_BROKER, *state.brokers})]
+    brokers = [_broker(state, broker, (free or {}).get(broker)) for broker in sorted({OWN_BROKER, *state.brokers})]
     return [*brokers, _partitions(state), *_lost(state), *_objects(state)]
 
 
-def _broker(state: State, broker: int) -> Finding:
+def why_needed(state: State, broker: int) -> list[str]:
+    """The uses of the disk of a broker that no other one can take over; empty: when fenced, it may be taken away."""
+    known = state.brokers.get(broker)
+    if broker == OWN_BROKER or known is None:
+        return ["everything that has one copy: it is the log's own root"]
+    if not known.fenced:
+        state = replay_fence(state, FenceBrokerRecord(broker=broker, epoch=known.epoch)) or state
+    _, offline, short = count_replicas(state, broker)
+    only = [one for one in state.copies.values() if broker in one.brokers and not has_active(state, one)]
+    needs = list[str]()
+    if offline:
+        needs.append(f"writes to {counted(offline, 'partition')} without another in-sync replica")
+    if short > offline:
+        needs.append(f"writes to {counted(short - offline, 'partition')} with too few others for min.insync.replicas")
+    if only:
+        objects = sum(one.objects for one in only)
+        needs.append(f"reads of {counted(objects, 'object')}, of which no active broker has another copy")
+    return needs
+
+
+def _broker(state: State, broker: int, free: int | None = None) -> Finding:
     what, lag = f"broker {broker}", lag_of(state, broker)
     known = state.brokers.get(broker)
     if known is not None and known.fenced:
         if known.reason.startswith(SINCE_REASON):
             cure = (
-                "bring its disk or bucket back: a coordinator, `pylog replicate` or `pylog maintain` takes it back then. "
+                "bring its disk or bucket back, or free space there: a coordinator, `pylog replicate` or `pylog maintain` "
+                "takes it back then. "
                 f"If it is lost, `pylog broker replace {broker}`"
             )
         else:
@@ -48,6 +75,8 @@ def _broker(state: State, broker: int) -> Finding:
         return Finding(what, False, says)
     if lag.objects:
         cure = "a coordinator copies them by itself; without one, run `pylog replicate`"
+        if free is not None and free < lag.bytes:
+            cure = f"its disk has only {free:,} bytes left: free space there"
         return Finding(what, False, f"lacks {counted(lag.objects, 'object')} ({lag.bytes:,} bytes): {cure}")
     newest = known is not None and known.keep_ms
     return Finding(
@@ -96,7 +125,7 @@ def _objects(state: State) -> list[Finding]:
     says = (
         f"{counted(lost, 'object')} without any known good copy: `pylog replicate` looks for one on all replicas, and "
         "`pylog verify` names the records. If all copies are lost for good, `pylog verify --repair --lose-data` lets readers "
-        "pass over them"
+        "skip them"
     )
     active = all(is_active(state, broker) for broker in state.brokers)
     return [Finding("objects", False, says if active else f"{says}. A fenced broker may have one")]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
 from spark_log.journal.replica_puts import put_replicas
-from spark_log.metadata.pending import lost_entries
+from spark_log.metadata.pending_commits import lost_entries
 from spark_log.metadata.records import Copy, LostRecord
 from spark_log.metadata.replica_commands import LoseCommit, RemoveCopies
 from spark_log.metadata.replicas import copies_of, epoch_of, group_number, targets_of

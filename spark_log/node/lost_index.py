@@ -16,7 +16,7 @@ from spark_log.journal.context import Context
 from spark_log.journal.index_reads import read_found
 from spark_log.journal.sealing import Entries, prunable, swap_in
 from spark_log.journal.store_operations import Refresh, Steps
-from spark_log.metadata.pending import entries_with_pending
+from spark_log.metadata.pending_commits import entries_with_pending
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State
 from spark_log.metadata.swaps import Rewrite, resolve

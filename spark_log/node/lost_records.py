@@ -1,7 +1,7 @@
-"""Gives up records that no root has any more: readers pass over their offsets, and the log names and counts them.
+"""Gives up records that no root has any more: readers skip their offsets, and the log names and counts them.
 
-Nothing does this automatically: a root that is away may come back.  Somebody has said that the last one is lost, by
-`pylog broker replace --lose-data`, or all copies are damaged or missing.
+Nothing does this automatically: a root that cannot be reached may come back.  Somebody has said that the last
+one is lost, by `pylog broker replace --lose-data`, or all copies are damaged or missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.column_map import rows_with_copies
-from spark_log.metadata.pending import pending_copies
+from spark_log.metadata.pending_commits import pending_copies
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies
 from spark_log.metadata.replicas import copies_of, epoch_of, group_number, is_active, keeps
@@ -27,8 +27,8 @@ from spark_log.model import CREATE_TIME, Slice
 from spark_log.node.checked_copies import SourceFailed, is_good
 from spark_log.node.daemon_tasks import Task
 from spark_log.node.failure_isolation import raise_failure, resolve_each
-from spark_log.node.packs import Stretch
 from spark_log.node.rewrite import Rewriting, open_spool, rewrite
+from spark_log.node.rewrite_packs import Stretch
 
 LOOK_S = 60.0
 """How long a root may take to answer for one object."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from spark_log.client.log import Log
-from spark_log.errors import LogRestored, NoSpace
+from spark_log.errors import LogRestored
 from spark_log.journal.context import Context
+from spark_log.journal.disk_reserve import has_reserve, keep_reserve
 from spark_log.journal.dropped_lists import list_dropped
 from spark_log.journal.garbage_collection import collect, garbage
 from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.object_names import DATA, META
-from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.sealing import prune, seal
 from spark_log.journal.store_operations import OWN_ROOT, List, Steps, Sweep
 from spark_log.journal.upkeep import fence_and_expire
@@ -27,25 +27,25 @@ from spark_log.metadata.decide.upkeep import decide_fence
 from spark_log.metadata.reassignments import moving
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
-from spark_log.node.broker_upkeep import BrokerUpkeep, BrokerUpkeepReport
 from spark_log.node.compaction_plan import find_dirty_parts
 from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.compaction_rounds import compact as compact_steps
 from spark_log.node.copy_throttle import pace_of
 from spark_log.node.failure_isolation import Failures, OnFailure, log_failure, partition_name
 from spark_log.node.lost_index import prune_lost
+from spark_log.node.maintain_brokers import BrokerUpkeep, BrokerUpkeepReport
 from spark_log.node.maintain_report import MaintainReport, Plan
-from spark_log.node.memory_file import load_memory, save_memory
 from spark_log.node.merge import Tally
 from spark_log.node.merge import merge as merge_steps
-from spark_log.node.merge_plan import plan_merge
+from spark_log.node.merge_candidates import plan_merge
 from spark_log.node.merge_shares import MergeShare
 from spark_log.node.merge_shares import merge_share as merge_share_steps
 from spark_log.node.partition_moves import Moves, Moving, move_all
 from spark_log.node.retention import ExpiredTopic, expire_records, expired_topics, find_expired
 from spark_log.node.rewrite import Progress, open_spool
 from spark_log.node.root_collection import RootCollector
-from spark_log.node.round_memory import RoundMemory
+from spark_log.node.upkeep_memory import UpkeepMemory
+from spark_log.node.upkeep_memory_file import load_memory, save_memory
 from spark_log.node.upkeep_workers import Workers, compact_by, merge_by
 from spark_log.settings import cluster_config
 
@@ -111,7 +111,7 @@ class Maintainer:
         self._brokers = BrokerUpkeep(log) if checks_brokers else None
         self._collector = RootCollector(log.journal)
         self._saves_memory = saves_memory and not log.journal.metadata_log.is_served
-        self._memory: RoundMemory | None = None
+        self._memory: UpkeepMemory | None = None
         """None: of no round that this process has ended."""
         self._has_begun = False
 
@@ -134,13 +134,22 @@ class Maintainer:
         kept = self._brokers.round(failed) if self._brokers is not None else BrokerUpkeepReport()
         known = log.journal.view
 
-        def run() -> Steps[tuple[LogView, RoundMemory, MaintainReport]]:
+        def run() -> Steps[tuple[LogView, UpkeepMemory, MaintainReport]]:
             view, memory = yield from self._begin(known)
             # Retention and sweeps use this clock even if no batch is written.
             yield from log.journal.metadata_log.check_clock(view.state)
-            keeps = {"saves_memory": self._saves_memory, "moves": self._brokers is not None}
-            view, report = yield from _duties(log, failed, memory, progress, view, self._workers, **keeps)
-            return view, memory, report
+            duties = _Round(
+                log,
+                view,
+                failed,
+                memory,
+                progress=progress,
+                workers=self._workers,
+                saves_memory=self._saves_memory,
+                moves=self._brokers is not None,
+            )
+            report = yield from duties.run()
+            return duties.view, memory, report
 
         view, memory, report = log.journal.run(run())
         log.journal.adopt(view, known)
@@ -167,10 +176,10 @@ class Maintainer:
             copied_bytes=kept.copied_bytes,
             joined=kept.joined,
             problems=tuple(failed.problems),
-            no_space=report.no_space or any(isinstance(error, NoSpace) for error in failed.errors),
+            no_space=failed.no_space,
         )
 
-    def _begin(self, known: LogView) -> Steps[tuple[LogView, RoundMemory]]:
+    def _begin(self, known: LogView) -> Steps[tuple[LogView, UpkeepMemory]]:
         """The end of the log, and the memory of the last round.
 
         Without one the log is opened again, which finds damaged checkpoints, and replaces a view from before an older
@@ -188,7 +197,7 @@ class Maintainer:
                 if memory.version <= view.state.version:
                     return view, memory
         view = yield from metadata_log.open()
-        return view, RoundMemory(began_ms=clock.now_ms())
+        return view, UpkeepMemory(began_ms=clock.now_ms())
 
 
 def maintain_once(log: Log, *, progress: Progress | None = None) -> MaintainReport:
@@ -248,71 +257,112 @@ class _Done:
     unfinished: int = 0
 
 
-def _duties(
-    log: Log,
-    failed: Failures,
-    memory: RoundMemory,
-    progress: Progress | None,
-    view: LogView,
-    workers: Workers | None,
-    *,
-    saves_memory: bool,
-    moves: bool,
-) -> Steps[tuple[LogView, MaintainReport]]:
-    attempt, metadata_log, context = failed.attempt, log.journal.metadata_log, log.journal.context
+class _Round:
+    """One round of all duties.  Each is attempted, on the view that the duties before it leave."""
 
-    def change(what: str, view: LogView, steps: Steps[Result], otherwise: Result) -> Steps[tuple[LogView, Result]]:
+    def __init__(
+        self,
+        log: Log,
+        view: LogView,
+        failed: Failures,
+        memory: UpkeepMemory,
+        *,
+        progress: Progress | None,
+        workers: Workers | None,
+        saves_memory: bool,
+        moves: bool,
+    ) -> None:
+        self.view = view
+        self._log, self._failed, self._memory = log, failed, memory
+        self._progress, self._workers = progress, workers
+        self._saves_memory, self._moves = saves_memory, moves
+        self._metadata_log, self._context = log.journal.metadata_log, log.journal.context
+        self._began, self._done = view.state, _Done()
+        self._is_idle = memory.is_idle(view.state, self._context.clock.now_ms())
+
+    def run(self) -> Steps[MaintainReport]:
+        if not self._is_idle:
+            yield from self._apply_retention()
+        yield from self._collect_garbage()  # before the rewriting: it frees space on a full disk
+        if not self._is_idle:
+            yield from self._rewrite()
+        yield from self._shrink_metadata()
+        yield from self._delete_leftovers()
+        yield from self._remember()
+        return _report(self._state, self._failed, self._memory, self._done)
+
+    @property
+    def _state(self) -> State:
+        return self.view.state
+
+    def _change(self, what: str, steps: Steps[Result], otherwise: Result) -> Steps[Result]:
         """Attempt a duty that changes the log."""
-        return (yield from attempt(what, decided(metadata_log, view, steps), (view, otherwise)))
+        changed = decided(self._metadata_log, self.view, steps)
+        self.view, result = yield from self._failed.attempt(what, changed, (self.view, otherwise))
+        return result
 
-    began, done, on_storage = view.state, _Done(), not metadata_log.is_served
-    idle = memory.is_idle(began, context.clock.now_ms())
-    if not idle:
-        retention = _expire(view.state, context, failed, memory)
-        view, (_, done.expired) = yield from change("retention", view, retention, (view.state, ()))
-        view, _ = yield from change("pruning without slice indexes", view, prune_lost(view.state, context), None)
-        view, _ = yield from change("pruning", view, prune(view.state, context), view.state)
-    # Before merging, which needs space: retention frees space on a full disk.
-    view, _ = yield from change("advancing the fence", view, fence_and_expire(view.state, context), view.state)
-    done.collected = yield from attempt("garbage collection", _collect(view.state, context, memory), 0)
-    if not idle and moves and moving(view.state):
-        how = Moving(on_failure=failed, progress=progress, pace=pace_of(log).take)
-        view, done.moved = yield from change("moving", view, move_all(view.state, context, how), done.moved)
-    if not idle:
-        if workers is None:
-            merging = merge_steps(view.state, context, open_spool, progress, failed, memory)
-        else:
-            merging = merge_by(workers, view.state, failed, memory)
-        view, done.merged = yield from change("merging", view, merging, done.merged)
+    def _apply_retention(self) -> Steps[None]:
+        retention = _expire(self._state, self._context, self._failed, self._memory)
+        _, self._done.expired = yield from self._change("retention", retention, (self._state, ()))
+        yield from self._change("pruning without slice indexes", prune_lost(self._state, self._context), None)
+        yield from self._change("pruning", prune(self._state, self._context), self._state)
+
+    def _collect_garbage(self) -> Steps[None]:
+        yield from self._change("advancing the fence", fence_and_expire(self._state, self._context), self._state)
+        garbage_collection = _collect(self._state, self._context, self._memory)
+        self._done.collected = yield from self._failed.attempt("garbage collection", garbage_collection, 0)
+
+    def _rewrite(self) -> Steps[None]:
+        done = self._done
+        if self._moves and moving(self._state):
+            how = Moving(on_failure=self._failed, progress=self._progress, pace=pace_of(self._log).take)
+            done.moved = yield from self._change("moving", move_all(self._state, self._context, how), done.moved)
+        done.merged = yield from self._change("merging", self._merging(), done.merged)
         # After merging, so that each record is rewritten once by each, and few large slices are read.
-        if workers is None:
-            steps = compact_steps(view.state, context, open_spool, progress, failed, memory, ends_passes=saves_memory)
-        else:
-            steps = compact_by(workers, view.state, context, failed, memory)
-        view, done.cleaned = yield from change("compaction", view, steps, done.cleaned)
-        view, _ = yield from change("sealing", view, seal(view.state, context), view.state)
-    view, _ = yield from change("listing dropped objects", view, list_dropped(view.state, context), view.state)
-    if view.state.version != memory.truncated:
-        view = yield from attempt("the checkpoint", metadata_log.checkpoint(view), view)
-        done.truncated = yield from attempt("truncation", metadata_log.truncate(view), 0)
-    done.pins = yield from attempt("deleting pins", metadata_log.expire_claims(view.state), 0)
-    done.unfinished = yield from attempt(
-        "deleting unfinished files", _sweep(view.state, context, memory, meta=on_storage), 0
-    )
-    if on_storage and has_reserve(log.journal.metadata):
-        yield from attempt("making the reserve", keep_reserve(), None)
-    memory.version = view.state.version
-    if not failed.problems:
-        memory.truncated = view.state.version if not done.truncated else None
-        waits = done.merged.planned or done.cleaned.left or (moves and moving(view.state))
-        if view.state.changed == began.changed and not idle and not waits:
-            memory.finish(view.state)
-    if saves_memory and not idle and memory.live.count >= context.limits.remembered_slices:
-        yield from attempt("saving the memory of upkeep", save_memory(memory, view.state), None)
-    return view, _report(view.state, failed, memory, done)
+        done.cleaned = yield from self._change("compaction", self._compaction(), done.cleaned)
+        yield from self._change("sealing", seal(self._state, self._context), self._state)
+
+    def _merging(self) -> Steps[Tally]:
+        if self._workers is not None:
+            return merge_by(self._workers, self._state, self._failed, self._memory)
+        return merge_steps(self._state, self._context, open_spool, self._progress, self._failed, self._memory)
+
+    def _compaction(self) -> Steps[CompactionTally]:
+        state, context, failed, memory = self._state, self._context, self._failed, self._memory
+        if self._workers is not None:
+            return compact_by(self._workers, state, context, failed, memory)
+        return compact_steps(state, context, open_spool, self._progress, failed, memory, ends_passes=self._saves_memory)
+
+    def _shrink_metadata(self) -> Steps[None]:
+        yield from self._change("listing dropped objects", list_dropped(self._state, self._context), self._state)
+        if self._state.version != self._memory.truncated:
+            checkpoint = self._metadata_log.checkpoint(self.view)
+            self.view = yield from self._failed.attempt("the checkpoint", checkpoint, self.view)
+            truncation = self._metadata_log.truncate(self.view)
+            self._done.truncated = yield from self._failed.attempt("truncation", truncation, 0)
+
+    def _delete_leftovers(self) -> Steps[None]:
+        attempt, on_storage = self._failed.attempt, not self._metadata_log.is_served
+        self._done.pins = yield from attempt("deleting pins", self._metadata_log.expire_claims(self._state), 0)
+        sweep = _sweep(self._state, self._context, self._memory, meta=on_storage)
+        self._done.unfinished = yield from attempt("deleting unfinished files", sweep, 0)
+        if on_storage and has_reserve(self._log.journal.metadata):
+            yield from attempt("making the reserve", keep_reserve(), None)
+
+    def _remember(self) -> Steps[None]:
+        """Which duties the next round need not look at, if nothing changes."""
+        memory, state, done = self._memory, self._state, self._done
+        memory.version = state.version
+        if not self._failed.problems:
+            memory.truncated = state.version if not done.truncated else None
+            waits = done.merged.planned or done.cleaned.left or (self._moves and moving(state))
+            if state.changed == self._began.changed and not self._is_idle and not waits:
+                memory.finish(state)
+        if self._saves_memory and not self._is_idle and memory.live.count >= self._context.limits.remembered_slices:
+            yield from self._failed.attempt("saving the memory of upkeep", save_memory(memory, state), None)
 
 
-def _report(state: State, failed: Failures, memory: RoundMemory, done: _Done) -> MaintainReport:
+def _report(state: State, failed: Failures, memory: UpkeepMemory, done: _Done) -> MaintainReport:
     return MaintainReport(
         version=state.version,
         expired_records=sum(one.records for one in done.expired),
@@ -337,7 +387,7 @@ def _report(state: State, failed: Failures, memory: RoundMemory, done: _Done) ->
         waiting=len(state.dropped) + sum(listed.names for listed in state.dropped_lists.values()),
         fence_age_ms=cluster_config(state.configs, "gc.fence.age.ms"),
         problems=tuple(failed.problems),
-        no_space=any(isinstance(error, NoSpace) for error in failed.errors),
+        no_space=failed.no_space,
     )
 
 
@@ -481,13 +531,13 @@ def _find_garbage(state: State, now_ms: int) -> Steps[list[str]]:
 
 
 def _expire(
-    state: State, context: Context, on_failure: OnFailure, memory: RoundMemory | None = None
+    state: State, context: Context, on_failure: OnFailure, memory: UpkeepMemory | None = None
 ) -> Steps[tuple[State, tuple[ExpiredTopic, ...]]]:
     after, removals = yield from expire_records(state, context, on_failure, memory)
     return after, expired_topics(state, removals)
 
 
-def _sweep(state: State, context: Context, memory: RoundMemory | None = None, *, meta: bool) -> Steps[int]:
+def _sweep(state: State, context: Context, memory: UpkeepMemory | None = None, *, meta: bool) -> Steps[int]:
     """Delete temporary files older than any upload that can still be committed, and than any put in progress.
 
     They are that old when they are deleted, so once in `PUT_MS_MAX` is enough.
@@ -505,6 +555,6 @@ def _sweep(state: State, context: Context, memory: RoundMemory | None = None, *,
     return in_data + in_meta
 
 
-def _collect(state: State, context: Context, memory: RoundMemory) -> Steps[int]:
+def _collect(state: State, context: Context, memory: UpkeepMemory) -> Steps[int]:
     names, memory.collected = yield from collect(state, context, memory.collected)
     return len(names)

@@ -10,12 +10,12 @@ from spark_log.journal.context import Context
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.state import State
 from spark_log.node.failure_isolation import OnFailure, raise_failure
-from spark_log.node.merge_plan import plan_merge
+from spark_log.node.merge_candidates import plan_merge
 from spark_log.node.merge_policy import is_worth
-from spark_log.node.packs import Stretch
 from spark_log.node.rewrite import OpenSpool, Progress, Rewriting, rewrite
-from spark_log.node.round_memory import RoundMemory
+from spark_log.node.rewrite_packs import Stretch
 from spark_log.node.segment_swaps import objects_of
+from spark_log.node.upkeep_memory import UpkeepMemory
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ def merge(
     open_spool: OpenSpool,
     progress: Progress | None = None,
     on_failure: OnFailure = raise_failure,
-    memory: RoundMemory | None = None,
+    memory: UpkeepMemory | None = None,
 ) -> Steps[Tally]:
     """Rewrite the small slices of all topics, according to the merge policy.
 

@@ -11,10 +11,10 @@ from spark_log.journal.store_operations import Steps
 from spark_log.metadata.state import State, TopicKey
 from spark_log.node.failure_isolation import OnFailure, raise_failure
 from spark_log.node.merge import Tally, merge_stretches
-from spark_log.node.merge_plan import plan_merge, plan_partitions
-from spark_log.node.packs import Stretch
+from spark_log.node.merge_candidates import plan_merge, plan_partitions
 from spark_log.node.rewrite import OpenSpool
-from spark_log.node.round_memory import RoundMemory
+from spark_log.node.rewrite_packs import Stretch
+from spark_log.node.upkeep_memory import UpkeepMemory
 
 SHARE_WORK = 256 << 20
 """The work of a share, in bytes of large slices: some seconds."""
@@ -42,7 +42,7 @@ def plan_shares(
     state: State,
     on_failure: OnFailure = raise_failure,
     *,
-    memory: RoundMemory | None = None,
+    memory: UpkeepMemory | None = None,
     share_work: int = SHARE_WORK,
 ) -> Steps[list[MergeShare]]:
     """The partitions of all topics that have slices to rewrite.  Each is in one share; the largest share comes first.

@@ -47,7 +47,7 @@ from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.commands import SetConfigs
 from spark_log.metadata.decide.coordinators import RECOVERED_AS, check_is_here, moved_to, moving_to
-from spark_log.metadata.pending import pending_copies
+from spark_log.metadata.pending_commits import pending_copies
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, LostRecord, SwapRecord
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import ResetReplicas
@@ -423,7 +423,7 @@ def _write_checkpoints(view: View, context: Context) -> Steps[None]:
 def _copy(source: Journal, target: ObjectStore, name: str, size: int | None) -> int | None:
     """`copy_object` from any root that has the object with this size; None if it is gone.
 
-    Raises StorageUnavailable if the newest state has it, and the root that does is away.
+    Raises StorageUnavailable if the newest state has it, and the root that does cannot be reached.
     """
 
     def copied(root: ObjectStore) -> int:
@@ -456,7 +456,7 @@ class _Copier:
         """Copy objects, by name with their size, if it is known; the name of one that is gone, and "" if none is.
 
         An object that is there already has the same content.  Raises CorruptObject for one of another size, and
-        StorageUnavailable for one whose root is away.
+        StorageUnavailable for one whose root cannot be reached.
         """
         total, at = sum(size or 0 for size in wanted.values()), 0
         with ThreadPoolExecutor(PARALLEL_COPIES, thread_name_prefix="pylog-mirror") as pool:

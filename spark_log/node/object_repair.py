@@ -18,7 +18,7 @@ from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.rewrite import Progress
 from spark_log.node.verify import is_whole, resolve, verify
-from spark_log.node.verify_objects import Problem
+from spark_log.node.verify_objects import Problem, Spread
 from spark_log.store.base import ObjectStore
 from spark_log.store.copy_object import copy_object
 
@@ -36,11 +36,14 @@ class ObjectRepair:
     """Those that remain."""
 
 
-def repair_objects(log: Log, copy: Journal, deep: bool = False, *, progress: Progress | None = None) -> ObjectRepair:
+def repair_objects(
+    log: Log, copy: Journal, deep: bool = False, *, progress: Progress | None = None, spread: Spread | None = None
+) -> ObjectRepair:
     """Verify a log or a mirror, and replace missing or damaged objects by good copies.
 
     copy:  the journal of another root with the same log; the good copies come from there.
     deep:  read every byte, as in `verify`.  If False, only missing objects, and objects of another size, are found.
+    spread:  looks for damaged objects, which this process replaces; None: this process does both.
     Raises InvalidRequest if `copy` has another log, or the same root.
     """
     journal = log.journal
@@ -50,7 +53,7 @@ def repair_objects(log: Log, copy: Journal, deep: bool = False, *, progress: Pro
         raise InvalidRequest(f"{copy.objects.url} is the log itself: name a mirror, or another copy of it")
     source, repaired = copy.objects, list[str]()
     while True:
-        problems = verify(log, deep, progress=progress)
+        problems = verify(log, deep, progress=progress, spread=spread)
         found = list(_replaced(journal, source, [p.what for p in problems if p.what not in repaired], progress))
         if not found:
             break

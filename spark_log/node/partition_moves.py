@@ -24,9 +24,9 @@ from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.failure_isolation import Failures, OnFailure, log_failure, raise_failure
-from spark_log.node.merge_plan import live_slices, stretches_of
-from spark_log.node.packs import Stretch
+from spark_log.node.merge_candidates import live_slices, stretches_of
 from spark_log.node.rewrite import OpenSpool, Progress, Rewriting, open_spool, rewrite
+from spark_log.node.rewrite_packs import Stretch
 from spark_log.node.segment_swaps import Replacement, objects_of
 
 Result = TypeVar("Result")

@@ -1,10 +1,7 @@
 """The coordinator on a node of a quorum: the leader of the quorum decides, and the others follow its log.
 
-It belongs to the event loop of its node.  Commands that arrive together share a batch, and the next batch is decided on
-the state after the batches that are not final yet.  Replies, clients that read, and groups see final states only.
-
-A new leader appends a batch that takes the log over under the epoch in which it was elected, and decides when that
-batch is final: so is everything before it then, what an earlier leader has left included.
+It belongs to the event loop of its node.  `quorum_commands.py` has what it decides, `quorum_take_over.py` how it begins
+to lead.  Replies, clients that read, and groups see final states only.
 """
 
 from __future__ import annotations
@@ -13,77 +10,54 @@ import asyncio
 import logging
 import math
 import threading
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from msgspec.structs import replace as with_values
-
 from spark_log.client.log import Log
 from spark_log.clock import Clock
-from spark_log.errors import (
-    CoordinatorNotAvailable,
-    CorruptObject,
-    InvalidRequest,
-    NoSpace,
-    NotCoordinator,
-    NotLeaderOrFollower,
-    SparkLogError,
-)
-from spark_log.journal.batch_decision import decide_batch
+from spark_log.errors import NotCoordinator, NotLeaderOrFollower
 from spark_log.journal.context import Context, Proposal
 from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import Answered, Steps, Stores, run
-from spark_log.metadata.batch_format import encode_batch
-from spark_log.metadata.commands import AnyCommand, Expire
-from spark_log.metadata.decide.upkeep import bootstrap_records
+from spark_log.metadata.command_base import HeldPosition
+from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.group_commands import SetGeneration
 from spark_log.metadata.projection import Delta, Holdings, delta
-from spark_log.metadata.records import Batch, TakeOverRecord
-from spark_log.metadata.replay import end_version
 from spark_log.metadata.state import State
-from spark_log.net.address import this_host
 from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import Health, QuorumReply
 from spark_log.net.quotas import Usage
 from spark_log.node.change_feed import ChangeFeed
-from spark_log.node.duties import Duties
+from spark_log.node.coordinator_duties import Duties
 from spark_log.node.local_link import LocalLink
 from spark_log.node.metrics import Metrics
-from spark_log.node.pending_commands import PendingCommands, commands_of
+from spark_log.node.pending_commands import PendingCommands
 from spark_log.node.quorum_clock import QuorumClock
+from spark_log.node.quorum_commands import QuorumCommands
 from spark_log.node.quorum_description import quorum_reply
+from spark_log.node.quorum_leader import KnownLeader
 from spark_log.node.quorum_log import FinalLog, QuorumLog
-from spark_log.node.quorum_pipeline import Offer
 from spark_log.node.quorum_state import AnyOffer, Content, QuorumState
+from spark_log.node.quorum_take_over import TakeOver
 from spark_log.node.root_snapshots import RootSnapshots
 from spark_log.node.state_comparison import StateComparison
-from spark_log.node.voter_levels import refuse_levels
 from spark_log.quorum.messages import ReplicaKey
-from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
+from spark_log.quorum_node.node import Node
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.node_host import NodeHost
 from spark_log.quorum_node.node_metrics import metrics_text
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import with_retries
 
-QUEUE_MAX = 20_000
-BATCH_MAX = 500
-"""Maximum number of commands in one batch."""
-OFFERS_MAX = 16
-"""Batches that are not final.  With more, the commands that arrive meanwhile share the next one."""
 PARK_S = 1.0
 """How long a request for the leader waits for the end of an election."""
-RETRY_S = 1.0
-CATCH_UP_S = 0.01
 CONFIRM_S = 1.0
 """How often a leader confirms that it leads."""
 LEADERLESS_S = 10.0
@@ -91,21 +65,10 @@ LEADERLESS_S = 10.0
 logger = logging.getLogger("spark_log")
 
 Result = TypeVar("Result")
-Held = tuple[str, str, int]
-"""(group, topic id, partition)."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownLeader:
-    """Of an epoch of the quorum, as this node knows it."""
-
-    epoch: int
-    key: ReplicaKey | None
-    """None: it is not known."""
 
 
 class QuorumCoordinator:
-    """Implements `Service` for the server, and the state machine of its node."""
+    """Implements `Service` for the server, and `QuorumLeader` for its parts."""
 
     def __init__(
         self,
@@ -140,9 +103,8 @@ class QuorumCoordinator:
         self.change_feed = ChangeFeed()
         self.on_change: Callable[[], None] = lambda: None
         """Called after a new version or a change of the leader."""
-        self.held: Callable[[], tuple[Held, ...]] = tuple
+        self.held: Callable[[], tuple[HeldPosition, ...]] = tuple
         """Positions that must not expire now."""
-        self._prepare = prepare
         self._loop = asyncio.get_running_loop()
         self._log = QuorumState(self._applied, self._restored, self._later, self._compare, config.digest_ms)
         config = replace(config, level=SUPPORTED[METADATA_VERSION])
@@ -164,20 +126,16 @@ class QuorumCoordinator:
             self._host.threads,
         )
         self._is_ours = is_ours
-        self._leader = KnownLeader(0, None)
+        self.leader = KnownLeader(0, None)
         self._leaderless_s = self._host.monotonic_s()
         """Since when no leader is known."""
         self._followed_s = -math.inf
-        self._waiting: deque[PendingCommands] = deque()
-        self._done: list[PendingCommands] = []
-        """To be completed as soon as the state is published."""
+        self._take_over = TakeOver(self, prepare)
+        self._commands = QuorumCommands(self, self._log)
         self._published = State()
         self._is_publishing = False
-        self._obstacle = ""
-        """Why this node could not lead when it was elected."""
-        self._has_led = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_stopping = False
+        self.is_stopping = False
         self._is_settled = asyncio.Event()
         """Somebody leads, and requests for the leader can be answered."""
 
@@ -187,18 +145,18 @@ class QuorumCoordinator:
         """Raises the errors of `Node.start`."""
         await self.node.start()
         self._publish()
-        self._spawn(self._confirm_often())
+        self.spawn(self._confirm_often())
 
     async def stop(self) -> None:
         """Hand over, if this node leads, and stop."""
-        self._is_stopping = True
+        self.is_stopping = True
         await self.node.stop()
         self._digests.close()
         self._step_down()
         for task in self._tasks:
             task.cancel()
 
-    def _spawn(self, work: Awaitable[None]) -> None:
+    def spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -229,7 +187,7 @@ class QuorumCoordinator:
     @property
     def _follows(self) -> bool:
         """Whether another node leads, and has said where clients reach it."""
-        leader = self._leader
+        leader = self.leader
         return leader.key not in (None, self.node.key) and self.state.coordinator.epoch == leader.epoch
 
     def _note_settled(self) -> None:
@@ -245,7 +203,7 @@ class QuorumCoordinator:
         """
         if self.node.digests.is_wrong:
             return -math.inf
-        if self._leader.key not in (None, self.node.key):
+        if self.leader.key not in (None, self.node.key):
             self._followed_s = self._host.monotonic_s()
         return self._followed_s
 
@@ -264,7 +222,7 @@ class QuorumCoordinator:
 
     def not_leading(self) -> NotCoordinator:
         """The error for requests to a node that does not lead."""
-        held, leader = self.state.coordinator, self._leader
+        held, leader = self.state.coordinator, self.leader
         if not self._follows:
             return NotCoordinator("no node of the quorum leads at the moment", address="", epoch=leader.epoch)
         return NotCoordinator(
@@ -290,10 +248,10 @@ class QuorumCoordinator:
             return f"the disk of {self.node.config.directory} is full"
         if status.is_state_wrong:
             return status.state_problem
-        if self._obstacle:
-            return f"this node cannot lead: {self._obstacle}"
+        if self._take_over.obstacle:
+            return f"this node cannot lead: {self._take_over.obstacle}"
         for_s = self._host.monotonic_s() - self._leaderless_s
-        if self._leader.key is None and for_s > LEADERLESS_S:
+        if self.leader.key is None and for_s > LEADERLESS_S:
             return f"no node of the quorum has led for {for_s:.0f} s: a majority has to run, and to be connected"
         return ""
 
@@ -329,7 +287,7 @@ class QuorumCoordinator:
     def _replaced(self, epoch: int) -> None:
         logger.error("%s belongs to another quorum, which has replaced this one", self.storage)
         if self.epoch == epoch:
-            self._obstacle = f"another quorum has replaced this one at {self.storage}"
+            self._take_over.obstacle = f"another quorum has replaced this one at {self.storage}"
             self._step_down()
 
     def ask_log(self, steps: Callable[[MetadataLog[Any]], Steps[Result]]) -> Result:
@@ -381,111 +339,12 @@ class QuorumCoordinator:
         stopped leading, and with CoordinatorNotAvailable if the queue is full.  If it is unknown whether the commands
         were applied, the future fails with CoordinatorNotAvailable with `maybe_applied` set.
         """
-        asked = PendingCommands([Proposal(self._holding(command), check=True) for command in commands], Future())
+        asked = PendingCommands([Proposal(command.keeping(self.held), check=True) for command in commands], Future())
         try:
-            self._later(partial(self._enqueue, asked))
+            self._later(partial(self._commands.enqueue, asked))
         except RuntimeError:  # the loop is closed: the process ends
             asked.give_up(self.not_leading())
         return asked.answer
-
-    def _holding(self, command: AnyCommand | SetGeneration) -> AnyCommand | SetGeneration:
-        return with_values(command, held=command.held + self.held()) if isinstance(command, Expire) else command
-
-    def _enqueue(self, asked: PendingCommands) -> None:
-        if not self.leading or self._is_stopping:
-            asked.give_up(self.not_leading())
-        elif not asked.commands:
-            self._spawn(self._confirm([asked]))
-        elif len(self._waiting) >= QUEUE_MAX:
-            asked.give_up(CoordinatorNotAvailable(f"the queue is full: {QUEUE_MAX} requests"))
-        else:
-            refuse_levels(asked.commands, self.node.status)
-            if not self._waiting:
-                self._loop.call_soon(self._decide_waiting)
-            self._waiting.append(asked)
-
-    async def _confirm(self, asked: list[PendingCommands]) -> None:
-        """Complete requests that wrote nothing: the state on which they were decided has everything that was
-        acknowledged before, if this node still leads.
-        """
-        try:
-            await self.node.confirm()
-        except NotLeaderOrFollower:
-            for one in asked:
-                one.give_up(self.not_leading())
-        else:
-            self._done.extend(asked)
-            self._publish_soon()
-
-    def _decide_waiting(self) -> None:
-        while self._waiting and self.leading and len(self._log.pipeline) < OFFERS_MAX:
-            asked, count = [], 0
-            while self._waiting and count < BATCH_MAX:
-                asked.append(self._waiting.popleft())
-                count += len(asked[-1].commands)
-            self._decide(asked)
-
-    def _decide(self, asked: list[PendingCommands]) -> None:
-        """Decide commands on the newest state, and append their records."""
-        try:
-            self._offer(asked)
-        except NotLeaderOrFollower:
-            for one in asked:
-                one.give_up(self.not_leading())
-        except NoSpace as error:
-            for one in asked:
-                one.give_up(CoordinatorNotAvailable(str(error)))
-        except Exception:
-            logger.exception("commands failed")
-            for one in asked:
-                one.give_up(CoordinatorNotAvailable("an error in the coordinator; its log has the details"))
-
-    def _offer(self, asked: list[PendingCommands]) -> None:
-        pipeline, commands, now_ms = self._log.pipeline, commands_of(asked), self.clock.now_ms()
-        attempt, records, refused = decide_batch(pipeline.newest, commands, now_ms, again=False)
-        batch = Batch(id=self.unique(), time=now_ms, epoch=self.epoch, records=tuple(records))
-        data = encode_batch(batch) if records else b""
-        if len(data) > ENTRY_BYTES_MAX:
-            self._offer_less(asked, len(data))
-            return
-        for command, error in refused:
-            command.error, command.done = error, True
-        attempt.set_replies()
-        self.metrics.commands += len(commands)
-        if not records:
-            if not pipeline.attach(asked):
-                self._spawn(self._confirm(asked))
-            return
-        state = end_version(pipeline.newest, batch, attempt.state())
-        index, future = self.node.begin_append(data)
-        pipeline.offer(Offer(index, data, state, asked))
-        begun_s = time.perf_counter()
-        future.add_done_callback(partial(self._ended, index, begun_s))
-
-    def _offer_less(self, asked: list[PendingCommands], size: int) -> None:
-        """A batch is too large: decide its requests one by one."""
-        for one in asked:
-            one.reset()
-            refuse_levels(one.commands, self.node.status)
-            if len(asked) > 1:
-                self._decide([one])
-            else:
-                text = f"the change takes {size:,} bytes of metadata: expected {ENTRY_BYTES_MAX:,} at most; make it in parts"
-                one.give_up(InvalidRequest(text))
-
-    def _ended(self, index: int, begun_s: float, future: asyncio.Future[int]) -> None:
-        """The fate of a batch is known, or it is known that it will not be known here."""
-        error = None if future.cancelled() else future.exception()
-        if error is None:
-            self.metrics.commits.note(time.perf_counter() - begun_s)
-        elif isinstance(error, SparkLogError) and error.maybe_applied:
-            unknown = CoordinatorNotAvailable(f"the node stopped leading while a change was in progress: {error}")
-            unknown.maybe_applied = True
-            for one in self._log.pipeline.unknown(index):
-                one.give_up(unknown)
-        else:
-            for one in self._log.pipeline.truncated(index):
-                one.give_up(self.not_leading())
 
     def unique(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"
@@ -494,24 +353,24 @@ class QuorumCoordinator:
 
     def _applied(self, offer: AnyOffer | None) -> None:
         if offer is not None:
-            self._done.extend(offer.replies)
-        self._publish_soon()
+            self._commands.final(offer.replies)
+        self.publish_soon()
 
     def _compare(self, state: State) -> None:
-        self._spawn(self._digests.add(state))
+        self.spawn(self._digests.add(state))
 
     def _judged(self) -> None:
         """A comparison of the nodes' states has another result: one that is wrong must not decide."""
         self._log.is_compared_often = self.node.digests.do_differ
         if self.node.digests.is_wrong and self.leading:
             self._step_down()
-            self._spawn(self._take_over(self._leader))  # it hands over
+            self.spawn(self._lead(self.leader))  # it hands over
         self.on_change()
 
     def _restored(self) -> None:
-        self._later(self._publish_soon)
+        self._later(self.publish_soon)
 
-    def _publish_soon(self) -> None:
+    def publish_soon(self) -> None:
         """Once for all batches that become final together."""
         if not self._is_publishing:
             self._is_publishing = True
@@ -529,65 +388,25 @@ class QuorumCoordinator:
             self.metrics.topics.note(state)
             self.metrics.replicas.note(state)
             self.on_change()
-        done, self._done = self._done, []
-        for one in done:
-            one.complete()
-        self._decide_waiting()
+        self._commands.complete()
 
     # --------------------------------------------------------------------------------------------------------- leading
 
     def _led(self, epoch: int, key: ReplicaKey | None) -> None:
         """There is a new epoch, or its leader is known."""
-        before, self._leader = self._leader, KnownLeader(epoch, key)
+        before, self.leader = self.leader, KnownLeader(epoch, key)
         if before.key is not None and key is None:
             self._leaderless_s = self._host.monotonic_s()
         self._step_down()
         self._note_settled()
         if key == self.node.key:
-            self._spawn(self._take_over(self._leader))
+            self.spawn(self._lead(self.leader))
 
-    async def _take_over(self, leader: KnownLeader) -> None:
-        """Lead when this node's take-over is final.  While it cannot, it asks another node to lead."""
-        while self._leader == leader and not self._is_stopping:
-            try:
-                await self._until_caught_up(leader)
-                if self.node.digests.is_wrong:
-                    raise CorruptObject(self.node.digests.problem)
-                await self._prepare()
-                _, future = self.node.begin_append(self._take_over_batch(leader.epoch))
-                await future
-            except NotLeaderOrFollower as error:
-                logger.info("this node does not lead: %s", error)
-                return
-            except Exception as error:  # noqa: BLE001  it is logged, and tried again
-                self._note_obstacle(error)
-                await self.node.hand_over()
-                await asyncio.sleep(RETRY_S)
-            else:
-                self._begin(leader)
-                return
-
-    def _note_obstacle(self, error: Exception) -> None:
-        """It is tried again and again, and logged once."""
-        before, self._obstacle = self._obstacle, str(error) or type(error).__name__
-        if self._obstacle != before:
-            logger.error("this node cannot lead: %s", error, exc_info=not isinstance(error, SparkLogError))
-
-    async def _until_caught_up(self, leader: KnownLeader) -> None:
-        """Wait for the entries of earlier leaders, before this node leads for the first time: before they are applied,
-        an old log looks like one that begins, and before a majority has them, the end of an adoption is too early.
-        """
-        while not self._has_led and self._leader == leader:
-            with suppress(NotLeaderOrFollower):  # until its own entry is committed
-                await self.node.confirm()
-                return
-            await asyncio.sleep(CATCH_UP_S)
+    async def _lead(self, leader: KnownLeader) -> None:
+        if await self._take_over.run(leader):
+            self._begin(leader)
 
     def _begin(self, leader: KnownLeader) -> None:
-        self._obstacle = ""
-        if self._leader != leader or self._is_stopping:
-            return
-        self._has_led = True
         self.epoch, self.confirmed_s = leader.epoch, self._host.monotonic_s()
         self.change_feed.note(self.state.version, None)
         logger.info("leading %s with epoch %d, at %s", self.storage, self.epoch, self.address)
@@ -596,21 +415,12 @@ class QuorumCoordinator:
         self._note_settled()
         self.on_change()
 
-    def _take_over_batch(self, epoch: int) -> bytes:
-        """In the first batch of the log, all records count; in another one, only the take-over."""
-        take = TakeOverRecord(epoch=epoch, address=self.address, host=this_host(), cluster_id=self.cluster_id)
-        records = (*bootstrap_records(self.state), take)
-        batch_epoch = epoch if self.state.version else 0
-        return encode_batch(Batch(id=self.unique(), time=self.clock.now_ms(), epoch=batch_epoch, records=records))
-
     def _step_down(self) -> None:
         if not self.leading:
             return
         logger.warning("not leading %s any more", self.storage)
         self.epoch = 0
-        waiting, self._waiting = self._waiting, deque()
-        for one in waiting:
-            one.give_up(self.not_leading())
+        self._commands.give_up_waiting()
         self._duties_end.set()
         self.on_change()
 

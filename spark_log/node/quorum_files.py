@@ -14,9 +14,9 @@ from spark_log.quorum.messages import EMPTY, Kind
 from spark_log.quorum.snapshot_format import read_state
 from spark_log.quorum.unit_format import decode_log
 from spark_log.quorum_node.directory import read_meta
-from spark_log.quorum_node.files import LocalFiles
+from spark_log.quorum_node.file_operations import LocalFiles
 from spark_log.quorum_node.inspection import read_beside
-from spark_log.quorum_node.log_files import log_names, snapshot_name, snapshots_among
+from spark_log.quorum_node.log_file_sequence import log_names, snapshot_name, snapshots_among
 
 
 def content_of(path: str, version: int | None = None) -> Content:

@@ -72,6 +72,11 @@ def adopt_log(journal: Journal, directory: DataDirectory, voters: Voters, url: s
     state = journal.state
     content = Content(state, journal.view.head, journal.context.unique())
     _begin(directory, voters, content, state.coordinator.epoch)
+    if journal.refresh().coordinator != state.coordinator:
+        raise InvalidRequest(
+            f"the adoption was cancelled while it ran: format the directory {key_text(directory.meta.key)} again before "
+            "another one"
+        )
     return Founded(state.version, state.time)
 
 

@@ -106,10 +106,14 @@ class QuorumState:
         self.records.remember(self.final.version, data)
         self._states[self.final.version] = self.final
         self._states.pop(self.final.version - STATES_MAX, None)
-        interval_ms = self._short_ms if self.is_compared_often else self._digest_ms
-        if self.final.time // interval_ms > before.time // interval_ms:
+        if any(self.final.time // interval_ms > before.time // interval_ms for interval_ms in self._intervals_ms):
             self._compare()
         self._applied(offer)
+
+    @property
+    def _intervals_ms(self) -> tuple[int, ...]:
+        """Those of nodes that do not know of a difference are always among them."""
+        return (self._digest_ms, self._short_ms) if self.is_compared_often else (self._digest_ms,)
 
     @property
     def _short_ms(self) -> int:

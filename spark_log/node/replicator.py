@@ -16,8 +16,8 @@ from spark_log.client.producing.pending_copies import from_answering
 from spark_log.errors import SparkLogError
 from spark_log.journal.object_names import upload_epoch
 from spark_log.metadata.column_map import rows_with_copies
-from spark_log.metadata.kept_copies import next_dropped, other_holders
-from spark_log.metadata.pending import is_given_up, is_gone, is_lost, lacking_objects
+from spark_log.metadata.copy_retention import next_dropped, other_holders
+from spark_log.metadata.pending_commits import is_given_up, is_gone, is_lost, lacking_objects
 from spark_log.metadata.replica_commands import AddPendingCopies, DropCopies, JoinIsr
 from spark_log.metadata.replica_state import ReplicaMember
 from spark_log.metadata.replicas import (
@@ -30,13 +30,13 @@ from spark_log.metadata.replicas import (
     lacked_objects,
 )
 from spark_log.metadata.state import PendingCommit, State
+from spark_log.node.answering_roots import RootAnswers
 from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
 from spark_log.node.copy_throttle import Pace, pace_of
 from spark_log.node.fenced_copies import ATTEMPTS, FencedCopies
 from spark_log.node.lost_commits import lose, lost_text
 from spark_log.node.missing_copies import CopyTally, is_behind
 from spark_log.node.object_search import ObjectSearch
-from spark_log.node.root_answers import RootAnswers
 from spark_log.settings import cluster_config
 
 logger = logging.getLogger("spark_log")
@@ -239,6 +239,7 @@ class Replicator:
     def _note_whole(self, state: State, broker: int, copied: CopyTally, read_ms: int) -> None:
         if copied.left:
             return
+        state, read_ms = copied.planned or (state, read_ms)
         for number, group in state.placement_groups.items():
             if broker not in group.replicas or number in copied.failed:
                 continue

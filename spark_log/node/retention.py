@@ -19,7 +19,7 @@ from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.failure_isolation import OnFailure, raise_failure, resolve_each
-from spark_log.node.round_memory import NEVER, RoundMemory
+from spark_log.node.upkeep_memory import NEVER, UpkeepMemory
 from spark_log.settings import has_cleanup_policy, topic_config
 
 Entry = Slice | Piece
@@ -93,7 +93,7 @@ def _live(part: Partition) -> list[Entry]:
     return [entry for entry in part.entries if entry.end > part.start]
 
 
-def _limited(state: State, now_ms: int, memory: RoundMemory) -> dict[TopicKey, RetentionLimits]:
+def _limited(state: State, now_ms: int, memory: UpkeepMemory) -> dict[TopicKey, RetentionLimits]:
     """Partitions that have limits and records, and of which something may have expired since the last round."""
     found = {}
     for topic_id, topic in sorted(state.topics.items()):
@@ -107,7 +107,7 @@ def _limited(state: State, now_ms: int, memory: RoundMemory) -> dict[TopicKey, R
 
 
 def find_expired(
-    state: State, now_ms: int, on_failure: OnFailure = raise_failure, memory: RoundMemory | None = None
+    state: State, now_ms: int, on_failure: OnFailure = raise_failure, memory: UpkeepMemory | None = None
 ) -> Steps[dict[TopicKey, ExpiredFront]]:
     """The expired slices at the front of each partition that has some.
 
@@ -115,7 +115,7 @@ def find_expired(
     may have expired.  If it is unreadable, it stays, and is reported to `on_failure`.  Its slices below the partition's
     start do not count.
     """
-    memory = memory or RoundMemory()
+    memory = memory or UpkeepMemory()
     limited = _limited(state, now_ms, memory)
     entries = {key: _live(state.partitions[key]) for key in limited}
     first = {key: expired(entries[key], limits) for key, limits in limited.items()}
@@ -160,7 +160,7 @@ def _may_lose(piece: Piece, limits: RetentionLimits) -> bool:
 
 
 def expire_records(
-    state: State, context: Context, on_failure: OnFailure = raise_failure, memory: RoundMemory | None = None
+    state: State, context: Context, on_failure: OnFailure = raise_failure, memory: UpkeepMemory | None = None
 ) -> Steps[tuple[State, dict[TopicKey, ExpiredFront]]]:
     """Trim expired records.  Returns the state afterwards, and the removal of each partition."""
     removals = yield from find_expired(state, context.clock.now_ms(), on_failure, memory)

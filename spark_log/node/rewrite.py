@@ -39,9 +39,17 @@ from spark_log.model import (
     kind_and_stats,
 )
 from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure
-from spark_log.node.held_runs import HeldRuns
 from spark_log.node.merge_policy import SEGMENT_BYTES
-from spark_log.node.packs import Stretch, apart, compression_of, packs, segment_limit, stats_columns_of, take_packs
+from spark_log.node.rewrite_packs import (
+    Stretch,
+    apart,
+    compression_of,
+    packs,
+    segment_limit,
+    stats_columns_of,
+    take_packs,
+)
+from spark_log.node.run_cache import HeldRuns
 from spark_log.node.segment_swaps import Replacement, SwapBatch, old_objects, swap_segments
 from spark_log.node.slice_reads import chunks, decode_into, read_chunk, verified
 from spark_log.segment.offsets import as_array, shifted

@@ -28,7 +28,7 @@ from spark_log.net.tls import tls_context
 from spark_log.node.coordinator import Coordinator, LeaderStatus
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.quorum_coordinator import QuorumCoordinator
-from spark_log.node.reloading import Reloadable, listen
+from spark_log.node.reloadable_server import Reloadable, listen
 from spark_log.node.serve_config import ServeConfig, check_config, own_hosts
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum_node.node_host import NodeHost

@@ -12,7 +12,7 @@ from spark_log.net.tls import tls_context
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.quorum_coordinator import QuorumCoordinator
 from spark_log.node.quorum_root import QuorumRoot
-from spark_log.node.reloading import Reloadable, listen
+from spark_log.node.reloadable_server import Reloadable, listen
 from spark_log.node.serve_config import ServeConfig, check_config, own_hosts
 from spark_log.quorum_node.node_host import NodeHost
 from spark_log.store.base import ObjectStore

@@ -25,7 +25,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import LOG
 from spark_log.journal.opening import View, check_chain, open_view
 from spark_log.journal.store_operations import OWN_ROOT, Get, List, Op, Steps
-from spark_log.metadata.pending import entries_with_pending, pending_copies, visible_end
+from spark_log.metadata.pending_commits import entries_with_pending, pending_copies, visible_end
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replay_replicas import without_replicas
 from spark_log.metadata.replica_state import OWN_BROKER

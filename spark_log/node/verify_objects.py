@@ -20,6 +20,7 @@ from spark_log.client.reading.fetch import fetch, load_index
 from spark_log.client.reading.plan import SliceRead
 from spark_log.errors import CorruptObject, ObjectNotFound, UnsupportedVersion
 from spark_log.journal.broker_roots import Roots
+from spark_log.journal.read_failover import NOT_READ
 from spark_log.journal.store_operations import PARALLEL
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.model import APPEND_TIME, Slice
@@ -145,7 +146,7 @@ def _unreadable(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
         except CorruptObject as error:
             yield Problem(read.slice.object, str(error))
             read = msgspec.structs.replace(read, start=error.end or read.end)
-        except (ObjectNotFound, UnsupportedVersion):
+        except (*NOT_READ, UnsupportedVersion):
             return
         else:
             return

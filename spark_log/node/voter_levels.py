@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 
 from spark_log.errors import InvalidRequest
 from spark_log.journal.context import DecisionRule, Proposal
-from spark_log.metadata.command import Command
+from spark_log.metadata.command_base import Command
 from spark_log.metadata.commands import UpdateFeature
-from spark_log.metadata.features import METADATA_VERSION
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.quorum_node.node_status import NodeStatus
 
 
@@ -27,15 +27,19 @@ def check_nodes_understand(level: int, status: NodeStatus) -> None:
         )
 
 
-def refuse_levels(commands: Iterable[Proposal], status_of: Callable[[], NodeStatus | None]) -> None:
+def refuse_levels(commands: Iterable[Proposal], known: int, status_of: Callable[[], NodeStatus | None]) -> None:
     """Reject commands that raise the level above a level that the quorum's nodes support.
 
-    Other commands of the same request continue: they may come from other threads of the client.
+    Other commands of the same request continue: they may come from other threads of the client.  A level that does not
+    raise the log, or that this pylog does not support, is left to the decision, which says so in every log.
 
+    known:      the level of the log.
     status_of:  the leader's status.
     """
     for command in commands:
         for level in _new_levels(command.decide):
+            if not known < level <= SUPPORTED[METADATA_VERSION]:
+                continue
             status = status_of()
             assert status is not None, "a node that leads takes part"
             try:
@@ -47,4 +51,4 @@ def refuse_levels(commands: Iterable[Proposal], status_of: Callable[[], NodeStat
 def _new_levels(decide: DecisionRule) -> list[int]:
     """Those to which a command raises the log; `log.admin` sends it in an atomic set."""
     parts = decide.parts() if isinstance(decide, Command) else ()
-    return [part.level for part in parts if isinstance(part, UpdateFeature)]
+    return [part.level for part in parts if isinstance(part, UpdateFeature) and part.name == METADATA_VERSION]

@@ -191,8 +191,7 @@ def fetch(core: Core, role: Leader, request: FetchRequest) -> None:
         return
     maybe_confirm(core, role)
     progress.parked, progress.parked_until_ms = request, core.now_ms + core.config.fetch_wait_ms
-    if _has_news(core, role, request):
-        _answer_parked(core, role, progress)
+    _answer_if_due(core, role, progress)
 
 
 def _note_caught_up(core: Core, progress: Progress, before_ms: int) -> None:
@@ -249,13 +248,23 @@ def _response(
     )
 
 
-def _has_news(core: Core, role: Leader, request: FetchRequest) -> bool:
-    """Whether the follower lacks entries, a higher high watermark, or the question of a read."""
-    return (
-        request.end.offset < core.log.end
-        or request.high_watermark < core.high_watermark
-        or request.confirms < max(role.reads, default=0)
-    )
+def answer_after_ms(core: Core, role: Leader, request: FetchRequest) -> int:
+    """How long a fetch waits: not at all if the follower lacks entries or the question of a read, and not long if it
+    lacks the high watermark, which the next entries may take along.
+    """
+    if request.end.offset < core.log.end or request.confirms < max(role.reads, default=0):
+        return 0
+    lacks_high_watermark = request.high_watermark < core.high_watermark
+    return core.config.high_watermark_wait_ms if lacks_high_watermark else core.config.fetch_wait_ms
+
+
+def _answer_if_due(core: Core, role: Leader, progress: Progress) -> None:
+    """Answer the fetch that waits, or note when that has to be done at the latest."""
+    if progress.parked is not None:
+        latest_ms = core.now_ms + answer_after_ms(core, role, progress.parked)
+        progress.parked_until_ms = min(progress.parked_until_ms, latest_ms)
+        if progress.parked_until_ms <= core.now_ms:
+            _answer_parked(core, role, progress)
 
 
 def _answer_parked(core: Core, role: Leader, progress: Progress) -> None:
@@ -268,8 +277,7 @@ def _answer_parked(core: Core, role: Leader, progress: Progress) -> None:
 def answer_waiting(core: Core, role: Leader) -> None:
     """Answer the fetches that wait for what there is now."""
     for progress in role.progress.values():
-        if progress.parked is not None and _has_news(core, role, progress.parked):
-            _answer_parked(core, role, progress)
+        _answer_if_due(core, role, progress)
 
 
 def fetch_snapshot(core: Core, role: Leader, request: FetchSnapshotRequest) -> None:

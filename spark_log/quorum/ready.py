@@ -28,6 +28,8 @@ class Config:
     """How long to wait for votes or for a leader, up to twice as long."""
     fetch_wait_ms: int = 250
     """The leader answers a fetch after this time if it has nothing to say."""
+    high_watermark_wait_ms: int = 0
+    """The same if all it has to say is a higher high watermark: the next entries may take that along."""
     retry_ms: int = 500
     """A follower repeats a fetch that has no answer for this time: more than `fetch_wait_ms` and the way there."""
     observer_timeout_ms: int = 300_000

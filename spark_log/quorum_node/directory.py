@@ -14,9 +14,9 @@ from spark_log.quorum.messages import EMPTY, ReplicaKey
 from spark_log.quorum.snapshot_format import encode_snapshot
 from spark_log.quorum.voters import Voters, check_node_id, maybe_node_id
 from spark_log.quorum_node.disk import NEW, PART, Disk, replace_file
-from spark_log.quorum_node.files import Files, LocalFiles
-from spark_log.quorum_node.log_files import snapshot_name
-from spark_log.quorum_node.state_file import META, QUORUM_STATE, Meta, decode_meta, encode_meta, encode_state
+from spark_log.quorum_node.file_operations import Files, LocalFiles
+from spark_log.quorum_node.log_file_sequence import snapshot_name
+from spark_log.quorum_node.vote_and_identity import META, QUORUM_STATE, Meta, decode_meta, encode_meta, encode_state
 from spark_log.settings import INT_MAX
 
 LOCK = ".lock"

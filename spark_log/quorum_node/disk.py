@@ -6,7 +6,8 @@
     00000000000000000042-0000000003.checkpoint      a snapshot of all entries before 42, the last of which has epoch 3
 
 A snapshot that is being written or fetched has another name, and gets this one when it is durable.  Which file is
-written or deleted is decided in `log_files.py`; the bytes are those of `unit_format.py` and `snapshot_format.py`.
+written or deleted is decided in `log_file_sequence.py`; the bytes are those of `unit_format.py` and
+`snapshot_format.py`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,16 @@ from spark_log.quorum.ready import Kept, Persist, Restored, SnapshotPart
 from spark_log.quorum.snapshot_format import encode_snapshot, frame_at, read_header, read_state
 from spark_log.quorum.unit_format import LogContent, decode_log, encode_unit
 from spark_log.quorum.voters import Voters
-from spark_log.quorum_node.files import Files
-from spark_log.quorum_node.log_files import LogFile, LogFiles, log_names, number_of, snapshot_name, snapshots_among
-from spark_log.quorum_node.state_file import QUORUM_STATE, decode_state, encode_state
+from spark_log.quorum_node.file_operations import Files
+from spark_log.quorum_node.log_file_sequence import (
+    LogFile,
+    LogFiles,
+    log_names,
+    number_of,
+    snapshot_name,
+    snapshots_among,
+)
+from spark_log.quorum_node.vote_and_identity import QUORUM_STATE, decode_state, encode_state
 
 SEGMENT_BYTES = 16 << 20
 """A file of the log that has so many bytes is followed by a new one."""

@@ -14,9 +14,9 @@ from spark_log.quorum.snapshot_format import read_header, read_state
 from spark_log.quorum.unit_format import Unit, decode_log, units_of
 from spark_log.quorum.voters import decode_voters, key_text, voters_text
 from spark_log.quorum_node.directory import LOCK, read_meta
-from spark_log.quorum_node.files import LocalFiles
-from spark_log.quorum_node.log_files import log_names, snapshot_name, snapshots_among
-from spark_log.quorum_node.state_file import QUORUM_STATE, decode_state
+from spark_log.quorum_node.file_operations import LocalFiles
+from spark_log.quorum_node.log_file_sequence import log_names, snapshot_name, snapshots_among
+from spark_log.quorum_node.vote_and_identity import QUORUM_STATE, decode_state
 
 TRIES = 10
 Result = TypeVar("Result")

@@ -37,7 +37,7 @@ from spark_log.quorum_node.node_config import NodeConfig, check_node_config
 from spark_log.quorum_node.node_host import NodeHost
 from spark_log.quorum_node.node_status import NodeStatus, replication_of, voter_problems
 from spark_log.quorum_node.node_tools import NodeTools
-from spark_log.quorum_node.pending import PendingAppends, not_leader
+from spark_log.quorum_node.pending_appends import PendingAppends, not_leader
 from spark_log.quorum_node.persist_thread import PersistThread
 from spark_log.quorum_node.state_digests import StateDigests
 from spark_log.quorum_node.voter_clocks import VoterClocks

@@ -14,6 +14,7 @@ from spark_log.quorum.voters import check_node_id
 SNAPSHOT_BYTES = 64 << 20
 SLOW_DISK_MS = 10_000
 DIGEST_MS = 600_000
+TIMES = Config(high_watermark_wait_ms=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class NodeConfig:
     """
     level: int = 0
     """Of entries, up to which the application understands them: other nodes show it."""
-    times: Config = field(default_factory=Config)
+    times: Config = TIMES
 
 
 def check_node_config(config: NodeConfig) -> None:

@@ -17,7 +17,7 @@ from spark_log.net.quorum_port import QuorumPort, Tools
 from spark_log.quorum.voters import Voters
 from spark_log.quorum.wire import Received
 from spark_log.quorum_node.directory import DataDirectory, open_directory
-from spark_log.quorum_node.files import LocalFiles
+from spark_log.quorum_node.file_operations import LocalFiles
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.threads import SYSTEM_THREADS, Threads
 

@@ -15,7 +15,7 @@ from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.voters import key_text, voters_text
 from spark_log.quorum_node.node_metrics import metrics_text
 from spark_log.quorum_node.node_status import NodeStatus
-from spark_log.quorum_node.pending import not_leader
+from spark_log.quorum_node.pending_appends import not_leader
 from spark_log.quorum_node.tool_requests import HAND_OVER, METRICS, STATUS, VOTERS, HandOverRequest, VotersRequest
 
 COMMIT_S = 3.0

@@ -12,7 +12,7 @@ from spark_log.errors import NoSpace
 from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.quorum.ready import Persist
 from spark_log.quorum_node.disk import Disk
-from spark_log.quorum_node.writes import take_write
+from spark_log.quorum_node.group_commit import take_write
 
 RETRY_S = 1.0
 """Between attempts to write on a full disk."""

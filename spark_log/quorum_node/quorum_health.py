@@ -13,7 +13,7 @@ from spark_log.quorum_node.quorum_admin import leader_among
 from spark_log.text import counted
 
 AWAY_MS = 3_000
-"""A voter that has not fetched for so long is away."""
+"""A voter that has not fetched for this long does not count as reachable."""
 Answers = Mapping[str, NodeStatus | SparkLogError]
 
 
@@ -71,7 +71,7 @@ def _problem(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> str
     found = next((one for one in leader.replication if one.key == key), None)
     if found is None or found.fetched_ms_ago > AWAY_MS:
         why = leader.problems.get(key.id) or "it is connected, and does not fetch"
-        return f"away, as the leader sees it: {why}"
+        return f"the leader cannot reach it: {why}"
     return leader.problems.get(key.id) or ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -44,6 +45,12 @@ class Layout(NamedTuple):
 
 def layout_of(given: Sequence[str], schema: TopicSchema, names: ColumnNames = DEFAULT_NAMES, topic: str = "") -> Layout:
     """Which column of a frame is what.  Raises InvalidRecord."""
+    # Found again and again for the same names: for single rows, it takes as long as their conversion.
+    return _layout(tuple(given), schema, names, topic)
+
+
+@lru_cache(maxsize=256)
+def _layout(given: tuple[str, ...], schema: TopicSchema, names: ColumnNames, topic: str) -> Layout:
     roles, candidates = _roles(given, names)
     if "value" in candidates and names.value is None:
         _check_alone(candidates, names)

@@ -18,6 +18,8 @@ CONTINUATION = b"\xff\xff\xff\xff"
 """The first bytes of every message."""
 END = CONTINUATION + bytes(4)
 """The end marker of a stream."""
+SMALL_BUFFER = 64
+"""Bytes of a buffer on average, with its place in the message, that are not worth compressing."""
 _ROOM_OF_BUFFER = 64
 """Maximum growth of a buffer by compression, with padding."""
 _ROOM_EXTRA = 4096
@@ -40,13 +42,21 @@ def raw_size(batch: pa.RecordBatch) -> int:
     return int(pa.ipc.get_record_batch_size(batch))
 
 
+def is_too_small(batch: pa.RecordBatch) -> bool:
+    """Whether a batch has too few bytes to be compressed: that takes time and about 25 bytes for each buffer."""
+    return raw_size(batch) <= SMALL_BUFFER * _count_buffers(batch)
+
+
+def _count_buffers(batch: pa.RecordBatch) -> int:
+    return sum(len(column.buffers()) for column in batch.columns)
+
+
 def encode_batch(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> bytes:
     """The record batch message alone, with the values of this batch only."""
     batch = _with_own_values(batch)
     start = _schema_length(batch.schema)
-    buffers = sum(len(column.buffers()) for column in batch.columns)
     # A growing stream would need twice the memory.
-    room = pa.allocate_buffer(start + raw_size(batch) + buffers * _ROOM_OF_BUFFER + _ROOM_EXTRA)
+    room = pa.allocate_buffer(start + raw_size(batch) + _count_buffers(batch) * _ROOM_OF_BUFFER + _ROOM_EXTRA)
     sink = pa.FixedSizeBufferWriter(room)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)

@@ -3,7 +3,7 @@
 Written as Spark's `to_json` does: fields that are null are left out, times are ISO 8601 (those with a zone in UTC),
 bytes are base64, and numbers that JSON lacks are the texts "NaN", "Infinity" and "-Infinity".  Each value of a type can
 be written, also those that Python lacks: a time after the year 9999 is a text, and what is not UTF-8 in a text becomes
-the replacement character.
+the replacement character.  The form of a value depends on itself and on its type, not on the values beside it.
 """
 
 from __future__ import annotations
@@ -108,9 +108,18 @@ def _written_short_float(value: float) -> float | str:
 
 def _written_time(ending: str, value: datetime | int) -> str:
     if isinstance(value, int):
-        return f"{np.datetime64(value, 'us')}{ending}"
+        return f"{_iso_time(value)}{ending}"
     utc = value.astimezone(timezone.utc).replace(tzinfo=None) if value.tzinfo is not None else value
     return f"{utc.isoformat()}{ending}"
+
+
+def _iso_time(us: int) -> str:
+    """As `datetime.isoformat`, for any time."""
+    days, rest = divmod(us, 86_400_000_000)
+    seconds, us = divmod(rest, 1_000_000)
+    hours, seconds = divmod(seconds, 3600)
+    whole = f"{np.datetime64(days, 'D')}T{hours:02}:{seconds // 60:02}:{seconds % 60:02}"
+    return f"{whole}.{us:06}" if us else whole
 
 
 def _written_date(value: date | int) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_log.errors import InvalidRecord
 from spark_log.schema.ddl import sql_type
-from spark_log.segment.conform import typed_array
+from spark_log.segment.record_columns import typed_array
 from spark_log.text import type_of
 
 _t = pa.types

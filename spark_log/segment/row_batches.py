@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_log.schema.names import PREFIX
-from spark_log.segment.conform import header_counts
-from spark_log.segment.convert import value_bytes
+from spark_log.segment.convert_types import value_bytes
 from spark_log.segment.offsets import Offsets, as_array
+from spark_log.segment.record_columns import header_counts
 from spark_log.segment.schema import HEADERS, OFFSET, base_of, schema_version
 
 ROW_OVERHEAD = 16

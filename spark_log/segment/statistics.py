@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from spark_log.model import STATS_BYTES_MAX
 from spark_log.schema.column_configs import AUTO
 from spark_log.schema.names import PREFIX, column_named
+from spark_log.segment.dictionaries import is_dictionary
 from spark_log.segment.schema import data_names
 
 COLUMNS_MAX = 8
@@ -92,13 +93,20 @@ def _is_default(kind: pa.DataType) -> bool:
 
 
 def stats_of(batch: pa.RecordBatch, columns: Sequence[int]) -> Stats:
-    """The statistics of some columns of a batch."""
+    """The statistics of some columns of a batch, which may be stored as dictionaries."""
     found = {}
     for number in columns:
-        bounds = _bounds(batch.column(number))
+        is_short = is_dictionary(batch.schema.field(number))
+        bounds = _bounds_of_dictionary(batch.column(number)) if is_short else _bounds(batch.column(number))
         if bounds is not None:
             found[batch.schema.names[number][len(PREFIX) :]] = bounds
     return found
+
+
+def _bounds_of_dictionary(array: pa.StructArray) -> Bounds | None:
+    """By the values that differ, which are fewer than the rows."""
+    found = _bounds(array.field(1).flatten())
+    return None if found is None else found._replace(nulls=array.field(0).null_count)
 
 
 def _bounds(array: pa.Array) -> Bounds | None:

@@ -21,9 +21,9 @@ from spark_log.schema.column_configs import AUTO
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import BatchEntry, encode_index
 from spark_log.segment.compression import UNSET, Compression
-from spark_log.segment.conform import micros
 from spark_log.segment.dictionaries import dictionary_schema, plain, with_dictionaries, worthwhile
 from spark_log.segment.offsets import Offsets, from_column
+from spark_log.segment.record_columns import micros
 from spark_log.segment.row_batches import (
     bytes_max,
     concat,
@@ -41,6 +41,7 @@ _MIB = 1 << 20
 BATCH_ROWS = 10_000
 BATCH_BYTES = 2 * _MIB
 """Raw bytes."""
+PLAIN = ipc.write_options(None)
 CHUNK_BYTES = 1 << 18
 """A write of a few hundred bytes costs as much as one of this size."""
 
@@ -379,7 +380,8 @@ class SegmentWriter:
         if not partition.encoded and partition.base is not RECORD_SCHEMA:
             partition.dictionaries = worthwhile(batch)
             partition.crc = crc32c(ipc.schema_message(partition.stored_schema))
-        data = ipc.encode_batch(with_dictionaries(batch, partition.dictionaries), self._options)
+        stored = with_dictionaries(batch, partition.dictionaries)
+        data = ipc.encode_batch(stored, self._options_for(stored))
         times = micros(batch)
         offsets = self._offsets(partition, batch)
         encoded = _Encoded(
@@ -391,12 +393,16 @@ class SegmentWriter:
             length=len(data),
             crc=crc32c(data),
             data=data,
-            stats=stats_of(batch, columns_with_stats(batch.schema, partition.stats_columns)),
+            stats=stats_of(stored, columns_with_stats(batch.schema, partition.stats_columns)),
         )
         partition.encoded.append(encoded)
         partition.crc = crc32c(data, partition.crc)
         self._kept.append(encoded)
         self._kept_bytes += encoded.length
+
+    def _options_for(self, batch: pa.RecordBatch) -> pa.ipc.IpcWriteOptions:
+        """Small typed batches are not compressed; of bytes all are, as before there were types."""
+        return PLAIN if schema_version(batch.schema) and ipc.is_too_small(batch) else self._options
 
     def _spill_if_above(self, buffered_bytes: int) -> None:
         if self._open_spool is None or self.buffered_bytes + self._reserved_bytes <= buffered_bytes:

@@ -68,6 +68,14 @@ def mount_of_url(url: str) -> int:
     return mount_of(_path_of(url, url.removeprefix("file:"))) if url.startswith("file:") else 0
 
 
+def free_of_url(url: str) -> int | None:
+    """Free bytes of the disk of a folder; None for a bucket.  May hang, and raises OSError."""
+    if not url.startswith("file:"):
+        return None
+    disk = os.statvfs(_path_of(url, url.removeprefix("file:")))
+    return disk.f_bavail * disk.f_frsize
+
+
 def is_other_storage(url: str, other: str, *, same_machine: bool) -> bool:
     """Whether two URLs of stores certainly name two different storages.
 

@@ -65,16 +65,20 @@ def min_insync(replicas: int) -> dict[str, str]:
 
 def fetch(directory: Path) -> str:
     """Download the jars into `directory` unless they are there; return the connector's, for `spark.jars`."""
-    directory.mkdir(parents=True, exist_ok=True)
-    _retrieve(directory, "broker", BROKER_JARS, transitive=True)
-    _retrieve(directory, "connector", CONNECTOR_JARS, transitive=False)
-    return ",".join(str(jar) for jar in sorted((directory / "connector").glob("*.jar")))
+    retrieve(directory, "broker", BROKER_JARS, transitive=True)
+    return retrieve(directory, "connector", CONNECTOR_JARS, transitive=False)
 
 
-def _retrieve(directory: Path, what: str, jars: Sequence[str], *, transitive: bool) -> None:
+def retrieve(directory: Path, what: str, jars: Sequence[str], *, transitive: bool) -> str:
+    """Download jars into the folder `what` unless they are there; return all of it, for `spark.jars`."""
     done = directory / what / "jars.txt"
-    if done.exists() and done.read_text().split() == list(jars):
-        return
+    if not done.exists() or done.read_text().split() != list(jars):
+        _retrieve(directory, what, jars, transitive)
+        done.write_text("\n".join(jars))
+    return ",".join(str(jar) for jar in sorted((directory / what).glob("*.jar")))
+
+
+def _retrieve(directory: Path, what: str, jars: Sequence[str], transitive: bool) -> None:
     shutil.rmtree(directory / what, ignore_errors=True)
     (directory / what).mkdir(parents=True)
     wanted = directory / f"{what}.xml"
@@ -86,10 +90,9 @@ def _retrieve(directory: Path, what: str, jars: Sequence[str], *, transitive: bo
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if result.returncode:
         raise RuntimeError(
-            f"Kafka's jars could not be fetched: is the network there? With a mirror, let {SETTINGS_FILE} name an Ivy "
-            f"settings file.\n{result.stdout[-3000:]}"
+            f"jars could not be fetched: {', '.join(jars)}. Is the network there? With a mirror, let {SETTINGS_FILE} "
+            f"name an Ivy settings file.\n{result.stdout[-3000:]}"
         )
-    done.write_text("\n".join(jars))
 
 
 def _ivy_file(jars: Sequence[str], transitive: bool) -> str:
@@ -110,9 +113,7 @@ def _ivy_jar() -> str:
     spec = importlib.util.find_spec("pyspark")
     jars = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec is not None and spec.origin else []
     if not jars:
-        raise RuntimeError(
-            "Kafka's jars are fetched with the Ivy that comes with PySpark, and there is none: install pyspark"
-        )
+        raise RuntimeError("jars are fetched with the Ivy that comes with PySpark, and there is none: install pyspark")
     return str(jars[-1])
 
 

@@ -18,18 +18,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from spark_log.errors import SparkLogError
 from spark_log.quorum.messages import ReplicaKey
-from spark_log.quorum.ready import Config
 from spark_log.quorum_node.directory import format_directory
-from spark_log.quorum_node.files import LocalFiles
+from spark_log.quorum_node.file_operations import LocalFiles
 from spark_log.quorum_node.node import Node
-from spark_log.quorum_node.node_config import NodeConfig
+from spark_log.quorum_node.node_config import TIMES, NodeConfig
 from spark_log.quorum_node.node_host import NodeHost
-from spark_log.quorum_node.state_file import Meta
+from spark_log.quorum_node.vote_and_identity import Meta
 
 SECRET = "a-secret-of-the-nodes"
 CLUSTER = "test-cluster"
@@ -161,7 +161,7 @@ class Program:
 def main() -> None:
     values = json.loads(sys.argv[1])
     peers = {int(node): address for node, address in values.pop("peers").items()}
-    config = NodeConfig(peers=peers, times=Config(**values.pop("times", {})), **values)
+    config = NodeConfig(peers=peers, times=replace(TIMES, **values.pop("times", {})), **values)
     logging.basicConfig(level=logging.INFO, format=f"node {config.node_id}: %(message)s")
     try:
         asyncio.run(Program(config).run())

@@ -1,10 +1,10 @@
 """Coordinators on a quorum as processes, as `pylog serve --quorum`, for tests and benchmarks.  Clocks may be wrong.
 
-python -m spark_log.testing.serving_nodes FILE SKEW_MS SNAPSHOT_BYTES LEVEL
+python -m spark_log.testing.serving_nodes FILE SKEW_MS SNAPSHOT_BYTES LEVEL WATCHES
 
 FILE is the configuration of `pylog serve`, SKEW_MS how far its clock is ahead, and SNAPSHOT_BYTES how much log there is
 between two snapshots; 0: as much as by default.  LEVEL is the newest level of a log that the process knows, as one of
-an earlier pylog.
+an earlier pylog.  With WATCHES 1, it logs the pauses of its event loop; looking for them takes a few % of a core.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from spark_log.node.serve_config import read_config
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.node_host import NodeHost
-from spark_log.quorum_node.state_file import Meta
+from spark_log.quorum_node.vote_and_identity import Meta
 from spark_log.testing.clocks import SkewedClock
 from spark_log.testing.quorum_process import CLUSTER, LIMIT_S, SECRET, wait_until
 
 TURN_S, PAUSE_MS = 0.005, 10
 """Between two looks at the event loop, and the shortest pause that is logged."""
-PAUSED = "the event loop has paused for %.0f ms, with %.0f ms of CPU of its thread"
+PAUSED = "the event loop has paused for %.0f ms, with %.0f ms of CPU of its thread, which waited %.0f ms for a core"
+SCHEDULED = Path("/proc/thread-self/schedstat")
 PAUSE = re.compile(PAUSED.replace("%.0f", "([0-9]+)"))
 logger = logging.getLogger("spark_log")
 
 
 def main() -> None:
-    path, skew_ms, snapshot_bytes, level = sys.argv[1], *map(int, sys.argv[2:])
+    path, skew_ms, snapshot_bytes, level, watches = sys.argv[1], *map(int, sys.argv[2:])
     known: Any = SUPPORTED
     known[METADATA_VERSION] = level
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -51,7 +52,8 @@ def main() -> None:
     config = read_config(path, {}, {})
     if snapshot_bytes and config.quorum is not None:
         config = replace(config, quorum=replace(config.quorum, snapshot_bytes=snapshot_bytes))
-    asyncio.run(_watched(serve(config, lambda line: print(line, flush=True), host=host)))
+    serving = serve(config, lambda line: print(line, flush=True), host=host)
+    asyncio.run(_watched(serving) if watches else serving)
 
 
 async def _watched(work: Coroutine[Any, Any, None]) -> None:
@@ -65,12 +67,17 @@ async def _watched(work: Coroutine[Any, Any, None]) -> None:
 
 async def _watch() -> None:
     while True:
-        begun_s, cpu_s = time.perf_counter(), time.thread_time()
+        begun_s, cpu_s, waited_ms = time.perf_counter(), time.thread_time(), _waited_ms()
         await asyncio.sleep(TURN_S)
         pause_ms = (time.perf_counter() - begun_s - TURN_S) * 1000
         if pause_ms > PAUSE_MS:
             cpu_ms = (time.thread_time() - cpu_s) * 1000
-            logger.info(PAUSED, pause_ms, cpu_ms)
+            logger.info(PAUSED, pause_ms, cpu_ms, _waited_ms() - waited_ms)
+
+
+def _waited_ms() -> float:
+    """How long this thread was ready to run while others had the cores.  0 where that is not known."""
+    return int(SCHEDULED.read_text().split()[1]) / 1e6 if SCHEDULED.exists() else 0.0
 
 
 class ServingNodes:
@@ -85,6 +92,7 @@ class ServingNodes:
         for_clients: Callable[[int, str], str] = lambda node, address: address,
         snapshot_bytes: int = 0,
         level: int = SUPPORTED[METADATA_VERSION],
+        watches: bool = False,
     ) -> None:
         """
         ports:           two for each node.
@@ -93,8 +101,9 @@ class ServingNodes:
         for_clients:     the address under which clients reach a node.
         snapshot_bytes:  of the log, between two snapshots; 0: the default.
         level:           the newest level of a log that nodes know.
+        watches:         nodes note the pauses of their event loops.
         """
-        self.level = level
+        self.level, self._watches = level, watches
         self.folder, self._skew_ms, self._snapshot_bytes = folder, skew_ms, snapshot_bytes
         count = len(ports) // 2
         self.addresses = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports[:count], 1)}
@@ -130,12 +139,13 @@ class ServingNodes:
     def _config(self, node: int) -> Path:
         return self.folder / f"node-{node}.ini"
 
-    def pauses(self, node: int, since: int = 0) -> list[tuple[int, int]]:
-        """Of its event loop, in milliseconds, each with the CPU time of the loop's thread.
+    def pauses(self, node: int, since: int = 0) -> list[tuple[int, int, int]]:
+        """Of its event loop, in milliseconds, each with the CPU time of the loop's thread, and how long that waited for
+        a core.
 
         since:  the length of its log at the beginning.
         """
-        return [(int(wall), int(cpu)) for wall, cpu in PAUSE.findall(self.log(node)[since:])]
+        return [(int(wall), int(cpu), int(wait)) for wall, cpu, wait in PAUSE.findall(self.log(node)[since:])]
 
     @property
     def url(self) -> str:
@@ -150,7 +160,7 @@ class ServingNodes:
             command = [sys.executable, "-m", "spark_log.testing.serving_nodes", str(self._config(node))]
             with self._log(node).open("ab") as err:
                 self.processes[node] = subprocess.Popen(
-                    [*command, str(self._skew_ms(node)), str(self._snapshot_bytes), str(self.level)],
+                    [*command, *map(str, (self._skew_ms(node), self._snapshot_bytes, self.level, int(self._watches)))],
                     stdout=subprocess.PIPE,
                     stderr=err,
                     text=True,

@@ -13,6 +13,7 @@ a rule was removed and the simulation did not notice.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import sys
 import time
@@ -27,6 +28,8 @@ from spark_log.testing.sim.mutations import MUTATIONS
 from spark_log.testing.sim.run import simulate
 from spark_log.testing.verdict import Result
 
+GARBAGE = 50_000
+"""Objects that are made between two collections."""
 SAID_EVERY = 1000
 """Number of seeds between two progress lines of a long run."""
 
@@ -55,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_command(subject: Subject, arguments: Sequence[str] | None = None) -> int:
     """Run the command line of a simulation; return the exit code."""
     args = _parser(subject).parse_args(arguments)
-    with ProcessPoolExecutor(args.jobs, initializer=_quiet) as pool:
+    with ProcessPoolExecutor(args.jobs, initializer=_prepare) as pool:
         if args.mutations:
             return max(_hunt(pool, subject, name, args.first, args.jobs) for name in subject.mutations)
         seeds = range(args.first, args.first + args.seeds)
@@ -76,9 +79,13 @@ def _parser(subject: Subject) -> argparse.ArgumentParser:
     return parser
 
 
-def _quiet() -> None:
-    """The product's log lines about injected faults are left out."""
+def _prepare() -> None:
+    """Leave out the product's log lines about injected faults, and collect garbage less often: a seed keeps most of
+    what it makes, and modules stay.
+    """
     logging.getLogger("spark_log").setLevel(logging.CRITICAL)
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
 
 
 def _report(results: Iterable[Result], subject: Subject, mutation: str) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from spark_log import connect
-from spark_log.node.broker_duties import replicate_every
+from spark_log.node.replicate import replicate_every
 from tests.chaos.test_killed_replicator import eventually
 from tests.node.replicated_logs import group_of, move_away, move_back, replicated_log
 

@@ -37,12 +37,12 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.node.compaction_rounds import compact
 from spark_log.node.maintain import maintain_round
-from spark_log.node.round_memory import RoundMemory
+from spark_log.node.upkeep_memory import UpkeepMemory
 from spark_log.store.open import open_store
 from spark_log.testing.stores import ControlledStore
 from tests.node.logs import upkeep
 url, control, name = sys.argv[1:]
-log, memory = Log(Journal.open(ControlledStore(open_store(url, None, "os"), Path(control)), create=False)), RoundMemory()
+log, memory = Log(Journal.open(ControlledStore(open_store(url, None, "os"), Path(control)), create=False)), UpkeepMemory()
 limits = StepLimits(clean_bytes=1, swap_bytes=1, clean_keys=8)
 def duty(state, context):
     return (yield from compact(state, context, io.BytesIO, memory=memory, ends_passes=False))

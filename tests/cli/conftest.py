@@ -14,14 +14,11 @@ BOTH_WAYS = (
     "test_cli_groups",
     "test_cli_inspect",
     "test_cli_records",
-    "test_cli_seek",
-    "test_cli_topics",
-    "test_cli_transactions",
 )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests of these modules run both ways."""
+    """Tests of these modules run both ways; tests/contract compares both ways of other commands."""
     if "way" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
         metafunc.parametrize("way", ["embedded", "service"] if module in BOTH_WAYS else ["embedded"])

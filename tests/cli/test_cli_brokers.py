@@ -92,12 +92,14 @@ def test_a_fenced_broker_leaves_the_isr_and_comes_back(pylog: Pylog) -> None:
     """Its partitions are listed, and another broker leads them."""
     pylog.ok("topic", "create", "orders", "--assign", "1:2")
     assert pylog.json("topic", "describe", "--under-replicated") == []
-    assert pylog.ok("broker", "fence", "1", "--reason", "noises") == "broker 1 fenced\n"
-    assert "was fenced already" in pylog.ok("broker", "fence", "1")
+    assert pylog.json("broker", "describe", "1")["needed_for"] == []
+    fenced = pylog.ok("broker", "fence", "1", "--reason", "noises")
+    assert fenced == "broker 1 fenced. Its disk may be taken away\n"
+    assert "was fenced already. Its disk may be taken away" in pylog.ok("broker", "fence", "1")
     (row,) = pylog.json("topic", "describe", "--under-replicated")
     assert (row["topic"], row["leader"], row["replicas"], row["isr"]) == ("orders", 2, "1,2", "2")
-    fenced = {row["broker"]: row for row in pylog.json("broker", "list")}[1]
-    assert fenced["state"] == "fenced" and "noises" in fenced["reason"]
+    listed = {row["broker"]: row for row in pylog.json("broker", "list")}[1]
+    assert listed["state"] == "fenced" and "noises" in listed["reason"]
     pylog.ok("broker", "unfence", "1")
     assert pylog.json("topic", "describe", "--under-replicated") == []
     (elected,) = pylog.json("elect", "preferred", "orders")
@@ -110,7 +112,10 @@ def test_a_partition_without_a_leader_is_unavailable(pylog: Pylog) -> None:
     pylog.ok("topic", "create", "orders", "--assign", "1:2")
     pylog.ok("broker", "fence", "2")
     pylog.ok("produce", "orders", stdin="a\n")
-    pylog.ok("broker", "fence", "1")
+    assert "Its disk is still needed, for writes to 1 partition without another " in pylog.ok("broker", "fence", "1")
+    assert "; for reads of 1 object, of which" in next(
+        one for one in pylog.ok("broker", "describe", "1").splitlines() if one.lower().startswith("needed")
+    )
     (row,) = pylog.json("topic", "describe", "--unavailable")
     assert row["leader"] == "none" and row["isr"] == "1"
     assert "the copies of broker 1 were not checked, because it is fenced: " in pylog.run("verify").stderr

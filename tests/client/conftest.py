@@ -13,7 +13,6 @@ from tests.client.team import Team
 from tests.services import Services
 
 BOTH_WAYS = (
-    "test_admin",
     "test_client_positions",
     "test_clients_page",
     "test_compacted_topics",
@@ -45,7 +44,7 @@ topics, the admin is like another process."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test of these modules that does not bring its own store runs both ways."""
+    """A test of these modules that does not bring its own store runs both ways; tests/contract compares the admin."""
     if "way" not in metafunc.fixturenames:
         return
     module = metafunc.module.__name__.rpartition(".")[2]

@@ -32,18 +32,18 @@ from spark_log.errors import (
     StorageUnavailable,
 )
 from spark_log.metadata.decide.commits import Committed
-from spark_log.metadata.pending import lacking_objects
+from spark_log.metadata.pending_commits import lacking_objects
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
 from spark_log.metadata.replicas import epoch_of
 from spark_log.model import LATEST, TopicPartition
 from spark_log.node import fenced_copies
-from spark_log.node.broker_duties import replicate_once
+from spark_log.node.answering_roots import RootAnswers
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.fenced_copies import ATTEMPTS, FencedCopies
 from spark_log.node.health_findings import broker_findings
+from spark_log.node.replicate import replicate_once
 from spark_log.node.replicator import Replicator
-from spark_log.node.root_answers import RootAnswers
 from spark_log.node.verify import verify
 from spark_log.testing.broker_roots import ControlledRoots, commit_on_leader, register_broker
 from tests.services import Services

@@ -11,6 +11,7 @@ import pytest
 import spark_log
 from spark_log.client.administering.brokers import return_broker
 from spark_log.client.log import Log
+from spark_log.client.reading.fetch import fetch
 from spark_log.client.reading.scan_batches import fetch_ranges
 from spark_log.errors import CorruptObject, ObjectNotFound, StorageUnavailable
 from spark_log.metadata.replica_commands import FenceBroker
@@ -56,10 +57,31 @@ def test_the_logs_own_root_is_not_mounted(log: Log, tmp_path: Path) -> None:
     (folder_of(log, tmp_path, 1) / name).unlink()
     own = Path(log.url.removeprefix("file://"))
     own.rename(tmp_path / "away")
-    with pytest.raises(StorageUnavailable, match=r"broker 0: .*is its disk mounted\?.* when this root is back"):
+    with pytest.raises(
+        StorageUnavailable, match=r"broker 0: .*is its disk mounted\?.* when this root is back"
+    ) as failed:
         log.journal.objects.get(name)
+    assert "If it is lost for good, `pylog recover` makes a log of its mirror" in str(failed.value)
+    assert "broker replace" not in str(failed.value), "that is refused for broker 0"
     (tmp_path / "away").rename(own)
     assert log.journal.objects.get(name)
+
+
+def test_a_log_without_brokers_is_not_mounted(tmp_path: Path) -> None:
+    """As on an executor: the records of an empty folder do not count as lost, and the error names the mount."""
+    log = spark_log.connect(tmp_path / "log", durability="os")
+    log.append("t", [{"value": b"x"}])
+    (planned,) = log.plan("t")
+    (tmp_path / "log").rename(tmp_path / "away")
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable, match=r"/log has no meta/format on .*is its disk mounted\?.* is back"):
+            next(fetch(log.journal.objects, planned))
+        (tmp_path / "log").mkdir(exist_ok=True)
+    (tmp_path / "log").rmdir()
+    (tmp_path / "away").rename(tmp_path / "log")
+    (tmp_path / "log" / planned.slice.object).unlink()
+    with pytest.raises(ObjectNotFound, match="is missing, but has the offsets 0 to 0"):
+        next(fetch(log.journal.objects, planned))
 
 
 def test_a_root_of_another_broker(log: Log, tmp_path: Path) -> None:
@@ -205,7 +227,7 @@ def test_records_that_only_a_deposed_leader_has(log: Log, tmp_path: Path) -> Non
     log.append("u", [{"value": b"later"}])
     for _ in range(2):
         with pytest.raises(
-            StorageUnavailable, match="its root burns.*`pylog broker replace ID --lose-data` gives these"
+            StorageUnavailable, match="its root burns.*`pylog broker replace 1 --lose-data` gives these"
         ):
             log.read("u")
         assert log.read("u", 0, 2)["value"].to_pylist() == [b"later"]

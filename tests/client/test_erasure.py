@@ -25,7 +25,7 @@ from spark_log.net.audit import close_audit, open_audit
 from spark_log.net.tokens import parse_tokens
 from spark_log.node.erasing import PARALLEL_PARTITIONS, Erasing
 from spark_log.node.maintain import collect_garbage, maintain_once, merge
-from spark_log.node.packs import SHARED_BYTES
+from spark_log.node.rewrite_packs import SHARED_BYTES
 from spark_log.node.verify import verify
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock

@@ -122,7 +122,7 @@ def test_appends_of_several_threads_share_a_record(tmp_path: Path) -> None:
     store.reached.wait()
     for thread in threads[1:]:
         thread.start()
-    while len(log.journal._queue) < len(threads) - 1:
+    while len(log.journal._proposals.waiting) < len(threads) - 1:
         time.sleep(0.005)
     store.open.set()
     for thread in threads:

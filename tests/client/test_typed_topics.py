@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -52,6 +53,8 @@ def test_frames_are_read_as_their_columns(log: Log, form: object) -> None:
     ]
     assert log.read(topic, columns=["amount", "offset"]).to_pydict() == {"amount": [2.5, None], "offset": [0, 1]}
     assert log.read(topic, columns=["offset", "topic"]).to_pydict() == {"offset": [0, 1], "topic": [topic] * 2}
+    reader = log.scan(topic, columns=["id", "amount"])  # noqa: F841 - DuckDB finds it by its name
+    assert duckdb.sql("SELECT sum(id), max(amount) FROM reader").fetchall() == [(3, 2.5)]
 
 
 def test_a_value_is_a_struct_or_json(log: Log) -> None:
@@ -119,6 +122,23 @@ def test_older_runs_have_nulls_in_newer_columns_and_wider_numbers(log: Log) -> N
     with pytest.raises(IncompatibleSchema, match="column 'd' \\(DATE\\) is missing"):
         log.admin.alter_schema(topic, "n BIGINT, s STRUCT<a: INT, b: STRING>")
     assert [schema.version for schema in log.admin.describe_schema(topic)] == [1, 2]
+
+
+def test_a_merge_after_numbers_were_widened_changes_the_digits_of_json(log: Log) -> None:
+    topic = typed(log, "widened", "f FLOAT, n INT, i INT", segment_ms="60000", retention_ms="-1")
+    for _ in range(2):
+        log.append(topic, [{"f": 0.1, "n": 5, "i": 5, "timestamp": 1000}])
+    log.admin.alter_schema(topic, "f DOUBLE, n DECIMAL(12,2), i DOUBLE")
+    log.append(topic, [{"f": 0.1, "n": 5, "i": 5, "timestamp": 1000}])
+    text, numbers = _json(log, topic), log.read(topic, columns=["f", "n", "i"])
+    assert text == [b'{"f":0.1,"n":5,"i":5}'] * 2 + [b'{"f":0.1,"n":5.00,"i":5.0}']
+    maintain_once(log)
+    assert _json(log, topic) == [b'{"f":0.10000000149011612,"n":5.00,"i":5.0}'] * 2 + text[2:]
+    assert log.read(topic, columns=["f", "n", "i"]) == numbers
+
+
+def _json(log: Log, topic: str) -> list[bytes]:
+    return log.read(topic, columns=["value"], value_format="json")["value"].to_pylist()
 
 
 def test_bytes_from_before_the_schema_are_refused_or_parsed(log: Log) -> None:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -24,7 +20,8 @@ from spark_log.errors import InvalidRequest, NoLog, SparkLogError
 from spark_log.node.maintain import Maintainer
 from spark_log.testing.kafka import Broker
 from tests.kafka.clients import Client, Rec
-from tests.spark.builders import CONFS, wait_until
+from tests.spark.builders import wait_until
+from tests.spark.submitted import killed_when, local_cluster, submitted
 
 NOW_MS = 1_790_000_000_000
 MAP = "kafka-mirror-map"
@@ -353,35 +350,24 @@ def test_a_topic_that_was_created_again_in_kafka_is_refused(
     assert_copied(spark, kafka, log, "recreated")
 
 
-def run_until_killed(command: list[str], environment: dict[str, str], enough: Callable[[], bool]) -> None:
-    """A separate job, killed with its children once it has done enough."""
-    job = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
-    assert wait_until(lambda: enough() or job.poll() is not None, 180)
-    assert job.poll() is None, "the job ended before it could be killed"
-    os.killpg(job.pid, signal.SIGKILL)
-    job.wait()
-
-
 @pytest.mark.slow
 def test_a_job_that_is_killed_and_run_again_copies_everything_once(
     spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log, tmp_path: Path
 ) -> None:
-    """By SIGKILL, three times, at different points, in small batches; the map is right at the end."""
+    """By SIGKILL, three times, at different points, in small batches, on a local cluster; the map is right at the
+    end."""
     client.create("killed", 2)
     client.send("killed", [rec for n in range(1500) for rec in (*recs(range(n, n + 1)), *recs(range(n, n + 1), 1))])
     client.commit("survivor", {("killed", 0): 1234, ("killed", 1): 567})
-    command = [sys.executable, mirror_kafka.__file__, "--bootstrap-servers", kafka.address, "--topics", "killed"]
-    command += ["--url", log.url, "--checkpoint", str(tmp_path / "checkpoint"), "--max-offsets", "100"]
-    confs = [
-        part for name, value in {**CONFS, "spark.jars": kafka.jars}.items() for part in ("--conf", f"{name}={value}")
-    ]
-    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{' '.join(confs)} pyspark-shell"}
+    args = ["--bootstrap-servers", kafka.address, "--topics", "killed", "--url", log.url]
+    args += ["--checkpoint", str(tmp_path / "checkpoint"), "--max-offsets", "100"]
 
     def rows() -> int:
         return log.admin.describe_topics(["killed"])["killed"].rows if "killed" in log.admin.list_topics() else 0
 
     for enough in (1, 700, 1500):
-        run_until_killed(command, environment, lambda enough=enough: rows() >= enough)
+        job = submitted("mirror_kafka.py", *args, **local_cluster(), **{"spark.jars": kafka.jars})
+        killed_when(job, lambda enough=enough: rows() >= enough)
     assert 0 < rows() < 3000
     assert mirror("--topics", "killed", "--groups", "survivor")
     assert_copied(spark, kafka, log, "killed")

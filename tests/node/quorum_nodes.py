@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from spark_log.errors import NotLeaderOrFollower
+from spark_log.node.serve_config import ServeConfig
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.ready import Config
 from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.node import Node
 from spark_log.quorum_node.node_config import NodeConfig
-from spark_log.quorum_node.state_file import Meta
+from spark_log.quorum_node.vote_and_identity import Meta
 from tests.processes import free_port
 
 TIMES = Config(fetch_timeout_ms=1500, election_timeout_ms=1000, fetch_wait_ms=100, retry_ms=300)
@@ -134,3 +136,44 @@ async def until(true: Callable[[], object], what: str) -> None:
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Raises TimeoutError, whose cause has the place where the test waits."""
     asyncio.run(asyncio.wait_for(test(), 3 * LIMIT_S))
+
+
+# ------------------------------------------------------------------------------------- nodes with a coordinator on them
+
+
+def one_node(folder: Path, cluster: str = "a-cluster", **settings: Any) -> ServeConfig:
+    """The configuration of the only node of a quorum, with its directory, formatted, and its records in a folder."""
+    directory = folder / cluster
+    meta = Meta(cluster_id=cluster, node_id=1, directory_id="directory-1")
+    if not directory.exists():
+        format_directory(str(directory), meta, (meta.key,))
+    node = NodeConfig(
+        directory=str(directory),
+        cluster_id=cluster,
+        node_id=1,
+        listen="127.0.0.1:0",
+        peers={},
+        secret="a-secret-of-the-nodes",
+    )
+    return ServeConfig(
+        url=str(folder / "records"), listen="127.0.0.1:0", maintain_ms=None, quorum=replace(node, **settings)
+    )
+
+
+def three_nodes(folder: Path) -> list[ServeConfig]:
+    keys = tuple(ReplicaKey(number, f"directory-{number}") for number in (1, 2, 3))
+    addresses = {key.id: f"127.0.0.1:{free_port()}" for key in keys}
+    for key in keys:
+        meta = Meta(cluster_id="a-cluster", node_id=key.id, directory_id=key.directory)
+        format_directory(str(folder / f"node-{key.id}"), meta, keys)
+    return [
+        one_node(
+            folder,
+            directory=str(folder / f"node-{key.id}"),
+            node_id=key.id,
+            listen=addresses[key.id],
+            peers={node: address for node, address in addresses.items() if node != key.id},
+            times=TIMES,
+        )
+        for key in keys
+    ]

@@ -21,7 +21,7 @@ from spark_log.metadata.replica_commands import RegisterBroker
 from spark_log.metadata.replicas import copies_of, epoch_of, group_number
 from spark_log.metadata.state import State
 from spark_log.model import ACKS_ALL, Placed
-from spark_log.segment.conform import conform
+from spark_log.segment.record_columns import conform
 from spark_log.store.memory import MemoryStore
 from spark_log.store.open import open_store
 

@@ -12,8 +12,8 @@ import pytest
 
 from spark_log import Log, connect
 from spark_log.errors import BrokerNotAvailable
-from spark_log.node.broker_duties import replicate_every, replicate_once
 from spark_log.node.replica_metrics import ReplicaMetrics, count_replicas
+from spark_log.node.replicate import replicate_every, replicate_once
 from tests.node.replicated_logs import brokers_of, group_of, move_away, move_back, put, replicated_log
 from tests.services import Services
 

@@ -25,7 +25,7 @@ from spark_log.metadata.cleaner_point import tombstones_from
 from spark_log.metadata.state import State
 from spark_log.node.compaction_rounds import CompactionTally, compact
 from spark_log.node.maintain import Maintainer, maintain_once, maintain_round, merge, plan_round
-from spark_log.node.round_memory import RoundMemory
+from spark_log.node.upkeep_memory import UpkeepMemory
 from spark_log.node.verify import verify
 from spark_log.store.open import open_store
 from spark_log.testing.stores import ControlledStore
@@ -77,7 +77,7 @@ def latest(found: Sequence[Record]) -> dict[bytes | None, bytes | None]:
 
 
 def run_clean(
-    log: Log, limits: StepLimits = LIMITS, memory: RoundMemory | None = None, *, ends_passes: bool = True
+    log: Log, limits: StepLimits = LIMITS, memory: UpkeepMemory | None = None, *, ends_passes: bool = True
 ) -> CompactionTally:
     def duty(state: State, context: Context) -> Steps[CompactionTally]:
         return (yield from compact(state, context, io.BytesIO, memory=memory, ends_passes=ends_passes))
@@ -277,7 +277,7 @@ STEPS = replace(LIMITS, clean_bytes=1, swap_bytes=1, clean_keys=4)
 
 def test_a_large_partition_holds_up_no_other_one(tmp_path: Path) -> None:
     """Its pass continues in the next rounds of the process; a small partition is compacted in the first."""
-    log, memory = compacted(tmp_path, partitions=2), RoundMemory()
+    log, memory = compacted(tmp_path, partitions=2), UpkeepMemory()
     for number in range(6):
         append(log, [("a", str(number)), ("b", str(number))])
     append(log, [("a", "old"), ("a", "new")], 1)
@@ -295,7 +295,7 @@ def test_a_large_partition_holds_up_no_other_one(tmp_path: Path) -> None:
 
 def test_a_pass_continues_after_others_have_changed_the_partition(tmp_path: Path) -> None:
     """Appended, merged, sealed and trimmed, between any two of its steps."""
-    log, memory = compacted(tmp_path), RoundMemory()
+    log, memory = compacted(tmp_path), UpkeepMemory()
     for number in range(8):
         append(log, [("a", str(number)), ("b", str(number)), (f"c{number}", "")])
     model = records(log)
@@ -331,7 +331,7 @@ def test_a_slice_with_more_keys_than_fit_takes_several_passes(tmp_path: Path) ->
 
 def test_a_pass_ends_when_its_topic_is_not_compacted_any_more(tmp_path: Path) -> None:
     """The records that it has removed stay removed, and no others go."""
-    log, memory = compacted(tmp_path), RoundMemory()
+    log, memory = compacted(tmp_path), UpkeepMemory()
     for number in range(6):
         append(log, [("a", str(number)), ("b", str(number))])
     for _ in range(4):
@@ -344,7 +344,7 @@ def test_a_pass_ends_when_its_topic_is_not_compacted_any_more(tmp_path: Path) ->
 
 def test_a_pass_that_another_process_begins_again_ends(tmp_path: Path) -> None:
     """The first one was killed after some swaps."""
-    log, memory = compacted(tmp_path), RoundMemory()
+    log, memory = compacted(tmp_path), UpkeepMemory()
     for number in range(6):
         append(log, [("a", str(number)), ("b", str(number))])
     while not run_clean(log, STEPS, memory, ends_passes=False).records:

@@ -7,7 +7,9 @@ from pathlib import Path
 from spark_log import Log
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
-from spark_log.node.health_findings import Finding, broker_findings
+from spark_log.model import ACKS_LEADER
+from spark_log.node.health_findings import Finding, broker_findings, why_needed
+from spark_log.node.replicator import Replicator
 from tests.node.replicated_logs import put, replicated_log
 
 
@@ -35,3 +37,32 @@ def test_the_sentences(tmp_path: Path) -> None:
     held = log.journal.refresh().brokers
     log.journal.propose(RemoveCopies(copies=tuple(Copy(name, broker, held[broker].epoch) for broker in (1, 2))))
     assert "1 object without any known good copy" in wrong(log)["objects"]
+
+
+def needs(log: Log, broker: int) -> list[str]:
+    return why_needed(log.journal.refresh(), broker)
+
+
+def test_a_disk_may_be_taken_away_when_nothing_needs_it(tmp_path: Path) -> None:
+    """Before and after its broker is fenced: others lead, are enough, and have all that it has."""
+    log = replicated_log(tmp_path)
+    put(log, [0, 1, 2])
+    assert [needs(log, broker) for broker in (1, 2)] == [[], []]
+    assert needs(log, 0) == ["everything that has one copy: it is the log's own root"]
+    log.journal.propose(FenceBroker(broker=2, reason="by hand"))
+    assert [needs(log, broker) for broker in (1, 2)] == [[], []]
+    log.admin.incremental_alter_configs({"t": {"min.insync.replicas": "2"}})
+    few = "writes to 1 partition with too few others for min.insync.replicas"
+    assert (needs(log, 1), needs(log, 2)) == ([few], [])
+
+
+def test_a_disk_with_records_of_the_leader_alone_is_needed_until_they_are_copied(tmp_path: Path) -> None:
+    """If it went with its broker fenced, they would be given up."""
+    log = replicated_log(tmp_path, replica_lag_time_max_ms="1")
+    put(log, [1], acks=ACKS_LEADER)
+    only = ["reads of 1 object, of which no active broker has another copy"]
+    assert needs(log, 1) == only
+    log.journal.propose(FenceBroker(broker=1, reason="by hand"))
+    assert needs(log, 1) == only
+    Replicator(log).round(5_000)
+    assert needs(log, 1) == []

@@ -11,11 +11,11 @@ from spark_log.client.administering.broker_views import describe_brokers
 from spark_log.clock import SystemClock
 from spark_log.journal.journal import Journal
 from spark_log.metadata.replica_commands import FenceBroker
+from spark_log.node.answering_roots import RootAnswers
 from spark_log.node.copy_to_broker import CopiedObjects
 from spark_log.node.health_findings import broker_findings
 from spark_log.node.missing_copies import CopyTally, record_copies
 from spark_log.node.replicator import Replicator
-from spark_log.node.root_answers import RootAnswers
 from spark_log.node.root_collection import RootCollector
 from spark_log.store.open import open_store
 from spark_log.testing.clocks import SkewedClock

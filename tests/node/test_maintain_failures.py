@@ -40,7 +40,7 @@ from spark_log.node.maintain import (
     maintain_round,
     merge,
 )
-from spark_log.node.merge_plan import plan_merge
+from spark_log.node.merge_candidates import plan_merge
 from spark_log.node.rewrite import open_spool
 from spark_log.node.verify import verify
 from spark_log.store.base import Bytes, ObjectStore

@@ -21,8 +21,8 @@ from spark_log.model import APPEND_TIME_IN_ROWS, CREATE_TIME, Slice
 from spark_log.node.maintain import checkpoint, expire, maintain_once, merge
 from spark_log.node.merge import Tally
 from spark_log.node.merge import merge as merge_steps
-from spark_log.node.packs import PARALLEL_PACKS, Stretch, take_packs
 from spark_log.node.rewrite import Rewriting, rewrite
+from spark_log.node.rewrite_packs import PARALLEL_PACKS, Stretch, take_packs
 from spark_log.node.slice_reads import WHOLE_BYTES_MAX
 from spark_log.node.verify import verify
 from spark_log.segment.compression import Compression

@@ -9,15 +9,18 @@ from pathlib import Path
 from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.errors import InvalidRequest
 from spark_log.journal.context import Context
+from spark_log.journal.journal import Journal
 from spark_log.journal.sealing import prune
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.state import State, TopicKey
 from spark_log.node.compaction_rounds import CompactionTally
-from spark_log.node.failure_isolation import Failures
+from spark_log.node.failure_isolation import Failures, ReportedFailures
 from spark_log.node.maintain import Maintainer, compact, maintain_once, maintain_round, merge, merge_share
 from spark_log.node.merge import Tally
 from spark_log.node.merge_shares import SHARE_WORK, SLICE_WORK, MergeShare, plan_shares
 from spark_log.node.verify import verify
+from spark_log.store.open import open_store
+from spark_log.testing.stores import ControlledStore
 from tests.node.logs import HOUR_MS, append_small, new_log, slices, upkeep
 
 PARTITIONS = 6
@@ -115,18 +118,20 @@ class OtherHandles:
         self._url = url
         self.merged, self.compacted = list[MergeShare](), list[Sequence[TopicKey]]()
 
-    def merge(self, shares: Sequence[MergeShare]) -> Iterator[tuple[Tally, list[str]]]:
+    def merge(self, shares: Sequence[MergeShare]) -> Iterator[tuple[Tally, ReportedFailures]]:
         for share in shares:
             self.merged.append(share)
             failures = Failures(self._url)
-            yield merge_share(connect(self._url, durability="os"), share, failures), failures.problems
+            yield merge_share(self._open(), share, failures), failures.reported()
 
-    def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterator[tuple[CompactionTally, list[str]]]:
+    def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterator[tuple[CompactionTally, ReportedFailures]]:
         for group in groups:
             self.compacted.append(group)
             failures = Failures(self._url)
-            log = connect(self._url, durability="os")
-            yield compact(log, frozenset(group), failures=failures), failures.problems
+            yield compact(self._open(), frozenset(group), failures=failures), failures.reported()
+
+    def _open(self) -> Log:
+        return connect(self._url, durability="os")
 
 
 COMPACT = {"cleanup.policy": "compact", "segment.ms": str(HOUR_MS), "min.cleanable.dirty.ratio": "0"}
@@ -164,20 +169,39 @@ def test_a_round_with_workers_does_what_one_without_does(tmp_path: Path) -> None
     assert keys_of(workers.merged[given[0] :]) == [(logs[0].journal.state.names["t"], 0)] and report.problems == ()
 
 
+def test_a_full_disk_that_only_the_workers_meet_is_reported(tmp_path: Path) -> None:
+    """As one of the round: so its next step says what to do."""
+    log, control = new_log(tmp_path / "log", partitions=2), tmp_path / "control"
+    log.create_topic(NewTopic("c", 1, COMPACT))
+    append_small(log, 12, partitions=2)
+    append_keyed(log, 2)
+    control.write_text("full")
+
+    class OnAFullDisk(OtherHandles):
+        def _open(self) -> Log:
+            return Log(Journal.open(ControlledStore(open_store(log.url, None, "os"), control), create=False))
+
+    report = maintain_round(log, workers=OnAFullDisk(log.url))
+    assert report.no_space and {text.partition(" ")[0] for text in report.problems} == {"merging", "compacting"}
+    control.unlink()
+    report = maintain_round(log, workers=OnAFullDisk(log.url))
+    assert (report.no_space, report.problems, report.merged_slices > 0) == (False, (), True)
+
+
 def test_problems_of_workers_are_those_of_the_round(tmp_path: Path) -> None:
     """A share that fails leaves the others, and so does a whole call: the other duties are done."""
     log = new_log(tmp_path, partitions=2)
     append_small(log, 12, partitions=2)
 
     class Failing(OtherHandles):
-        def merge(self, shares: Sequence[MergeShare]) -> Iterator[tuple[Tally, list[str]]]:
-            yield Tally(slices=3), ["merging t-0 failed: damaged", "merging t-0 failed: damaged"]
+        def merge(self, shares: Sequence[MergeShare]) -> Iterator[tuple[Tally, ReportedFailures]]:
+            yield Tally(slices=3), ReportedFailures(("merging t-0 failed: damaged",) * 2, no_space=True)
 
-        def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterator[tuple[CompactionTally, list[str]]]:
+        def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterator[tuple[CompactionTally, ReportedFailures]]:
             raise InvalidRequest("the tasks failed")
 
     report = maintain_round(log, workers=Failing(log.url))
-    assert (report.problems, report.merged_slices) == (("merging t-0 failed: damaged",), 3)
+    assert (report.problems, report.merged_slices, report.no_space) == (("merging t-0 failed: damaged",), 3, True)
     log.create_topic(NewTopic("c", 1, COMPACT))
     append_keyed(log, 2)
     problems = maintain_round(log, workers=Failing(log.url)).problems

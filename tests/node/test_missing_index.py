@@ -13,7 +13,8 @@ import pytest
 
 from spark_log import Log, NewTopic, TopicPartition
 from spark_log.client.administering.lag import lags_of
-from spark_log.errors import CorruptObject, ObjectNotFound
+from spark_log.client.reading.plan import OffsetRange, plan_reads
+from spark_log.errors import CorruptObject, ObjectNotFound, StorageUnavailable
 from spark_log.model import OffsetAndMetadata, Slice
 from spark_log.node.maintain import checkpoint, maintain_once
 from spark_log.node.verify import verify
@@ -72,6 +73,14 @@ def test_a_read_names_the_index_and_what_it_holds(log: Log, read: str) -> None:
     with pytest.raises(ObjectNotFound, match=NAMED) as raised:
         READS[read](log)
     assert raised.value.key.endswith(".idx")
+
+
+def test_the_root_with_the_indexes_is_not_mounted(log: Log, tmp_path: Path) -> None:
+    """As on a machine that has the metadata from a coordinator."""
+    (tmp_path / "meta" / "format").rename(tmp_path / "format")
+    topic_id = log.journal.state.names["t"]
+    with pytest.raises(StorageUnavailable, match=r"\.idx cannot be read now: .*is its disk mounted\?"):
+        plan_reads(log.journal, [OffsetRange("t", topic_id, 0, 0, 10)])
 
 
 def test_what_lies_behind_a_missing_index_can_be_read(log: Log) -> None:

@@ -28,8 +28,8 @@ from spark_log.errors import (
     StorageError,
     UploadFenced,
 )
+from spark_log.journal.disk_reserve import makes_room
 from spark_log.journal.journal import Journal
-from spark_log.journal.reserve import makes_room
 from spark_log.journal.root_options import RootOptions
 from spark_log.metadata.commands import Append, SetConfigs
 from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, RECOVERED_AS, decide_take_over, moving_to

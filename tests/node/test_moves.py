@@ -12,10 +12,10 @@ from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.clock import SystemClock
 from spark_log.metadata.replica_commands import FenceBroker, ReturnBroker
 from spark_log.metadata.replicas import copies_of
-from spark_log.node.broker_duties import replicate_once
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.maintain import maintain_once
 from spark_log.node.partition_moves import Mover, Moves
+from spark_log.node.replicate import replicate_once
 from spark_log.node.verify import verify
 from spark_log.testing.broker_roots import commit_on_leader, register_broker
 

@@ -39,32 +39,12 @@ from spark_log.node.serve_config import ServeConfig, check_config, read_config
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.directory import format_directory
-from spark_log.quorum_node.node_config import NodeConfig
-from spark_log.quorum_node.state_file import Meta
+from spark_log.quorum_node.vote_and_identity import Meta
 from spark_log.store.open import open_store
 from spark_log.testing.clocks import SkewedClock
 from tests.cli.commands import Pylog
-from tests.node.quorum_nodes import TIMES, until
+from tests.node.quorum_nodes import TIMES, one_node, three_nodes, until
 from tests.processes import eventually, free_port
-
-
-def one_node(folder: Path, cluster: str = "a-cluster", **settings: Any) -> ServeConfig:
-    """The configuration of the only node of a quorum, with its directory, formatted, and its records in a folder."""
-    directory = folder / cluster
-    meta = Meta(cluster_id=cluster, node_id=1, directory_id="directory-1")
-    if not directory.exists():
-        format_directory(str(directory), meta, (meta.key,))
-    node = NodeConfig(
-        directory=str(directory),
-        cluster_id=cluster,
-        node_id=1,
-        listen="127.0.0.1:0",
-        peers={},
-        secret="a-secret-of-the-nodes",
-    )
-    return ServeConfig(
-        url=str(folder / "records"), listen="127.0.0.1:0", maintain_ms=None, quorum=replace(node, **settings)
-    )
 
 
 @asynccontextmanager
@@ -258,25 +238,6 @@ def test_pages_of_a_follower_show_what_it_has(tmp_path: Path) -> None:
                 await node.stop()
 
     asyncio.run(scenario())
-
-
-def three_nodes(folder: Path) -> list[ServeConfig]:
-    keys = tuple(ReplicaKey(number, f"directory-{number}") for number in (1, 2, 3))
-    addresses = {key.id: f"127.0.0.1:{free_port()}" for key in keys}
-    for key in keys:
-        meta = Meta(cluster_id="a-cluster", node_id=key.id, directory_id=key.directory)
-        format_directory(str(folder / f"node-{key.id}"), meta, keys)
-    return [
-        one_node(
-            folder,
-            directory=str(folder / f"node-{key.id}"),
-            node_id=key.id,
-            listen=addresses[key.id],
-            peers={node: address for node, address in addresses.items() if node != key.id},
-            times=TIMES,
-        )
-        for key in keys
-    ]
 
 
 async def answered(nodes: Sequence[RunningNode], command: AnyCommand) -> tuple[RunningNode, Sequence[object]]:

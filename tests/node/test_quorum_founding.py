@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -34,10 +34,10 @@ from spark_log.node.serve_config import ServeConfig
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.directory import DataDirectory, format_directory, open_directory
-from spark_log.quorum_node.files import LocalFiles
+from spark_log.quorum_node.file_operations import LocalFiles
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.quorum_admin import QuorumAdmin
-from spark_log.quorum_node.state_file import Meta
+from spark_log.quorum_node.vote_and_identity import Meta
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store
@@ -272,6 +272,24 @@ def test_an_adoption_that_is_killed_is_run_again(store: ObjectStore, tmp_path: P
             assert await asyncio.to_thread(append_and_read, address(running), "3") == ["0", "1", "2", "3"]
 
     asyncio.run(scenario())
+
+
+def test_an_adoption_that_is_cancelled_while_it_runs_says_so(store: ObjectStore, tmp_path: Path) -> None:
+    """Another operator cancels while the state is written: the command must not say that the nodes can be started."""
+
+    class Cancelled(LocalFiles):
+        def rename(self, old: str, new: str) -> None:
+            with suppress(InvalidRequest):
+                cancel_move(opened(tmp_path / "log"))
+            super().rename(old, new)
+
+    nodes = Nodes(tmp_path, cluster_id(store), 1)
+    with (
+        nodes.open(open_files=Cancelled) as directory,
+        pytest.raises(InvalidRequest, match="format the directory 1@a1"),
+    ):
+        adopt_log(Journal.open(store, create=False), directory, nodes.voters, URL)
+    append_and_read(str(tmp_path / "log"), "3")
 
 
 async def cannot_lead(nodes: Nodes, why: str) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from spark_log.errors import InvalidRequest, NotLeaderOrFollower
 from spark_log.node.serve_quorum import RunningNode, start_quorum
-from tests.node.quorum_nodes import run, until
-from tests.node.test_quorum_coordinator import answered, create, three_nodes
+from tests.node.quorum_nodes import run, three_nodes, until
+from tests.node.test_quorum_coordinator import answered, create
 
 
 def fill(filler: Path) -> None:

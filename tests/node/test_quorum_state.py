@@ -17,6 +17,7 @@ from spark_log.metadata.replay import replay
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.quorum_pipeline import Offer
 from spark_log.node.quorum_state import HELD_MAX, HELD_S, LEFT_FOR_THE_LOOP, STATES_MAX, Content, QuorumState
+from spark_log.quorum_node.node_config import DIGEST_MS
 
 MANY = {f"data/{1:016x}/{number:016x}.seg": ObjectRow(5000, 1000, 1) for number in range(11_000)}
 """Objects that a snapshot puts into columns."""
@@ -25,12 +26,16 @@ MANY = {f"data/{1:016x}/{number:016x}.seg": ObjectRow(5000, 1000, 1) for number 
 class Node:
     """A state, and the calls that wait for the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, digest_ms: int = DIGEST_MS) -> None:
         self.waiting: list[Callable[[], None]] = []
         self.compared: list[int] = []
         """Versions."""
         self.state = QuorumState(
-            lambda offer: None, lambda: None, self.waiting.append, lambda state: self.compared.append(state.version)
+            lambda offer: None,
+            lambda: None,
+            self.waiting.append,
+            lambda state: self.compared.append(state.version),
+            digest_ms,
         )
         self.state.pipeline.state = replace(State(), objects=LayeredMap(MANY))
 
@@ -129,6 +134,16 @@ def test_states_are_compared_at_versions_that_all_nodes_know() -> None:
     node.state.is_compared_often = True
     node.apply_at(20.5, 21, 21.5, 25)
     assert node.compared == [3, 6, 8, 10]
+
+
+def test_what_is_compared_often_is_what_others_compare_and_more() -> None:
+    """Whatever the interval: they may not know yet that nodes differ."""
+    node, often = Node(digest_ms=25), Node(digest_ms=25)
+    often.state.is_compared_often = True
+    for time_ms in range(60):
+        for one in (node, often):
+            one.state.apply(0, one.batch(time_ms))
+    assert node.compared == [26, 51] and {26, 51} < {*often.compared}
 
 
 def test_the_last_state_of_an_idle_log_is_compared() -> None:

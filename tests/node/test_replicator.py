@@ -279,6 +279,29 @@ def test_a_root_that_is_slow_for_days_is_named_ever_less_often(
     assert copying.copy(log.journal.state, [1], 60_000)[1].objects == 1
 
 
+def test_a_replica_does_not_join_because_an_old_backlog_was_copied_at_last(tmp_path: Path) -> None:
+    """A slow root takes longer for it than a round: what it has missed meanwhile counts."""
+    clock = ManualClock(round(time.time() * 1000))
+    log = Log(Journal.open(LocalStore(f"{tmp_path}/log", "os"), create=True, clock=clock))
+    log.admin.incremental_alter_configs({None: {"replica.lag.time.max.ms": "1000"}})
+    add_broker(log, 1, str(tmp_path / "broker-1"))
+    create_topic(log, "t", (0, 1))
+    put(log, [0])
+    (tmp_path / "orders").mkdir()
+    roots = ControlledRoots.of(log, tmp_path / "orders")
+    roots.order(1, "hang")
+    replicator = Replicator(log)
+    replicator.round(-LATE_MS)
+    clock.sleep_ms(5000)
+    put(log, [0])
+    roots.order(1, "")
+    while not (report := replicator.round(-LATE_MS)).objects:
+        time.sleep(0.01)
+    assert (report.objects, report.joined) == (1, ())
+    assert replicator.round(60_000).objects == 1
+    assert group_of(log.journal.refresh()).isr == (0, 1)
+
+
 def test_a_root_that_hangs_with_each_object_keeps_few_threads(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

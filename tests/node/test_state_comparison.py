@@ -11,8 +11,8 @@ from immutables import Map
 
 from spark_log.metadata.commands import CreateTopic
 from spark_log.node.serve_quorum import RunningNode, start_quorum
-from tests.node.quorum_nodes import until
-from tests.node.test_quorum_coordinator import answered, create, three_nodes
+from tests.node.quorum_nodes import three_nodes, until
+from tests.node.test_quorum_coordinator import answered, create
 
 COMMAND_S = 0.02
 """Between commands, which each have another time, and so are compared."""

@@ -18,8 +18,8 @@ from spark_log.metadata.commands import MarkCleaned
 from spark_log.metadata.decide.topics import decide_trim
 from spark_log.metadata.records import Cleaned
 from spark_log.node.maintain import Maintainer, maintain_once, maintain_round
-from spark_log.node.memory_file import MEMORY, decode_memory, encode_memory
-from spark_log.node.round_memory import NEVER, NotDue, RoundMemory
+from spark_log.node.upkeep_memory import NEVER, NotDue, UpkeepMemory
+from spark_log.node.upkeep_memory_file import MEMORY, decode_memory, encode_memory
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock
@@ -295,7 +295,7 @@ def small(store: ObjectStore, clock: ManualClock) -> Log:
 
 def test_a_partition_may_be_due_by_time_and_by_changes(store: Recorded, clock: ManualClock) -> None:
     log = small(store, clock)
-    state, memory = log.journal.refresh(), RoundMemory()
+    state, memory = log.journal.refresh(), UpkeepMemory()
     key, other = sorted(state.partitions)
 
     def may_be_due(now_ms: int) -> bool:
@@ -319,7 +319,7 @@ def test_a_partition_may_be_due_by_time_and_by_changes(store: Recorded, clock: M
 
 def test_what_is_not_due_is_read_back(store: Recorded, clock: ManualClock) -> None:
     log = small(store, clock)
-    state, memory = log.journal.refresh(), RoundMemory()
+    state, memory = log.journal.refresh(), UpkeepMemory()
     key, other = sorted(state.partitions)
     memory.set_not_due(state, key, NotDue(1_000, 0.25))
     memory.set_not_due(state, other, NotDue(NEVER, 0.0))

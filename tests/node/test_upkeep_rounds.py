@@ -24,10 +24,10 @@ from spark_log.model import Slice
 from spark_log.node.maintain import Maintainer, maintain_once
 from spark_log.node.merge import Tally
 from spark_log.node.merge import merge as merge_steps
-from spark_log.node.merge_plan import plan_merge
+from spark_log.node.merge_candidates import plan_merge
 from spark_log.node.merge_policy import live_bytes
 from spark_log.node.retention import ExpiredFront, find_expired
-from spark_log.node.round_memory import RoundMemory
+from spark_log.node.upkeep_memory import UpkeepMemory
 from spark_log.node.verify import verify
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
@@ -123,7 +123,7 @@ def test_a_partition_in_which_nothing_expires_any_more_is_not_waited_for(
     log = simulated(MemoryStore(uuid.uuid4().hex), clock)
     log.create_topic(NewTopic("t", 1, {"retention.ms": str(6 * HOUR_MS)}))
     log.append("t", timed(clock, 1, 0))
-    memory = RoundMemory()
+    memory = UpkeepMemory()
 
     def planned() -> dict[tuple[str, int], ExpiredFront]:
         state = log.journal.refresh()
@@ -418,7 +418,7 @@ def test_a_deleted_topic_whose_slices_were_to_be_merged_is_forgotten(tmp_path: P
     """Otherwise its slices would count as alive in the objects that it shares, and stay in memory."""
     log = shared(tmp_path)
     log.append("a", rows(0, 1000))
-    memory = RoundMemory()
+    memory = UpkeepMemory()
     stretches, _ = log.journal.run(plan_merge(log.journal.refresh(), memory=memory))
     assert stretches
     delete_a(log)

@@ -33,7 +33,7 @@ NOTICED_IN = {
     "pre_vote_despite_leader": 211,
     "reads_unconfirmed": 171,
     "removed_voter_waits": 1490,
-    "resigns_silently": 3,
+    "resigns_silently": 20,
     "snapshot_without_voters": 4,
     "truncated_too_little": 31,
     "voters_of_truncated": 3,

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from jobs import admin as job
-from spark_log import Log, NewTopic
-from spark_log.client.administering.admin import Admin
+from spark_log import Log, NewTopic, TopicPartition
 from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.metadata.group_commands import JoinGroup
+from tests.node.replicated_logs import put, replicated_log
 from tests.spark.submitted import finished, submitted
 
 DECLARED = """
@@ -101,34 +102,123 @@ def test_a_topic_is_deleted_only_if_file_and_command_say_so(
     assert set(topics(log)) == {"new"}
 
 
-@pytest.mark.parametrize("step", ["create_partitions", "incremental_alter_configs", "delete_topics"])
-def test_an_apply_that_was_killed_is_run_again(
-    log: Log, file: Path, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before any of its commits."""
+def test_all_changes_are_one_commit(log: Log, file: Path) -> None:
+    """So a job that is killed has made all of them, or none."""
     log.admin.create_topics([NewTopic("orders", 1, {"retention.bytes": "9"}), NewTopic("old", 1)])
-    file.write_text(f"{DECLARED}\n  old: {{delete: true}}\n")
-
-    class Killed(Exception):
-        pass
-
-    def kill(*_: object) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Admin, step, kill)
-        with pytest.raises(Killed):
-            run(log, "apply", file, "--allow-delete")
-    assert topics(log) != WANTED
+    file.write_text(f"{DECLARED}\n  old: {{delete: true}}\ngroups: {{g: {{positions: {{payments: 0}}}}}}\n")
+    before = log.journal.refresh().version
     run(log, "apply", file, "--allow-delete")
-    assert topics(log) == WANTED
+    assert topics(log) == WANTED and len(log.admin.list_consumer_group_offsets("g")) == 2
+    assert log.journal.refresh().version == before + 1
+
+
+def positions(log: Log, group: str) -> dict[str, int]:
+    found = log.admin.list_consumer_group_offsets(group)
+    return {f"{tp.topic}-{tp.partition}": at.offset for tp, at in found.items()}
+
+
+def test_groups_begin_where_the_file_says(log: Log, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In partitions where they have no position, also in new ones; --reset-groups moves them in the others, too."""
+    log.append("t", [{"value": "v"}] * 5)
+    log.admin.alter_consumer_group_offsets("moved", {TopicPartition("t", 0): 4})
+    declared = {
+        "begins": {"positions": {"t": "latest-2", "new": {1: "latest"}}},
+        "moved": {"positions": {"t": 1, "new": "earliest"}},
+    }
+    file.write_text(json.dumps({"topics": {"new": {"partitions": 2}}, "groups": declared}))
+    summary, status = run(log, "plan", file)
+    assert (status, summary["positions"]["moved"]) == (3, {"new-0": 0, "new-1": 0})
+    assert "+ group begins: t-0 -> 3" in capsys.readouterr().out.splitlines()
+    run(log, "apply", file)
+    assert positions(log, "begins") == {"t-0": 3, "new-1": 0}
+    assert positions(log, "moved") == {"t-0": 4, "new-0": 0, "new-1": 0}
+    assert run(log, "plan", file)[1] == 0
+    assert run(log, "plan", file, "--reset-groups")[1] == 3
+    assert "~ group moved: t-0 4 -> 1" in capsys.readouterr().out.splitlines()
+    run(log, "apply", file, "--reset-groups")
+    assert positions(log, "moved")["t-0"] == 1 and run(log, "plan", file, "--reset-groups")[1] == 0
+
+
+def test_a_group_is_deleted_only_if_file_and_command_say_so(log: Log, file: Path) -> None:
+    """A group that does not exist needs no deletion.  One that is in use is refused, and nothing is changed."""
+    log.append("t", [{"value": "v"}])
+    log.admin.alter_consumer_group_offsets("old", {TopicPartition("t", 0): 1})
+    file.write_text("topics: {u: {}}\ngroups: {old: {delete: true}, older: {delete: true}}")
+    assert run(log, "plan", file)[0]["delete_groups"] == ["old"]
+    with pytest.raises(InvalidRequest, match="--allow-delete is not given"):
+        run(log, "apply", file)
+    log.journal.propose(JoinGroup(group="old", member="m", token="x", owner="a query", timeout_ms=60_000))
+    with pytest.raises(InvalidRequest, match="group old: group 'old' is held by a query"):
+        run(log, "apply", file, "--allow-delete")
+    assert topics(log).keys() == {"t"}
+    log.admin.remove_members_from_consumer_group("old")
+    run(log, "apply", file, "--allow-delete")
+    assert log.admin.list_consumer_groups() == [] and topics(log).keys() == {"t", "u"}
+
+
+def replicas(log: Log, topic: str) -> list[tuple[int, ...]]:
+    return [part.replicas for part in log.admin.describe_topics([topic])[topic].partitions]
+
+
+def test_replicas_are_moved(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a factor or by hand, of topics old and new, also if min.insync.replicas changes with them.  A second run has
+    nothing to do while the records move."""
+    log = replicated_log(tmp_path, brokers=3)
+    put(log, [0, 1, 2, 3])
+    log.admin.create_topics([NewTopic("u", 2), NewTopic("v", 1)])
+    declared = {
+        "t": {"replication_factor": 1},
+        "u": {"replication_factor": 2, "partitions": 3, "configs": {"min.insync.replicas": 2}},
+        "v": {"replicas": [[1, 2], [2, 1]]},
+        "w": {"replicas": [[3, 1], [2, 3]]},
+        "x": {"replication_factor": 3},
+    }
+    file.write_text(json.dumps({"topics": declared}))
+    assert run(log, "plan", file)[1] == 3
+    said = capsys.readouterr().out.splitlines()
+    assert {"~ v-0: replicas 0 -> 1,2", "+ w: create with 2 partitions, replicas 3,1 2,3"} <= {*said}
+    summary, _ = run(log, "apply", file)
+    assert [summary["moving"], len(summary["replicas"])] == [1, 5], "only t has records"
+    assert [len(one) for topic in "ux" for one in replicas(log, topic)] == [2, 2, 2, 3]
+    assert replicas(log, "v") == [(1, 2), (2, 1)] and replicas(log, "w") == [(3, 1), (2, 3)]
+    summary, status = run(log, "plan", file)
+    assert (status, summary["changes"]) == (0, 0)
+    file.write_text(json.dumps({"topics": {"u": {"replication_factor": 1, "configs": {}}}}))
+    run(log, "apply", file)
+    assert [len(one) for one in replicas(log, "u")] == [1, 1, 1]
+
+
+def test_a_file_of_kafkas_reassignments(tmp_path: Path, file: Path) -> None:
+    """As of kafka-reassign-partitions, and of `pylog reassign generate`; an error names the entry."""
+    log = replicated_log(tmp_path)
+    entries = [{"topic": "t", "partition": 0, "replicas": [2, 1]}]
+    file.write_text(json.dumps({"version": 1, "partitions": entries}))
+    summary, status = run(log, "plan", file)
+    assert (status, summary["replicas"]) == (3, {"t-0": (2, 1)})
+    run(log, "apply", file)
+    assert replicas(log, "t") == [(2, 1)] and run(log, "plan", file)[1] == 0
+    file.write_text(json.dumps({"partitions": [*entries, {"topic": "t", "partition": 7, "replicas": [2]}]}))
+    with pytest.raises(SparkLogError, match=r"partitions\[1\]: topic 't' has no partition 7"):
+        run(log, "apply", file)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("topics: [a]", "expected one key, `topics`"),
-        ("topic: {a: {}}", "expected one key, `topics`"),
+        ("topics: [a]", "expected `topics` to be a mapping"),
+        ("topic: {a: {}}", "expected the keys `topics` and `groups`"),
+        ("topics: {a: {replication_factor: 0}}", "replication_factor: expected a number of 1 or more"),
+        ("topics: {a: {replicas: [1, 2]}}", "expected a list of broker ids for each partition"),
+        ("topics: {a: {replicas: [[1]], replication_factor: 1}}", "leave out `replication_factor`"),
+        ("topics: {a: {replicas: [[1]], partitions: 2}}", "`replicas` has 1 partition, and `partitions` is 2"),
+        ("topics: {a: {replicas: [[7]]}}", "topic a: "),
+        ("topics: {known: {replication_factor: 3}}", "topic known: "),
+        ("groups: {g: {}}", "group g: expected `positions`"),
+        ("groups: {g: {positions: {known: soon}}}", "the position in known: 'soon' is not a position"),
+        ("groups: {g: {positions: {known: {x: 1}}}}", "expected the number of a partition, and found 'x'"),
+        ("groups: {g: {positions: {known: {2: 1}}}}", "topic 'known' has no partition 2"),
+        ("groups: {g: {positions: {known: 9}}}", "group g: offset 9 of known-0 is out of range"),
+        ("topics: {a: {}}\ngroups: {g: {positions: {a: 1}}}", "offset 1 of a-0 is out of range: the partition is new"),
         ("topics: {a: {}, a: {}}", "'a' is there twice"),
         ("topics: {a: {", "line 1"),
         ("topics: {a: {partition: 3}}", "topic a: unknown key 'partition': did you mean partitions?"),

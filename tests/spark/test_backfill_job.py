@@ -1,4 +1,4 @@
-"""`jobs/backfill.py`: each row of a table becomes one record, with its key and time, also if the job is killed."""
+"""`jobs/backfill.py`: each row of a table becomes one record, with its key and time, once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from jobs import backfill as job
 from spark_log import Log, NewTopic
 from spark_log.errors import InvalidRecord, InvalidRequest, SparkLogError
 from spark_log.schema.ddl import to_ddl
-from tests.spark.submitted import killed_when, submitted
 
 FOREVER = {"retention.ms": "-1"}
 START = datetime.datetime(2024, 5, 1, tzinfo=datetime.timezone.utc)
@@ -141,17 +140,6 @@ def test_the_columns_of_a_table_in_a_topic_with_a_schema(classic: SparkSession, 
     assert not log.admin.describe_schema("v")
     run(classic, log, table, "--topic", "v", *wrong[2:4], "--where", "id = 7")
     assert log.read("v", columns=["id", "part"]).to_pylist() == [{"id": 7, "part": 1}]
-
-
-def test_a_killed_job_is_run_again(classic: SparkSession, topic: Log, table: Path) -> None:
-    """SIGKILL after the first commit, under spark-submit; then again, up to the end."""
-    more = (*BY_ID, "--chunk-rows", "1")
-    command = arguments(topic, table, *more)
-    killed_when(submitted("backfill.py", *command), lambda: topic.admin.describe_topics(["t"])["t"].rows > 0)
-    before = topic.admin.describe_topics(["t"])["t"].rows
-    assert before in range(60, 300, 60)
-    assert run(classic, topic, table, *more)["written_before"] == before
-    assert written(topic) == expected()
 
 
 def test_records_that_retention_would_remove_are_named(

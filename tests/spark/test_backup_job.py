@@ -1,4 +1,4 @@
-"""`jobs/backup.py`: tasks copy to backups and back; a job that is killed is run again."""
+"""`jobs/backup.py`: tasks copy to backups and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spark_log.store.open import open_store
 from tests.node.logs import append_small, new_log
 from tests.node.replicated_logs import put, replicated_log
 from tests.spark.builders import environment
-from tests.spark.submitted import JOBS, killed_when, submitted
+from tests.spark.submitted import JOBS
 
 
 def done(spark: SparkSession, *arguments: str, url: str = "") -> dict[str, Any]:
@@ -55,24 +55,6 @@ def test_backups_of_a_log_with_brokers(classic: SparkSession, tmp_path: Path) ->
     assert verify(new, deep=True) == [] and new.read("t").num_rows == 30
     assert done(classic, *to, "--prune", "--keep", "1") == {"removed": (first["backup"]["id"],), "objects_deleted": 0}
     assert done(classic, *to, "--keep", "30d", url=log.url)["removed"] == ()
-
-
-def test_a_job_that_was_killed_is_run_again(classic: SparkSession, tmp_path: Path) -> None:
-    """SIGKILL under spark-submit: the next one has the newest version, and copies what is missing."""
-    log = new_log(tmp_path / "log")
-    append_small(log, 12)
-    to = ["--backups", str(tmp_path / "backups")]
-    first = submitted("backup.py", "--url", log.url, *to, "--create", "--throttle", "1KB")
-    killed_when(first, lambda: any((tmp_path / "backups").glob("objects/*/data/*/*.seg")))
-    assert done_jobs(tmp_path) == []
-    append_small(log, 1, first=12)
-    summary = done(classic, *to, url=log.url)
-    assert 0 < summary["copied_objects"] < summary["backup"]["objects"] == 13
-    assert len(done_jobs(tmp_path)) == 1
-
-
-def done_jobs(folder: Path) -> list[Path]:
-    return list((folder / "backups").glob("backups/*/end.json"))
 
 
 def test_what_is_refused(classic: SparkSession, tmp_path: Path) -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from pyspark_pylog.job_support import in_tasks
 from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.planned_log import PlannedLog
 
-from jobs.maintain import compact_in_task, maintain, merge_in_task, parse_args
+from jobs.maintain import compact_in_task, maintain, merge_in_task, parse_args, tasks_failed
 from spark_log import Log, NewTopic
+from spark_log.errors import NoSpace
 from spark_log.metadata.state import TopicKey
 from spark_log.node.merge_shares import MergeShare
 from tests.spark.small_slices import COMPACT, KEYS, PARTITIONS, ROUNDS, append_old, pairs
@@ -45,7 +47,7 @@ def test_tasks_merge_each_slice_once(spark: SparkSession, url: str, log: Log) ->
     planned, keys = plan(url)
     shares = [MergeShare((key,), frozenset()) for key in keys for _ in range(2)]
     results = in_tasks(spark, shares, partial(merge_in_task, planned))
-    assert [said for _, problems in results for said in problems] == []
+    assert [said for _, failed in results for said in failed.problems] == []
     assert sum(tally.slices for tally, _ in results) == PARTITIONS * ROUNDS
     assert sum(tally.segments for tally, _ in results) == PARTITIONS
     assert pairs(log) == before
@@ -58,7 +60,7 @@ def test_tasks_compact_each_partition_once(spark: SparkSession, url: str, log: L
     append_old(log, "t")
     planned, keys = plan(url)
     results = in_tasks(spark, [[key] for key in keys for _ in range(2)], partial(compact_in_task, planned))
-    assert [said for _, problems in results for said in problems] == []
+    assert [said for _, failed in results for said in failed.problems] == []
     assert sum(tally.records for tally, _ in results) == REMOVED
     assert pairs(log) == LATEST
     ((tally, _),) = in_tasks(spark, [keys], partial(compact_in_task, planned))
@@ -102,6 +104,13 @@ def test_a_damaged_partition_is_named_and_the_others_are_merged(
     assert (status, summary["merged_slices"], summary["segments"]) == (1, (PARTITIONS - 1) * ROUNDS, PARTITIONS - 1)
     assert any("merging t-0 failed" in problem for problem in summary["problems"])
     assert "merging t-0 failed" in capsys.readouterr().err
+
+
+def test_tasks_that_find_a_full_disk_say_so() -> None:
+    """Outside of a partition's work, too: the error of the Spark job names it."""
+    full = tasks_failed(PythonException("Job aborted\nspark_log.errors.NoSpace: meta/log/7: no space left"))
+    assert isinstance(full, NoSpace) and str(full) == "the tasks failed: meta/log/7: no space left"
+    assert not isinstance(tasks_failed(PythonException("Job aborted")), NoSpace)
 
 
 @pytest.mark.parametrize(

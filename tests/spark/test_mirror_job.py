@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark_pylog.mirror_job import explained
+from pyspark_pylog.mirror_job import explained, settings_of
 from pyspark_pylog.topic_mirror import (
     Positions,
     Reached,
@@ -31,7 +31,7 @@ from pyspark_pylog.topic_mirror import (
 from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
 
 import spark_log
-from jobs.mirror_kafka import KafkaSource, parse_args, read_positions, typed_settings
+from jobs.mirror_kafka import KafkaSource, parse_args, read_positions
 from spark_log import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import Copied, MirroredTopic, MirrorMap, entry_rows
 from spark_log.errors import InvalidRecord, InvalidRequest
@@ -118,11 +118,11 @@ def test_a_log_that_was_set_back_to_an_older_copy_is_refused(
             return {}
 
     def mirror() -> TopicMirror:
-        return TopicMirror(nobody, log, Empty(nobody, args, nobody), typed_settings(args), print)
+        return TopicMirror(nobody, log, Empty(nobody, args, nobody), settings_of(args), print)
 
     assert mirror().run() == ({}, True)
     map_id, end = log.journal.refresh().names["map"], len(log.read("map"))
-    settings, other = typed_settings(args), typed_settings(args)._replace(checkpoint="hdfs://host/ck")
+    settings, other = settings_of(args), settings_of(args)._replace(checkpoint="hdfs://host/ck")
     assert read_reached(settings, log.cluster_id) == Reached(map_id, end)
     note_reached(settings, log.cluster_id, Reached(map_id, end + 1))
     with pytest.raises(InvalidRequest, match=f"'map' ends at offset {end}, .* up to {end + 1}: .* was set back to an"):
@@ -250,7 +250,7 @@ def test_a_record_that_does_not_fit_stops_the_job(log: spark_log.Log) -> None:
 def test_names_of_schemas_and_dead_letters_are_checked() -> None:
     """Before anything is created."""
     with pytest.raises(InvalidRequest, match="--bad-records: 'orders' is one of the topics to copy"):
-        check_names(typed_settings(parse_args([*GIVEN, "--bad-records", "orders"])), ["orders"])
+        check_names(settings_of(parse_args([*GIVEN, "--bad-records", "orders"])), ["orders"])
     kafka: Any = SimpleNamespace(topics=lambda: ["orders"], describe=lambda _: {"orders": source(1)})
     with pytest.raises(InvalidRequest, match="--schema other=…: 'other' is not one of the topics to copy"):
         KafkaSource(kafka, parse_args([*GIVEN, "--schema", "other=id INT"]), kafka).topics()

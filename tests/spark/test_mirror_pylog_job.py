@@ -15,7 +15,6 @@ from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition, connect
 from spark_log.client.mirror_map import MirrorMap
 from spark_log.errors import InvalidRequest
 from spark_log.node.maintain import compact
-from tests.spark.submitted import killed_when, submitted
 
 NAN = float("nan")
 
@@ -61,16 +60,24 @@ def rows(log: Log, topic: str) -> list[tuple[Any, ...]]:
 
 
 def test_topics_are_copied_with_groups(classic: SparkSession, source: Log, tmp_path: Path) -> None:
-    """Configs and schemas, too; offsets are the same where none is missing, and otherwise by the map."""
+    """Configs and schemas, too; offsets are the same where none is missing, and otherwise by the map.  Values from
+    before a schema become columns, or dead letters if they do not fit."""
+    source.admin.create_topics([NewTopic("late", 1)])
+    source.append("late", [{"value": b'{"id": 7}'}, {"value": b"not JSON"}])
+    source.admin.alter_schema("late", "id BIGINT NOT NULL")
+    source.append("late", [{"id": 8}])
     keyed = TopicPartition("keyed", 0)
     offsets = [row["offset"] for row in source.read("keyed", columns=["offset"]).to_pylist()]
     source.admin.alter_consumer_group_offsets(
         "g", {TopicPartition("plain", 1): OffsetAndMetadata(9), keyed: OffsetAndMetadata(offsets[1])}
     )
     assert mirrored(classic, tmp_path, "--dry-run")["offsets"]["plain"] == 102
-    done = mirrored(classic, tmp_path, "--groups", "*", "--max-offsets", "40")
+    done = mirrored(classic, tmp_path, "--groups", "*", "--max-offsets", "40", "--bad-records", "dead-letters")
     copy = connect(str(tmp_path / "copy"), create=False)
-    assert done == {"records": {"keyed": len(offsets), "plain": 102, "typed": 1}, "groups_set": True}
+    assert done == {"records": {"keyed": len(offsets), "late": 2, "plain": 102, "typed": 1}, "groups_set": True}
+    assert copy.read("late").column("id").to_pylist() == [7, 8]
+    (letter,) = copy.read("dead-letters").to_pylist()
+    assert letter["value"] == b"not JSON" and {"key": "pylog.offset", "value": b"1"} in letter["headers"]
     for topic in ("plain", "typed", "keyed"):
         assert rows(copy, topic) == rows(source, topic)
         assert (
@@ -91,25 +98,10 @@ def test_topics_are_copied_with_groups(classic: SparkSession, source: Log, tmp_p
         "typed", "id BIGINT NOT NULL, x DOUBLE, tags ARRAY<STRING>, at TIMESTAMP, raw BINARY, y INT"
     )
     source.append("typed", [{"id": 2, "y": 7}])
-    assert mirrored(classic, tmp_path)["records"] == {"keyed": 0, "plain": 1, "typed": 1}
+    assert mirrored(classic, tmp_path)["records"] == {"keyed": 0, "late": 0, "plain": 1, "typed": 1}
     assert rows(copy, "typed") == rows(source, "typed")
     (noted,) = (tmp_path / "checkpoint").glob("reached-mirror-map-*.json")
     assert json.loads(noted.read_text())["end"] == len(copy.read("mirror-map"))
-
-
-def test_a_job_that_was_killed_is_run_again(classic: SparkSession, tmp_path: Path) -> None:
-    """SIGKILL in the middle of a topic, under spark-submit; then again: nothing is missing, and nothing twice."""
-    log = connect(str(tmp_path / "source"), durability="os")
-    log.admin.create_topics([NewTopic("orders", 1)])
-    for first in range(0, 120, 10):
-        log.append("orders", [{"value": b"%d" % n} for n in range(first, first + 10)])
-    places = ["--source", log.url, "--url", f"{tmp_path}/copy", "--topics", "orders"]
-    args = [*places, "--checkpoint", f"{tmp_path}/ck", "--max-offsets", "20"]
-    copy = tmp_path / "copy"
-    killed_when(submitted("mirror_pylog.py", *args), lambda: len(list(copy.glob("data/*/*.seg"))) > 2)
-    summary, status = run(classic, parse_args(args))
-    assert (summary["groups_set"], status) == (True, 0)
-    assert rows(connect(str(copy), create=False), "orders") == rows(log, "orders")
 
 
 def test_what_is_refused(classic: SparkSession, source: Log, tmp_path: Path) -> None:

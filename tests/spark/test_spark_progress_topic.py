@@ -24,9 +24,11 @@ from pyspark_pylog.task_metadata import agreed_value
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
+from spark_log.client.log import Log
 from spark_log.errors import ConcurrentChange, DataLoss, InvalidRequest, InvalidTopic, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.metadata.consumer_offsets import partition_of_group
+from spark_log.node.log_move import move_log
 from spark_log.store.local import LocalStore
 from spark_log.store.retry import RETRY_MS
 from spark_log.testing.clocks import ManualClock
@@ -266,6 +268,17 @@ def test_a_storage_that_is_away_is_asked_again(
     store.away = 3 * (len(RETRY_MS) + 1)
     with pytest.raises(StorageUnavailable):
         query.changed()
+
+
+def test_a_stream_of_positions_follows_a_log_that_is_moved(url: str, filled: spark_log.Log, tmp_path: Path) -> None:
+    """Between two batches, as a stream of records does."""
+    commit(filled, "a", 1)
+    query = Query(url)
+    assert query.changed() == [("a", "t-0", 1)]
+    move_log(Log(Journal.open(LocalStore(url, "os"), create=False)), LocalStore(str(tmp_path / "new"), "os"))
+    assert query.changed() is None
+    commit(spark_log.connect(url, durability="os"), "a", 3)
+    assert query.changed() == [("a", "t-0", 3)]
 
 
 def test_a_micro_batch_has_what_has_changed_since(url: str, filled: spark_log.Log) -> None:

@@ -17,7 +17,7 @@ from pyspark_pylog.source.resume import go_on
 import spark_log
 from spark_log import NewTopic, TopicPartition
 from spark_log.errors import DataLoss, GroupInUse, IllegalGeneration, InvalidRequest
-from spark_log.groups.share import Share
+from spark_log.groups.member_share import Share
 from spark_log.journal.journal import Journal
 from tests.spark.builders import asked
 from tests.spark.driver import Row, Stream, rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from jobs.verify import check, parse_args
 from spark_log import Log, connect
-from spark_log.errors import InvalidRequest
+from spark_log.errors import InvalidRequest, NoLog
 from spark_log.node.verify import verify
 from tests.node.logs import append_small, new_log
 from tests.node.replicated_logs import folder_of, put, replicated_log
@@ -29,9 +30,10 @@ def checked(spark: SparkSession, log: Log, *more: str) -> tuple[dict[str, Any], 
 def test_tasks_find_what_one_process_finds(
     classic: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A damaged object, by reading all bytes, and one that is not there; both as sentences."""
+    """A damaged object, by reading all bytes, and one that is not there; both as sentences.  A copy repairs them."""
     log = new_log(tmp_path / "log")
     append_small(log, 12)
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
     objects = sorted(log.journal.refresh().objects)
     planned, _ = checked(classic, log, "--deep", "--dry-run")
     summary, status = checked(classic, log, "--deep")
@@ -47,10 +49,15 @@ def test_tasks_find_what_one_process_finds(
     assert f"{objects[1]}: the object is not there: offsets " in capsys.readouterr().err
     with pytest.raises(InvalidRequest, match="the log has no brokers"):
         checked(classic, log, "--repair")
+    with pytest.raises(NoLog, match="nothing has no copy of the log: is its disk mounted"):
+        checked(classic, log, "--repair-from", str(tmp_path / "nothing"))
+    summary, status = checked(classic, log, "--deep", "--repair-from", str(tmp_path / "copy"))
+    assert (status, sorted(summary["repaired"]), verify(log, deep=True)) == (0, objects[:2], [])
 
 
 def test_tasks_look_at_each_copy_and_the_driver_repairs(classic: SparkSession, tmp_path: Path) -> None:
-    """Copies on two roots, one of them damaged; a root that is away is a problem, and the other copies are checked."""
+    """Copies on two roots, one of them damaged.  Records without any copy are given up, if that is asked for.  A root
+    that is away is a problem, and the other copies are checked."""
     log = replicated_log(tmp_path, brokers=2)
     names = [put(log, [0, 1, 2]) for _ in range(3)]
     file = folder_of(log, tmp_path, 2) / names[1]
@@ -63,6 +70,25 @@ def test_tasks_look_at_each_copy_and_the_driver_repairs(classic: SparkSession, t
     summary, status = checked(classic, log, "--deep", "--repair")
     assert (status, summary["repaired"], summary["problems"]) == (0, (f"broker 2: {names[1]}",), [])
     assert file.read_bytes() == good
+    (folder_of(log, tmp_path, 1) / put(log, [1], 4)).unlink()
+    summary, status = checked(classic, log, "--repair", "--lose-data")
+    assert (status, len(summary["recorded_as_missing"])) == (0, 1)
+    assert summary["given_up"] == [{"topic": "t", "partition": 0, "start": 30, "end": 34}]
     (tmp_path / "broker-1").rename(tmp_path / "away")
     summary, status = checked(classic, connect(log.url))
     assert status == 1 and [one["what"] for one in summary["problems"]] == ["broker 1"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--lose-data"], "--lose-data needs --repair"),
+        (["--repair", "--repair-from", "y"], "leave out --repair-from"),
+        (["--repair-option", "key=1"], "--repair-from, which is missing"),
+    ],
+)
+def test_repairs_that_do_not_fit_together(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2 and a sentence, as of `pylog verify`."""
+    with pytest.raises(SystemExit) as ended:
+        parse_args(["--url", "x", *args])
+    assert ended.value.code == 2 and said in capsys.readouterr().err

@@ -10,7 +10,7 @@ from spark_log.metadata.state import CleanedPart
 from spark_log.model import Slice
 from spark_log.node.dirty_part import DirtyPart, Due, dirty_part
 from spark_log.node.merge_policy import window_ms
-from spark_log.node.round_memory import NEVER
+from spark_log.node.upkeep_memory import NEVER
 
 HOUR = 3_600_000
 DAY = 24 * HOUR

@@ -16,7 +16,7 @@ from spark_log.client.producing.topic_rules import (
 )
 from spark_log.errors import InvalidRecord, MessageTooLarge
 from spark_log.segment.compression import topic_compression
-from spark_log.segment.conform import conform
+from spark_log.segment.record_columns import conform
 
 LIMIT, NOW = 1000, 1_700_000_000_000
 SPEC = TopicSpec("id", "t", 4, LIMIT, topic_compression({}), False, 2**63 - 1, 3_600_000, False)

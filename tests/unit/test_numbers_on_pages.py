@@ -102,7 +102,7 @@ REMOTE = "spark_log/store/remote.py"
 RETRY = "spark_log/store/retry.py"
 LOOKS = "spark_log/client/consuming/poll_interval.py"
 FETCH = "spark_log/client/reading/request_ahead.py"
-STREAM = "datasource/pyspark_pylog/source/stream.py"
+STREAM = "datasource/pyspark_pylog/source/following_reader.py"
 SPLITS = "datasource/pyspark_pylog/source/splits.py"
 OPTIONS = "datasource/pyspark_pylog/options/parse.py"
 CONSOLE, CONSOLE_RECORDS, CONSOLE_ROUTES, CONSOLE_HISTORY = (
@@ -195,7 +195,7 @@ NUMBERS = {
         ],
         {3_600_000: "and at least an hour old"}[constant("spark_log/node/maintain.py", "PUT_MS_MAX")],
         {24: "`gc.fence.age.ms`, a day."}[HOURS],
-        {1 << 20: "reserves 1 MiB for these steps"}[constant("spark_log/journal/reserve.py", "RESERVE_BYTES")],
+        {1 << 20: "reserves 1 MiB for these steps"}[constant("spark_log/journal/disk_reserve.py", "RESERVE_BYTES")],
         {1000: "stops waiting for reads one second after its timeout"}[
             constant("spark_log/client/consuming/consumer.py", "READ_GRACE_MS")
         ],
@@ -269,7 +269,7 @@ NUMBERS = {
         f"at most {mib(constant('spark_log/metadata/frames.py', 'FRAME_BYTES'))} before compression",
         f"more than {constant('spark_log/metadata/checkpoint_format.py', 'CHANGES_MIN'):,} of a map",
         f"when the state has more than {constant('spark_log/journal/upkeep_limits.py', 'dropped_inline'):,} of them",
-        f"pylog-dropped {constant('spark_log/metadata/dropped_list.py', 'VERSION')} dropped",
+        f"pylog-dropped {constant('spark_log/metadata/dropped_list_format.py', 'VERSION')} dropped",
         f"more than an {WORDS[constant('spark_log/metadata/checkpoint_format.py', 'CHANGES_SHARE')]}h of its rows",
         f"format of the whole log, {constant('spark_log/journal/log_format.py', 'FORMAT_VERSION')},",
         f"or {constant('spark_log/journal/log_format.py', 'MIRROR_VERSION')} for a mirror;",

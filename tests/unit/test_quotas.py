@@ -64,6 +64,9 @@ def test_partitions_count_over_all_topics() -> None:
     add = [AddPartitions(name="billing.a", total=total) for total in (11, 10, 6)]
     assert refused(quotas, state, *add) == [True, False, False]
     assert refused(quotas, state, SeveralCommands(commands=(create("billing.b", 3), create("billing.c", 2)))) == [True]
+    shrink = AddPartitions(name="billing.b", total=1)
+    assert refused(quotas, state, SeveralCommands(commands=(create("billing.b", 5), shrink))) == [True]
+    assert refused(quotas, state, create("billing.b", 4), shrink, create("billing.c")) == [False, False, True]
 
 
 def test_groups_count_when_they_are_new() -> None:

@@ -19,10 +19,10 @@ from pyspark_pylog.sink.write_columns import BatchPiece, pieces
 from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, TopicTable, faults_of
 from spark_log.client.producing.upload import Uploaded, Uploader
 from spark_log.segment.compression import topic_compression
-from spark_log.segment.conform import Rows, conform
 from spark_log.segment.murmur2 import partition_for_key
 from spark_log.segment.partitioners import Partitioner, Partitions, assign_partitions, make_partitioner
 from spark_log.segment.reader import decode_run
+from spark_log.segment.record_columns import Rows, conform
 from spark_log.store.memory import MemoryStore
 from tests.unit.segment.builders import place
 

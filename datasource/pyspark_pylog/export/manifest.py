@@ -5,13 +5,13 @@
     runs/00000001.done.json       the result: all files of the run are written
 
 A plan is put if it is absent, before any file of its run is written, and only after the run before it is done.  Runs
-are numbered from 1 without gaps.  So only the last run can be unfinished, and every job that finishes it writes the
-same files under the same names.  docs/decisions/0068-export.md has the reasons.
+are numbered from 1 without gaps.  So only the last run can be unfinished.  The reasons are in
+docs/decisions/0068-export.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -20,6 +20,19 @@ from spark_log.errors import InvalidRequest
 from spark_log.store.open import open_store
 from spark_log.store.retry import with_retries
 
+SAME = (
+    "name",
+    "format",
+    "catalog",
+    "table",
+    "partition_by",
+    "key_as",
+    "value_as",
+    "value_parse",
+    "keep_offsets",
+    "start",
+)
+"""Settings that are options of the job, and the same for all runs."""
 FOLDER = "_pylog"
 """Readers of tables skip folders whose names begin with `_`."""
 
@@ -27,6 +40,8 @@ FOLDER = "_pylog"
 class ExportSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of an export, for all of its runs: the first run writes it, and later runs must agree."""
 
+    id: str = ""
+    """Of the export, random: a table of commits names it, so that it is not taken for the table of another export."""
     name: str
     log: str
     """The log's id."""
@@ -40,6 +55,9 @@ class ExportSettings(msgspec.Struct, frozen=True, kw_only=True):
     start: str
     value_parse: str = ""
     """json: values from before the topic had a schema are parsed."""
+    catalog: str = ""
+    table: str = ""
+    """Of Iceberg: the catalog's name, and the table in it."""
 
 
 class Part(NamedTuple):
@@ -54,7 +72,7 @@ class ExportRun(msgspec.Struct, frozen=True):
     """A run, as it was planned before any of its files was written.  A repetition writes the same files again."""
 
     tasks: list[list[Part]]
-    """The records of each task, and so of each file."""
+    """The records of each task."""
     ends: dict[int, int]
     """By partition, where the next run begins."""
     lost: int = 0
@@ -64,23 +82,13 @@ class ExportRun(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The work of a run, or of one of its tasks."""
+    """The files that a job has exported in a run."""
 
     records: int = 0
     bytes: int = 0
     lost: int = 0
     """Records that were removed before they could be exported."""
     files: list[str] = []
-
-
-def combined(results: Sequence[Result]) -> Result:
-    """The result of a run, from those of its tasks."""
-    return Result(
-        records=sum(result.records for result in results),
-        bytes=sum(result.bytes for result in results),
-        lost=sum(result.lost for result in results),
-        files=sorted(file for result in results for file in result.files),
-    )
 
 
 class Manifest:
@@ -106,14 +114,14 @@ class Manifest:
             )
         return None
 
-    def begin(self, settings: ExportSettings) -> None:
-        """Write the settings, or check that they are those of the earlier runs.  Raises InvalidRequest."""
+    def begin(self, settings: ExportSettings) -> ExportSettings:
+        """Write the settings, unless they are there.  Returns those in force.  Raises InvalidRequest if others are."""
         known = self.settings()
         if known is None:
             if self.store.put_new(f"{FOLDER}/export.json", msgspec.json.encode(settings)):
-                return
+                return settings
             known = self.settings()
-        check_same(known, settings, self.store.url)
+        return check_same(known, settings, self.store.url)
 
     def run(self, number: int) -> ExportRun | None:
         key = _run_key(number)
@@ -149,8 +157,8 @@ def _result_key(number: int) -> str:
     return f"{FOLDER}/runs/{number:08}.done.json"
 
 
-def check_same(known: ExportSettings | None, now: ExportSettings, url: str) -> None:
-    """Raises InvalidRequest if the folder belongs to another export, or to the same one with other settings."""
+def check_same(known: ExportSettings | None, now: ExportSettings, url: str) -> ExportSettings:
+    """The known settings.  Raises InvalidRequest if they are of another export, or differ."""
     assert known is not None, f"the settings in {url} were written before"
     if (known.log, known.topic) != (now.log, now.topic):
         raise InvalidRequest(
@@ -162,10 +170,11 @@ def check_same(known: ExportSettings | None, now: ExportSettings, url: str) -> N
             f"topic {now.topic!r} was deleted and created again since it was exported to {url}: export the new topic "
             "to another folder"
         )
-    for option in ("name", "format", "partition_by", "key_as", "value_as", "value_parse", "keep_offsets", "start"):
+    for option in SAME:
         before, given = getattr(known, option), getattr(now, option)
         if before != given:
             raise InvalidRequest(
                 f"--{option.replace('_', '-')} was {before!r} when the export to {url} began, and is {given!r} now: "
                 f"give {before!r}, or another folder"
             )
+    return known

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,15 @@ FOLDERS = {"day": ("date",), "hour": ("date", "hour"), "none": ()}
 OFFSETS = ("topic", "partition", "offset")
 
 
+class WrittenFile(NamedTuple):
+    """A file that a task has written."""
+
+    name: str
+    """Relative to the folder of the table."""
+    bytes: int
+    footer: pq.FileMetaData
+
+
 class ParquetFiles:
     """Encodes batches as a Parquet file for each folder."""
 
@@ -40,23 +50,22 @@ class ParquetFiles:
                 self._open[folder] = ParquetFile(rows.schema)
             self._open[folder].add(some)
 
-    def finish(self) -> Iterator[tuple[str, int, pa.Buffer]]:
-        """(folder, records, content) of each file."""
+    def finish(self) -> Iterator[tuple[str, pa.Buffer]]:
+        """(folder, content) of each file."""
         for folder, file in sorted(self._open.items()):
-            yield folder, file.rows, file.finish()
+            yield folder, file.finish()
 
 
 class ParquetFile:
     """A Parquet file in memory."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self.rows = 0
         self._buffer = pa.BufferOutputStream()
-        self._writer = pq.ParquetWriter(self._buffer, schema, compression="zstd")
+        # Small decimals as integers: Iceberg requires it, and Spark does so.
+        self._writer = pq.ParquetWriter(self._buffer, schema, compression="zstd", store_decimal_as_integer=True)
         self._waiting: list[pa.RecordBatch] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        self.rows += batch.num_rows
         self._waiting.append(batch)
         if sum(each.nbytes for each in self._waiting) >= ROW_GROUP_BYTES:
             self._flush()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import pyarrow as pa
+
 from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Manifest, Part
-from pyspark_pylog.export.parquet_files import check_parquet
+from pyspark_pylog.export.tables import ExportTable
+from pyspark_pylog.export.task import row_schema
 from spark_log.client.reading.plan import Chunk, chunks
 from spark_log.client.reading.positions_to_offsets import partitions_of, resolve, resolve_starts
 from spark_log.errors import DataLoss, InvalidRequest
@@ -26,9 +29,12 @@ cluster has cores."""
 class Planner:
     """Plans the runs of an export, from the newest state of the log."""
 
-    def __init__(self, journal: Journal, manifest: Manifest, settings: ExportSettings, end: Position) -> None:
+    def __init__(
+        self, journal: Journal, manifest: Manifest, table: ExportTable, settings: ExportSettings, end: Position
+    ) -> None:
         self._journal = journal
         self._manifest = manifest
+        self._table = table
         self._settings = settings
         self._end = end
 
@@ -64,7 +70,7 @@ class Planner:
     def schema(self) -> int:
         """The version of the topic's schema by which a run reads records; 0: as bytes.
 
-        Raises InvalidRequest if data columns are requested, and the topic has no schema or one that no file can have.
+        Raises InvalidRequest if data columns are requested, and the topic has no schema.
         """
         if self._settings.value_as != "columns":
             return 0
@@ -74,8 +80,16 @@ class Planner:
                 f"--value-as columns: topic {topic!r} has no schema, so its values are bytes; give it one with "
                 f"`pylog topic alter {topic} --schema …`, or leave the option out"
             )
-        check_parquet(topic, found[-1].columns)
         return len(found)
+
+    def rows(self, schema: int) -> pa.Schema:
+        """The columns of the files of a run.
+
+        schema:  the version that the run uses.  Another job, with a newer state, may have planned the run.
+        """
+        if schema > len(schemas_of(self._journal.state, self._settings.topic_id)):
+            self._journal.refresh()
+        return row_schema(self._journal.state, self._settings, schema)
 
     def check_typed(self, parts: Iterable[Part]) -> None:
         """Raises InvalidRequest for bytes from before the topic had a schema, if they are not parsed."""
@@ -122,17 +136,22 @@ class Planner:
                 "run with --skip-lost to export the others"
             )
         self.check_typed(kept)
+        schema = self.schema()
+        self._table.check(self.rows(schema), last)
         total = sum(chunk.bytes for _, chunk in self.chunks(kept))
         tasks = divide(self.chunks(kept), min(task_bytes, max(TASK_BYTES_MIN, total // parallel)), RUN_TASKS)
-        return ExportRun(tasks, {**starts, **_reached(tasks, parts)}, lost, self.schema())
+        return ExportRun(tasks, {**starts, **_reached(tasks, parts)}, lost, schema)
 
     def _kept(self, parts: Iterable[Part]) -> list[Part]:
         """The parts, without records that were removed."""
         return [part._replace(start=min(part.end, max(part.start, self._state_of(part).start))) for part in parts]
 
     def check_values(self, last: int) -> None:
-        """Check before the first file that values can be read as the settings say.  Raises InvalidRequest."""
-        self.schema()
+        """Check before anything is written that values can be read as the settings say, and fit into the table.
+
+        Raises InvalidRequest.
+        """
+        self._table.check(self.rows(self.schema()), max(last - 1, 0))
         self.check_typed(self._kept(self.parts(self.next_starts(last), self.ends())))
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pyspark_pylog.export.manifest import ExportSettings, Part, Result
-from pyspark_pylog.export.parquet_files import ParquetFiles
+from pyspark_pylog.export.parquet_files import ParquetFiles, WrittenFile, as_rows
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.task_metadata import newest_journal
 from spark_log.client.reading.plan import OffsetRange, plan_reads
@@ -16,6 +22,28 @@ from spark_log.segment.value_read import ValueRead
 from spark_log.store.base import ObjectStore
 
 
+class Written(NamedTuple):
+    """The work of a task."""
+
+    files: list[WrittenFile]
+    lost: int
+    """Records that were removed before they could be exported."""
+
+
+def result_of(tasks: Sequence[Written], lost: int) -> Result:
+    """The result of a run.
+
+    lost:  records that were removed before the run was planned.
+    """
+    files = [file for task in tasks for file in task.files]
+    return Result(
+        records=sum(file.footer.num_rows for file in files),
+        bytes=sum(file.bytes for file in files),
+        lost=lost + sum(task.lost for task in tasks),
+        files=sorted(file.name for file in files),
+    )
+
+
 def write_files(
     planned: PlannedLog,
     store: ObjectStore,
@@ -24,8 +52,8 @@ def write_files(
     schema: int,
     skip_lost: bool,
     task: tuple[int, list[Part]],
-) -> Result:
-    """Write the files of a task: one for each folder that gets some of its records.  Written again, they are replaced.
+) -> Written:
+    """Write the files of a task: one for each folder that gets some of its records.
 
     number, schema:  the run's number, and the version of the topic's schema that it uses.
     """
@@ -37,18 +65,37 @@ def write_files(
     lost = sum(after.start - before.start for before, after in zip(ranges, kept, strict=True))
 
     files = ParquetFiles(settings)
-    value = _value_read(journal.state, settings, schema)
+    value = value_read(journal.state, settings, schema)
     for batch in scan_batches(journal, plan_reads(journal, kept), scan_schema(None, value), value=value):
         files.add(batch)
-    records, size, names = 0, 0, []
-    for folder, rows, content in files.finish():
-        names.append(f"{folder}{settings.name}-{number:08}-{index:05}.parquet")
-        store.put(names[-1], [memoryview(content)])
-        records, size = records + rows, size + len(content)
-    return Result(records, size, lost, names)
+    return Written(put_files(store, files, settings, f"{number:08}-{index:05}"), lost)
 
 
-def _value_read(state: State, settings: ExportSettings, version: int) -> ValueRead | None:
+def put_files(store: ObjectStore, files: ParquetFiles, settings: ExportSettings, number: str) -> list[WrittenFile]:
+    """Put the files of a task under their names.
+
+    In a folder of Parquet files, those of another attempt are replaced.  In a table of commits they must not be: it has
+    the sizes of the files, and the rows of another attempt can be fewer.  So each attempt has other names.
+    """
+    attempt = "" if settings.format == "parquet" else f"-{uuid4().hex[:12]}"
+    written = []
+    for folder, content in files.finish():
+        name = f"{folder}{settings.name}-{number}{attempt}.parquet"
+        store.put(name, [memoryview(content)])
+        written.append(WrittenFile(name, len(content), pq.read_metadata(pa.BufferReader(content))))
+    return written
+
+
+def row_schema(state: State, settings: ExportSettings, version: int) -> pa.Schema:
+    """The columns of the files of a run, without those of folders.
+
+    version:  of the topic's schema; 0: values are bytes or text.
+    """
+    schema = scan_schema(None, value_read(state, settings, version))
+    return as_rows(pa.RecordBatch.from_pylist([], schema), settings).schema
+
+
+def value_read(state: State, settings: ExportSettings, version: int) -> ValueRead | None:
     """How values are read; None: as bytes."""
     if not version:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark_pylog.options.start_and_end import ReadBounds
 from pyspark_pylog.options.values import Options, positive, whole
 from spark_log.errors import InvalidRequest
-from spark_log.groups.share import MEMBERS_MAX, Share
+from spark_log.groups.member_share import MEMBERS_MAX, Share
 from spark_log.net.address import is_coordinator
 
 

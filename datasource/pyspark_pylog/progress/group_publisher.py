@@ -22,7 +22,7 @@ from pyspark_pylog.source.loss import TRIMMED, Loss, report
 from pyspark_pylog.source.offset_format import Offset
 from spark_log.client.consuming.membership import Membership, SessionRequest
 from spark_log.errors import GroupInUse, IllegalGeneration, SparkLogError
-from spark_log.groups.share import Share
+from spark_log.groups.member_share import Share
 from spark_log.journal.journal import Journal
 from spark_log.metadata.group_commands import CommitOffsets
 from spark_log.metadata.records import GroupCommit, OffsetEntry

@@ -29,8 +29,8 @@ from spark_log.client.producing.topic_rules import (
 from spark_log.client.topics import auto_creates, ensure_topic, no_such_topic
 from spark_log.errors import InvalidRecord, InvalidTimestamp, InvalidTopic, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
-from spark_log.segment.conform import Rows, header_counts
 from spark_log.segment.json_values import as_json
+from spark_log.segment.record_columns import Rows, header_counts
 from spark_log.segment.schema import HEADERS, TIMESTAMP
 from spark_log.text import counted
 from spark_log.topic_names import check_topic_name

@@ -25,8 +25,8 @@ from spark_log.schema.arrow_types import all_nullable
 from spark_log.schema.ddl import to_ddl
 from spark_log.schema.struct_json import from_json, to_json
 from spark_log.schema.topic_schema import TopicSchema
-from spark_log.segment.conform import wrong_keys
 from spark_log.segment.frame_columns import ColumnNames, data_columns, layout_of
+from spark_log.segment.record_columns import wrong_keys
 from spark_log.segment.typed_rows import sifted
 from spark_log.settings import topic_config
 

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from spark_log.errors import InvalidRecord
-from spark_log.segment.conform import NEAR_REQUIRED, Rows, check_names, conform, wrong_keys
+from spark_log.segment.record_columns import NEAR_REQUIRED, Rows, check_names, conform, wrong_keys
 
 TEXT = (StringType, VarcharType, CharType)
 BYTES = (*TEXT, BinaryType)

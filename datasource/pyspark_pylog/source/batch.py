@@ -7,18 +7,17 @@ records that are trimmed in it are not read, and records added to open ends are 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
-from pyspark_pylog.driver_log import tell
-from pyspark_pylog.open_log import journal_to_read, patiently, planned_log
+from pyspark_pylog.open_log import journal_to_read, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.source.data_columns import DataColumns, planned_data, value_of, where_of
 from pyspark_pylog.source.growth import basis_of, ends_with_groups
+from pyspark_pylog.source.planned_reader import PlannedReader
 from pyspark_pylog.source.query_pins import query_of_task
 from pyspark_pylog.source.ranges import batch_ranges, is_fixed, is_open
 from pyspark_pylog.source.read_task import PinnedQuery, ReadTask, read_pinned
@@ -34,7 +33,6 @@ from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.reading.plan import OffsetRange, SliceRead
 from spark_log.client.reading.prune import cut, plan_matching, spans
 from spark_log.client.reading.typed import check_typed
-from spark_log.clock import SystemClock
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.model import TopicPartition
@@ -51,19 +49,8 @@ def deal_out(reads: Sequence[SliceRead], options: ReadOptions) -> list[list[Slic
     return split_by_bytes(reads, task_bytes(total, tasks, options.bytes_per_partition))
 
 
-class LogReader(DataSourceReader):
+class LogReader(PlannedReader):
     """Reads a range of the log, as of the time of the query."""
-
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
-        self.options = options
-        self.schema = schema
-        self.scan = uuid.uuid4().hex
-        """Names this load's plans."""
-
-    def partitions(self) -> Sequence[InputPartition]:
-        with plain_errors():
-            tell(self.options.notes)
-            return patiently(self._planned, self.options, SystemClock())
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         with plain_errors():

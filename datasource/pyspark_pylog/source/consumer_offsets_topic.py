@@ -8,28 +8,26 @@ are part of its plan.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from pyspark_pylog.driver_log import tell
-from pyspark_pylog.open_log import journal_of, journal_to_read, patiently, planned_log
+from pyspark_pylog.open_log import journal_to_read, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.planned_log import PlannedLog
+from pyspark_pylog.source.following_reader import LONG_POLL_MS, FollowingReader
 from pyspark_pylog.source.offset_format import Offset, parse_offset
+from pyspark_pylog.source.planned_reader import PlannedReader
 from pyspark_pylog.source.query_pins import Pin, decode, encode, pin_of, query_of_task
 from pyspark_pylog.source.ranges import is_fixed
-from pyspark_pylog.source.stream import LONG_POLL_MS, LOOKS_SHARE
-from pyspark_pylog.spark_compat import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark_pylog.spark_compat import ReadLimit, ReadMaxRows
 from pyspark_pylog.task_metadata import agreed_value
-from spark_log.client.consuming.poll_interval import PollBackoff
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import (
     ConcurrentChange,
@@ -59,21 +57,14 @@ class RecordsTask(InputPartition):
         """Whether they stay the same whenever the query runs."""
 
 
-class ProgressReader(DataSourceReader):
+class ProgressReader(PlannedReader):
     """Committed positions of groups at the time of the query."""
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
-        self.options = options
-        self.schema = schema
-        self.scan = uuid.uuid4().hex
-
-    def partitions(self) -> Sequence[InputPartition]:
-        with plain_errors():
-            tell(self.options.notes)
-            journal = patiently(lambda: journal_to_read(self.options.location), self.options, SystemClock())
-            records = self._records(progress_of(journal.state), journal.context.clock.now_ms())
-            log = planned_log(self.options.location, journal)
-            return [RecordsTask(log, records, fixed=is_fixed(self.options, _partitions(self.options)))]
+    def _planned(self) -> Sequence[InputPartition]:
+        journal = journal_to_read(self.options.location)
+        records = self._records(progress_of(journal.state), journal.context.clock.now_ms())
+        log = planned_log(self.options.location, journal)
+        return [RecordsTask(log, records, fixed=is_fixed(self.options, _partitions(self.options)))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with plain_errors():
@@ -106,33 +97,17 @@ class ProgressReader(DataSourceReader):
         return progress.between(_numbers(starts), ends, options.where.only_ranges())
 
 
-class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
+class ProgressStreamReader(FollowingReader):
     """Micro-batches of changes since the previous one: the latest record of each changed position."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema, clock: Clock | None = None) -> None:
-        self.options = options
-        self.schema = schema
-        self.clock = clock or SystemClock()
-        self._journal: Journal | None = None
+        super().__init__(options, schema, clock)
         self._initial: dict[str, Any] | None = None
         self._known: dict[str, Any] | None = None
         """The last planned offset, because Spark 4.0 and 4.1 do not report it."""
         self._latest: dict[str, Any] | None = None
         self._target: int | None = None
         """The end of an available-now run."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_journal": None}
-
-    @property
-    def journal(self) -> Journal:
-        if self._journal is None:
-            self._journal = journal_of(self.options.location)
-        return self._journal
-
-    @cached_property
-    def backoff(self) -> PollBackoff:
-        return PollBackoff(self.clock, local=self.journal.metadata.local, most_ms=LONG_POLL_MS, share=LOOKS_SHARE)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         return ReadMaxRows(2**63 - 1)
@@ -168,11 +143,8 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             starts = at.ends if start == self._initial else {}
             return replace(at, ends=ends, starts=starts).encode()
 
-    def _refreshed(self) -> State:
-        return patiently(lambda: self.journal.refresh(), self.options, self.clock)
-
     def _polled(self) -> State:
-        return patiently(lambda: self.journal.poll(), self.options, self.clock)
+        return self._followed(lambda: self.journal.poll())
 
     def _check_there(self, at: Offset) -> None:
         """Raises DataLoss for an offset beyond the end."""

@@ -7,22 +7,21 @@ that of the plan, the first task plans the view as of that version, and all task
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import InputPartition
 
-from pyspark_pylog.driver_log import notice, tell
-from pyspark_pylog.open_log import journal_to_read, patiently, planned_log
-from pyspark_pylog.options.parse import ReadOptions
+from pyspark_pylog.driver_log import notice
+from pyspark_pylog.open_log import journal_to_read, planned_log
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.source.data_columns import check_reads, planned_data, value_of, where_of
 from pyspark_pylog.source.growth import ends_with_groups, partitions_there, ranges_at
 from pyspark_pylog.source.latest_task import LatestTask, divide, from_first, read_latest
 from pyspark_pylog.source.loss import report
+from pyspark_pylog.source.planned_reader import PlannedReader
 from pyspark_pylog.source.query_pins import Pin, PinNames, decode, encode, pin_of, query_of_task
 from pyspark_pylog.source.ranges import batch_ranges, group_offsets, is_fixed, is_open
 from pyspark_pylog.source.read_task import state_at
@@ -33,7 +32,6 @@ from spark_log.client.reading.latest import condition_of_view
 from spark_log.client.reading.plan import OffsetRange, SliceRead
 from spark_log.client.reading.prune import plan_matching
 from spark_log.client.reading.typed import check_typed
-from spark_log.clock import SystemClock
 from spark_log.errors import DataLoss, ObjectNotFound, StorageError, StorageUnavailable, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
@@ -46,19 +44,8 @@ class LatestView(msgspec.Struct, frozen=True, kw_only=True):
     reads: list[SliceRead]
 
 
-class LatestReader(DataSourceReader):
+class LatestReader(PlannedReader):
     """Reads the latest record of each key, as of the time of the query."""
-
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
-        self.options = options
-        self.schema = schema
-        self.scan = uuid.uuid4().hex
-        """Names this load's plans."""
-
-    def partitions(self) -> Sequence[InputPartition]:
-        with plain_errors():
-            tell(self.options.notes)
-            return patiently(self._planned, self.options, SystemClock())
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         with plain_errors():

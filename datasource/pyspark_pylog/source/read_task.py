@@ -234,7 +234,7 @@ def _again(
     """Records that were merged into another object.  Those that are not in the log any more are lost.
 
     So are those in a missing object that the newest state still names, but not those in an object whose copies are on
-    roots that are away: they can be read later, so this fails whatever failOnDataLoss is.
+    roots that cannot be reached: they can be read later, so this fails whatever failOnDataLoss is.
     """
     journal, fail = newest_journal(log), options.fail_on_data_loss
     tp = TopicPartition(read.topic, read.partition)

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_pylog.driver_log import notice, tell
-from pyspark_pylog.open_log import journal_of, patiently, planned_log
+from pyspark_pylog.open_log import planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain, plain_errors
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.progress.coordinated_progress import CoordinatedProgress, progress_of
 from pyspark_pylog.source.batch import deal_out
 from pyspark_pylog.source.data_columns import where_of
+from pyspark_pylog.source.following_reader import LONG_POLL_MS, FollowingReader
 from pyspark_pylog.source.latest_task import LatestTask, divide, from_first, read_latest, upto
 from pyspark_pylog.source.loss import Loss, report
 from pyspark_pylog.source.offset_format import Ends, Offset, offset_at, parse_offset
@@ -33,25 +33,19 @@ from pyspark_pylog.source.read_task import ReadTask, read_batches
 from pyspark_pylog.source.resume import check_log, check_target, check_topics, go_on, planned_ranges, split_at
 from pyspark_pylog.source.splits import cores
 from pyspark_pylog.source.stream_columns import StreamColumns
-from pyspark_pylog.spark_compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark_pylog.spark_compat import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark_pylog.worker_process import prepare_process
-from spark_log.client.consuming.poll_interval import PollBackoff
 from spark_log.client.reading.latest import condition_of_view
 from spark_log.client.reading.plan import REPLAN_TRIES, Chunk, OffsetRange, chunks, plan_reads
 from spark_log.client.reading.positions_to_offsets import ranges_between
 from spark_log.client.reading.prune import plan_matching
-from spark_log.clock import Clock, SystemClock
-from spark_log.errors import DataLoss, LogMoved, RebalanceInProgress, SparkLogError, UnknownTopicOrPartition
-from spark_log.journal.journal import Journal
+from spark_log.clock import Clock
+from spark_log.errors import DataLoss, RebalanceInProgress, SparkLogError, UnknownTopicOrPartition
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 
-LONG_POLL_MS = 200
-"""Maximum wait of Spark for an answer; then it asks again."""
 ASSIGNED_MS_MAX = 300_000
 """Maximum wait for an assignment: of an available-now run, and of a query whose triggers are as far apart."""
-LOOKS_SHARE = 0.02
-"""Share of the time since the last record until the next poll: records are late by 1 % of it, on average."""
 TOLD_MAX = 10_000
 """Losses that are remembered, so that each is reported once: a query that is always late has more every day."""
 
@@ -68,14 +62,11 @@ class Ahead(NamedTuple):
     """Whether a batch would advance the stream.  An offset without partitions does not, as with Kafka's connector."""
 
 
-class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
+class LogStreamReader(FollowingReader):
     """Micro-batches of a log, each read up to one version."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema, clock: Clock | None = None) -> None:
-        self.options = options
-        self.schema = schema
-        self.clock = clock or SystemClock()
-        self._journal: Journal | None = None
+        super().__init__(options, schema, clock)
         self._progress = progress_of(options)
         self._initial: dict[str, Any] | None = None
         self._first: Offset | None = None
@@ -96,19 +87,6 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         """When the log was polled last, on the monotonic clock."""
         self._triggered_ms = math.inf
         """When Spark asked for a batch last."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_journal": None}
-
-    @property
-    def journal(self) -> Journal:
-        if self._journal is None:
-            self._journal = journal_of(self.options.location)
-        return self._journal
-
-    @cached_property
-    def backoff(self) -> PollBackoff:
-        return PollBackoff(self.clock, local=self.journal.metadata.local, most_ms=LONG_POLL_MS, share=LOOKS_SHARE)
 
     # ------------------------------------------------------------------------------------------------------- the driver
 
@@ -264,17 +242,6 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def _ends(self, state: State) -> Ends:
         return {tp: state.partitions[state.names[tp.topic], tp.partition].readable_end for tp in self._owned(state)}
-
-    def _refreshed(self) -> State:
-        return self._followed(lambda: self.journal.refresh())
-
-    def _followed(self, look: Callable[[], State]) -> State:
-        """Read from the log, wherever it was moved to meanwhile."""
-        try:
-            return patiently(look, self.options, self.clock)
-        except LogMoved:
-            self._journal = None
-            return patiently(look, self.options, self.clock)
 
     def _polled(self) -> State:
         """The state at the end of the log, or of the last poll if that found nothing and the next one is not due yet:

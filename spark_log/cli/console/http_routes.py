@@ -112,7 +112,7 @@ class ConsoleRoutes:
         try:
             return await asyncio.wait_for(asyncio.shield(answer), ANSWER_S)
         except asyncio.TimeoutError as error:
-            raise RequestTimedOut(f"no answer within {ANSWER_S:.0f} s: the storage is slow or away") from error
+            raise RequestTimedOut(f"no answer within {ANSWER_S:.0f} s: the storage is slow or unreachable") from error
 
     def _note_done(self, reads: bool, done: asyncio.Future[bytes]) -> None:
         self._waiting[reads] -= 1

@@ -173,7 +173,7 @@ class Site:
         while True:
             try:
                 self.note(log.journal.refresh(), log.journal.context.clock.now_ms())
-            except Exception as error:  # noqa: BLE001  the storage may be away, and come back
+            except Exception as error:  # noqa: BLE001  the storage may be unreachable for a while
                 logger.debug("no sample was taken: %s", error)
             if self._closed.wait(SAMPLE_S):
                 return

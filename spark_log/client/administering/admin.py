@@ -29,6 +29,7 @@ from spark_log.client.administering.erasure import ErasureReport, Progress, eras
 from spark_log.client.administering.group_listing import GroupDescription, describe_groups
 from spark_log.client.administering.keyless import keyless_warnings
 from spark_log.client.administering.quorum_view import QuorumInfo, describe_quorum
+from spark_log.client.administering.shared_members import remove_shared_members
 from spark_log.client.administering.transactional_ids import (
     TransactionDescription,
     TransactionListing,
@@ -37,9 +38,8 @@ from spark_log.client.administering.transactional_ids import (
 )
 from spark_log.client.reading.positions_to_offsets import group_entries, offsets_for_times, partition_of, resolve
 from spark_log.client.topics import create_command, new_topic_id, set_schema
-from spark_log.client.validate import new_topics, partition_count, partition_keys, several, times_ms
+from spark_log.client.validate import checked_id, new_topics, partition_count, partition_keys, several, times_ms
 from spark_log.errors import InvalidRequest
-from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
 from spark_log.journal.index_reads import read_found
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import (
@@ -59,7 +59,7 @@ from spark_log.metadata.commands import (
 )
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, RemoveMember, known_group
-from spark_log.metadata.pending import lost_ranges
+from spark_log.metadata.pending_commits import lost_ranges
 from spark_log.metadata.reassignments import PartitionReassignment
 from spark_log.metadata.records import GroupCommit, Piece
 from spark_log.metadata.schemas import schemas_of
@@ -195,11 +195,13 @@ class Admin:
         A value of None restores the default.  Gives a UserWarning for configs that are accepted but have no effect, and
         for a topic that becomes compacted while its newest records have no key.
         """
+        commands = {}
         for name, values in changes.items():
-            given = {key: value for key, value in values.items() if value is not None}
             validate = validate_cluster_configs if name is None else validate_topic_configs
-            self._warn(validate(given)[1])
-        self._carry_out({name: SetConfigs(name=name, changes=dict(values)) for name, values in changes.items()})
+            given, notes = validate({key: value for key, value in values.items() if value is not None})
+            self._warn(notes)
+            commands[name] = SetConfigs(name=name, changes={**dict.fromkeys(values), **given})
+        self._carry_out(commands)
         altered = [name for name, values in changes.items() if name is not None and values.get("cleanup.policy")]
         self._warn([note for name in altered for note in keyless_warnings(self._journal, name)])
 
@@ -273,7 +275,7 @@ class Admin:
 
         An unknown group has the state Dead.
         """
-        return describe_groups(self._journal, groups)
+        return describe_groups(self._journal, several("describe_consumer_groups", groups))
 
     def list_consumer_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
@@ -336,10 +338,8 @@ class Admin:
         The next commit of a stream, or of a consumer without a coordinator, fails.  Raises GroupIdNotFound.
         """
         state = self._journal.refresh()
-        members = tuple(LeavingMember(member.member_id) for member in members_in_force(state, group))
-        if members and isinstance(self._journal.link, HttpLink):
-            leaving = LeaveGroupRequest(group_id=group, members=members)
-            self._journal.link.ask_group(state.coordinator, leaving, 0)
+        if members_in_force(state, group) and isinstance(self._journal.link, HttpLink):
+            remove_shared_members(self._journal, self._journal.link, group)
         else:
             self._carry_out({group: RemoveMember(group=group, member=known_group(state, group).member)})
 
@@ -513,9 +513,9 @@ class Admin:
         Raises ClockSkewed if there is more than one and `force` is False, or if this process's clock differs too much
         from the storage's clock.
         """
-        self._journal.refresh()
+        before = self._journal.refresh().time
         found: int = self._journal.propose(ResetClock(force=force))
-        return found
+        return found or max(0, before - self._journal.state.time)  # 0 if it was sent again, as its answer was lost
 
     def update_features(self, levels: Mapping[str, int]) -> dict[str, int]:
         """Raise features of the log to new levels, such as `{"metadata.version": 3}`.  Returns the previous levels.
@@ -525,7 +525,9 @@ class Admin:
         Raises InvalidRequest for an unknown feature, for a level below the current one, and for a level that this pylog
         does not support.
         """
-        return self._carry_out({name: UpdateFeature(name=name, level=level) for name, level in levels.items()})
+        before = self._journal.refresh().levels  # a command that is sent again finds the new ones
+        self._propose({name: UpdateFeature(name=name, level=level) for name, level in levels.items()})
+        return {name: before[name] for name in levels}
 
     def describe_producers(
         self, partitions: Iterable[TopicPartition]
@@ -539,7 +541,8 @@ class Admin:
 
     def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, int]:
         """Take over transactional ids and return the new epochs.  The current owners can no longer commit."""
-        return self._carry_out({name: InitProducer(producer=TRANSACTIONAL + name) for name in transactional_ids})
+        ids = [checked_id("fence_producers", one) for one in several("fence_producers", transactional_ids)]
+        return self._carry_out({name: InitProducer(producer=TRANSACTIONAL + name) for name in ids})
 
     def list_transactions(self) -> list[TransactionListing]:
         """All transactional ids in the log."""
@@ -548,14 +551,18 @@ class Admin:
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """The newest transaction of each id, with the offsets it committed.  Raises InvalidRequest for an unknown
         id."""
-        return describe_transactions(self._journal.refresh(), transactional_ids, self._journal.context.clock.now_ms())
+        ids = [checked_id("describe_transactions", one) for one in several("describe_transactions", transactional_ids)]
+        return describe_transactions(self._journal.refresh(), ids, self._journal.context.clock.now_ms())
 
     def abort_transaction(self, transactional_id: str) -> None:
         """Abort a hanging transaction.  Its process can no longer commit.
 
         Raises InvalidRequest for an unknown id, InvalidTxnState if the transaction has committed.
         """
-        self._carry_out({transactional_id: AbortTransaction(producer=TRANSACTIONAL + transactional_id)})
+        producer = TRANSACTIONAL + checked_id("abort_transaction", transactional_id)
+        known = self._journal.refresh().producers.get(producer)
+        epoch = None if known is None else known.epoch  # a newer one is kept, if this is sent again
+        self._propose({transactional_id: AbortTransaction(producer=producer, epoch=epoch)})
 
     # ---------------------------------------------------------------------------------------------------------- common
 

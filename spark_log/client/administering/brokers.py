@@ -90,6 +90,7 @@ def add_broker(
         is_async=is_async,
         keep_ms=keep_ms,
     )
+    wanted.check_types()
     if (known := state.brokers.get(broker)) is not None and _is_registered(journal, known, wanted, store):
         return known
     return _register(journal, state, wanted, store)
@@ -155,7 +156,7 @@ def _register(journal: Journal, state: State, wanted: RegisterBroker, store: Obj
     for text in warn_of_shared_disk(journal, state, wanted.broker, store):
         warnings.warn(text, stacklevel=3)
     journal.propose(msgspec.structs.replace(wanted, directory=found.directory))
-    return journal.state.brokers[wanted.broker]
+    return journal.refresh().brokers[wanted.broker]  # the answer may have been lost, and the state with it
 
 
 def _described(store: ObjectStore, new: BrokerFile) -> BrokerFile:
@@ -246,7 +247,7 @@ def alter_broker(journal: Journal, broker: int, rack: str | None = None, drained
     drained:  if True, new topics and automatic plans give it no replicas; None: unchanged.
     Raises BrokerNotAvailable for an unknown broker; InvalidRequest if broker 0 is to be drained.
     """
-    return journal.propose(AlterBroker(broker=broker, rack=rack, drained=drained))
+    return _changes(journal, AlterBroker(broker=broker, rack=rack, drained=drained))
 
 
 def fence_broker(journal: Journal, broker: int, reason: str = "") -> bool:
@@ -254,7 +255,17 @@ def fence_broker(journal: Journal, broker: int, reason: str = "") -> bool:
 
     It returns to service by `return_broker`.  A process that checks roots calls that when the root answers again.
     """
-    return journal.propose(FenceBroker(broker=broker, reason=reason or "fenced by an administrator"))
+    return _changes(journal, FenceBroker(broker=broker, reason=reason or "fenced by an administrator"))
+
+
+def _changes(journal: Journal, command: AlterBroker | FenceBroker) -> bool:
+    """Whether a command changes what is there when it is made.
+
+    If its answer is lost, it is sent again, and that finds it done.
+    """
+    command.check_types()
+    wanted = command(journal.refresh(), journal.context.clock.now_ms()).reply
+    return journal.propose(command) or wanted
 
 
 def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
@@ -277,15 +288,16 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     while len(missing) > MISSING_MAX:
         gone, missing = missing[:MISSING_MAX], missing[MISSING_MAX:]
         journal.propose(RemoveCopies(copies=tuple(Copy(name, broker, epoch) for name in gone)))
-    if not journal.propose(ReturnBroker(broker=broker, epoch=epoch, missing=tuple(missing))):
-        return False
-    # A commit under the old epoch may have come between the listing and the return; none comes from now on.
+    journal.propose(ReturnBroker(broker=broker, epoch=epoch, missing=tuple(missing)))
+    # The reply is False, too, if its answer was lost, and it was sent again.
     state = journal.refresh()
     now = state.brokers.get(broker)
-    if now is not None and now.directory == known.directory:
-        late = _missing(state, broker, store, found.union(missing), deep=False)
-        if late:
-            journal.propose(RemoveCopies(copies=tuple(Copy(name, broker, now.epoch) for name in late)))
+    if now is None or now.fenced or now.directory != known.directory:
+        return False
+    # A commit under the old epoch may have come between the listing and the return; none comes from now on.
+    late = _missing(state, broker, store, found.union(missing), deep=False)
+    if late:
+        journal.propose(RemoveCopies(copies=tuple(Copy(name, broker, now.epoch) for name in late)))
     return True
 
 
@@ -341,7 +353,7 @@ def remove_broker(journal: Journal, broker: int, *, force: bool = False) -> None
     journal.require(None)
     known = _known(journal.refresh(), broker)
     root = journal.roots.root(broker)
-    journal.propose(RemoveBroker(broker=broker, force=force))
+    journal.propose(RemoveBroker(broker=broker, directory=known.directory, force=force))
 
     def forget() -> None:
         check_root(root, journal.cluster_id, broker, known.directory)

@@ -25,7 +25,7 @@ from spark_log.errors import (
     StorageUnavailable,
 )
 from spark_log.groups.member_id import MemberOrigin, member_id
-from spark_log.groups.share import Share
+from spark_log.groups.member_share import Share
 from spark_log.journal.journal import Journal
 from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, Committer, JoinGroup, LeaveGroup, RenewSession
 from spark_log.metadata.records import GroupCommit

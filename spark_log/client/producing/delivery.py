@@ -5,7 +5,7 @@ until the delivery timeout, so it is applied once.  Encoding (`begin`) and writi
 that one round can be encoded while the one before is written.
 
 A delivery that is not patient raises `place_of` errors, so that its caller can deliver the other records
-(`group_pipelines.py`).
+(`placement_pipelines.py`).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.state import TopicKey
 from spark_log.model import ACKS_ALL
-from spark_log.segment.conform import Rows
 from spark_log.segment.partitioners import Murmur2Partitioner, Partitioner, assign_partitions, make_partitioner
+from spark_log.segment.record_columns import Rows
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
 from spark_log.settings import topic_config
 from spark_log.store.retry import with_retries_for

@@ -60,7 +60,7 @@ def _copied(
 ) -> Placed:
     """Where an object is after it was copied to brokers as far as they answer.
 
-    hung:  brokers that are passed over, because a copy to them did not end, although the root with the object answers.
+    hung:  brokers that are left out, because a copy to them did not end, although the root with the object answers.
     """
     clock = journal.context.clock
     targets = [one for one in targets_of(state, where.group).all if one[0] in brokers and one[0] not in hung]

@@ -26,7 +26,7 @@ from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.journal.replica_puts import copy_missing, look_for
 from spark_log.metadata.decide.commits import Committed
-from spark_log.metadata.pending import LackingObject
+from spark_log.metadata.pending_commits import LackingObject
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddPendingCopies
 from spark_log.metadata.replicas import is_active, is_current

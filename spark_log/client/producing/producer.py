@@ -3,7 +3,7 @@
 `send` appends to the queue of a topic.  A background thread converts the queues to columns and commits all partitions
 of all topics together, so one round costs one upload and one commit, however many records it has.  At high rates a
 second thread takes turns with the first, so that one round is encoded while the one before is written.  Records of a
-placement group without enough replicas leave their round (`group_pipelines.py`).
+placement group without enough replicas leave their round (`placement_pipelines.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_log.client.producing.accumulator import TopicQueue, linger_left_ms
 from spark_log.client.producing.append import acks_of
 from spark_log.client.producing.delivery import DeliveryAttempt
 from spark_log.client.producing.futures import NONE, RecordFuture, SentBatch, stamp_of
-from spark_log.client.producing.group_pipelines import Owner, Pipelines
+from spark_log.client.producing.placement_pipelines import Owner, Pipelines
 from spark_log.client.producing.sent_values import not_typed, packed, to_bytes
 from spark_log.client.producing.topic_rules import topic_spec
 from spark_log.client.topics import ensure_topic

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from spark_log.client.producing.topic_rules import TopicSpec
 from spark_log.errors import InvalidRecord, SparkLogError
-from spark_log.segment.conform import Rows
 from spark_log.segment.python_values import array_or_errors
+from spark_log.segment.record_columns import Rows
 from spark_log.segment.typed_rows import sifted
 from spark_log.text import type_of
 
@@ -43,7 +43,10 @@ def sent_value(value: object, spec: TopicSpec) -> bytes:
 def to_bytes(what: str, given: object) -> bytes:
     """Bytes of a key or value.  Raises InvalidRecord."""
     if isinstance(given, str):
-        return given.encode()
+        try:
+            return given.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRecord(f"{what} cannot be encoded as UTF-8: {error}") from error
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
     raise InvalidRecord(f"{what} is {type_of(given)}: expected bytes or str, or set {what}_serializer")

@@ -20,11 +20,11 @@ from spark_log.metadata.state import State
 from spark_log.schema.column_configs import AUTO, stored_sort_columns
 from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.compression import TopicCompression, topic_compression
-from spark_log.segment.conform import Rows, micros
 from spark_log.segment.partitioners import (
     no_such_partition,
     outside,
 )
+from spark_log.segment.record_columns import Rows, micros
 from spark_log.segment.row_batches import row_bytes
 from spark_log.segment.schema import schema_version
 from spark_log.settings import has_cleanup_policy, topic_config

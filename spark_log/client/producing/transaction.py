@@ -26,6 +26,7 @@ from spark_log.client.producing.topic_rules import no_key, topic_spec
 from spark_log.client.producing.typed_writes import rows_of, spec_for
 from spark_log.client.producing.upload import Uploader
 from spark_log.client.topics import ensure_topic
+from spark_log.client.validate import checked_id
 from spark_log.errors import (
     CommitUnknown,
     CoordinatorNotAvailable,
@@ -43,7 +44,7 @@ from spark_log.metadata.group_commands import UNFENCED, Committer
 from spark_log.metadata.records import GroupCommit
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.positions import TIME_MS_MAX
-from spark_log.segment.conform import Rows
+from spark_log.segment.record_columns import Rows
 
 logger = logging.getLogger("spark_log")
 
@@ -72,8 +73,7 @@ class Transaction:
     """
 
     def __init__(self, journal: Journal, transactional_id: str, **settings: Any) -> None:
-        if not transactional_id:
-            raise InvalidRequest("transaction: the id is empty; give a name that is the same on every run")
+        checked_id("transaction", transactional_id)
         self._settings = resolve_settings("transaction", TRANSACTION, settings)
         self.transactional_id = transactional_id
         self.epoch = -1

@@ -10,8 +10,8 @@ from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.schema.arrow_types import nullable
 from spark_log.schema.topic_schema import as_schema
-from spark_log.segment.conform import Rows, conform
 from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames, data_columns
+from spark_log.segment.record_columns import Rows, conform
 from spark_log.segment.typed_rows import conform_typed, frame_schema
 
 

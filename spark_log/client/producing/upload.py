@@ -32,7 +32,7 @@ from spark_log.journal.replica_puts import ReplicaPuts, ToPut
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.model import DataObject, Placed, Run
 from spark_log.segment.compression import COMPRESSIONS, DEFAULT_COMPRESSION, Compression
-from spark_log.segment.conform import Rows
+from spark_log.segment.record_columns import Rows
 from spark_log.segment.row_sorter import RowSorter
 from spark_log.segment.sorted_rows import sorted_rows
 from spark_log.segment.writer import BATCH_BYTES, BATCH_ROWS, SegmentWriter, WrittenSegment

@@ -33,7 +33,7 @@ from spark_log.client.reading.request_ahead import (
 )
 from spark_log.conditions import Window
 from spark_log.errors import CorruptObject, ObjectNotFound
-from spark_log.journal.broker_roots import ReplicatedStore, sources_of
+from spark_log.journal.broker_roots import ReplicatedStore, raise_if_away, sources_of
 from spark_log.journal.missing_indexes import damaged_object, missing_object
 from spark_log.journal.read_failover import BoundedStore, from_sources, read_on
 from spark_log.model import APPEND_TIME
@@ -94,8 +94,8 @@ def fetch(
     coming:   what is read first, if it was requested earlier.
     value:    how to read the values of a topic with a schema; None: as bytes.
     ahead:    how much of remote storage is requested ahead.
-    Raises ObjectNotFound if the object is gone; CopiesAway if a root that may have it is away.  After either error,
-    plan the read again, from the offset reached.
+    Raises ObjectNotFound if the object is gone; CopiesAway if a root that may have it cannot be reached.  After either
+    error, plan the read again, from the offset reached.
     Raises CorruptObject for damaged bytes.
     """
     if not isinstance(store, ReplicatedStore):
@@ -161,12 +161,14 @@ _no_records = lru_cache(maxsize=256)(no_records)
 
 @contextmanager
 def _named(store: ObjectStore, read: SliceRead) -> Iterator[None]:
-    """Add the affected records to the error for a missing object."""
+    """Add the affected records to the error for a missing object; CopiesAway if its root is not mounted."""
     try:
         yield
     except ObjectNotFound as error:
         if isinstance(store, BoundedStore):
             raise  # another root is read, or else the error of all of them gets this text
+        if not isinstance(store, ReplicatedStore):  # which has looked at all roots
+            raise_if_away(store, error.key)
         name = _with_roots(store, error.key)
         raise missing_object(name, error.key, read.topic, read.partition, read.slice.start, read.slice.end) from None
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from spark_log.conditions import Window
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
+from spark_log.journal.broker_roots import raise_if_away
 from spark_log.journal.index_reads import read_tables
 from spark_log.journal.journal import Journal
 from spark_log.journal.missing_indexes import missing_object
@@ -21,6 +22,7 @@ from spark_log.metadata.slice_index import numbers, slices_of
 from spark_log.metadata.state import ObjectRow, Partition, State
 from spark_log.model import Slice
 from spark_log.positions import At, Latest, Position
+from spark_log.store.base import ObjectStore
 
 REPLAN_TRIES = 3
 
@@ -70,13 +72,14 @@ def plan_reads(
     window:  leave out slices that it rules out; None: leave out none.
     state:   the state to plan by; None: the journal's.
     Raises DataLoss for records that were removed; UnknownTopicOrPartition for a partition that does not exist;
-    ObjectNotFound if the newest state refers to a slice index that the storage does not have.
+    ObjectNotFound if the newest state refers to a slice index that the storage does not have, CopiesAway if the storage
+    is not mounted.
     """
     state, tables = state or journal.state, dict(known or {})
     gone: set[Piece] = set()
     for _ in range(REPLAN_TRIES):
         wanted = [(rng, _overlapping(_partition(state, rng), rng, window)) for rng in ranges if rng.start < rng.end]
-        _check_indexes(journal.objects.url, wanted, gone)
+        _check_indexes(journal.objects, wanted, gone)
         pieces = {
             entry for _, entries in wanted for entry in entries if isinstance(entry, Piece) and entry not in tables
         }
@@ -91,12 +94,17 @@ def plan_reads(
     raise DataLoss("the slice indexes were replaced faster than they could be read; try again")
 
 
-def _check_indexes(url: str, wanted: Iterable[tuple[OffsetRange, Sequence[Slice | Piece]]], gone: Set[Piece]) -> None:
-    """Raises ObjectNotFound if a refreshed state still refers to indexes that were missing."""
+def _check_indexes(
+    store: ObjectStore, wanted: Iterable[tuple[OffsetRange, Sequence[Slice | Piece]]], gone: Set[Piece]
+) -> None:
+    """Raises ObjectNotFound if a refreshed state still refers to indexes that were missing; CopiesAway if the log's own
+    root, which has them, is not mounted.
+    """
     for rng, entries in wanted:
         for entry in entries:
             if entry in gone:
-                name = f"{url}/{entry.object}"
+                raise_if_away(store, entry.object)
+                name = f"{store.url}/{entry.object}"
                 raise missing_object(name, entry.object, rng.topic, rng.partition, entry.start, entry.end)
 
 

@@ -20,7 +20,8 @@ from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.records import OffsetEntry
 from spark_log.metadata.state import GroupState, Partition, State, TopicKey
 from spark_log.model import EARLIEST, OffsetAndMetadata, TopicPartition
-from spark_log.positions import At, AtTime, Earliest, Latest, LatestMinus, OfGroup, Position, SinceNow
+from spark_log.positions import OFFSET_MAX, At, AtTime, Earliest, Latest, LatestMinus, OfGroup, Position, SinceNow
+from spark_log.text import is_unicode
 
 SEARCH_TRIES = 3
 """An object may be missing because merging has replaced it: then the search runs again, in the newest state."""
@@ -29,7 +30,7 @@ SEARCH_TRIES = 3
 def partition_of(state: State, tp: TopicPartition) -> tuple[TopicKey, Partition]:
     """Key and state of a partition.  Raises UnknownTopicOrPartition."""
     topic_id, topic = topic_named(state, tp.topic)
-    if not isinstance(tp.partition, int):
+    if isinstance(tp.partition, bool) or not isinstance(tp.partition, int):
         raise InvalidRequest(f"partition {tp.partition!r} of topic {tp.topic!r} is not a number")
     if not 0 <= tp.partition < topic.partitions:
         raise UnknownTopicOrPartition(
@@ -40,11 +41,18 @@ def partition_of(state: State, tp: TopicPartition) -> tuple[TopicKey, Partition]
 
 
 def group_entries(state: State, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[OffsetEntry, ...]:
-    """Positions by topic name, in the form of a record.  Raises UnknownTopicOrPartition; InvalidRequest if negative."""
+    """Positions by topic name, in the form of a record.  Raises UnknownTopicOrPartition; InvalidRequest for a value
+    that is not an offset."""
     entries = []
     for tp, at in sorted(offsets.items()):
+        if isinstance(at.offset, bool) or not isinstance(at.offset, int) or at.offset > OFFSET_MAX:
+            raise InvalidRequest(
+                f"offset {at.offset!r} of {tp.topic}-{tp.partition} is not a number up to {OFFSET_MAX}"
+            )
         if at.offset < 0:
             raise InvalidRequest(f"offset {at.offset} of {tp.topic}-{tp.partition} is negative")
+        if not is_unicode(at.metadata):
+            raise InvalidRequest(f"the metadata of {tp.topic}-{tp.partition}, {at.metadata!r}, is not text")
         entries.append(OffsetEntry(*partition_of(state, tp)[0], at.offset, at.metadata))
     return tuple(entries)
 

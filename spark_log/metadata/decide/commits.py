@@ -25,7 +25,7 @@ from spark_log.metadata.decide.groups import check_generation, check_positions
 from spark_log.metadata.decide.replicas import check_replicas, without_places
 from spark_log.metadata.decide.schemas import check_versions
 from spark_log.metadata.decide.transactional_ids import is_timed_out
-from spark_log.metadata.pending import (
+from spark_log.metadata.pending_commits import (
     PENDING_MAX,
     LackingObject,
     is_full,
@@ -149,7 +149,7 @@ def _check_pending(state: State, commit: r.CommitRecord) -> None:
     if key is not None:
         raise NotEnoughReplicas(
             f"earlier records of {state.topics[key[0]].name}-{key[1]}, written with acks 0 or 1, are not on all in-sync "
-            "replicas, and their only brokers are away, or too few replicas are in sync: bring these back; after "
+            "replicas, and their only brokers cannot be reached, or too few replicas are in sync: bring these back; after "
             "`replica.lost.after.ms` the records are given up. Nothing was written",
             lacking={},
             placement_group=group_number(state, key),

@@ -10,15 +10,15 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
 )
 from spark_log.groups.group import Roster
+from spark_log.groups.member_share import MEMBERS_MAX, Share
 from spark_log.groups.messages import Code
 from spark_log.groups.offset_deletion import METADATA_BYTES_MAX, check_metadata
-from spark_log.groups.share import MEMBERS_MAX, Share
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS
-from spark_log.metadata.replay_groups import next_generation
+from spark_log.metadata.replay_groups import next_generation, partition_counts
 from spark_log.metadata.state import GroupState, State, TopicKey
-from spark_log.positions import format_timestamp_ms
+from spark_log.positions import OFFSET_MAX, format_timestamp_ms
 
 
 def check_generation(state: State, commit: r.GroupCommit) -> None:
@@ -33,14 +33,14 @@ def check_generation(state: State, commit: r.GroupCommit) -> None:
 
 
 def check_positions(state: State, commit: r.GroupCommit) -> None:
-    """Raises InvalidRequest for a negative offset, OffsetMetadataTooLarge for too much metadata."""
+    """Raises InvalidRequest for a number that is not an offset, OffsetMetadataTooLarge for too much metadata."""
     for entry in commit.offsets:
-        if entry.offset < 0:
+        if not 0 <= entry.offset <= OFFSET_MAX:
             raise InvalidRequest(
                 f"group {commit.group!r}: invalid offset {entry.offset} for "
-                f"{_partition_name(state, entry)}: expected 0 or more"
+                f"{_partition_name(state, entry)}: expected 0 to {OFFSET_MAX}"
             )
-        if check_metadata(entry.metadata) is not Code.NONE:
+        if entry.metadata and check_metadata(entry.metadata) is not Code.NONE:
             raise OffsetMetadataTooLarge(
                 f"group {commit.group!r}: the metadata of {_partition_name(state, entry)} has "
                 f"{len(entry.metadata.encode())} bytes; expected at most {METADATA_BYTES_MAX}: commit less, and "
@@ -58,9 +58,9 @@ def decide_commit_offsets(state: State, commits: tuple[r.GroupCommit, ...]) -> D
     for commit in commits:
         check_generation(state, commit)
         check_positions(state, commit)
+        counts = partition_counts(state, commit)
         for entry in commit.offsets:
-            topic = state.topics.get(entry.topic_id)
-            if topic is None or topic.deleted or entry.partition >= topic.partitions:
+            if not 0 <= entry.partition < counts[entry.topic_id]:
                 raise UnknownTopicOrPartition(
                     f"partition {entry.partition} of topic id {entry.topic_id} does not exist"
                 )
@@ -72,10 +72,10 @@ def decide_commit_offsets(state: State, commits: tuple[r.GroupCommit, ...]) -> D
 def stands(state: State, commit: r.GroupCommit) -> bool:
     """Whether a group already has the positions of a commit."""
     offsets = state.groups.get(commit.group, GroupState()).offsets
-    found = [offsets.get((entry.topic_id, entry.partition)) for entry in commit.offsets]
     return all(
-        position is not None and position[:2] == (entry.offset, entry.metadata)
-        for position, entry in zip(found, commit.offsets, strict=True)
+        (position := offsets.get((entry.topic_id, entry.partition))) is not None
+        and position[:2] == (entry.offset, entry.metadata)
+        for entry in commit.offsets
     )
 
 

@@ -18,10 +18,10 @@ from spark_log.errors import (
     NotEnoughReplicas,
 )
 from spark_log.metadata import records as r
+from spark_log.metadata.copy_retention import keeps_newest
+from spark_log.metadata.decide.copy_retention import check_keep
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.decide.kept_copies import check_keep
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS
-from spark_log.metadata.kept_copies import keeps_newest
 from spark_log.metadata.placement import place, synchronous_brokers, topic_shift, usable_brokers
 from spark_log.metadata.reassignments import is_moving, may_be_in
 from spark_log.metadata.replay import replay_records

@@ -34,13 +34,16 @@ from spark_log.settings import (
     validate_topic_configs,
 )
 from spark_log.text import counted
-from spark_log.topic_names import check_topic_name, collision_key
+from spark_log.topic_names import check_topic_name, collision_key, not_text
 
 PARTITIONS_MAX = 100_000
 
 
 def topic_named(state: State, name: str) -> tuple[str, Topic]:
-    """(id, topic) of a live topic.  Raises UnknownTopicOrPartition, with the nearest names."""
+    """(id, topic) of a live topic.  Raises UnknownTopicOrPartition, with the nearest names; InvalidTopic if the name is
+    not text."""
+    if not isinstance(name, str):
+        raise not_text(name)
     topic_id = state.names.get(name)
     if topic_id is None:
         refuse_progress_topic(name)

@@ -18,13 +18,15 @@ from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.decide import groups as group_decisions
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
-from spark_log.node import quorum_coordinator, quorum_founding
+from spark_log.node import quorum_commands, quorum_founding
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.pending_commands import PendingCommands
-from spark_log.node.quorum_coordinator import KnownLeader, QuorumCoordinator
+from spark_log.node.quorum_commands import QuorumCommands
+from spark_log.node.quorum_leader import KnownLeader
 from spark_log.node.quorum_pipeline import Offer, Pipeline
 from spark_log.node.quorum_root import QuorumRoot
 from spark_log.node.quorum_state import QuorumState
+from spark_log.node.quorum_take_over import TakeOver
 from spark_log.quorum.core import Core
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.voter_clocks import VoterClocks
@@ -47,16 +49,16 @@ def _not_attached(self: Pipeline[Any], replies: Iterable[Any]) -> bool:
     return False
 
 
-def _certain(self: QuorumCoordinator, index: int, begun_s: float, future: asyncio.Future[int]) -> None:
+def _certain(self: QuorumCommands, index: int, begun_s: float, future: asyncio.Future[int]) -> None:
     error = None if future.cancelled() else future.exception()
     if error is None or not getattr(error, "maybe_applied", False):
         _ended(self, index, begun_s, future)
         return
     for one in self._log.pipeline.unknown(index):
-        one.give_up(self.not_leading())
+        one.give_up(self._coordinator.not_leading())
 
 
-_ended = QuorumCoordinator._ended
+_ended = QuorumCommands._ended
 
 
 # ------------------------------------------------------------------------------------------------------------ pipeline
@@ -75,25 +77,25 @@ def _kept(self: Pipeline[Any], index: int) -> list[Any]:
     return []
 
 
-async def _leads_immediately(self: QuorumCoordinator, leader: KnownLeader) -> None:
+async def _leads_immediately(self: TakeOver, leader: KnownLeader) -> bool:
     await self._until_caught_up(leader)
     try:
-        self.node.begin_append(self._take_over_batch(leader.epoch))
+        self._coordinator.node.begin_append(self._batch(leader.epoch))
     except NotLeaderOrFollower:
-        return
-    self._begin(leader)
+        return False
+    return self._ended(leader)
 
 
-async def _immediately(self: QuorumCoordinator, leader: KnownLeader) -> None:
+async def _immediately(self: TakeOver, leader: KnownLeader) -> None:
     pass
 
 
 # --------------------------------------------------------------------------------------------------------------- reads
 
 
-async def _unconfirmed(self: QuorumCoordinator, asked: list[PendingCommands]) -> None:
+async def _unconfirmed(self: QuorumCommands, asked: list[PendingCommands]) -> None:
     self._done.extend(asked)
-    self._publish_soon()
+    self._coordinator.publish_soon()
 
 
 def _own_clock(self: VoterClocks, own_ms: int, monotonic_ms: int, others: Iterable[Any]) -> int:
@@ -156,7 +158,7 @@ MUTATIONS = {
         "a reply without records waits for the batch before it", (Patch(Pipeline, "attach", _not_attached),)
     ),
     "unknown_is_certain": Mutation(
-        "a change whose fate is unknown may be applied", (Patch(QuorumCoordinator, "_ended", _certain),)
+        "a change whose fate is unknown may be applied", (Patch(QuorumCommands, "_ended", _certain),)
     ),
     "offer_of_index": Mutation(
         "an offer is final if the entry has its bytes", (Patch(Pipeline, "final", _first_of_index),)
@@ -165,14 +167,14 @@ MUTATIONS = {
         "what was decided on removed batches is removed", (Patch(Pipeline, "truncated", _kept),)
     ),
     "leads_immediately": Mutation(
-        "a leader decides when its take-over is final", (Patch(QuorumCoordinator, "_take_over", _leads_immediately),)
+        "a leader decides when its take-over is final", (Patch(TakeOver, "run", _leads_immediately),)
     ),
     "begins_behind": Mutation(
         "a leader begins a log only if there is none",
-        (Patch(QuorumCoordinator, "_until_caught_up", _immediately),),
+        (Patch(TakeOver, "_until_caught_up", _immediately),),
     ),
     "reads_unconfirmed": Mutation(
-        "a confirmed read, and a refusal, wait for a majority", (Patch(QuorumCoordinator, "_confirm", _unconfirmed),)
+        "a confirmed read, and a refusal, wait for a majority", (Patch(QuorumCommands, "_confirm", _unconfirmed),)
     ),
     "last_claim": Mutation("the first claim stays", (Patch(claims, "claim", _claimed_by_the_last),)),
     "claimed_newest": Mutation(
@@ -189,7 +191,7 @@ MUTATIONS = {
     ),
     "levels_unchecked": Mutation(
         "the level of the log is raised when all nodes know it",
-        (Patch(quorum_coordinator, "refuse_levels", _unchecked),),
+        (Patch(quorum_commands, "refuse_levels", _unchecked),),
     ),
     "own_clock": Mutation("a leader's clock is near that of the others", (Patch(VoterClocks, "bounded", _own_clock),)),
     "not_moved": Mutation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from spark_log.quorum.wire import Received
 from spark_log.testing.coordinator_sim.nodes import SimulatedNode
@@ -77,7 +78,7 @@ class Network:
                 node.answer(method, path, body, partial(self._answered, node, answered))
             elif self._world.happens(0.5):
                 raise ConnectionResetError("the connection was reset before the request arrived")
-            return await self._answer(node, answered, limit_ms)
+            return await self._answer(loop, node, answered, limit_ms)
         finally:
             waiting.pop(answered, None)
 
@@ -92,18 +93,37 @@ class Network:
         delay = self._rng.randrange(20, 4000) if slow else self._rng.randrange(1, 4)
         self._world.call(delay, partial(_resolve, answered, (status, body)))
 
-    async def _answer(self, node: SimulatedNode, answered: asyncio.Future[Answer], limit_ms: float) -> Answer:
+    async def _answer(
+        self, loop: ProcessLoop, node: SimulatedNode, answered: asyncio.Future[Answer], limit_ms: float
+    ) -> Answer:
         """As long as the process is alive."""
         starts, waited_ms, is_alive = node.starts, 0, True
         while waited_ms < limit_ms and is_alive:
             is_alive = node.starts == starts and not node.is_stopped and not self._is_hidden(node)
-            await asyncio.wait([answered], timeout=CHECK_MS / 1000)
+            await _done_or_late(loop, answered)
             waited_ms += CHECK_MS
             if answered.done():
                 return answered.result()
         raise TimeoutError("no answer")
 
 
-def _resolve(answered: asyncio.Future[Answer], answer: Answer) -> None:
-    if not answered.done():
-        answered.set_result(answer)
+async def _done_or_late(loop: ProcessLoop, answered: asyncio.Future[Answer]) -> None:
+    """As `asyncio.wait` with a timeout, which takes longer than all else that a request does."""
+    waiter: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(CHECK_MS / 1000, _resolve, waiter, None)
+
+    def end(done: object) -> None:
+        timer.cancel()
+        _resolve(waiter, None)
+
+    answered.add_done_callback(end)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+        answered.remove_done_callback(end)
+
+
+def _resolve(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)

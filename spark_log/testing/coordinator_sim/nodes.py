@@ -25,7 +25,7 @@ from spark_log.quorum_node.directory import write_format
 from spark_log.quorum_node.disk import Disk
 from spark_log.quorum_node.node_config import NodeConfig
 from spark_log.quorum_node.node_host import NodeHost
-from spark_log.quorum_node.state_file import Meta
+from spark_log.quorum_node.vote_and_identity import Meta
 from spark_log.testing.coordinator_sim.world import CLUSTER, QuorumWorld
 from spark_log.testing.sim.world import Actor
 from spark_log.testing.simulated_process import ProcessLoop, SimulatedFiles, SimulatedThreads
@@ -282,6 +282,7 @@ class SimulatedNode:
         self.coordinator.address = self.address
         self.coordinator.node.config = replace(self.coordinator.node.config, level=self.level)
         groups = Groups(self.coordinator, self.coordinator.clock, self.coordinator.unique, GROUPS)
+        self.coordinator.held = groups.held_positions
         self.server = Server(
             self.coordinator,
             groups,

@@ -21,7 +21,7 @@ from spark_log.net.messages import (
     encode,
     error_of,
 )
-from spark_log.node.quorum_coordinator import OFFERS_MAX
+from spark_log.node.quorum_commands import OFFERS_MAX
 from spark_log.quorum_node.node import UNKNOWN_S
 from spark_log.testing.coordinator_sim.nodes import SimulatedNode
 from spark_log.testing.coordinator_sim.setting import QuorumSimulation

@@ -10,7 +10,7 @@ from functools import partial
 
 from spark_log.journal import served_log
 from spark_log.journal.store_operations import Sleep, Steps
-from spark_log.node import quorum_coordinator, quorum_state
+from spark_log.node import quorum_commands, quorum_state, quorum_take_over
 from spark_log.testing.coordinator_sim.adoption import AdoptionSimulation
 from spark_log.testing.coordinator_sim.faults import Faults
 from spark_log.testing.coordinator_sim.members import member
@@ -49,8 +49,10 @@ def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Resu
             *sim.once.patches(),
             *(Patch(module, "decode_batch", sim.once.decode_batch) for module in (served_log, quorum_state)),
             *(Patch(module, "replay", sim.once.replay) for module in (served_log, quorum_state)),
-            Patch(quorum_coordinator, "end_version", sim.once.end_version),
-            Patch(quorum_coordinator, "bootstrap_records", sim.bootstrap_records),
+            Patch(quorum_state, "folded", sim.once.folded),
+            Patch(quorum_state, "state_digest", sim.once.digest),
+            Patch(quorum_commands, "end_version", sim.once.end_version),
+            Patch(quorum_take_over, "bootstrap_records", sim.bootstrap_records),
         )
         with patched((*sim.constants.patches(), *once)), mutated(MUTATIONS, mutation):
             faults = Faults(sim.world)

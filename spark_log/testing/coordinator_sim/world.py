@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from spark_log.journal.store_operations import LinkOp
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.state import State
 from spark_log.net.messages import MemberRequest
-from spark_log.quorum.ready import Config
+from spark_log.quorum_node.node_config import TIMES
 from spark_log.testing.sim.world import Actor, FaultRates, Watcher, World
 from spark_log.testing.verdict import Violation
 
@@ -37,7 +38,7 @@ class QuorumWorld(World):
 
     def __init__(self, rng: Random, rates: FaultRates, watcher: Watcher, *, transcript: bool = False) -> None:
         super().__init__(rng, rates, watcher, transcript=transcript)
-        self.times = Config(fetch_bytes=rng.choice([1000, 1 << 20]))
+        self.times = replace(TIMES, fetch_bytes=rng.choice([1000, 1 << 20]))
         self.snapshot_bytes = rng.choice([2_000, 10_000, 100_000])
         self.segment_bytes = rng.choice([1_500, 100_000])
         self.slow_disk_ms = 3_000

@@ -94,9 +94,10 @@ class Calm:
             self._send_late_copies(leader)
             self.world.run_for(10)
             self.world.append(leader)
-            self.world.run_for(SOON_MS)
+            soon_ms = SOON_MS + leader.config.high_watermark_wait_ms
+            self.world.run_for(soon_ms)
             late = [str(node) for node in self.world.nodes.values() if not self._follows(node, leader)]
-            self.require(not late, f"{late} do not know after {SOON_MS} ms what is committed")
+            self.require(not late, f"{late} do not know after {soon_ms} ms what is committed")
 
     def _send_late_copies(self, leader: Node) -> None:
         """Of fetches from before the last entry."""

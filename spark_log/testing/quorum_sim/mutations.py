@@ -112,8 +112,8 @@ def _set_high_watermark(core: Core, offset: int) -> bool:
     return offset > before
 
 
-def _news_without_high_watermark(core: Core, role: Leader, request: FetchRequest) -> bool:
-    return request.end.offset < core.log.end
+def _waits_with_high_watermark(core: Core, role: Leader, request: FetchRequest) -> int:
+    return 0 if request.end.offset < core.log.end else core.config.fetch_wait_ms
 
 
 def _any_chunk(download: Download, response: Any) -> bool:
@@ -238,7 +238,8 @@ MUTATIONS = {
     "late_answers": Mutation("an answer is to the present end of the log", (Patch(following, "answers", _any_answer),)),
     "any_chunk": Mutation("a chunk follows those that there are", (Patch(following, "continues", _any_chunk),)),
     "parked_despite_news": Mutation(
-        "a higher high watermark ends the wait of a fetch", (Patch(leading, "_has_news", _news_without_high_watermark),)
+        "a higher high watermark ends the wait of a fetch",
+        (Patch(leading, "answer_after_ms", _waits_with_high_watermark),),
     ),
     "older_replaces_parked": Mutation(
         "a late copy of a fetch does not replace the one that waits", (Patch(leading, "_is_older", _no),)

@@ -38,6 +38,7 @@ class World:
             fetch_timeout_ms=300,
             election_timeout_ms=150,
             fetch_wait_ms=80,
+            high_watermark_wait_ms=5 if seed % 4 == 1 else 0,
             retry_ms=150,
             keep_ms=KEEP_MS,
             fetch_bytes=rng.choice([20, 100, 1 << 20]),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from spark_log.errors import StorageUnavailable
 from spark_log.journal.broker_roots import BROKER_KEY, WrongRoot
 from spark_log.journal.store_operations import Get, Put, Steps
-from spark_log.metadata.pending import LackingObject
+from spark_log.metadata.pending_commits import LackingObject
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER
 from spark_log.metadata.replicas import epoch_of, group_at, holders

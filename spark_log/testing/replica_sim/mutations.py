@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from spark_log.journal import garbage_collection
 from spark_log.journal.store_operations import Steps
-from spark_log.metadata import leader_election, pending, replay, replay_reassignments, replay_replicas
+from spark_log.metadata import leader_election, pending_commits, replay, replay_reassignments, replay_replicas
 from spark_log.metadata import records as r
 from spark_log.metadata.decide import commits
 from spark_log.metadata.decide import replicas as decide
@@ -177,14 +177,14 @@ MUTATIONS: Mapping[str, Mutation] = {
         (Patch(replay_replicas, "_missed", _late_stays),),
     ),
     "shown_on_one": Mutation(
-        "readers see a commit when all in-sync replicas have it", (Patch(pending, "_is_held", lambda *_: True),)
+        "readers see a commit when all in-sync replicas have it", (Patch(pending_commits, "_is_held", lambda *_: True),)
     ),
     "shown_below_min": Mutation(
         "readers see nothing new while the ISR is below `min.insync.replicas`",
-        (Patch(pending, "_is_below_min", lambda *_: False),),
+        (Patch(pending_commits, "_is_below_min", lambda *_: False),),
     ),
     "shown_out_of_order": Mutation(
-        "a commit waits for earlier ones of its partitions", (Patch(pending, "_is_next", lambda *_: True),)
+        "a commit waits for earlier ones of its partitions", (Patch(pending_commits, "_is_next", lambda *_: True),)
     ),
     "all_passes_pending": Mutation(
         "a commit with acks=all behind a pending one is pending",
@@ -200,11 +200,11 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "pending_for_ever": Mutation(
         "a replica without the objects of a commit that readers see has a deficit",
-        (Patch(pending, "not_pending", lambda state, names: state),),
+        (Patch(pending_commits, "not_pending", lambda state, names: state),),
     ),
     "loses_held": Mutation(
         "a commit that an active broker has is not lost",
-        (Patch(pending, "_is_away", lambda *_: True),),
+        (Patch(pending_commits, "_is_away", lambda *_: True),),
     ),
     "gives_up_early": Mutation(
         "a commit that was lost stays for a while: the disk may come back",

@@ -26,7 +26,7 @@ from spark_log.journal.broker_roots import BROKER_KEY
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.commits import Committed
-from spark_log.metadata.pending import entries_of, is_given_up, is_lost, lost_entries, visible_end
+from spark_log.metadata.pending_commits import entries_of, is_given_up, is_lost, lost_entries, visible_end
 from spark_log.metadata.reassignments import is_moving, objects_elsewhere
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import (
@@ -55,6 +55,10 @@ Place = tuple[str, str]
 def directory_of(state: State, broker: int) -> str:
     """The directory of a broker's copies."""
     return OWN_DIRECTORY if broker == OWN_BROKER else state.brokers[broker].directory
+
+
+def _is_known(state: State, broker: int) -> bool:
+    return broker == OWN_BROKER or broker in state.brokers
 
 
 def key_in(directory: str, name: str) -> str:
@@ -164,7 +168,7 @@ class ReplicaOracle(Oracle):
 
     def has_copy(self, state: State, broker: int, name: str) -> bool:
         """Whether the current directory of a broker has a good copy."""
-        return broker in (OWN_BROKER, *state.brokers) and self.is_intact(directory_of(state, broker), name)
+        return _is_known(state, broker) and self.is_intact(directory_of(state, broker), name)
 
     # ------------------------------------------------------------------------------------------------------- what records do
 
@@ -321,15 +325,11 @@ class ReplicaOracle(Oracle):
 
     def check(self) -> None:
         """All promises about the newest version."""
-        state = self.state
+        state, together = self.state, dict[int, list[str]]()
         for name, row in self.once.objects(state).items():
-            known = copies_of(state, row)
-            for broker in (OWN_BROKER,) if known is None else known.brokers:
-                place = (directory_of(state, broker), name)
-                if place not in self.spoiled and not self.is_intact(*place):
-                    raise Violation(f"claimed: version {state.version} has {name} on broker {broker}, which lacks it")
-            if not self.is_readable(state, name) and self.survivors(state, name):
-                raise Violation(f"kept: {name} is on {self.survivors(state, name)}, readers try {holders(state, row)}")
+            together.setdefault(row.copies, []).append(name)
+        for alike in together.values():
+            self._check_copies(state, alike)
         for key, part in state.partitions.items():
             names = objects_elsewhere(state, key, (entry.object for entry in part.entries))
             if names and not is_moving(state, key):
@@ -337,15 +337,30 @@ class ReplicaOracle(Oracle):
             if part.readable_end != visible_end(state, key):
                 raise Violation(f"visible: {key} up to {part.readable_end}, what is pending is {state.pending}")
         pending = {name for one in state.pending for name in one.objects}
-        holders_of = [copies_of(state, row) for name, row in self.once.objects(state).items() if name not in pending]
+        shown = (state.copies.get(key) for key, alike in together.items() if not pending.issuperset(alike))
+        holders_of = [one for one in shown if one is not None and one.brokers]
         for number, group in state.placement_groups.items():
-            some = [one.brokers for one in holders_of if one is not None and one.group == number and one.brokers]
+            some = [one.brokers for one in holders_of if one.group == number]
             lacking = [broker for broker in group.isr if any(broker not in brokers for brokers in some)]
             idle = [broker for broker in group.isr if not is_active(state, broker) or self._is_async(state, broker)]
             if len(group.isr) > 1 and (lacking or idle):
                 raise Violation(f"in sync: ISR {group.isr} of {number}; {lacking} lack objects, {idle} are not active")
             if group.leader != NO_LEADER and (group.leader not in group.isr or not is_active(state, group.leader)):
                 raise Violation(f"led: {group.leader} leads group {number}, ISR {group.isr}")
+
+    def _check_copies(self, state: State, names: Iterable[str]) -> None:
+        """All promises about objects that have copies on the same brokers."""
+        first = state.objects[next(iter(names))]
+        known, readers_try = copies_of(state, first), holders(state, first)
+        brokers = (OWN_BROKER,) if known is None else known.brokers
+        claimed = {broker: directory_of(state, broker) for broker in brokers}
+        readable = [directory_of(state, broker) for broker in readers_try if _is_known(state, broker)]
+        for name in names:
+            for broker, directory in claimed.items():
+                if (directory, name) not in self.spoiled and not self.is_intact(directory, name):
+                    raise Violation(f"claimed: version {state.version} has {name} on broker {broker}, which lacks it")
+            if not any(self.is_intact(directory, name) for directory in readable) and self.survivors(state, name):
+                raise Violation(f"kept: {name} is on {self.survivors(state, name)}, readers try {readers_try}")
 
     @staticmethod
     def _is_async(state: State, broker: int) -> bool:

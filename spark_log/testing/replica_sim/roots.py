@@ -8,7 +8,7 @@ of its puts and deletes take effect long after the caller gave up.  Broker 0 is 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -56,11 +56,9 @@ class Roots(Store):
         self.down: set[int] = set()
         self.hanging: set[int] = set()
 
-    def disks(self) -> Iterator[Disk]:
+    def disks(self) -> list[Disk]:
         """All disks that exist."""
-        yield self.own
-        yield from self.mounted.values()
-        yield from self.away
+        return [self.own, *self.mounted.values(), *self.away]
 
     def apply(self, op: Op, now: int, decided: State | None = None) -> Any:
         root = getattr(op, "root", METADATA)

@@ -66,8 +66,8 @@ def _add_actors(sim: ReplicaSimulation) -> None:
 
 
 def _until_healed(sim: ReplicaSimulation) -> Steps[None]:
-    while sim.unhealed() or sim.garbage():
-        sim.busy = bool(sim.unhealed()) and sim.busy
+    while (unhealed := sim.unhealed()) or sim.garbage():
+        sim.busy = bool(unhealed) and sim.busy
         yield Sleep(100)
 
 

@@ -16,7 +16,7 @@ from spark_log.journal.object_names import FORMAT_KEY, META, upload_epoch
 from spark_log.journal.store_operations import Steps
 from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata import replay_replicas
-from spark_log.metadata.decide import kept_copies
+from spark_log.metadata.decide import copy_retention
 from spark_log.metadata.decide import replicas as decide_replicas
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
@@ -154,7 +154,7 @@ class ReplicaSimulation(Simulation):
             *self.once.patches(),
             Patch(replay_replicas, "MISSES_KEPT_MS", 5000),
             Patch(decide_replicas, "WAITED_FOR_MS", self.waited_ms),
-            Patch(kept_copies, "KEEP_MS_MIN", 1),
+            Patch(copy_retention, "KEEP_MS_MIN", 1),
         )
 
     # ------------------------------------------------------------------------------------------------------------ the end
@@ -200,8 +200,10 @@ class ReplicaSimulation(Simulation):
             disk = self.roots.own if broker == OWN_BROKER else self.roots.mounted[broker]
             start = f"{directory_of(state, broker)}/data/".lstrip("/")
             for key in disk.files:
+                if not key.startswith(start):
+                    continue
                 name = key[len(start) - len("data/") :]
                 kept = name in state.objects or name in state.dropped
-                if key.startswith(start) and not kept and upload_epoch(name) <= state.fence:
+                if not kept and upload_epoch(name) <= state.fence:
                     found.append(f"{broker}: {key}")
         return found

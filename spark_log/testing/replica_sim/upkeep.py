@@ -15,11 +15,11 @@ from spark_log.journal.context import Proposal
 from spark_log.journal.object_names import DATA, data_key
 from spark_log.journal.opening import View
 from spark_log.journal.store_operations import Delete, Get, List, Op, Put, Sleep, Steps
-from spark_log.metadata.command import Command
+from spark_log.metadata.command_base import Command
 from spark_log.metadata.commands import Swap
+from spark_log.metadata.copy_retention import keeps_newest
 from spark_log.metadata.decide.replicas import lacking_for_swap, moves_to
-from spark_log.metadata.kept_copies import keeps_newest
-from spark_log.metadata.pending import is_given_up, is_gone, is_lost, lacking_objects, lost_entries
+from spark_log.metadata.pending_commits import is_given_up, is_gone, is_lost, lacking_objects, lost_entries
 from spark_log.metadata.reassignments import is_moving
 from spark_log.metadata.records import Copy, LostRecord, SwapRecord
 from spark_log.metadata.replica_commands import (
@@ -180,14 +180,11 @@ def _give_up(sim: ReplicaSimulation, view: View, state: State, commit: PendingCo
 
 
 def _lacked(sim: ReplicaSimulation, state: State, number: int, broker: int) -> list[str]:
-    return sorted(
-        name
-        for name, row in sim.once.objects(state).items()
-        if (known := copies_of(state, row)) is not None
-        and known.group == number
-        and broker not in known.brokers
-        and keeps(state, broker, name)
-    )
+    some = {one for one, known in state.copies.items() if known.group == number and broker not in known.brokers}
+    if not some:
+        return []
+    objects = sim.once.objects(state)
+    return sorted(name for name, row in objects.items() if row.copies in some and keeps(state, broker, name))
 
 
 def _replicate(sim: ReplicaSimulation, view: View, number: int, broker: int) -> Steps[View]:

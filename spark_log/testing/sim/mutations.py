@@ -21,19 +21,17 @@ from spark_log.journal import (
     opening,
     sealing,
 )
-from spark_log.journal.context import Context, Proposal
-from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_key, checkpoint_version, log_key
+from spark_log.journal.context import Context
+from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_key, checkpoint_version
 from spark_log.journal.opening import View
-from spark_log.journal.store_operations import Delete, Get, List, Op, Put, PutAnswer, PutNew, Steps
+from spark_log.journal.store_operations import Delete, List, Put, Steps
 from spark_log.metadata import records as r
 from spark_log.metadata import replay, replay_groups, swaps
-from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide import commits, coordinators, groups, upkeep
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.dropped_list import encode_list
+from spark_log.metadata.dropped_list_format import encode_list
 from spark_log.metadata.last_commit import LastCommit, last_commit
-from spark_log.metadata.records import Batch
 from spark_log.metadata.replay import admits
 from spark_log.metadata.state import GroupState, ProducerState, State, TopicKey
 from spark_log.model import Slice
@@ -42,6 +40,7 @@ from spark_log.node.segment_swaps import Replacement
 from spark_log.settings import cluster_config
 from spark_log.testing.mutation import Mutation, Patch, replaying
 from spark_log.testing.sim import readers_and_upkeep
+from spark_log.testing.sim.commit_mutations import COMMIT_MUTATIONS
 from spark_log.testing.sim.compaction_mutations import COMPACTION_MUTATIONS
 from spark_log.testing.sim.erasure_mutations import ERASURE_MUTATIONS
 from spark_log.testing.sim.oracle import LINK, unlinked
@@ -49,85 +48,6 @@ from spark_log.testing.sim.setting import Simulation
 
 EVER = 2**60
 """An epoch above every fence."""
-
-
-# --------------------------------------------------------------------------------------------- putting and reading back
-
-Appended = Steps[tuple[View, dict[str, int]]]
-
-
-def _carried(view: View, batch: Batch, newest: str) -> tuple[View, dict[str, int]]:
-    return View(newest, replay.replay(view.state, batch)), {batch.id: view.state.version + 1}
-
-
-def _read_last(view: View) -> Appended:
-    seen: dict[str, int] = {}
-    view = yield from opening.refresh(view, seen)
-    return view, seen
-
-
-def _believe(view: View, batch: Batch, *_: object) -> Appended:
-    answer = yield PutNew(log_key(view.state.version + 1), encode_batch(batch))
-    return _carried(view, batch, view.checkpoint) if answer is PutAnswer.CREATED else (yield from _read_last(view))
-
-
-def _list_first(view: View, batch: Batch, *_: object) -> Appended:
-    names = yield List(CHECKPOINTS)
-    key, data = log_key(view.state.version + 1), encode_batch(batch)
-    answer = yield PutNew(key, data)
-    if (
-        answer is PutAnswer.CREATED
-        and (yield Get(key)) == data
-        and opening.follows_checkpoint(view, max(names, default=""))
-    ):
-        return _carried(view, batch, max(names, default=""))
-    return (yield from _read_last(view))
-
-
-def _always_parallel(view: View, batch: Batch, *_: object) -> Appended:
-    key, data = log_key(view.state.version + 1), encode_batch(batch)
-    answer = yield PutNew(key, data)
-    if answer is not PutAnswer.EXISTS:
-        reads: list[Op] = [Get(key), List(CHECKPOINTS)]
-        found, names = yield reads
-        if found == data and opening.follows_checkpoint(view, newest := max(names, default="")):
-            return _carried(view, batch, newest)
-    return (yield from _read_last(view))
-
-
-def _decide_unlisted(view: View, batch: Batch, *_: object) -> Appended:
-    key = log_key(view.state.version + 1)
-    if (yield PutNew(key, encode_batch(batch))) is PutAnswer.EXISTS:
-        found = yield Get(key)
-        if found is not None:
-            other = decode_batch(found, key)
-            return View(view.checkpoint, replay.replay(view.state, other)), {other.id: view.state.version + 1}
-    return (yield from _read_last(view))
-
-
-def _refresh_with_leftovers(view: View, *given: Any, **named: Any) -> Steps[View]:
-    new = yield from opening.catch_up(view, *given, **named)
-    return new if new is not None else (yield from opening.open_view())
-
-
-def _follows_few_beyond(view: View, newest: str) -> bool:
-    return checkpoint_version(newest) <= view.state.version + 3
-
-
-_refuse_all = commit_protocol._refuse_all
-
-
-def _refuse_all_certain(refused: Any, unseen: object) -> None:
-    _refuse_all(refused, ())
-
-
-_peek = opening.peek
-
-
-def _peek_believing(view: View) -> Steps[View]:
-    """Takes what it has read for confirmed."""
-    found = yield from _peek(view)
-    return found if found.unconfirmed is None else found._replace(state=found.newest, unconfirmed=None)
 
 
 # ------------------------------------------------------------------------------------------------ the fence and its kin
@@ -233,16 +153,7 @@ def _led_by_nobody(state: State, context: Context) -> bool:
     return False
 
 
-class _NeverRaised(Exception):
-    """Takes the place of an error class, so that the error is not caught."""
-
-
-_refuse, _decide_take_over = commit_protocol._refuse, coordinators.decide_take_over
-
-
-def _refuse_for_certain(command: Proposal, error: Any, unseen: Any = ()) -> None:
-    command.sent = False
-    _refuse(command, error, unseen)
+_decide_take_over = coordinators.decide_take_over
 
 
 def _take_over_from_any(state: State, expected: int, address: str, host: str, cluster_id: str) -> Decision[int]:
@@ -392,36 +303,6 @@ MUTATIONS = {
         "a log that is opened from the older checkpoint is listed again afterwards",
         (Patch(opening, "_is_confirmed", _confirmed_if_damaged),),
     ),
-    "no_readback": Mutation(
-        "a put that answers 'created' is read back",
-        (Patch(commit_protocol, "append", _believe),),
-    ),
-    "no_start_over": Mutation(
-        "the checkpoints are listed again after the log was read",
-        tuple(Patch(module, "follows_checkpoint", lambda view, newest: True) for module in (opening, commit_protocol)),
-    ),
-    "follow_few_beyond": Mutation(
-        "a newer checkpoint is accepted up to the version that was confirmed before, not beyond",
-        # Not one above it: a record is deleted once the older of two checkpoints covers it, and the two rarely have one
-        # version.
-        tuple(Patch(module, "follows_checkpoint", _follows_few_beyond) for module in (opening, commit_protocol)),
-    ),
-    "leftovers_placed": Mutation(
-        "batches that were read are forgotten when the log is opened anew",
-        tuple(Patch(module, "refresh", _refresh_with_leftovers) for module in (opening, commit_protocol)),
-    ),
-    "peek_believed": Mutation(
-        "records that a peek has found are confirmed by a listing without a checkpoint beyond the view before them",
-        (Patch(opening, "peek", _peek_believing),),
-    ),
-    "peek_beyond_fence": Mutation(
-        "nothing is decided on unconfirmed records of which one moves the fence",
-        (Patch(opening, "moves_fence", lambda batch: False),),
-    ),
-    "certain_refusal": Mutation(
-        "a refusal after a put that was not seen to fail says that it may be in",
-        (Patch(commit_protocol, "_refuse_all", _refuse_all_certain),),
-    ),
     "no_fence_on_commit": Mutation(
         "commits at or below the fence are void",
         (replaying(r.CommitRecord, _commit_unfenced), Patch(commits, "decide_commit", _decide_commit_unfenced)),
@@ -465,18 +346,6 @@ MUTATIONS = {
     "age_gc": Mutation(
         "garbage is what lies below a fence, not what is old",
         (Patch(garbage_collection, "garbage", _garbage_by_age), Patch(upkeep, "decide_fence", _decide_no_fence)),
-    ),
-    "list_before_put": Mutation(
-        "the listing of the read-back starts after the put",
-        (Patch(commit_protocol, "append", _list_first),),
-    ),
-    "parallel_after_lost": Mutation(
-        "read-back and listing run in parallel only if the put answered 'created'",
-        (Patch(commit_protocol, "append", _always_parallel),),
-    ),
-    "decide_unlisted": Mutation(
-        "version taken by another: the next batch is decided after a listing",
-        (Patch(commit_protocol, "append", _decide_unlisted),),
     ),
     "fence_by_own_time": Mutation(
         "the fence goes to the version before the newest one that is old enough",
@@ -522,14 +391,6 @@ MUTATIONS = {
     "taken_from_any": Mutation(
         "a log is taken over from the coordinator that was known to be gone, not from a newer one",
         (Patch(coordinators, "decide_take_over", _take_over_from_any),),
-    ),
-    "certain_after_asking": Mutation(
-        "a refusal after a request whose answer was lost says that it may be in",
-        (Patch(commit_protocol, "_refuse", _refuse_for_certain),),
-    ),
-    "resumes_stale_state": Mutation(
-        "after a coordinator's answer, the client's state has a coordinator, even if the log cannot be read",
-        (Patch(commit_protocol, "StorageUnavailable", _NeverRaised),),
     ),
     "forgotten_immediately": Mutation(
         "a position that was removed is remembered as such for a while",
@@ -597,6 +458,7 @@ MUTATIONS = {
         "a merged segment takes the place of the slices that it was made of, and of no others",
         (Patch(segment_swaps, "_replaced", _replaced_blindly),),
     ),
+    **COMMIT_MUTATIONS,
     **COMPACTION_MUTATIONS,
     **ERASURE_MUTATIONS,
 }

@@ -11,9 +11,11 @@ from spark_log.journal import commit_protocol, opening
 from spark_log.journal.object_names import log_key
 from spark_log.journal.opening import state_in
 from spark_log.metadata.batch_format import decode_batch, encode_batch
+from spark_log.metadata.checkpoint_format import folded
 from spark_log.metadata.records import Batch
 from spark_log.metadata.replay import end_version, replay
 from spark_log.metadata.state import ObjectRow, State
+from spark_log.metadata.state_digest import state_digest
 from spark_log.testing.mutation import Patch
 from spark_log.testing.verdict import Violation
 
@@ -23,10 +25,12 @@ class Once:
 
     def __init__(self) -> None:
         self._rows: dict[int, tuple[State, dict[str, ObjectRow]]] = {}
-        self._batches: dict[tuple[bytes, str], Batch] = {}
+        self._batches: dict[bytes, Batch] = {}
         self._states: dict[tuple[bytes | None, str], State] = {}
         self._replays: dict[tuple[int, int], tuple[State, Batch, State]] = {}
         """By the identities of a state and a batch, both of which are kept so that no other object gets these."""
+        self._folded: dict[int, tuple[State, State]] = {}
+        self._digests: dict[int, tuple[State, str]] = {}
 
     def patches(self) -> tuple[Patch, ...]:
         """For all that read the log, and for writers, which have replayed their records before."""
@@ -38,9 +42,10 @@ class Once:
         )
 
     def decode_batch(self, data: bytes, key: str) -> Batch:
-        known = self._batches.get((data, key))
+        """The key is for errors only."""
+        known = self._batches.get(data)
         if known is None:
-            known = self._batches[data, key] = decode_batch(data, key)
+            known = self._batches[data] = decode_batch(data, key)
         return known
 
     def state_in(self, data: bytes | None, name: str) -> State:
@@ -50,10 +55,24 @@ class Once:
         return known
 
     def replay(self, state: State, batch: Batch) -> State:
+        if not state.version and state == (empty := self.state_in(None, "")):
+            state = empty
         known = self._replays.get((id(state), id(batch)))
         if known is None:
             known = self._replays[id(state), id(batch)] = (state, batch, replay(state, batch))
         return known[2]
+
+    def folded(self, state: State) -> State:
+        known = self._folded.get(id(state))
+        if known is None:
+            known = self._folded[id(state)] = (state, folded(state))
+        return known[1]
+
+    def digest(self, state: State) -> str:
+        known = self._digests.get(id(state))
+        if known is None:
+            known = self._digests[id(state)] = (state, state_digest(state))
+        return known[1]
 
     def objects(self, state: State) -> dict[str, ObjectRow]:
         """The rows of a state's objects, which are in columns."""

@@ -45,7 +45,6 @@ from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_ve
 from spark_log.journal.opening import KEPT_CHECKPOINTS, View
 from spark_log.metadata import records as r
 from spark_log.metadata import replay
-from spark_log.metadata.checkpoint_format import decode_checkpoint
 from spark_log.metadata.consumer_offsets import PARTITIONS, progress_of
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.records import Piece
@@ -109,7 +108,7 @@ class Oracle:
     def written(self, key: str, content: Any, decided: State | None, now: int) -> None:
         if key.startswith(CHECKPOINTS):
             self.seen["checkpoints"] += 1
-            self.check_state(decode_checkpoint(unlinked(content), key), key)
+            self.check_state(self.once.state_in(unlinked(content), key), key)
         elif key.startswith(LOG):
             if int(key.removeprefix(LOG)[:20]) == self.state.version + 1:
                 self._place(self.once.decode_batch(content, key), decided, now)

@@ -201,12 +201,13 @@ def topics(sim: Simulation) -> Steps[None]:
 
 
 def _some_change(sim: Simulation, state: State) -> DecisionRule:
+    """As `log.admin` sends it: in an atomic set."""
     rng = sim.rng
     name, partitions = rng.choice(("t1", "t2")), rng.randint(1, 2)
     run_bytes = sim.run_bytes
-    change: Mapping[str, Callable[[], DecisionRule]] = {
+    change: Mapping[str, Callable[[], commands.AnyCommand]] = {
         "create": lambda: _create(sim, name, partitions),
-        "delete": lambda: commands.DeleteTopic(name=name),
+        "delete": lambda: commands.DeleteTopic(name=name, topic_id=state.names.get(name, "")),
         "stamp": lambda: _alter("message.timestamp.type", rng.choice(("CreateTime", "LogAppendTime", None))),
         "age": lambda: _alter("retention.ms", rng.choice(("300", "3000", None))),
         "size": lambda: _alter("retention.bytes", rng.choice((str(2 * run_bytes), str(8 * run_bytes), None))),
@@ -215,20 +216,23 @@ def _some_change(sim: Simulation, state: State) -> DecisionRule:
         "trim": lambda: _trim(sim, state),
         "forget": lambda: group_commands.DeleteOffsets(group=rng.choice(("group", "shared", "with-records"))),
     }
-    return change[rng.choice(sorted(change))]()
+    found = change[rng.choice(sorted(change))]()
+    if isinstance(found, commands.Trim | commands.SeveralCommands):
+        return found
+    return commands.SeveralCommands(commands=(found,))
 
 
-def _create(sim: Simulation, name: str, partitions: int) -> DecisionRule:
+def _create(sim: Simulation, name: str, partitions: int) -> commands.CreateTopic:
     compacts = sim.compacts and name == "t1"
     configs, stem = (sim.compacted_configs(), COMPACTED) if compacts else ({}, "id")
     return commands.CreateTopic(name=name, partitions=partitions, configs=configs, topic_id=sim.fresh(stem))
 
 
-def _alter(name: str, value: str | None) -> DecisionRule:
+def _alter(name: str, value: str | None) -> commands.SetConfigs:
     return commands.SetConfigs(name="t0", changes={name: value})
 
 
-def _trim(sim: Simulation, state: State) -> DecisionRule:
+def _trim(sim: Simulation, state: State) -> commands.Trim:
     key = sim.rng.choice(sorted(state.partitions))
     part = state.partitions[key]
     start = sim.rng.randint(part.start, part.end)

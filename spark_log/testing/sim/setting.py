@@ -17,7 +17,7 @@ from spark_log.journal.object_names import FORMAT_KEY, META, data_key
 from spark_log.journal.opening import View
 from spark_log.journal.storage_log import StorageLog
 from spark_log.journal.store_operations import OWN_ROOT, Ask, Get, Put, Sleep, Steps
-from spark_log.metadata.commands import UpdateFeature
+from spark_log.metadata.commands import SeveralCommands, UpdateFeature
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
@@ -47,7 +47,8 @@ RUN_BYTES = 700
 """The approximate length of a run of a few records."""
 PEEKS_IN = (1, 7)
 """Last digits of the seeds in which writers decide on records that are not confirmed."""
-UPGRADE = UpdateFeature(name=METADATA_VERSION, level=SUPPORTED[METADATA_VERSION])
+UPGRADE = SeveralCommands(commands=(UpdateFeature(name=METADATA_VERSION, level=SUPPORTED[METADATA_VERSION]),))
+"""As `log.admin` sends it."""
 COORDINATOR_WAIT_MS = 4000
 """How long a change waits for a coordinator."""
 
@@ -317,8 +318,8 @@ class Simulation:
         return rows
 
 
-def unlinked(steps: Steps[Any]) -> Steps[Any]:
-    """The steps of a process that asks no coordinator, because it is one."""
+def driven(steps: Steps[Any], before: Callable[[Any], None]) -> Steps[Any]:
+    """The steps; an error that `before` raises for a request is that of the request."""
     answer: Any = None
     failed: BaseException | None = None
     while True:
@@ -327,10 +328,18 @@ def unlinked(steps: Steps[Any]) -> Steps[Any]:
         except StopIteration as stop:
             return stop.value
         answer = failed = None
-        if isinstance(request, Ask):
-            failed = NotCoordinator("another one leads", address=request.holder.address, epoch=request.holder.epoch)
-            continue
         try:
+            before(request)
             answer = yield request
         except Exception as raised:  # noqa: BLE001  thrown into the steps, which raise it
             failed = raised
+
+
+def unlinked(steps: Steps[Any]) -> Steps[Any]:
+    """The steps of a process that asks no coordinator, because it is one."""
+
+    def refuse(request: Any) -> None:
+        if isinstance(request, Ask):
+            raise NotCoordinator("another one leads", address=request.holder.address, epoch=request.holder.epoch)
+
+    return driven(steps, refuse)

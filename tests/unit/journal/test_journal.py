@@ -65,10 +65,10 @@ def test_proposals_that_wait_share_a_batch(make: Callable[[Path], ObjectStore], 
     create(journal)
     before = journal.state.version
     with ThreadPoolExecutor(5) as pool:
-        with journal._lock:
+        with journal._proposals.turn:
             good = [pool.submit(commit, journal, f"w{n}", 0) for n in range(4)]
             bad = pool.submit(commit, journal, "bad", 0, "id-nothing")
-            while len(journal._queue) < 5:
+            while len(journal._proposals.waiting) < 5:
                 time.sleep(0.001)
         assert offsets(future.result() for future in good) == [0, 1, 2, 3]
         with pytest.raises(UnknownTopicOrPartition):

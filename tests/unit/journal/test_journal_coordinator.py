@@ -104,11 +104,11 @@ def test_a_late_change_is_known_to_be_unsent_although_another_joins() -> None:
 
         def another_joins() -> None:
             joined.append(pool.submit(create, journal, "another"))
-            while not journal._queue:
+            while not journal._proposals.waiting:
                 time.sleep(0.001)
 
         # The late change puts itself into the queue, and takes itself out when its time is over.
-        journal._queue_lock = QueueLock(another_joins)
+        journal._proposals._lock = QueueLock(another_joins)
         late = journal.context.clock.monotonic_ms()
         with pytest.raises(CoordinatorNotAvailable, match="other changes of this process wait") as caught:
             journal.propose(lambda state, now: decide_create_topic(state, "late", 1, {}, "id-late"), late)

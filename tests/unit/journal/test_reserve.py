@@ -7,8 +7,8 @@ from pathlib import Path
 
 import spark_log
 from spark_log.errors import NoSpace, StorageError
+from spark_log.journal.disk_reserve import RESERVE
 from spark_log.journal.journal import Journal
-from spark_log.journal.reserve import RESERVE
 from spark_log.store.base import Bytes
 from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Wrapper

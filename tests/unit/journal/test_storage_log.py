@@ -48,7 +48,7 @@ class TestOnALocalDisk(MetadataLogContract):
 def test_a_log_is_created_only_if_asked(tmp_path: Path) -> None:
     """The error says how; a folder that lost its log gets another error."""
     store = LocalStore(str(tmp_path / "log"), "os")
-    with pytest.raises(NoLog, match="check the URL, or create a log with"):
+    with pytest.raises(NoLog, match="check the URL, and whether its disk is mounted, or create a log with"):
         opened(store, create=False)
     one = opened(store)
     store.delete([FORMAT_KEY])

@@ -16,7 +16,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.journal.sealing import prune
 from spark_log.journal.store_operations import Decide
-from spark_log.journal.upkeep import fence_and_expire
+from spark_log.journal.upkeep import fence_and_expire, seal_and_expire
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.checkpoint_format import CHANGES_MIN
 from spark_log.metadata.commands import Expire, Fence
@@ -169,3 +169,17 @@ def test_a_coordinator_is_asked_only_about_groups_that_have_expired() -> None:
     fence, expire = (one.decide for one in asked.commands)
     assert isinstance(fence, Fence)
     assert isinstance(expire, Expire) and expire.only_groups == ("old",)
+
+
+def test_upkeep_looks_for_what_has_expired_when_the_fence_advances() -> None:
+    """Not after each hundred commits: a million positions take a while."""
+    history = History()
+    topic = history.create()
+    context = Context(
+        ManualClock(history.now + 10 * cluster_config(history.state.configs, STREAM_RETENTION)), random.Random(0)
+    )
+    for age_ms, asks in ((1, True), (10**15, False)):
+        configs: dict[str, str | None] = {"gc.fence.age.ms": str(age_ms)}
+        history.do(lambda state, now, configs=configs: decide_set_configs(state, None, configs))
+        history.do(lambda state, now, age_ms=age_ms: decide_commit_offsets(state, (positions("g", topic, age_ms),)))
+        assert isinstance(next(seal_and_expire(history.state, context), None), Decide) is asks

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spark_log.metadata import records as r
-from spark_log.metadata.command import Command
+from spark_log.metadata.command_base import Command
 from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.decide.commits import Committed, decide_commit
 from spark_log.metadata.decide.upkeep import bootstrap_records, decide_swap

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args
 
 import msgspec
 import pytest
 
-from spark_log.errors import UnknownTopicOrPartition
+from spark_log.errors import InvalidRequest, UnknownTopicOrPartition
 from spark_log.metadata import commands as c
 from spark_log.metadata import group_commands as gc
 from spark_log.metadata.decide.reassignments import NewReplicas
@@ -107,6 +108,21 @@ def test_every_command_and_its_reply_survive_the_journey() -> None:
     assert not missing
 
 
+def test_a_value_of_a_wrong_type_is_named() -> None:
+    """No process could read a record with it; a command that is right is."""
+    for command in EXAMPLES:
+        command.check_types()
+    for wrong, says in (
+        (c.UpdateFeature(name="metadata.version", level=True), "update_feature: level: expected `int`, got `bool`"),
+        (c.CreateTopic(name="t", partitions=1, topic_id="id", replicas=((True,),)), "create_topic: replicas[0][0]: "),
+        (c.SetConfigs(name="t", changes={"retention.ms": 5}), "set_configs: changes[...]: expected `str | null`"),  # type: ignore[dict-item]
+        (gc.JoinGroup(group="\ud800", member="m"), "join_group: 'utf-8' codec can't encode character"),
+        (c.FenceBroker(broker=1j), "fence_broker: Encoding objects of type complex is unsupported"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InvalidRequest, match=re.escape(says)):
+            c.SeveralCommands(commands=(TOPIC, wrong)).check_types()
+
+
 def test_commands_in_one_are_decided_one_after_the_other_and_all_or_none() -> None:
     """The second sees what the first did; if it is refused, nothing is."""
     state = next_version(State(), NOW)
@@ -138,3 +154,14 @@ def test_a_command_names_the_groups_that_it_touches() -> None:
     with_positions = c.Append(commit=msgspec.structs.replace(append().commit, groups=(offsets().commit,)))
     both = c.SeveralCommands(commands=(gc.LeaveGroup(group="h", member="m"), with_positions))
     assert list(with_positions.groups()) == ["g"] and list(both.groups()) == ["g", "h"]
+
+
+def test_what_a_coordinator_keeps_from_expiry_reaches_each_command() -> None:
+    """Alone, or in an atomic set; nobody looks for it if nothing can expire."""
+    held = ("g", "id", 1)
+    expire, other = c.Expire(held=(("h", "id", 2),)), gc.DeleteOffsets(group="g")
+    kept = c.Expire(held=(("h", "id", 2), held))
+    assert expire.keeping(lambda: (held,)) == kept
+    several = c.SeveralCommands(commands=(other, expire))
+    assert several.keeping(lambda: (held,)) == c.SeveralCommands(commands=(other, kept))
+    assert TOPIC.keeping(lambda: pytest.fail("not needed")) is TOPIC

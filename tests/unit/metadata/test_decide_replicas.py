@@ -462,6 +462,18 @@ def test_a_broker_with_replicas_is_not_removed() -> None:
         log.command(RemoveBroker(broker=1))
 
 
+def test_a_removal_that_is_sent_again_is_done() -> None:
+    """Its answer was lost; a broker that has got the id since is kept."""
+    log = ReplicaHistory(1, 2)
+    first = RemoveBroker(broker=1, directory=log.state.brokers[1].directory)
+    for _ in range(2):
+        log.command(first)
+        assert set(log.state.brokers) == {2}
+    log.command(RegisterBroker(broker=1, directory="another", url="/another"))
+    log.command(first)
+    assert set(log.state.brokers) == {1, 2}
+
+
 def test_broker_0_is_never_fenced_or_removed() -> None:
     log = ReplicaHistory(1)
     for command in (FenceBroker(broker=0), RemoveBroker(broker=0)):

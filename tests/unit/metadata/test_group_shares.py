@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_log.errors import GroupInUse, IllegalGeneration, InvalidRequest
-from spark_log.groups.share import Share
+from spark_log.groups.member_share import Share
 from spark_log.metadata import group_commands as gc
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.clock_reset import reset_clock

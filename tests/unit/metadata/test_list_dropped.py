@@ -13,7 +13,7 @@ from spark_log.errors import CorruptObject, InvalidRequest, UnsupportedVersion
 from spark_log.metadata.commands import AnyCommand, ListDropped, UpdateFeature
 from spark_log.metadata.decide.commits import decide_commit
 from spark_log.metadata.decide.topics import decide_trim
-from spark_log.metadata.dropped_list import decode_list, encode_list
+from spark_log.metadata.dropped_list_format import decode_list, encode_list
 from spark_log.metadata.records import ListDroppedRecord
 from spark_log.metadata.state import DroppedList
 from spark_log.model import DataObject

@@ -16,7 +16,7 @@ from spark_log.metadata.records import AnyRecord, Batch, Change, Copy, CreateTop
 from spark_log.metadata.replica_state import ReplicaMember
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Placed, Run, Slice
-from spark_log.node import memory_file
+from spark_log.node import upkeep_memory_file
 
 PAGE = (Path(__file__).parents[3] / "docs" / "format" / "metadata.md").read_text(encoding="utf-8")
 
@@ -88,12 +88,14 @@ def test_the_columns_of_entries_are_on_the_page() -> None:
     assert [field.name for field in entries if f"`{field.name}`" not in row("its `entries`")] == []
 
 
-@pytest.mark.parametrize(("kind", "schema"), memory_file.COLUMNS.items())
+@pytest.mark.parametrize(("kind", "schema"), upkeep_memory_file.COLUMNS.items())
 def test_the_memory_of_upkeep_is_on_the_page(kind: str, schema: pa.Schema) -> None:
     """All of its columns, and the fields of its header."""
     assert [name for name in schema.names if f"`{name}`" not in row(f"`{kind}`")] == []
     header = row("`header`")
-    assert [field.name for field in structs.fields(memory_file.MemoryHeader) if f"`{field.name}`" not in header] == []
+    assert [
+        field.name for field in structs.fields(upkeep_memory_file.MemoryHeader) if f"`{field.name}`" not in header
+    ] == []
 
 
 @pytest.mark.parametrize("kind", REMOVED_KINDS)

@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from spark_log.errors import DataLoss, InvalidRequest, LeaderNotAvailable, NotEnoughReplicas, OffsetOutOfRange
-from spark_log.metadata import pending
+from spark_log.metadata import pending_commits
 from spark_log.metadata import records as r
 from spark_log.metadata.batch_format import encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.commands import DeleteTopic, SetConfigs, Start, Trim
 from spark_log.metadata.decide.commits import Committed, decide_commit
 from spark_log.metadata.decide.reassignments import NewReplicas
-from spark_log.metadata.pending import lost_ranges, visible_end, with_lost
+from spark_log.metadata.pending_commits import lost_ranges, visible_end, with_lost
 from spark_log.metadata.projection import apply, delta, held_of, nothing_held
 from spark_log.metadata.replica_commands import AddPendingCopies, AlterReassignments, LoseCommit, ResetReplicas
 from spark_log.metadata.replicas import deficit, deficits, last_copies
@@ -326,7 +326,7 @@ def test_a_partition_with_too_many_pending_commits_takes_no_more(
     log: PendingHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the group, so that producers write to the others.  Repeats are answered."""
-    monkeypatch.setattr(pending, "PENDING_MAX", 2)
+    monkeypatch.setattr(pending_commits, "PENDING_MAX", 2)
     log.leader_only()
     log.leader_only(("t", 0), ("t", 1))
     log.leader_only(("t", 1))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_log.errors import SparkLogError
 from spark_log.groups.group import Roster, RosterMember
-from spark_log.groups.share import Share
+from spark_log.groups.member_share import Share
 from spark_log.metadata import records as r
 from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -156,6 +158,21 @@ def test_a_fetch_waits_for_news() -> None:
     machine.tick(LATER_MS + CONFIG.fetch_wait_ms)
     (answer,) = sent(machine, LATER_MS + CONFIG.fetch_wait_ms)
     assert isinstance(answer, FetchResponse) and answer.entries == ()
+
+
+def test_a_high_watermark_alone_waits_a_little_for_entries() -> None:
+    """That go with it in one answer; without any, it is sent then.  The commit itself waits for nothing."""
+    machine = leader(config=replace(CONFIG, high_watermark_wait_ms=10))
+    sent(machine, LATER_MS)
+    assert give(machine, fetch(TWO, ONE, 1, FIRST), LATER_MS) == [] and machine.high_watermark == 2
+    assert machine.next_deadline() == LATER_MS + 10
+    machine.append([b"x"], LATER_MS + 5)
+    (answer,) = sent(machine, LATER_MS + 5)
+    assert isinstance(answer, FetchResponse) and (len(answer.entries), answer.high_watermark) == (1, 2)
+    assert give(machine, fetch(TWO, ONE, 1, Position(1, 3), high_watermark=2), LATER_MS + 6) == []
+    machine.tick(LATER_MS + 16)
+    (answer,) = sent(machine, LATER_MS + 16)
+    assert isinstance(answer, FetchResponse) and (answer.entries, answer.high_watermark) == ((), 3)
 
 
 def test_a_late_copy_of_a_fetch_does_not_replace_the_one_that_waits() -> None:

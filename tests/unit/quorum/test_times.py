@@ -8,7 +8,7 @@ from spark_log.net.quorum_handshake import SECRET_MIN
 from spark_log.net.quorum_links import LOST_MS
 from spark_log.quorum.ready import Config
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, UNKNOWN_S
-from spark_log.quorum_node.node_config import SLOW_DISK_MS, SNAPSHOT_BYTES
+from spark_log.quorum_node.node_config import SLOW_DISK_MS, SNAPSHOT_BYTES, TIMES
 
 PAGE = Path(__file__).parents[3] / "docs" / "raft.md"
 
@@ -19,6 +19,7 @@ def test_the_times_on_the_page_are_those_of_the_config() -> None:
     assert f"after {timeout:g} to {1.5 * timeout:g} s without an answer" in text
     assert f"election has {election:g} to {2 * election:g} s" in text
     assert f"resigns after {1.5 * timeout:g} s" in text
+    assert f"is {config.high_watermark_wait_ms} by default, and {TIMES.high_watermark_wait_ms} ms in a node" in text
     assert config.retry_ms > config.fetch_wait_ms
 
 

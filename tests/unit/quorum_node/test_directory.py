@@ -17,7 +17,7 @@ from spark_log.quorum_node.directory import (
     read_meta,
 )
 from spark_log.quorum_node.inspection import read_beside
-from spark_log.quorum_node.state_file import Meta
+from spark_log.quorum_node.vote_and_identity import Meta
 
 META = Meta(cluster_id="c1", node_id=1, directory_id="dir-1")
 VOTERS = (META.key, ReplicaKey(2, "dir-2"))

@@ -16,9 +16,9 @@ from spark_log.quorum.ready import Kept, Persist, Restored, SnapshotPart
 from spark_log.quorum.replica_log import ReplicaLog
 from spark_log.quorum.snapshot_format import encode_snapshot
 from spark_log.quorum_node.disk import Disk, replace_file
-from spark_log.quorum_node.files import LocalFiles
-from spark_log.quorum_node.log_files import snapshot_name
-from spark_log.quorum_node.state_file import QUORUM_STATE, encode_state
+from spark_log.quorum_node.file_operations import LocalFiles
+from spark_log.quorum_node.log_file_sequence import snapshot_name
+from spark_log.quorum_node.vote_and_identity import QUORUM_STATE, encode_state
 from spark_log.testing.crash_files import Crash, CrashFiles
 from spark_log.testing.quorum_sim.disk import PARTS
 from spark_log.testing.quorum_sim.disk import Disk as ModelDisk

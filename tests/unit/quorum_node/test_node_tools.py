@@ -162,9 +162,13 @@ def test_only_commands_that_raise_the_level_are_refused() -> None:
     """Alone, or in the atomic set in which the admin client sends them."""
     older = replace(LEADS, levels={one.id: 3 for one in LEADS.voters})
     raises, other = UpdateFeature(name=METADATA_VERSION, level=4), DeleteTopic(name="orders")
-    asked = [Proposal(one) for one in (raises, SeveralCommands(commands=(other, raises)), other)]
-    refuse_levels(asked, lambda: older)
-    assert [(type(one.error), one.done) for one in asked] == [(InvalidRequest, True)] * 2 + [(type(None), False)]
+    unknown = (UpdateFeature(name=METADATA_VERSION, level=99), UpdateFeature(name="nope", level=4))
+    asked = [Proposal(one) for one in (raises, SeveralCommands(commands=(other, raises)), other, *unknown)]
+    refuse_levels(asked, 3, lambda: older)
+    assert [(type(one.error), one.done) for one in asked] == [(InvalidRequest, True)] * 2 + [(type(None), False)] * 3
+    again = [Proposal(raises)]
+    refuse_levels(again, 4, lambda: older)
+    assert not again[0].done
 
 
 def test_clients_get_the_replicas_as_kafka_names_them() -> None:

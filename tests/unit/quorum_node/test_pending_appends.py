@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from spark_log.errors import NotLeaderOrFollower
-from spark_log.quorum_node.pending import PendingAppends
+from spark_log.quorum_node.pending_appends import PendingAppends
 
 
 def test_an_append_of_a_later_epoch_is_not_given_up_with_an_earlier_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from spark_log.quorum.messages import Entry, Kind, Position, ReplicaKey
 from spark_log.quorum.ready import Persist, SnapshotPart
-from spark_log.quorum_node.writes import TOGETHER_BYTES, take_write
+from spark_log.quorum_node.group_commit import TOGETHER_BYTES, take_write
 
 CHUNK = SnapshotPart(snapshot=Position(1, 9), start=0, data=b"x", voters=(), is_last=False)
 

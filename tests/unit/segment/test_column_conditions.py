@@ -13,7 +13,7 @@ import pytest
 from spark_log.conditions import as_condition
 from spark_log.errors import InvalidRequest
 from spark_log.segment.column_conditions import Leaf, RowTests, row_tests
-from spark_log.segment.convert import converted
+from spark_log.segment.convert_types import converted
 from spark_log.segment.statistics import encode_stats, stats_of
 
 

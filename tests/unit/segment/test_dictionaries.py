@@ -13,6 +13,7 @@ from spark_log.schema.topic_schema import TopicSchema, as_schema
 from spark_log.segment.batch_index import parse_index
 from spark_log.segment.compression import Compression
 from spark_log.segment.dictionaries import MARK, dictionary_schema, is_dictionary
+from spark_log.segment.ipc import is_too_small
 from spark_log.segment.reader import decode_batch, find_batches
 from spark_log.segment.schema import typed_base
 from spark_log.segment.typed_rows import conform_typed
@@ -61,6 +62,15 @@ def test_text_that_repeats_is_a_dictionary_and_is_read_without_it() -> None:
 def test_few_rows_are_stored_as_they_are(count: int) -> None:
     data, _ = write([("t", 0, batch(rows(0, count)))])
     assert dictionaries(data) == set()
+
+
+def test_a_run_has_batches_with_and_without_compression() -> None:
+    """A small batch would be longer, and take longer to read."""
+    parts = [batch(rows(0, 1000)), batch(rows(1000, 1001))]
+    assert [is_too_small(part) for part in parts] == [False, True]
+    data, written = write([("t", 0, part) for part in parts], batch_rows=1000)
+    assert b"note 1000" in data and b"note 500" not in data
+    assert read(data, written)["t", 0].equals(pa.Table.from_batches(parts))
 
 
 def test_a_run_that_is_encoded_again_keeps_its_rows() -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_log.errors import InvalidRecord
-from spark_log.segment.conform import conform
+from spark_log.segment.record_columns import conform
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
 
 NOW_US = 1_700_000_000_000_000

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from spark_log.model import STATS_BYTES_MAX
 from spark_log.schema.column_configs import AUTO
 from spark_log.schema.topic_schema import as_schema
+from spark_log.segment.dictionaries import with_dictionaries
 from spark_log.segment.statistics import (
     Bounds,
     columns_with_stats,
@@ -53,6 +54,12 @@ def arrays(draw: st.DrawFn) -> pa.Array:
 def is_within(value: Any, bounds: Bounds) -> bool:
     low, high = (Decimal(v) if isinstance(value, Decimal) and isinstance(v, str) else v for v in bounds[1:])
     return order(low) <= order(value) and (high is None or order(value) <= order(high))
+
+
+@pytest.mark.parametrize("texts", [["b", "a", None, "b"], [None, None], ["x" * 20, "y"]])
+def test_a_dictionary_has_the_bounds_of_its_rows(texts: list[str | None]) -> None:
+    batch = typed_batch({"a": pa.array(texts, pa.string())})
+    assert stats_of(with_dictionaries(batch, ["value.a"]), [0]) == stats_of(batch, [0])
 
 
 @settings(max_examples=150, deadline=None)

@@ -15,7 +15,7 @@ import pytest
 from spark_log.errors import InvalidRecord
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import TopicSchema, as_schema
-from spark_log.segment.convert import is_text
+from spark_log.segment.convert_types import is_text
 from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames, data_columns
 from spark_log.segment.row_batches import row_bytes
 from spark_log.segment.schema import SCHEMA_ID

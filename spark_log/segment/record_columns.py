@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_log.errors import InvalidRecord
-from spark_log.segment.convert import is_utf8
+from spark_log.segment.convert_types import is_utf8
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
 from spark_log.text import type_of
 

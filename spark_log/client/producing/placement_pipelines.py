@@ -34,7 +34,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.journal.replica_puts import REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_MS_MAX
-from spark_log.metadata.pending import stuck_partition
+from spark_log.metadata.pending_commits import stuck_partition
 from spark_log.metadata.replicas import min_insync, targets_of
 from spark_log.metadata.state import State
 from spark_log.model import ACKS_ALL

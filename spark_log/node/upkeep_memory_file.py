@@ -27,7 +27,7 @@ from spark_log.journal.garbage_collection import Collected
 from spark_log.journal.store_operations import Get, Put, Steps
 from spark_log.metadata.frames import Frame, encode_columns, encode_end, encode_frames, read_frames
 from spark_log.metadata.state import State, Topic
-from spark_log.node.round_memory import Known, NotDue, RoundMemory, Seen
+from spark_log.node.upkeep_memory import Known, NotDue, Seen, UpkeepMemory
 
 MEMORY = "meta/upkeep"
 MAGIC = b"pylog-upkeep 1\n"
@@ -67,12 +67,12 @@ class MemoryHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The lists of dropped objects that it saw."""
 
 
-def save_memory(memory: RoundMemory, state: State) -> Steps[None]:
+def save_memory(memory: UpkeepMemory, state: State) -> Steps[None]:
     """Write the memory of a round that ended with a state."""
     yield Put(MEMORY, (encode_memory(memory, state),))
 
 
-def load_memory(state: State) -> Steps[RoundMemory | None]:
+def load_memory(state: State) -> Steps[UpkeepMemory | None]:
     """The memory that the last process has saved, for a recent state of the log; None if there is none."""
     data: bytes | None = yield Get(MEMORY)
     try:
@@ -82,7 +82,7 @@ def load_memory(state: State) -> Steps[RoundMemory | None]:
         return None
 
 
-def encode_memory(memory: RoundMemory, state: State) -> bytes:
+def encode_memory(memory: UpkeepMemory, state: State) -> bytes:
     """The bytes of a memory, without facts that are outdated in this state."""
     known, collected = list(memory.known(state)), memory.collected
     topics = {topic_id: number for number, topic_id in enumerate(state.topics)}
@@ -133,7 +133,7 @@ def _encode_columns(kind: str, values: Sequence[Any]) -> bytes:
     return encode_columns(kind, pa.record_batch(arrays, schema=schema))
 
 
-def decode_memory(data: bytes, state: State) -> RoundMemory:
+def decode_memory(data: bytes, state: State) -> UpkeepMemory:
     """The memory, without facts that are outdated in a state.  Raises CorruptObject, also for another format."""
     if not data.startswith(MAGIC):
         raise CorruptObject(f"{MEMORY} has another format, or is damaged; it starts with {data[:16]!r}")
@@ -145,7 +145,7 @@ def decode_memory(data: bytes, state: State) -> RoundMemory:
         else:
             rows.setdefault(frame.kind, []).extend(_read_rows(frame))
     (header,) = rows["header"]
-    memory = RoundMemory(
+    memory = UpkeepMemory(
         began_ms=header.began_ms,
         version=header.version,
         finished=header.finished,

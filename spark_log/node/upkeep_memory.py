@@ -3,7 +3,7 @@
 A partition is planned again after an append, a trim, a swap, a pass of compaction or a change of its topic, when its
 oldest slice expires, and when compaction may be due.  A new memory knows nothing: every partition is planned, all
 objects are listed, checkpoints are checked.  That is done once in `gc.fence.age.ms`, because damage and late puts are
-no changes of the log.  A process that runs one round leaves its memory to the next one (memory_file.py).
+no changes of the log.  A process that runs one round leaves its memory to the next one (upkeep_memory_file.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Seen(NamedTuple):
     """The values on which a plan of a partition depends.  While they stay the same, its slices are the same.
 
     The edition is not one of them, because sealing changes it: a slice index has the same slices as the entries that it
-    replaces.  Other swaps change the number of slices or their bytes, or remove objects (`RoundMemory.unmerged`).
+    replaces.  Other swaps change the number of slices or their bytes, or remove objects (`UpkeepMemory.unmerged`).
     """
 
     start: int
@@ -133,7 +133,7 @@ class LiveSlices:
 
 
 @dataclass(slots=True)
-class RoundMemory:
+class UpkeepMemory:
     """The memory of one maintainer, or of successive ones."""
 
     began_ms: int = 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from spark_log.errors import InvalidRequest
 from spark_log.metadata import records as r
+from spark_log.metadata.copy_retention import next_dropped
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.kept_copies import next_dropped
 from spark_log.metadata.state import State
 
 KEEP_MS_MIN = 60_000

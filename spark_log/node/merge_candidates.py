@@ -10,20 +10,20 @@ from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.failure_isolation import OnFailure, raise_failure, resolve_each
 from spark_log.node.merge_policy import find_stretches, live_bytes, segment_target, thin_objects, window_ms
-from spark_log.node.packs import Stretch
-from spark_log.node.round_memory import RoundMemory
+from spark_log.node.rewrite_packs import Stretch
+from spark_log.node.upkeep_memory import UpkeepMemory
 
 Slices = Mapping[TopicKey, Sequence[Slice]]
 
 
 def plan_merge(
-    state: State, on_failure: OnFailure = raise_failure, memory: RoundMemory | None = None
+    state: State, on_failure: OnFailure = raise_failure, memory: UpkeepMemory | None = None
 ) -> Steps[tuple[list[Stretch], frozenset[str]]]:
     """The slices to rewrite, and the objects that become unnecessary when they are rewritten.
 
     Looks at partitions that have changed since the last plan, and at all with slices of mostly dead objects.
     """
-    memory = memory or RoundMemory()
+    memory = memory or UpkeepMemory()
     live = memory.live
     slices = yield from live_slices(state, memory.unmerged(state), on_failure)
     for key, found in slices.items():

@@ -14,10 +14,10 @@ from spark_log.client.log import Log
 from spark_log.clock import Clock
 from spark_log.errors import SparkLogError
 from spark_log.net.service import Service
-from spark_log.node.broker_duties import keep_brokers
 from spark_log.node.maintain import Maintainer
 from spark_log.node.maintain_report import MaintainReport
 from spark_log.node.metrics import Metrics
+from spark_log.node.replicate import keep_brokers
 from spark_log.threads import SYSTEM_THREADS, Threads
 
 LOOK_S = 1.0

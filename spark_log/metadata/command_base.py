@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
+from typing_extensions import Self
 
+from spark_log.errors import InvalidRequest
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.state import State
+
+HeldPosition: TypeAlias = tuple[str, str, int]
+"""(group, topic id, partition) of a position that is to stay."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
@@ -41,9 +47,35 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbi
         """The inverse of `pack`."""
         return packed
 
+    def keeping(self, held: Callable[[], tuple[HeldPosition, ...]]) -> Self:
+        """The command for a coordinator: it does not remove these positions.  Called only if it might."""
+        return self
+
     def parts(self) -> Sequence[Command]:
         """The commands that are decided: this one, or those of an atomic set."""
         return (self,)
+
+    def check_types(self) -> None:
+        """Raises InvalidRequest for a value of a wrong type: a record with it could not be read by any process.
+
+        A coordinator finds it when it decodes the request; without one, nobody else would.
+        """
+        try:
+            _decoder(type(self)).decode(msgspec.json.encode(self))
+        except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
+            kind = str(type(self).__struct_config__.tag)
+            raise InvalidRequest(f"{kind}: {_named(str(error))}") from error
+
+
+@cache
+def _decoder(kind: type[Command]) -> msgspec.json.Decoder[Command]:
+    return msgspec.json.Decoder(kind)
+
+
+def _named(problem: str) -> str:
+    """The problem of a value, after its name if that is known."""
+    text, _, where = problem.partition(" - at `$.")
+    return f"{where.removesuffix('`')}: {text[:1].lower()}{text[1:]}" if where else text
 
 
 def topic_names(state: State, ids: Sequence[str]) -> list[str]:

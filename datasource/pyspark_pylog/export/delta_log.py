@@ -1,0 +1,148 @@
+"""A Delta table, through the package deltalake: the folder of an export, with `_delta_log` beside `_pylog`.
+
+The number of the last run is the version of an application, as Spark's own sink has it for its batches.  The tasks have
+written the files, so a commit names them, with the statistics of their columns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from pyspark_pylog.export.delta_stats import statistics
+from pyspark_pylog.export.manifest import ExportSettings
+from pyspark_pylog.export.parquet_files import FOLDERS, WrittenFile
+from pyspark_pylog.export.storage_options import delta_options
+from pyspark_pylog.export.tables import ColumnChange, TableChanged, changes, check_changes
+from spark_log.errors import InvalidRequest, StorageError
+from spark_log.schema.arrow_types import nullable
+
+try:
+    import deltalake
+    from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+    from deltalake.transaction import AddAction
+except ImportError as error:
+    raise InvalidRequest(
+        "--format delta needs the package deltalake in the driver: pip install 'spark-log[delta]'"
+    ) from error
+
+OWNER = "pylog.export"
+"""Property of a table: the export whose table it is."""
+PARTITIONS = {"date": pa.date32(), "hour": pa.int32()}
+FORBIDDEN = " ,;{}()\n\t="
+"""Characters that names of Delta columns cannot have."""
+
+
+class DeltaLog:
+    """The Delta table of an export."""
+
+    def __init__(self, settings: ExportSettings, url: str, options: Mapping[str, str]) -> None:
+        self.name = f"the Delta table {url}"
+        self._settings, self._url = settings, url
+        self._options = delta_options(url, options)
+        self._application = f"pylog-export-{settings.id}"
+        self._folders = FOLDERS[settings.partition_by]
+        self._table: deltalake.DeltaTable | None = None
+
+    def last_run(self) -> int | None:
+        with self._plain_errors():
+            try:
+                self._table = deltalake.DeltaTable(self._url, storage_options=self._options)
+            except TableNotFoundError:
+                self._table = None
+                return None
+            if self._table.metadata().configuration.get(OWNER) != self._settings.id:
+                raise InvalidRequest(f"{self.name} exists and is not of this export: give another folder")
+            return self._table.transaction_version(self._application) or 0
+
+    def check(self, rows: pa.Schema) -> None:
+        for name in _names(rows):
+            if any(character in FORBIDDEN for character in name):
+                raise InvalidRequest(
+                    f"column {name!r} cannot be in a Delta table, whose names have none of the characters {FORBIDDEN!r}: "
+                    "export to Iceberg or Parquet, or give --value-as text"
+                )
+        if self._table is not None:
+            check_changes(self.name, self._changes(rows), lambda before, now: False)
+
+    def create(self, rows: pa.Schema) -> None:
+        with self._plain_errors():
+            try:
+                deltalake.DeltaTable.create(
+                    self._url,
+                    self._stored(rows),
+                    partition_by=list(self._folders),
+                    configuration={OWNER: self._settings.id},
+                    raise_if_key_not_exists=False,
+                    storage_options=self._options,
+                )
+            except DeltaError as error:
+                if deltalake.DeltaTable.is_deltatable(self._url, self._options):
+                    raise TableChanged from error
+                raise
+
+    def extend(self, rows: pa.Schema) -> bool:
+        assert self._table is not None, "last_run() has read the table"
+        self.check(rows)
+        names = {change.path[0] for change in self._changes(rows)}
+        if not names:
+            return False
+        with self._plain_errors():
+            self._table.alter.add_columns([field for field in self._stored(rows).fields if field.name in names])
+        return True
+
+    def append(self, number: int, files: Sequence[WrittenFile]) -> None:
+        assert self._table is not None, "last_run() has read the table"
+        with self._plain_errors():
+            self._table.create_write_transaction(
+                list(map(_added, files)),
+                "append",
+                self._table.schema(),
+                list(self._folders),
+                commit_properties=deltalake.CommitProperties(
+                    custom_metadata={OWNER: self._settings.name, "pylog.run": str(number)},
+                    max_commit_retries=0,  # A repetition would not read the last run again.
+                    app_transactions=[deltalake.Transaction(self._application, number)],
+                ),
+            )
+
+    def _stored(self, rows: pa.Schema) -> deltalake.Schema:
+        """The columns of the table: those of its files and of its folders."""
+        partitions = [pa.field(name, PARTITIONS[name]) for name in self._folders]
+        return deltalake.Schema.from_arrow(pa.schema([*nullable(rows), *partitions]))
+
+    def _changes(self, rows: pa.Schema) -> list[ColumnChange]:
+        """The columns, fields and types that the table lacks."""
+        assert self._table is not None
+        return list(changes(pa.schema(self._table.schema()), pa.schema(self._stored(rows))))
+
+    @contextmanager
+    def _plain_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except CommitFailedError as error:
+            raise TableChanged from error
+        except (DeltaError, OSError) as error:
+            raise StorageError(f"{self.name}: {error}") from error
+
+
+def _added(file: WrittenFile) -> AddAction:
+    folders = [part.partition("=") for part in file.name.split("/")[:-1]]
+    return AddAction(
+        path=file.name,
+        size=file.bytes,
+        partition_values={name: value for name, _, value in folders},
+        modification_time=int(time.time() * 1000),
+        data_change=True,
+        stats=statistics(file.footer),
+    )
+
+
+def _names(fields: Iterable[pa.Field]) -> Iterator[str]:
+    """Those of columns and of all fields in them."""
+    for field in fields:
+        yield field.name
+        yield from _names(field.type.field(at) for at in range(field.type.num_fields))
