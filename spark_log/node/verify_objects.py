@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ from spark_log.journal.store_operations import PARALLEL
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.model import APPEND_TIME, Slice
 from spark_log.segment.reader import BatchRef, Place, decode_batch, find_batches
-from spark_log.store.base import ObjectStore
+from spark_log.store.base import Bytes, ObjectStore
 
 Share = TypeVar("Share")
 Result = TypeVar("Result")
@@ -34,6 +35,8 @@ OBJECTS_AT_ONCE = 1_000
 """Objects or slices in a share: an interrupt waits for their requests."""
 BYTES_AT_ONCE = 128 << 20
 """About so many bytes are in a share of slices: it takes a second or two."""
+WHOLE_BYTES = 1 << 20
+"""Slices of so many bytes at most are read whole: an object store takes as long for a request as for a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,16 +155,24 @@ def _unreadable(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
 def _run_of(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
     piece = read.slice
     place = Place(piece.object, read.topic, read.topic_id, read.partition)
-    index = load_index(store, read)
+    index, get = load_index(store, read), _range_reader(store, piece)
     crc, end = 0, piece.position
     for ref in find_batches(index, piece, place=place):
-        crc = crc32c(store.get(piece.object, end, ref.position), crc) if ref.position > end else crc
-        data = store.get(piece.object, ref.position, ref.position + ref.length)
+        crc = crc32c(get(end, ref.position), crc) if ref.position > end else crc
+        data = get(ref.position, ref.position + ref.length)
         crc, end = crc32c(data, crc), ref.position + ref.length
         yield from _times(piece, place, ref, decode_batch(data, ref, index, place=place).records)
-    crc = crc32c(store.get(piece.object, end, piece.position + piece.length), crc)
+    crc = crc32c(get(end, piece.position + piece.length), crc)
     if crc != piece.crc:
         yield Problem(piece.object, f"the checksum of the data in {place.at(piece.position)} is not the slice's")
+
+
+def _range_reader(store: ObjectStore, piece: Slice) -> Callable[[int, int], Bytes]:
+    """Reads ranges of a slice's object; a small slice is read whole, in one request."""
+    if piece.length > WHOLE_BYTES:
+        return partial(store.get, piece.object)
+    data = memoryview(store.get(piece.object, piece.position, piece.position + piece.length))
+    return lambda low, high: data[low - piece.position : high - piece.position]
 
 
 def _times(piece: Slice, place: Place, ref: BatchRef, batch: pa.RecordBatch) -> Iterator[Problem]:
