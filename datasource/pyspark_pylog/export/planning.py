@@ -42,8 +42,8 @@ class Planner:
         """By partition, the offset at which the run that follows `last` begins.  Partitions added since then begin with
         their first record.
 
-        Raises OffsetOutOfRange, and InvalidRequest for an invalid start of the first run; DataLoss if the log ends before
-        the export does.
+        Raises OffsetOutOfRange, and InvalidRequest for an invalid start of the first run; DataLoss if the log ends
+        before the export does.
         """
         run = self._manifest.run(last) if last else None
         if run is None:
