@@ -29,7 +29,7 @@ links-are-gone:
 # pip shows its progress when it downloads, and is quiet when it only repeats the links.
 $(ALL): QUIET := $(if $(wildcard $(VENV)/installed-all-*),--quiet)
 $(ALL): $(VENV)/bin/python $(LINKED)
-	@$(if $(QUIET),,echo "Installing pylog, and all that its tests need, in $(VENV): 1.6 GB")
+	@$(if $(QUIET),,echo "Installing pylog, and all that its tests need, in $(VENV): 1.9 GB")
 	@$(PIP_INSTALL) '.[spark,s3,server,dev,examples]' $(QUIET)
 	@touch $(ALL) $(RUN)
 

@@ -152,6 +152,7 @@ _PLACES = (
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "ID"),
     (re.compile(r"\b([0-9a-f]{16}|[0-9a-f]{32})\b"), "ID"),
     (re.compile(r"version('?:? )\d+"), r"version\1N"),
+    (re.compile(r"(epoch(?: is)? |'current': )\d+"), r"\1N"),
     (re.compile(r"[ \t]+"), " "),
     (re.compile(r"[-─━]{3,}"), "---"),
 )

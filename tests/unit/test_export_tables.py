@@ -21,14 +21,17 @@ from pyiceberg.table import Table as IcebergTable
 from pyspark_pylog.export.delta_log import DeltaLog
 from pyspark_pylog.export.delta_stats import statistics
 from pyspark_pylog.export.iceberg_log import IcebergLog
-from pyspark_pylog.export.manifest import ExportSettings
+from pyspark_pylog.export.manifest import ExportSettings, Manifest
 from pyspark_pylog.export.open_table import open_table
 from pyspark_pylog.export.parquet_files import ParquetFiles, WrittenFile, as_rows
+from pyspark_pylog.export.planning import Planner
 from pyspark_pylog.export.storage_options import delta_options, iceberg_options
 from pyspark_pylog.export.tables import TRIES, Commits, ExportTable, TableChanged, TableLog, is_any_list
 from pyspark_pylog.export.task import put_files
 
+from spark_log import NewTopic, connect
 from spark_log.errors import ConcurrentChange, InvalidRequest
+from spark_log.positions import parse_position
 from spark_log.schema.ddl import from_ddl
 from spark_log.store.open import open_store
 from tests.conftest import Bucket
@@ -200,9 +203,23 @@ def test_of_two_jobs_at_the_same_time_one_commits(case: Case) -> None:
     assert case.offsets() == [0, 1, 2, 3]
 
 
+def test_a_run_that_another_job_has_planned_with_a_newer_schema(case: Case, tmp_path: Path) -> None:
+    """The job reads the newer state of the log."""
+    log = connect(str(tmp_path / "log"), durability="os")
+    log.admin.create_topics([NewTopic("t", 1, schema="id INT")])
+    settings = ExportSettings(
+        **{**as_dict(case.settings), "topic_id": log.admin.describe_topics(["t"])["t"].topic_id, "value_as": "columns"}
+    )
+    planner = Planner(log.journal, Manifest(case.url, {}), case.table(), settings, parse_position("latest", "--end"))
+    assert planner.schema() == 1
+    connect(log.url, durability="os").admin.alter_schema("t", "id INT, note STRING")
+    assert planner.rows(2).names[:3] == ["key", "id", "note"]
+
+
 def changed_by_others(case: Case) -> None:
     if case.settings.format == "delta":
         case.delta().optimize.compact()
+        case.delta().create_checkpoint()
         case.delta().alter.set_table_description("orders")
     else:
         table = case.iceberg()
@@ -385,25 +402,28 @@ def footer_of(columns: dict[str, pa.Array], **options: Any) -> pq.FileMetaData:
 
 
 def test_statistics_that_would_be_wrong_are_left_out() -> None:
-    """NaN, long texts, times beyond the year 9999, and row groups without a value."""
+    """NaN, long texts, times beyond the year 9999, long decimals, and row groups without a value."""
     columns = {
         "f": pa.array([1.0, float("nan")]),
         "text": pa.array(["a" * 33, "b"]),
         "short": pa.array(["b", "a"]),
         "at": pa.array([0, 1 << 60], pa.timestamp("us", "UTC")),
         "day": pa.array([0, None], pa.date32()),
-        "n": pa.array([Decimal("12345678901234567890.5"), None], pa.decimal128(38, 1)),
+        "n": pa.array([Decimal("-12345678901234567.5"), None], pa.decimal128(18, 1)),
+        "long": pa.array([Decimal("1.5"), None], pa.decimal128(38, 1)),
         "item": pa.array([{"a": 1}, {"a": 2}]),
         "none": pa.array([None, None], pa.int32()),
         "local": pa.array([1, 2], pa.timestamp("us")),
     }
-    found = json.loads(statistics(footer_of(columns, row_group_size=1)), parse_float=Decimal)
+    found = json.loads(
+        statistics(footer_of(columns, row_group_size=1, store_decimal_as_integer=True)), parse_float=Decimal
+    )
     assert found["numRecords"] == 2
     local = ("1970-01-01T00:00:00.000001", "1970-01-01T00:00:00.000002")
-    number = Decimal("12345678901234567890.5")
+    number = Decimal("-12345678901234567.5")
     assert found["minValues"] == {"short": "a", "day": "1970-01-01", "n": number, "local": local[0]}
     assert found["maxValues"] == {"short": "b", "day": "1970-01-01", "n": number, "local": local[1]}
-    nulls = {"f": 0, "text": 0, "short": 0, "at": 0, "day": 1, "n": 1, "none": 2, "local": 0}
+    nulls = {"f": 0, "text": 0, "short": 0, "at": 0, "day": 1, "n": 1, "long": 1, "none": 2, "local": 0}
     assert found["nullCount"] == nulls
 
 

@@ -5,12 +5,14 @@ Readers skip files by them, so what is left out costs time, and what is wrong lo
 * floats, because Parquet's leave out NaN, which is the largest value for Spark,
 * long texts, of which Delta has a prefix,
 * bytes and booleans, which Delta has none of, and times that have no usual year,
+* decimals of more than 18 digits, which not every pyarrow has,
 * fields of nested columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
@@ -66,8 +68,8 @@ def _leaves(kind: pa.DataType) -> int:
 def _limits(kind: pa.DataType, group: Any) -> Limits | None:
     if not group.has_min_max:
         return None
-    if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
-        return Limits(group.min, group.max)
+    if pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and group.physical_type in ("INT32", "INT64")):
+        return Limits(group.min_raw, group.max_raw)
     if pa.types.is_string(kind):
         return Limits(group.min, group.max) if max(len(group.min), len(group.max)) <= TEXT_MAX else None
     unit_us = DAY_US if pa.types.is_date(kind) else 1
@@ -81,4 +83,6 @@ def _shown(kind: pa.DataType, limit: Any) -> Any:
         return str(np.datetime64(limit, "D"))
     if pa.types.is_timestamp(kind):
         return f"{np.datetime64(limit, 'us')}{'Z' if kind.tz else ''}"
+    if pa.types.is_decimal(kind):
+        return Decimal(limit).scaleb(-kind.scale)
     return limit

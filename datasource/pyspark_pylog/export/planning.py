@@ -85,8 +85,10 @@ class Planner:
     def rows(self, schema: int) -> pa.Schema:
         """The columns of the files of a run.
 
-        schema:  the version that the run uses.
+        schema:  the version that the run uses.  Another job, with a newer state, may have planned the run.
         """
+        if schema > len(schemas_of(self._journal.state, self._settings.topic_id)):
+            self._journal.refresh()
         return row_schema(self._journal.state, self._settings, schema)
 
     def check_typed(self, parts: Iterable[Part]) -> None:

@@ -40,7 +40,7 @@ from spark_log.testing.coordinator_sim.setting import WAIT_MS, QuorumOracle, Quo
 from spark_log.testing.coordinator_sim.world import CLUSTER
 from spark_log.testing.sim.blocking import SimulatedProcess, SimulatedStore, blocking
 from spark_log.testing.sim.oracle import Oracle, unlinked
-from spark_log.testing.sim.setting import UPGRADE, Simulation
+from spark_log.testing.sim.setting import UPGRADE, Simulation, driven
 from spark_log.testing.sim.threads import SimulatedThreads
 from spark_log.testing.sim.world import Actor, FaultRates
 from spark_log.testing.sim.writers import PlainIdentity, attempt, identified, late_writers
@@ -363,23 +363,6 @@ def _end(done: asyncio.Future[None], error: SparkLogError | None) -> None:
         done.set_result(None)
     else:
         done.set_exception(error)
-
-
-def driven(steps: Steps[Any], before: Callable[[Any], None]) -> Steps[Any]:
-    """The steps; an error that `before` raises for a request is that of the request."""
-    answer: Any = None
-    failed: BaseException | None = None
-    while True:
-        try:
-            request = steps.throw(failed) if failed is not None else steps.send(answer)
-        except StopIteration as stop:
-            return stop.value
-        answer = failed = None
-        try:
-            before(request)
-            answer = yield request
-        except SparkLogError as raised:
-            failed = raised
 
 
 def embedded(steps: Steps[Any]) -> Steps[Any]:

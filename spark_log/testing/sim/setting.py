@@ -318,8 +318,8 @@ class Simulation:
         return rows
 
 
-def unlinked(steps: Steps[Any]) -> Steps[Any]:
-    """The steps of a process that asks no coordinator, because it is one."""
+def driven(steps: Steps[Any], before: Callable[[Any], None]) -> Steps[Any]:
+    """The steps; an error that `before` raises for a request is that of the request."""
     answer: Any = None
     failed: BaseException | None = None
     while True:
@@ -328,10 +328,18 @@ def unlinked(steps: Steps[Any]) -> Steps[Any]:
         except StopIteration as stop:
             return stop.value
         answer = failed = None
-        if isinstance(request, Ask):
-            failed = NotCoordinator("another one leads", address=request.holder.address, epoch=request.holder.epoch)
-            continue
         try:
+            before(request)
             answer = yield request
         except Exception as raised:  # noqa: BLE001  thrown into the steps, which raise it
             failed = raised
+
+
+def unlinked(steps: Steps[Any]) -> Steps[Any]:
+    """The steps of a process that asks no coordinator, because it is one."""
+
+    def refuse(request: Any) -> None:
+        if isinstance(request, Ask):
+            raise NotCoordinator("another one leads", address=request.holder.address, epoch=request.holder.epoch)
+
+    return driven(steps, refuse)
