@@ -116,7 +116,7 @@ class TaskCopier:
     def __init__(self, spark: SparkSession, location: Location, log: Log, bytes_per_s: int | None = None) -> None:
         self._spark, self._location, self._log, self._rate = spark, location, log, bytes_per_s
 
-    def copy(self, state: State, brokers: Sequence[int], limit_ms: int) -> dict[int, CopyTally]:
+    def copy(self, state: State, read_ms: int, brokers: Sequence[int], limit_ms: int) -> dict[int, CopyTally]:
         """A round ends with its last task.  So it is limited by the bytes that it copies, and not by `limit_ms`."""
         slots, rate = self._spark.sparkContext.defaultParallelism, rate_of(self._log, self._rate)
         left = {broker: copies_wanted(state, broker) for broker in brokers}

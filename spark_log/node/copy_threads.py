@@ -27,11 +27,12 @@ logger = logging.getLogger("spark_log")
 class Copier(Protocol):
     """Copies to brokers what they lack."""
 
-    def copy(self, state: State, brokers: Sequence[int], limit_ms: int) -> dict[int, CopyTally]:
+    def copy(self, state: State, read_ms: int, brokers: Sequence[int], limit_ms: int) -> dict[int, CopyTally]:
         """Copy to brokers for about `limit_ms`.  Returns the results by broker; failures of roots are logged.
 
         A pass that is late has its result in a later call.
         state:    the newest state.
+        read_ms:  when it was read, on the monotonic clock.
         brokers:  the brokers that lack objects in this state.
         """
 
@@ -43,9 +44,10 @@ class _Copying:
     root: tuple[int, int]
     """Epoch and mount of the broker."""
     task: Task[CopyTally]
-    state: State
+    planned: tuple[State, int]
+    """The state whose objects are copied, and when it was read, on the monotonic clock."""
     began_ms: int
-    """On the monotonic clock."""
+    """On the same clock."""
     said_ms: int = 0
     """How long it had taken when it was last said to be late."""
 
@@ -67,15 +69,15 @@ class CopyThreads:
         self._copying: dict[int, _Copying] = {}
         """By broker."""
 
-    def copy(self, state: State, brokers: Sequence[int], limit_ms: int) -> dict[int, CopyTally]:
+    def copy(self, state: State, read_ms: int, brokers: Sequence[int], limit_ms: int) -> dict[int, CopyTally]:
         until_ms = self._clock.monotonic_ms() + limit_ms
         for broker in brokers:
-            self._begin(state, broker, until_ms)
+            self._begin(state, read_ms, broker, until_ms)
         done = {broker: self._result(broker, until_ms + LATE_MS) for broker in list(self._copying)}
         log_problems(self._journal, {broker: copied for broker, copied in done.items() if self._is_news(broker)})
         return done
 
-    def _begin(self, state: State, broker: int, until_ms: int) -> None:
+    def _begin(self, state: State, read_ms: int, broker: int, until_ms: int) -> None:
         root, known = (epoch_of(state, broker) or 0, self._journal.roots.mount(broker)), self._copying.get(broker)
         if known is not None and known.root == root:
             return  # still under way; of another root it changes nothing any more, or hangs with it
@@ -85,7 +87,7 @@ class CopyThreads:
             f"pylog-copy-{broker}",
             journal.context.threads,
         )
-        self._copying[broker] = _Copying(root, work, state, self._clock.monotonic_ms())
+        self._copying[broker] = _Copying(root, work, (state, read_ms), self._clock.monotonic_ms())
 
     def _result(self, broker: int, until_ms: int) -> CopyTally:
         copying = self._copying[broker]
@@ -96,7 +98,7 @@ class CopyThreads:
             return CopyTally(problems=[why], left=True)
         del self._copying[broker]
         try:
-            return replace(task.result(), planned=(copying.state, copying.began_ms))
+            return replace(task.result(), planned=copying.planned)
         except Exception as error:  # noqa: BLE001  of one broker; the others continue
             return CopyTally(problems=[f"copying to broker {broker} failed: {_text(error)}"], left=True)
 

@@ -45,8 +45,7 @@ class CopyTally:
     left: bool = False
     """The time was over before all was copied, or the broker's root failed."""
     planned: tuple[State, int] | None = None
-    """The state whose objects were copied, and when the pass began, on the monotonic clock; None: those of the caller.
-    """
+    """The state whose objects were copied, and when it was read, on the monotonic clock; None: those of the caller."""
 
 
 def copies_wanted(state: State, broker: int) -> Iterator[WantedCopy]:

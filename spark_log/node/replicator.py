@@ -136,7 +136,7 @@ class Replicator:
         state = self._drop_old(state)
         rescued, rescued_bytes = self._fenced.round(state)
         state = journal.state if rescued else state
-        done = self._copier.copy(state, self._behind(state), limit_ms)
+        done = self._copier.copy(state, began_ms, self._behind(state), limit_ms)
         removed = [f"broker {bad.broker}: {bad.object}" for one in done.values() for bad in one.bad]
         found = self._search.round(journal.state)
         for broker, copied in done.items():

@@ -81,6 +81,8 @@ def test_two_that_follow_share_the_partitions_and_commit_what_they_printed(serve
             served.ok("produce", "orders", "-p", str(number), stdin="c\n")
         eventually(lambda: [row["lag"] for row in served.json("group", "lag", "g")] == [0] * 4)
         found = served.json("group", "describe", "g")
+        for command in (("delete", "g"), ("seek", "g", "--to", "latest")):  # a dry run says what would be refused
+            assert "is shared by 2 members" in served.refused("group", *command, "--dry-run")
         one.send_signal(signal.SIGINT)
         other.send_signal(signal.SIGTERM)
         printed = [process.communicate(timeout=60)[0].split() for process in (one, other)]

@@ -269,14 +269,16 @@ def test_a_root_that_is_slow_for_days_is_named_ever_less_often(
     (tmp_path / "orders").mkdir()
     roots = ControlledRoots.of(log, tmp_path / "orders")
     roots.order(1, "hang")
-    copying = CopyThreads(log.journal, pace_of(log))
-    for _ in range(40):
-        done = copying.copy(log.journal.state, [1], -LATE_MS)
+    copying, read_ms = CopyThreads(log.journal, pace_of(log)), clock.monotonic_ms() - 5000
+    for number in range(40):
+        done = copying.copy(log.journal.state, read_ms + number, [1], -LATE_MS)
         assert "copying to broker 1 is late" in done[1].problems[0]
         clock.sleep_ms(1000)
     assert caplog.text.count("copying to broker 1 is late") == 7
     roots.order(1, "")
-    assert copying.copy(log.journal.state, [1], 60_000)[1].objects == 1
+    copied = copying.copy(log.journal.state, clock.monotonic_ms(), [1], 60_000)[1]
+    assert copied.objects == 1
+    assert copied.planned is not None and copied.planned[1] == read_ms, "not when the thread began"
 
 
 def test_a_replica_does_not_join_because_an_old_backlog_was_copied_at_last(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ NOTICED_IN = {
     "erased_beyond": 9,
     "erased_once": 9,
     "erased_too_few": 9,
-    "expire_any": 509,
+    "expire_any": 566,
     "follow_few_beyond": 70,
     "full_map_ignored": 19,
     "generation_repeats": 9,

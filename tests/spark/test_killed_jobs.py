@@ -271,9 +271,10 @@ class Application:
         self._gate.touch()
         if not self.wait_for(self._cases, self._before):
             return False
-        before = self.written()
-        (executor,) = self._executors()
-        os.kill(executor, signal.SIGKILL)
+        before, executors = self.written(), list(self._executors())
+        assert executors
+        for one in executors:
+            os.kill(one, signal.SIGKILL)
         return self.wait_for(self._cases, before)
 
     def _executors(self) -> Iterator[int]:

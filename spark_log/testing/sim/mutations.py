@@ -21,6 +21,7 @@ from spark_log.journal import (
     opening,
     sealing,
 )
+from spark_log.journal import upkeep as journal_upkeep
 from spark_log.journal.context import Context
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_key, checkpoint_version
 from spark_log.journal.opening import View
@@ -122,6 +123,14 @@ def _expire_any(state: State, record: r.ExpireProducersRecord) -> State:
 
 def _decide_expire_any(state: State, now_ms: int, *only: Any) -> Decision[int]:
     return _decide_expire(with_fields(state, fence=EVER), now_ms)
+
+
+def _expire_often(state: State, context: Context) -> Steps[State]:
+    """Without the wait for a fence that advances."""
+    state = yield from sealing.seal(state, context)
+    state = yield from sealing.prune(state, context)
+    state = yield from journal_upkeep.fence_and_expire(state, context)
+    return (yield from dropped_lists.list_dropped(state, context))
 
 
 def _admits_any_birth(state: State, record: r.CommitRecord) -> bool:
@@ -361,7 +370,11 @@ MUTATIONS = {
     ),
     "expire_any": Mutation(
         "a producer expires only when its last commit is at or below the fence",
-        (replaying(r.ExpireProducersRecord, _expire_any), Patch(upkeep, "decide_expire", _decide_expire_any)),
+        (
+            replaying(r.ExpireProducersRecord, _expire_any),
+            Patch(upkeep, "decide_expire", _decide_expire_any),
+            Patch(journal_upkeep, "seal_and_expire", _expire_often),
+        ),
     ),
     "no_birth": Mutation(
         "an unknown producer starts only under an id that was drawn above the fence",
