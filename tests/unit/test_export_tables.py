@@ -218,7 +218,7 @@ def test_a_run_that_another_job_has_planned_with_a_newer_schema(case: Case, tmp_
 
 @pytest.mark.parametrize("ends", [{0: 3}, {0: 2, 1: 1}])
 def test_a_log_that_was_set_back_is_refused(tmp_path: Path, ends: dict[int, int]) -> None:
-    """Its records would be left out until it has as many as before; a log that only this process has not seen is not."""
+    """Its next records would be left out.  One whose newest records this process has not seen yet is read again."""
     log = connect(str(tmp_path / "log"), durability="os")
     log.admin.create_topics([NewTopic("t", 1)])
     log.append("t", [{"value": "v"}])
