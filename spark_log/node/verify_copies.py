@@ -211,12 +211,18 @@ def find_bad_copies(roots: Roots, share: CopiesToCheck) -> SharedCheck:
             if message:
                 found.append(BadCopySeen(row[0], message))
 
+    why = ""
     try:
         store = roots[share.broker]
         each(check, share.rows, local=store.local)
     except (SparkLogError, OSError, KeyError) as error:
-        return SharedCheck(0, found, str(error))
-    return SharedCheck(len(share.rows), found)
+        why = str(error)
+    try:
+        if found:  # on the machine of a task, its disk may not be mounted
+            check_answers(roots, share.broker)
+    except (SparkLogError, OSError, KeyError) as error:
+        return SharedCheck(0, [], str(error))
+    return SharedCheck(0 if why else len(share.rows), found, why)
 
 
 def _problem(store: ObjectStore, name: str, row: ObjectRow, deep: bool) -> str:

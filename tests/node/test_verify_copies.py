@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_log import Log, connect
 from spark_log.client.administering.brokers import return_broker
 from spark_log.errors import InvalidRequest, ObjectNotFound, SparkLogError, StorageUnavailable
-from spark_log.journal.broker_roots import WrongRoot
+from spark_log.journal.broker_roots import Roots, WrongRoot
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
 from spark_log.metadata.replicas import epoch_of
@@ -217,3 +218,21 @@ def test_a_log_without_brokers_has_nothing_to_repair_from(tmp_path: Path) -> Non
     log = connect(str(tmp_path / "log"), durability="os")
     with pytest.raises(InvalidRequest, match="--repair-from"):
         repair_copies(log)
+
+
+def test_a_disk_that_is_not_mounted_where_a_task_runs(log: Log, tmp_path: Path) -> None:
+    """Its copies are not missing, and none is recorded as missing, although the driver can read it."""
+    put(log, [0, 1, 2])
+    root = tmp_path / "broker-2"
+
+    def elsewhere(work: Callable[[Roots, Any], Any], shares: Iterable[Any]) -> Iterator[Any]:
+        for share in shares:
+            root.rename(tmp_path / "away")
+            root.mkdir()
+            result = work(log.journal.roots, share)
+            root.rmdir()
+            (tmp_path / "away").rename(root)
+            yield result
+
+    assert repair_copies(log, spread=elsewhere) == CopyRepair()
+    assert [one.what for one in verify(log, spread=elsewhere)] == ["broker 2"] and verify(log) == []
