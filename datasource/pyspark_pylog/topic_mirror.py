@@ -248,6 +248,8 @@ def check_names(settings: MirrorSettings, topics: Iterable[str]) -> None:
     for option, topic in (("--map", settings.map), ("--bad-records", settings.bad_records)):
         if topic in topics:
             raise InvalidRequest(f"{option}: {topic!r} is one of the topics to copy; give another name")
+    if settings.bad_records == settings.map:
+        raise InvalidRequest(f"--bad-records: {settings.map!r} is the topic of --map; give another name")
 
 
 def check_sources(topics: Mapping[str, SourceTopic], copied: Mapping[TopicPartition, Copied], where: str) -> None:

@@ -251,6 +251,8 @@ def test_names_of_schemas_and_dead_letters_are_checked() -> None:
     """Before anything is created."""
     with pytest.raises(InvalidRequest, match="--bad-records: 'orders' is one of the topics to copy"):
         check_names(settings_of(parse_args([*GIVEN, "--bad-records", "orders"])), ["orders"])
+    with pytest.raises(InvalidRequest, match="--bad-records: 'm' is the topic of --map; give another name"):
+        check_names(settings_of(parse_args([*GIVEN, "--map", "m", "--bad-records", "m"])), ["orders"])
     kafka: Any = SimpleNamespace(topics=lambda: ["orders"], describe=lambda _: {"orders": source(1)})
     with pytest.raises(InvalidRequest, match="--schema other=…: 'other' is not one of the topics to copy"):
         KafkaSource(kafka, parse_args([*GIVEN, "--schema", "other=id INT"]), kafka).topics()

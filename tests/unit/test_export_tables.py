@@ -139,7 +139,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
 def case_of(kind: str, tmp_path: Path, partition_by: str = "day", bucket: Bucket | None = None) -> Case:
     iceberg = {"catalog": "c", "table": "db.t"} if kind == "iceberg" else {}
     settings = ExportSettings(
-        id="7", name="an é", log="l", topic="t", topic_id="i", format=kind, partition_by=partition_by, key_as="binary",
+        id="7", name="an/é=1/#?", log="l", topic="t", topic_id="i", format=kind, partition_by=partition_by, key_as="binary",
         value_as="binary", keep_offsets=True, start="earliest", **iceberg,
     )  # fmt: skip
     catalog = {"uri": f"sqlite:///{tmp_path}/catalog.db"} if iceberg else {}

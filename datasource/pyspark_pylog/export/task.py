@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -20,6 +21,9 @@ from spark_log.metadata.schemas import schemas_of
 from spark_log.metadata.state import State
 from spark_log.segment.value_read import ValueRead
 from spark_log.store.base import ObjectStore
+
+UNSAFE = re.compile(r"[^\w.-]")
+"""In names of files of tables of commits: Delta takes folders for partitions, and PyIceberg `#` for an end."""
 
 
 class Written(NamedTuple):
@@ -77,10 +81,12 @@ def put_files(store: ObjectStore, files: ParquetFiles, settings: ExportSettings,
     In a folder of Parquet files, those of another attempt are replaced.  In a table of commits they must not be: it has
     the sizes of the files, and the rows of another attempt can be fewer.  So each attempt has other names.
     """
-    attempt = "" if settings.format == "parquet" else f"-{uuid4().hex[:12]}"
+    stem = f"{settings.name}-{number}"
+    if settings.format != "parquet":
+        stem = f"{UNSAFE.sub('_', settings.name)}-{number}-{uuid4().hex[:12]}"
     written = []
     for folder, content in files.finish():
-        name = f"{folder}{settings.name}-{number}{attempt}.parquet"
+        name = f"{folder}{stem}.parquet"
         store.put(name, [memoryview(content)])
         written.append(WrittenFile(name, len(content), pq.read_metadata(pa.BufferReader(content))))
     return written
