@@ -24,9 +24,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark_pylog.job_support import job_parser, key_value, run_job, storage_beside
 from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
-from pyspark_pylog.open_log import journal_of
+from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.topic_mirror import Positions, SourceTopic, positions_here
+from pyspark_pylog.typed_mirror import check_schema
 
 import spark_log
 from spark_log import Log
@@ -70,6 +71,7 @@ class LogSource:
 
     def topics(self) -> dict[str, SourceTopic]:
         admin, found = self._log.admin, dict[str, SourceTopic]()
+        planned = planned_log(source_of(self._args), self._log.journal)
         wanted = topics_of(self._args, admin.list_topics(), self.name)
         for name, topic in admin.describe_topics(wanted).items():
             schemas = admin.describe_schema(name)
@@ -80,6 +82,7 @@ class LogSource:
                 starts=tuple(part.start for part in topic.partitions),
                 ends=tuple(part.high_watermark for part in topic.partitions),
                 schema=schemas[-1].columns if schemas else None,
+                check_schema=partial(check_schema, planned, name, topic.topic_id, len(schemas)),
             )
         return found
 

@@ -50,6 +50,8 @@ class SourceTopic(NamedTuple):
     """At the beginning of the run, which copies up to here."""
     schema: object = None
     """The schema that the copy is to have; None: values are bytes, or the copy has a schema already."""
+    check_schema: Callable[[], None] | None = None
+    """In a task: raises an error if the schema is another one by now; None: it is that of the user."""
 
     def end(self, tp: TopicPartition) -> int:
         """0 for a new partition: all of it is to be copied."""
@@ -173,7 +175,7 @@ class TopicMirror:
             topic, known.topic_id, source.id, settings.map, has_cleanup_policy(known.configs, "compact")
         )
         return (
-            self._rows(copy, self._source.records(topic, starts).select(*COLUMNS))
+            self._rows(copy, source, self._source.records(topic, starts).select(*COLUMNS))
             .options(**{f"storage.{name}": value for name, value in settings.storage.items()})
             .option("producerId", f"{settings.map}/{topic}")
             .option("checkpointLocation", f"{settings.checkpoint.rstrip('/')}/{topic}-{known.topic_id}-{log_id}")
@@ -182,12 +184,13 @@ class TopicMirror:
             .start(settings.url)
         )
 
-    def _rows(self, copy: MirroredTopic, records: DataFrame) -> DataStreamWriter:
+    def _rows(self, copy: MirroredTopic, source: SourceTopic, records: DataFrame) -> DataStreamWriter:
         """The write of records with their map entries: as they are, or parsed if the topic has a schema."""
         schemas = self._log.admin.describe_schema(copy.topic)
         if not schemas:
             return records.mapInArrow(partial(with_map, copy), RECORD).writeStream.format("pylog")
-        typed = TypedCopy(copy, schemas[-1], self._settings.bad_records, self._settings.drop_fields, self._source.name)
+        letters, drop_fields = self._settings.bad_records, self._settings.drop_fields
+        typed = TypedCopy(copy, schemas[-1], letters, drop_fields, self._source.name, source.check_schema)
         rows = records.mapInArrow(partial(with_typed_map, typed), spark_columns_of(typed.schema))
         return rows.writeStream.format("pylog").option("topic", copy.topic).option("pylog.beside", True)
 

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, StructType
 
+from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.sink.bad_records import with_headers
 from pyspark_pylog.sink.other_topics import TOPIC, VALUE
+from pyspark_pylog.task_metadata import newest_journal
 from spark_log.client.mirror_map import MirroredTopic, OffsetRun, entry_rows, extend, runs_of
-from spark_log.errors import InvalidRecord
+from spark_log.errors import ConcurrentChange, InvalidRecord
+from spark_log.metadata.schemas import schemas_of
 from spark_log.schema.arrow_types import all_nullable
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import TopicSchema
@@ -40,6 +43,8 @@ class TypedCopy(NamedTuple):
     """Fields that the schema lacks are left out; otherwise, a record with one does not fit."""
     where: str = "Kafka"
     """The source, in messages."""
+    check: Callable[[], None] | None = None
+    """Raises an error if the records may have been written by a newer schema."""
 
 
 def columns_of(schema: TopicSchema) -> pa.Schema:
@@ -78,7 +83,7 @@ def with_typed_map(typed: TypedCopy, batches: Iterable[pa.RecordBatch]) -> Itera
     """A task's records as typed rows, followed by their map entries; as `with_map`.
 
     Without a dead-letter topic, raises InvalidRecord for a record that does not fit; the message has its offset in the
-    source.
+    source.  Raises what the check raises, after the records were read: then nothing of them is written.
     """
     found: dict[int, list[OffsetRun]] = defaultdict(list)
     for batch in batches:
@@ -88,6 +93,8 @@ def with_typed_map(typed: TypedCopy, batches: Iterable[pa.RecordBatch]) -> Itera
             continue
         values, reasons = parsed(batch.column("value"), typed)
         if reasons and not typed.dead_letters:
+            if typed.check is not None:
+                typed.check()
             raise _refused(batch, reasons, typed.where)
         fits = np.ones(batch.num_rows, np.bool_)
         fits[list(reasons)] = False
@@ -96,7 +103,23 @@ def with_typed_map(typed: TypedCopy, batches: Iterable[pa.RecordBatch]) -> Itera
         if reasons:
             yield _letters(typed, batch.take(pa.array(sorted(reasons))), [reasons[row] for row in sorted(reasons)])
     if found:
+        if typed.check is not None:
+            typed.check()
         yield _entries(typed, found)
+
+
+def check_schema(planned: PlannedLog, topic: str, topic_id: str, version: int) -> None:
+    """In a task: raise ConcurrentChange if a topic of the source has a newer schema than this version by now.
+
+    Its records could have fields that the copy does not have yet.
+    """
+    journal = newest_journal(planned)
+    journal.require([topic])
+    if len(schemas_of(journal.state, topic_id)) > version:
+        raise ConcurrentChange(
+            f"topic {topic!r} got a newer schema in {planned.url} while it was copied, so nothing of this batch was "
+            "written: run the mirror again"
+        )
 
 
 def parsed(texts: pa.Array, typed: TypedCopy) -> tuple[pa.Array, dict[int, str]]:

@@ -9,12 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark_pylog.typed_mirror import TypedCopy, with_typed_map
 
-from jobs.mirror_pylog import parse_args, run
+from jobs.mirror_pylog import LogSource, parse_args, run
 from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition, connect
-from spark_log.client.mirror_map import MirrorMap
-from spark_log.errors import InvalidRequest
+from spark_log.client.mirror_map import MirroredTopic, MirrorMap
+from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.node.maintain import compact
+from spark_log.segment.schema import HEADERS, TIMESTAMP
 
 NAN = float("nan")
 
@@ -115,3 +117,21 @@ def test_what_is_refused(classic: SparkSession, source: Log, tmp_path: Path) -> 
     copy.append("plain", [{"value": b"not a copy"}])
     with pytest.raises(InvalidRequest, match="only the mirror may write to 'plain'"):
         mirrored(classic, tmp_path)
+
+
+def test_a_schema_that_changes_while_a_topic_is_copied(log: Log) -> None:
+    """The fields that the copy lacks are not left out, and the records are no dead letters: nothing is written."""
+    log.admin.create_topics([NewTopic("t", schema="id INT")])
+    args = parse_args(["--source", log.url, "--url", "u", "--checkpoint", "c", "--topics", "t"])
+    one = LogSource(None, args, log).topics()["t"]
+    copy = MirroredTopic("t", "there", one.id, "map")
+    typed = TypedCopy(copy, log.admin.describe_schema("t")[-1], "bad", True, check=one.check_schema)
+    batch = pa.record_batch(
+        {"partition": pa.array([0], pa.int32()), "offset": [0], "key": pa.array([None], pa.binary()), "value": [b"{}"],
+         "timestamp": pa.array([0], TIMESTAMP), "headers": pa.array([None], HEADERS)}
+    )  # fmt: skip
+    assert len(list(with_typed_map(typed, [batch]))) == 2
+    log.admin.alter_schema("t", "id INT, note STRING")
+    for some in (typed, typed._replace(dead_letters="", drop_fields=False)):
+        with pytest.raises(ConcurrentChange, match="topic 't' got a newer schema in .*: run the mirror again"):
+            list(with_typed_map(some, [batch.set_column(3, "value", pa.array([b'{"note": "x"}']))]))
