@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import CommitTableResponse
 from pyiceberg.table import Table as IcebergTable
 from pyspark_pylog.export.delta_log import DeltaLog
 from pyspark_pylog.export.delta_stats import statistics
@@ -175,6 +178,23 @@ def test_a_run_is_committed_once(case: Case) -> None:
     assert case.run(2, second)
     assert not case.run(1, first), "a job that was paused"
     assert case.offsets() == list(range(6))
+
+
+class AnswersLost(SqlCatalog):
+    """Makes commits, and refuses them, as a catalog that gets them a second time."""
+
+    def commit_table(self, *args: Any) -> CommitTableResponse:
+        super().commit_table(*args)
+        raise CommitFailedException("the table was changed")
+
+
+def test_a_commit_whose_answer_was_lost(tmp_path: Path) -> None:
+    """The run is in the table, with everything that it needs."""
+    case = case_of("iceberg", tmp_path)
+    assert case.run(1, records(2))
+    catalog = f"{AnswersLost.__module__}.{AnswersLost.__qualname__}"
+    assert not case._replace(catalog={**case.catalog, "py-catalog-impl": catalog}).run(2, records(2, first=2))
+    assert case.offsets() == [0, 1, 2, 3]
 
 
 def test_a_run_without_files_is_committed(case: Case) -> None:

@@ -28,7 +28,7 @@ try:
         NoSuchTableError,
         TableAlreadyExistsError,
     )
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
     from pyiceberg.transforms import DayTransform, HourTransform
 except ImportError as error:
     raise InvalidRequest(
@@ -103,6 +103,7 @@ class IcebergLog:
         with self._plain_errors(), self._table.transaction() as change:
             change.set_properties({RUN: str(number)})
             change.add_files(paths, about, check_duplicate_files=False)
+            _keep_manifests(change)
 
     def _changes(self, rows: pa.Schema) -> list[ColumnChange]:
         """The columns, fields and types that the table lacks."""
@@ -132,6 +133,14 @@ def _catalog(name: str, options: Mapping[str, str]) -> Catalog:
             f"--catalog {name}: {error}; describe the catalog in ~/.pyiceberg.yaml, or with --catalog-option, such as "
             "uri=https://…"
         ) from error
+
+
+def _keep_manifests(change: Transaction) -> None:
+    """Leave out that PyIceberg 0.12 deletes the manifests of a commit that was refused.
+
+    It may have been made: if its answer was lost, clients of catalogs repeat it, and the repetition is refused.
+    """
+    getattr(change, "_snapshot_producers", []).clear()
 
 
 def _can_widen(before: pa.DataType, now: pa.DataType) -> bool:
