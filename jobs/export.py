@@ -263,8 +263,8 @@ class Export:
         result = result_of(tasks, run.lost)
         if self._table.commit(number, self._planner.rows(run.schema), files):
             return result
+        # Its files stay: if the answer to a commit was lost, they can be those of the table.
         progress(f"run {number} was committed before, by this job or another one")
-        self._manifest.store.delete(result.files)
         return Result(lost=run.lost)
 
     def _written(self, number: int, run: ExportRun) -> list[Written]:

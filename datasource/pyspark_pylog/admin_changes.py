@@ -19,7 +19,7 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import AddPartitions, DeleteTopic, SetConfigs, SeveralCommands, Single
 from spark_log.metadata.decide.reassignments import NewReplicas
 from spark_log.metadata.decide.topics import topic_named
-from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, DeleteOffsets
+from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, Stand
 from spark_log.metadata.placement import Replicas
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.replay import replay_records
@@ -119,7 +119,7 @@ class Draft:
         self._commands.append(command)
 
     def commit(self) -> None:
-        """All of them, or none."""
+        """All of them, or none.  Raises ConcurrentChange if a group has committed where they set its position."""
         if self._commands:
             self._journal.propose(SeveralCommands(commands=tuple(self._commands)))
 
@@ -244,7 +244,9 @@ def _plan_group(journal: Journal, draft: Draft, name: str, group: DeclaredGroup,
     changed = {tp: (now[tp], new) for tp, new in _offsets(journal, wanted).items() if new != now[tp]}
     if changed:
         entries = group_entries(draft.state, {tp: OffsetAndMetadata(new) for tp, (_, new) in changed.items()})
-        draft.add(CommitOffsets(commit=GroupCommit(name, UNFENCED, entries)))
+        # A consumer may commit between the plan and the commit of this, or before it is sent again.
+        expected = tuple(Stand(*partition_of(draft.state, tp)[0], at) for tp, (at, _) in changed.items())
+        draft.add(CommitOffsets(commit=GroupCommit(name, UNFENCED, entries), expected=expected))
         draft.changes.positions[name] = changed
 
 

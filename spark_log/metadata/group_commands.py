@@ -65,8 +65,8 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
             at = known.get((topic_id, partition))
             if (topic_id, partition) in wanted and offset != (None if at is None else at.offset):
                 raise ConcurrentChange(
-                    f"bookmark {commit.group!r}: another run has committed since this one began, so the same records "
-                    "were read twice; let one run at a time use the name"
+                    f"group {commit.group!r}: another run has committed since this one began, so nothing was changed; "
+                    "if both are runs of a bookmark, they have read the same records: let one at a time use the name"
                 )
 
     def topics(self, state: State) -> Sequence[str]:

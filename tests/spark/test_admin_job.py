@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark_pylog.admin_changes import plan_changes
+from pyspark_pylog.admin_file import Declared, DeclaredGroup
 
 from jobs import admin as job
 from spark_log import Log, NewTopic, TopicPartition
-from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.errors import ConcurrentChange, InvalidRequest, SparkLogError
 from spark_log.metadata.group_commands import JoinGroup
+from spark_log.positions import Earliest
 from tests.node.replicated_logs import put, replicated_log
 from tests.spark.submitted import finished, submitted
 
@@ -137,6 +140,19 @@ def test_groups_begin_where_the_file_says(log: Log, file: Path, capsys: pytest.C
     assert "~ group moved: t-0 4 -> 1" in capsys.readouterr().out.splitlines()
     run(log, "apply", file, "--reset-groups")
     assert positions(log, "moved")["t-0"] == 1 and run(log, "plan", file, "--reset-groups")[1] == 0
+
+
+def test_a_group_that_commits_after_the_plan_keeps_its_position(log: Log) -> None:
+    """Also if the changes were made, the answer was lost, and they are sent again."""
+    log.append("t", [{"value": "v"}] * 5)
+    declared = Declared({}, {"g": DeclaredGroup({"t": {None: Earliest()}})}, {})
+    plan = plan_changes(log.journal, declared)
+    plan.commit()
+    plan.commit()
+    log.admin.alter_consumer_group_offsets("g", {TopicPartition("t", 0): 4})
+    with pytest.raises(ConcurrentChange, match="group 'g': another run has committed since this one began"):
+        plan.commit()
+    assert positions(log, "g") == {"t-0": 4} and plan_changes(log.journal, declared).changes.positions == {}
 
 
 def test_a_group_is_deleted_only_if_file_and_command_say_so(log: Log, file: Path) -> None:

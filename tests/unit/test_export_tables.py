@@ -21,7 +21,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyspark_pylog.export.delta_log import DeltaLog
 from pyspark_pylog.export.delta_stats import statistics
 from pyspark_pylog.export.iceberg_log import IcebergLog
-from pyspark_pylog.export.manifest import ExportSettings, Manifest
+from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Manifest
 from pyspark_pylog.export.open_table import open_table
 from pyspark_pylog.export.parquet_files import ParquetFiles, WrittenFile, as_rows
 from pyspark_pylog.export.planning import Planner
@@ -30,7 +30,7 @@ from pyspark_pylog.export.tables import TRIES, Commits, ExportTable, TableChange
 from pyspark_pylog.export.task import put_files
 
 from spark_log import NewTopic, connect
-from spark_log.errors import ConcurrentChange, InvalidRequest
+from spark_log.errors import ConcurrentChange, DataLoss, InvalidRequest
 from spark_log.positions import parse_position
 from spark_log.schema.ddl import from_ddl
 from spark_log.store.open import open_store
@@ -214,6 +214,26 @@ def test_a_run_that_another_job_has_planned_with_a_newer_schema(case: Case, tmp_
     assert planner.schema() == 1
     connect(log.url, durability="os").admin.alter_schema("t", "id INT, note STRING")
     assert planner.rows(2).names[:3] == ["key", "id", "note"]
+
+
+@pytest.mark.parametrize("ends", [{0: 3}, {0: 2, 1: 1}])
+def test_a_log_that_was_set_back_is_refused(tmp_path: Path, ends: dict[int, int]) -> None:
+    """Its next records would be left out.  One whose newest records this process has not seen yet is read again."""
+    log = connect(str(tmp_path / "log"), durability="os")
+    log.admin.create_topics([NewTopic("t", 1)])
+    log.append("t", [{"value": "v"}])
+    connect(log.url, durability="os").append("t", [{"value": "v"}])
+    case = case_of("delta", tmp_path)
+    settings = ExportSettings(**{**as_dict(case.settings), "topic_id": log.admin.describe_topics(["t"])["t"].topic_id})
+    manifest = Manifest(case.url, {})
+    planner = Planner(log.journal, manifest, case.table(), settings, parse_position("latest", "--end"))
+    manifest.plan(1, ExportRun([], {0: 2}))
+    assert planner.next_starts(1) == {0: 2}
+    manifest.plan(2, ExportRun([], ends))
+    with pytest.raises(
+        DataLoss, match=r"records of t-\d before offset \d, and the log ends before it: the log was rest"
+    ):
+        planner.next_starts(2)
 
 
 def changed_by_others(case: Case) -> None:

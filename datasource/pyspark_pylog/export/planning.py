@@ -42,14 +42,31 @@ class Planner:
         """By partition, the offset at which the run that follows `last` begins.  Partitions added since then begin with
         their first record.
 
-        Raises OffsetOutOfRange, and InvalidRequest for an invalid start of the first run.
+        Raises OffsetOutOfRange, and InvalidRequest for an invalid start of the first run; DataLoss if the log ends
+        before the export does.
         """
         run = self._manifest.run(last) if last else None
         if run is None:
             start = parse_position(self._settings.start, "--start")
             return _by_partition(resolve_starts(self._journal, dict.fromkeys(self._partitions(), start)))
+        if self._beyond(run.ends):
+            self._journal.refresh()  # another job may have seen more
+        if beyond := self._beyond(run.ends):
+            number, topic = beyond[0], self._settings.topic
+            raise DataLoss(
+                f"the export has the records of {topic}-{number} before offset {run.ends[number]}, and the log ends before "
+                "it: the log was restored to an earlier state, so other records may have these offsets; begin a new "
+                "export, to another folder"
+            )
         state, topic_id = self._journal.state, self._settings.topic_id
         return {number: part.start for number, part in state.topic_partitions(topic_id)} | run.ends
+
+    def _beyond(self, ends: Mapping[int, int]) -> list[int]:
+        """The partitions that end before these offsets, or do not exist."""
+        parts = dict(self._journal.state.topic_partitions(self._settings.topic_id))
+        return [
+            number for number, end in sorted(ends.items()) if number not in parts or parts[number].readable_end < end
+        ]
 
     def ends(self) -> dict[int, int]:
         """Where this job ends, in the newest state.  Raises OffsetOutOfRange, InvalidRequest."""
