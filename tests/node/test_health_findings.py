@@ -62,8 +62,11 @@ def test_a_disk_is_needed_while_the_root_of_the_other_broker_is_silent(tmp_path:
     put(log, [1, 2])
     state = log.journal.refresh()
     assert (why_needed(state, 1), why_needed(state, 2, [0])) == ([], [])
-    only = "reads of 1 object, of which no active broker has another copy"
-    assert why_needed(state, 1, [2]) == [f"{only}: the root of broker 2 does not answer on this machine"]
+    uses = [
+        "writes to 1 partition without another in-sync replica",
+        "reads of 1 object, of which no active broker has another copy",
+    ]
+    assert why_needed(state, 1, [2]) == [f"{use}: the root of broker 2 does not answer on this machine" for use in uses]
 
 
 def test_a_disk_with_records_of_the_leader_alone_is_needed_until_they_are_copied(tmp_path: Path) -> None:
