@@ -28,6 +28,10 @@ root_options = storage_option(
 )
 
 
+ANSWER_S = 10.0
+"""How long a root may take to answer before its broker counts as silent."""
+
+
 @click.group(cls=Noun)
 def broker() -> None:
     """Add, list, fence, drain, replace and remove brokers."""
@@ -290,9 +294,14 @@ def fence(session: CommandSession, broker: int, reason: str | None) -> None:
 
 
 def _needs(log: Log, broker: int) -> list[str]:
+    """Other brokers count only if their roots answer here: one that fails may not be fenced yet."""
+    from spark_log.metadata.replicas import is_active
+    from spark_log.node.answering_roots import RootAnswers
     from spark_log.node.health_findings import why_needed
 
-    return why_needed(log.journal.refresh(), broker)
+    state = log.journal.refresh()
+    others = {other for other in state.brokers if other != broker and is_active(state, other)}
+    return why_needed(state, broker, others - RootAnswers(log.journal).among(others, ANSWER_S))
 
 
 def _listed(needs: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from spark_log.metadata.pending_commits import lost_ranges
@@ -36,13 +36,32 @@ def broker_findings(state: State, free: Mapping[int, int] | None = None) -> list
     return [*brokers, _partitions(state), *_lost(state), *_objects(state)]
 
 
-def why_needed(state: State, broker: int) -> list[str]:
-    """The uses of the disk of a broker that no other one can take over; empty: when fenced, it may be taken away."""
-    known = state.brokers.get(broker)
-    if broker == OWN_BROKER or known is None:
+def why_needed(state: State, broker: int, silent: Collection[int] = ()) -> list[str]:
+    """The uses of the disk of a broker that no other one can take over; empty: when fenced, it may be taken away.
+
+    silent:  other brokers whose roots do not answer: they can take over nothing, also if nobody has fenced them yet.
+    """
+    if broker == OWN_BROKER or broker not in state.brokers:
         return ["everything that has one copy: it is the log's own root"]
-    if not known.fenced:
-        state = replay_fence(state, FenceBrokerRecord(broker=broker, epoch=known.epoch)) or state
+    state = _fenced(state, broker)
+    needs = _needs(state, broker)
+    for other in sorted(silent):
+        state = _fenced(state, other)
+    more = _needs(state, broker) if silent else needs
+    return needs if more == needs else [f"{need}: {_roots(silent)} not answer on this machine" for need in more]
+
+
+def _fenced(state: State, broker: int) -> State:
+    known = state.brokers.get(broker)
+    return state if known is None else replay_fence(state, FenceBrokerRecord(broker=broker, epoch=known.epoch)) or state
+
+
+def _roots(brokers: Collection[int]) -> str:
+    names = " and ".join(str(broker) for broker in sorted(brokers))
+    return f"the root of broker {names} does" if len(brokers) == 1 else f"the roots of brokers {names} do"
+
+
+def _needs(state: State, broker: int) -> list[str]:
     _, offline, short = count_replicas(state, broker)
     only = [one for one in state.copies.values() if broker in one.brokers and not has_active(state, one)]
     needs = list[str]()

@@ -56,6 +56,19 @@ def test_a_disk_may_be_taken_away_when_nothing_needs_it(tmp_path: Path) -> None:
     assert (needs(log, 1), needs(log, 2)) == ([few], [])
 
 
+def test_a_disk_is_needed_while_the_root_of_the_other_broker_is_silent(tmp_path: Path) -> None:
+    """It may have failed, and nobody has fenced it."""
+    log = replicated_log(tmp_path)
+    put(log, [1, 2])
+    state = log.journal.refresh()
+    assert (why_needed(state, 1), why_needed(state, 2, [0])) == ([], [])
+    uses = [
+        "writes to 1 partition without another in-sync replica",
+        "reads of 1 object, of which no active broker has another copy",
+    ]
+    assert why_needed(state, 1, [2]) == [f"{use}: the root of broker 2 does not answer on this machine" for use in uses]
+
+
 def test_a_disk_with_records_of_the_leader_alone_is_needed_until_they_are_copied(tmp_path: Path) -> None:
     """If it went with its broker fenced, they would be given up."""
     log = replicated_log(tmp_path, replica_lag_time_max_ms="1")
