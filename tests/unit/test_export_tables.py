@@ -299,6 +299,7 @@ def test_a_table_of_somebody_else_is_refused(case: Case) -> None:
         ("delta", "exist, and run 1 is done: check its folder _delta_log first; .*, with another --to and --name"),
         ("iceberg", r"'c' \(uri sqlite:///.*catalog\.db\) does not .*, with another --to, --name and --table"),
     ],
+    ids=FORMATS,
 )
 def test_a_table_that_is_gone_is_refused_before_anything_is_new(kind: str, said: str, tmp_path: Path) -> None:
     """From the first run on that is done."""

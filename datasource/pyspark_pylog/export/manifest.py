@@ -61,7 +61,7 @@ class ExportSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def begin_again(self) -> str:
-        """What to do if this export cannot continue, for messages.  The group of its name belongs to its folder."""
+        """For messages: how to export the topic again.  The group of a name belongs to one folder."""
         others = "--to, --name and --table" if self.table else "--to and --name"
         return f"begin a new export, with another {others}"
 
