@@ -277,9 +277,9 @@ def drain(session: CommandSession, broker: int, dry_run: bool, throttle: int | N
 def fence(session: CommandSession, broker: int, reason: str | None) -> None:
     """Take a broker out of all ISRs, before its disk is taken away.
 
-    The exit status is 0 if its disk may be taken away now, and 1 if something still needs it: the command says what, and
-    what helps. The broker is fenced in both cases, and stays so until you unfence it. pylog replicate copies what no
-    other broker has; pylog broker drain moves partitions without another replica.
+    The exit status is 0 if its disk may be taken away now, and 1 if something still needs it: the command says what it
+    is, and what helps. The broker is fenced in both cases, and stays so until you unfence it. pylog replicate copies
+    what no other broker has; pylog broker drain moves partitions without another replica.
 
     \b
     Example:
