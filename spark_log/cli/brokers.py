@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from spark_log.client.administering.broker_views import BrokerDescription
     from spark_log.client.log import Log
     from spark_log.model import TopicPartition
+    from spark_log.node.health_findings import Needed
 
 broker_id = click.argument("broker", metavar="ID", type=int)
 root_options = storage_option(
@@ -145,7 +146,7 @@ def describe(session: CommandSession, broker: int) -> None:
     since = format_timestamp_ms(found.since) if found.since else None
     sizes = admin.describe_log_dirs()[broker].partitions
     rows = [{"topic": tp.topic, "partition": tp.partition, "bytes": size} for tp, size in sorted(sizes.items())]
-    needs = _needs(log, broker)
+    needs = _needed(log, broker).uses
     fields = {**_row(session, found), "since": since, "needed_for": needs if session.structured else _listed(needs)}
     emit_parts(session, fields, {"partitions": Table(["topic", "partition", "bytes"], rows)})
 
@@ -276,24 +277,27 @@ def drain(session: CommandSession, broker: int, dry_run: bool, throttle: int | N
 def fence(session: CommandSession, broker: int, reason: str | None) -> None:
     """Take a broker out of all ISRs, before its disk is taken away.
 
-    Says whether the disk may be taken away now, or what still needs it: pylog replicate copies what no other broker
-    has. Run the command again to see whether that is done. The broker stays fenced until you unfence it.
+    The exit status is 0 if its disk may be taken away now, and 1 if something still needs it: the command says what it
+    is, and what helps. The broker is fenced in both cases, and stays so until you unfence it. pylog replicate copies
+    what no other broker has; pylog broker drain moves partitions without another replica.
 
     \b
     Example:
-      pylog broker fence 1 --reason "new disk at 10:00"
+      pylog broker fence 1 --reason "new disk at 10:00" && umount /mnt/disk1
     """
     log = session.connect()
     done = log.admin.fence_broker(broker, reason or "")
-    needs = _needs(log, broker)
-    may = "Its disk may be taken away"
-    if needs:
-        may = f"Its disk is still needed, for {_listed(needs)}: run this again before you take it away"
+    needs, helps = _needed(log, broker)
+    may = f"Its disk is still needed, for {_listed(needs)}" if needs else "Its disk may be taken away"
     text = f"broker {broker} {'fenced' if done else 'was fenced already'}. {may}"
-    emit_line(session, text, {"broker": broker, "fenced": done, "needed_for": needs})
+    fields = {"broker": broker, "state": "fenced", "changed": done, "may_be_taken_away": not needs, "needed_for": needs}
+    emit_line(session, text, fields)
+    if needs:
+        back = f"`pylog broker unfence {broker}` takes it back"
+        raise Failed(". ".join([f"do not take the disk of broker {broker} away yet", *helps, back]))
 
 
-def _needs(log: Log, broker: int) -> list[str]:
+def _needed(log: Log, broker: int) -> Needed:
     """Other brokers count only if their roots answer here: one that fails may not be fenced yet."""
     from spark_log.metadata.replicas import is_active
     from spark_log.node.answering_roots import RootAnswers
@@ -321,7 +325,7 @@ def unfence(session: CommandSession, broker: int, deep: bool) -> None:
     """
     done = session.connect().admin.unfence_broker(broker, deep=deep)
     text = f"broker {broker} {'is active' if done else 'was active already'}"
-    emit_line(session, text, {"broker": broker, "unfenced": done})
+    emit_line(session, text, {"broker": broker, "state": "active", "changed": done})
 
 
 @click.group(cls=Noun)

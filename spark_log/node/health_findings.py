@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_log.metadata.pending_commits import lost_ranges
 from spark_log.metadata.records import FenceBrokerRecord
 from spark_log.metadata.replay_replicas import replay_fence
-from spark_log.metadata.replica_state import OWN_BROKER
-from spark_log.metadata.replicas import has_active, is_active, last_copies
+from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, Copies
+from spark_log.metadata.replicas import can_lead, has_active, is_active, last_copies, min_insync
 from spark_log.metadata.state import State
 from spark_log.node.broker_prober import SINCE_REASON
 from spark_log.node.replica_metrics import count_replicas
 from spark_log.node.replicator import lag_of
 from spark_log.text import counted
+
+NAMED_MAX = 3
+"""Partitions that a sentence names."""
 
 
 class Finding(NamedTuple):
@@ -36,24 +39,35 @@ def broker_findings(state: State, free: Mapping[int, int] | None = None) -> list
     return [*brokers, _partitions(state), *_lost(state), *_objects(state)]
 
 
-def why_needed(state: State, broker: int, silent: Collection[int] = ()) -> list[str]:
-    """The uses of the disk of a broker that no other one can take over; empty: when fenced, it may be taken away.
+class Needed(NamedTuple):
+    """Why the disk of a broker must stay where it is; without uses, it may be taken away once the broker is fenced."""
+
+    uses: list[str]
+    """Those that no other broker can take over."""
+    helps: list[str]
+    """Sentences: what lets other brokers take them over."""
+
+
+def why_needed(state: State, broker: int, silent: Collection[int] = ()) -> Needed:
+    """The uses of the disk of a broker that no other one can take over.
 
     silent:  other brokers whose roots do not answer: they can take over nothing, also if nobody has fenced them yet.
     """
     if broker == OWN_BROKER or broker not in state.brokers:
-        return ["everything that has one copy: it is the log's own root"]
-    state = _fenced(state, broker)
-    needs = _needs(state, broker)
-    for other in sorted(silent):
-        state = _fenced(state, other)
-    more = _needs(state, broker) if silent else needs
-    return needs if more == needs else [f"{need}: {_roots(silent)} not answer on this machine" for need in more]
+        return Needed(["everything that has one copy: it is the log's own root"], [])
+    state = _fenced(state, [broker])
+    uses, more = _uses(state, broker), _uses(_fenced(state, sorted(silent)), broker)
+    if more == uses:
+        return Needed(_says(uses), _helps(state, broker, uses))
+    says = [f"{use}: {_roots(silent)} not answer on this machine" for use in _says(more)]
+    return Needed(says, ["Run this again on a machine where every root answers"])
 
 
-def _fenced(state: State, broker: int) -> State:
-    known = state.brokers.get(broker)
-    return state if known is None else replay_fence(state, FenceBrokerRecord(broker=broker, epoch=known.epoch)) or state
+def _fenced(state: State, brokers: Iterable[int]) -> State:
+    for broker in brokers:
+        if (known := state.brokers.get(broker)) is not None:
+            state = replay_fence(state, FenceBrokerRecord(broker=broker, epoch=known.epoch)) or state
+    return state
 
 
 def _roots(brokers: Collection[int]) -> str:
@@ -61,18 +75,81 @@ def _roots(brokers: Collection[int]) -> str:
     return f"the root of broker {names} does" if len(brokers) == 1 else f"the roots of brokers {names} do"
 
 
-def _needs(state: State, broker: int) -> list[str]:
-    _, offline, short = count_replicas(state, broker)
+class _Part(NamedTuple):
+    """A partition with a replica on a broker."""
+
+    name: str
+    group: int
+    least: int
+    """`min.insync.replicas`."""
+
+
+class _Uses(NamedTuple):
+    offline: list[_Part]
+    """Partitions without a leader."""
+    short: list[_Part]
+    """Those with one, and with fewer in-sync replicas than they need."""
+    only: list[Copies]
+    """Objects without a copy on an active broker."""
+
+
+def _parts(state: State, broker: int) -> list[_Part]:
+    groups = {number for number, group in state.placement_groups.items() if broker in group.replicas}
+    found = list[_Part]()
+    for name, topic_id in sorted(state.names.items()):
+        least = min_insync(state, topic_id)
+        numbers = enumerate(state.assignments.get(topic_id, ()))
+        found += [_Part(f"{name}-{partition}", number, least) for partition, number in numbers if number in groups]
+    return found
+
+
+def _uses(state: State, broker: int) -> _Uses:
+    groups = state.placement_groups
+    lacking = [
+        one for one in _parts(state, broker) if sum(is_active(state, x) for x in groups[one.group].isr) < one.least
+    ]
+    offline = [one for one in lacking if groups[one.group].leader == NO_LEADER]
+    short = [one for one in lacking if groups[one.group].leader != NO_LEADER]
     only = [one for one in state.copies.values() if broker in one.brokers and not has_active(state, one)]
-    needs = list[str]()
-    if offline:
-        needs.append(f"writes to {counted(offline, 'partition')} without another in-sync replica")
-    if short > offline:
-        needs.append(f"writes to {counted(short - offline, 'partition')} with too few others for min.insync.replicas")
-    if only:
-        objects = sum(one.objects for one in only)
-        needs.append(f"reads of {counted(objects, 'object')}, of which no active broker has another copy")
-    return needs
+    return _Uses(offline, short, only)
+
+
+def _says(uses: _Uses) -> list[str]:
+    says = list[str]()
+    if uses.offline:
+        says.append(f"writes to {_named(uses.offline)} without another in-sync replica")
+    if uses.short:
+        says.append(f"writes to {_named(uses.short)} with too few others for min.insync.replicas")
+    if uses.only:
+        objects = sum(one.objects for one in uses.only)
+        says.append(f"reads of {counted(objects, 'object')}, of which no active broker has another copy")
+    return says
+
+
+def _named(parts: Sequence[_Part]) -> str:
+    """`5 partitions (orders-0, orders-1, orders-2 and 2 others)`."""
+    names, more = [one.name for one in parts[:NAMED_MAX]], len(parts) - NAMED_MAX
+    listed = ", ".join(names) + (f" and {counted(more, 'other')}" if more > 0 else "")
+    return f"{counted(len(parts), 'partition')} ({listed})"
+
+
+def _helps(state: State, broker: int, uses: _Uses) -> list[str]:
+    """Other replicas that are active get the copies in time; partitions without enough of them wait for ever."""
+    lacking = [*uses.offline, *uses.short]
+    stuck = [
+        one
+        for one in lacking
+        if sum(can_lead(state, x) for x in state.placement_groups[one.group].replicas) < one.least
+    ]
+    groups, helps = {one.group for one in stuck}, list[str]()
+    if len(stuck) < len(lacking) or any(one.group not in groups for one in uses.only):
+        helps.append("`pylog replicate` or a coordinator copies what no other broker has: run this again after that")
+    if stuck:
+        helps.append(
+            f"`pylog broker drain {broker}` moves {counted(len(stuck), 'partition')} without enough other active replicas to "
+            "other brokers: run this again when `pylog reassign list` is empty"
+        )
+    return helps
 
 
 def _broker(state: State, broker: int, free: int | None = None) -> Finding:

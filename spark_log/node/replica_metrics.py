@@ -25,11 +25,8 @@ class ReplicaCounts(NamedTuple):
     """They have fewer in-sync replicas than `min.insync.replicas`, so they accept no writes."""
 
 
-def count_replicas(state: State, broker: int | None = None) -> ReplicaCounts:
-    """Of all partitions of topics that exist.
-
-    broker:  only of those that have a replica on it.
-    """
+def count_replicas(state: State) -> ReplicaCounts:
+    """Of all partitions of topics that exist."""
     under = offline = short = 0
     for topic_id, numbers in state.assignments.items():
         topic = state.topics.get(topic_id)
@@ -38,7 +35,7 @@ def count_replicas(state: State, broker: int | None = None) -> ReplicaCounts:
         least = min_insync(state, topic_id)
         for number, partitions in Counter(numbers).items():
             group = state.placement_groups.get(number)
-            if group is not None and (broker is None or broker in group.replicas):
+            if group is not None:
                 under += partitions * (len(group.isr) < sum(not is_async(state, broker) for broker in group.replicas))
                 offline += partitions * (group.leader == NO_LEADER)
                 active = sum(is_active(state, broker) for broker in group.isr)

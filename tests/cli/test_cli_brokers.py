@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,8 @@ def test_a_fenced_broker_leaves_the_isr_and_comes_back(pylog: Pylog) -> None:
     assert pylog.json("broker", "describe", "1")["needed_for"] == []
     fenced = pylog.ok("broker", "fence", "1", "--reason", "noises")
     assert fenced == "broker 1 fenced. Its disk may be taken away\n"
-    assert "was fenced already. Its disk may be taken away" in pylog.ok("broker", "fence", "1")
+    again = {"broker": 1, "state": "fenced", "changed": False, "may_be_taken_away": True, "needed_for": []}
+    assert pylog.json("broker", "fence", "1") == again
     (row,) = pylog.json("topic", "describe", "--under-replicated")
     assert (row["topic"], row["leader"], row["replicas"], row["isr"]) == ("orders", 2, "1,2", "2")
     listed = {row["broker"]: row for row in pylog.json("broker", "list")}[1]
@@ -112,7 +114,9 @@ def test_a_partition_without_a_leader_is_unavailable(pylog: Pylog) -> None:
     pylog.ok("topic", "create", "orders", "--assign", "1:2")
     pylog.ok("broker", "fence", "2")
     pylog.ok("produce", "orders", stdin="a\n")
-    assert "Its disk is still needed, for writes to 1 partition without another " in pylog.ok("broker", "fence", "1")
+    needed = pylog.run("broker", "fence", "1")
+    assert needed.exit_code == 1
+    assert "Its disk is still needed, for writes to 1 partition (orders-0) without another " in needed.stdout
     assert "; for reads of 1 object, of which" in next(
         one for one in pylog.ok("broker", "describe", "1").splitlines() if one.lower().startswith("needed")
     )
@@ -128,6 +132,30 @@ def test_a_partition_without_a_leader_is_unavailable(pylog: Pylog) -> None:
     assert "(1 object of the log on fenced brokers alone)" in refused and "give --yes" in refused
     (elected,) = pylog.json("elect", "unclean", "orders", "--yes")
     assert elected["leader"] == 2
+
+
+def test_a_disk_with_the_only_replica_is_needed_until_that_is_moved(pylog: Pylog) -> None:
+    """A script that takes the disk away after exit status 0 loses nothing; time alone does not help."""
+    pylog.ok("topic", "create", "alone", "--assign", "2,2,2,2,2")
+    pylog.ok("produce", "alone", stdin="a\n")
+    needed = pylog.run("broker", "fence", "2", "-o", "json")
+    fields = json.loads(needed.stdout)
+    assert (needed.exit_code, fields["state"], fields["changed"], fields["may_be_taken_away"]) == (
+        1,
+        "fenced",
+        True,
+        False,
+    )
+    assert fields["needed_for"][0] == (
+        "writes to 5 partitions (alone-0, alone-1, alone-2 and 2 others) without another in-sync replica"
+    )
+    said = pylog.refused("broker", "fence", "2")
+    assert "`pylog broker drain 2` moves 5 partitions without" in said and "`pylog broker unfence 2` takes it" in said
+    assert "pylog replicate" not in said
+    pylog.ok("broker", "drain", "2")
+    assert "`pylog replicate` or a coordinator" in pylog.refused("broker", "fence", "2")
+    pylog.ok("replicate")
+    assert pylog.ok("broker", "fence", "2") == "broker 2 was fenced already. Its disk may be taken away\n"
 
 
 def test_a_lost_disk_is_replaced(pylog: Pylog, tmp_path: Path) -> None:

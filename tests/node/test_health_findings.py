@@ -40,7 +40,7 @@ def test_the_sentences(tmp_path: Path) -> None:
 
 
 def needs(log: Log, broker: int) -> list[str]:
-    return why_needed(log.journal.refresh(), broker)
+    return why_needed(log.journal.refresh(), broker).uses
 
 
 def test_a_disk_may_be_taken_away_when_nothing_needs_it(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_disk_may_be_taken_away_when_nothing_needs_it(tmp_path: Path) -> None:
     log.journal.propose(FenceBroker(broker=2, reason="by hand"))
     assert [needs(log, broker) for broker in (1, 2)] == [[], []]
     log.admin.incremental_alter_configs({"t": {"min.insync.replicas": "2"}})
-    few = "writes to 1 partition with too few others for min.insync.replicas"
+    few = "writes to 1 partition (t-0) with too few others for min.insync.replicas"
     assert (needs(log, 1), needs(log, 2)) == ([few], [])
 
 
@@ -61,12 +61,14 @@ def test_a_disk_is_needed_while_the_root_of_the_other_broker_is_silent(tmp_path:
     log = replicated_log(tmp_path)
     put(log, [1, 2])
     state = log.journal.refresh()
-    assert (why_needed(state, 1), why_needed(state, 2, [0])) == ([], [])
+    assert why_needed(state, 1) == why_needed(state, 2, [0]) == ([], [])
     uses = [
-        "writes to 1 partition without another in-sync replica",
+        "writes to 1 partition (t-0) without another in-sync replica",
         "reads of 1 object, of which no active broker has another copy",
     ]
-    assert why_needed(state, 1, [2]) == [f"{use}: the root of broker 2 does not answer on this machine" for use in uses]
+    needed = why_needed(state, 1, [2])
+    assert needed.uses == [f"{use}: the root of broker 2 does not answer on this machine" for use in uses]
+    assert needed.helps == ["Run this again on a machine where every root answers"]
 
 
 def test_a_disk_with_records_of_the_leader_alone_is_needed_until_they_are_copied(tmp_path: Path) -> None:
@@ -75,6 +77,8 @@ def test_a_disk_with_records_of_the_leader_alone_is_needed_until_they_are_copied
     put(log, [1], acks=ACKS_LEADER)
     only = ["reads of 1 object, of which no active broker has another copy"]
     assert needs(log, 1) == only
+    (helps,) = why_needed(log.journal.state, 1).helps
+    assert helps.startswith("`pylog replicate` or a coordinator copies"), "time alone helps"
     log.journal.propose(FenceBroker(broker=1, reason="by hand"))
     assert needs(log, 1) == only
     Replicator(log).round(5_000)
