@@ -327,10 +327,10 @@ def _new_offsets(
     journal: Journal, wanted: Mapping[TopicPartition, Position], faults: Faults
 ) -> dict[TopicPartition, int]:
     """Times are looked up together.  Each offset in the file is checked separately, for an error of each."""
-    offsets = {tp: at for tp, at in wanted.items() if isinstance(at, At)}
-    others = {tp: at for tp, at in wanted.items() if tp not in offsets}
+    others: dict[TopicPartition, Position] = {tp: at for tp, at in wanted.items() if not isinstance(at, At)}
+    alone = [{tp: at} for tp, at in wanted.items() if tp not in others]
     found = dict[TopicPartition, int]()
-    for some in (others, *({tp: at} for tp, at in offsets.items())):
+    for some in (others, *alone):
         found |= faults.attempt(_offsets, journal, some) or {}
     return {tp: found[tp] for tp in wanted if tp in found}
 

@@ -65,7 +65,7 @@ class DeclaredGroup(NamedTuple):
 
 
 class Faults:
-    """What is wrong with a topic or group: a line for each error."""
+    """The errors of a topic or group, each in a line."""
 
     def __init__(self, kind: str, name: object) -> None:
         self._kind, self._name = kind, name
@@ -115,7 +115,7 @@ class Declared(NamedTuple):
     replicas: Mapping[TopicPartition, Wanted]
     """Of a file of Kafka's."""
     problems: Problems
-    """What is wrong in the file.  What is right can still be compared with the log."""
+    """Errors of the file.  The log is compared with the rest of it, which can have more."""
 
 
 def read_file(path: Path) -> Declared:
