@@ -32,7 +32,7 @@ from spark_log.journal.object_names import data_key
 from spark_log.metadata.state import TopicKey
 from spark_log.model import DataObject
 from spark_log.node.compaction_rounds import CompactionTally
-from spark_log.node.failure_isolation import Failures
+from spark_log.node.failure_isolation import Failures, ReportedFailures
 from spark_log.node.maintain import maintain_round, merge_share
 from spark_log.node.merge import Tally
 from spark_log.node.merge_shares import MergeShare
@@ -72,10 +72,10 @@ def slow(url: str) -> ObjectStore:
     return SlowStore(open_store(url, durability="os"))
 
 
-def merge_one(url: str, share: MergeShare) -> tuple[Tally, list[str]]:
+def merge_one(url: str, share: MergeShare) -> tuple[Tally, ReportedFailures]:
     """Does what a task of `jobs/maintain.py` does."""
     failures = Failures(url)
-    return merge_share(Log(Journal.open(slow(url), create=False)), share, failures), failures.problems
+    return merge_share(Log(Journal.open(slow(url), create=False)), share, failures), failures.reported()
 
 
 def check_one(url: str, cluster_id: str, work: Callable[[Roots, Any], Any], share: Any) -> Any:
@@ -90,13 +90,13 @@ class Processes:
         self._pool, self._log = pool, log
         self.merge_seconds = 0.0
 
-    def merge(self, shares: Sequence[MergeShare]) -> list[tuple[Tally, list[str]]]:
-        found = list[tuple[Tally, list[str]]]()
+    def merge(self, shares: Sequence[MergeShare]) -> list[tuple[Tally, ReportedFailures]]:
+        found = list[tuple[Tally, ReportedFailures]]()
         work = partial(merge_one, self._log.url)
         self.merge_seconds += common.clock(lambda: found.extend(self._pool.map(work, shares)))
         return found
 
-    def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterable[tuple[CompactionTally, list[str]]]:
+    def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterable[tuple[CompactionTally, ReportedFailures]]:
         return ()
 
     def spread(self, work: Callable[[Roots, Any], Any], shares: Iterable[Any]) -> Iterator[Any]:

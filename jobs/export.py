@@ -78,10 +78,12 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be exported, and write nothing")
     found = parser.parse_args(args)
-    if found.format == "iceberg" and not (found.catalog and "." in found.table):
+    if found.format == "iceberg" and not (found.catalog and found.table):
         parser.error("--format iceberg needs --catalog NAME and --table NAMESPACE.NAME")
     if found.format != "iceberg" and (found.catalog or found.table or found.catalog_option):
         parser.error("--catalog, --table and --catalog-option are for --format iceberg")
+    if found.table and "." not in found.table:
+        parser.error(f"--table: {found.table!r} has no namespace: give NAMESPACE.NAME, such as sales.{found.table}")
     if found.continuous and (found.end != "latest" or found.dry_run):
         parser.error("--continuous has no end: leave out --end and --dry-run")
     return found
@@ -217,7 +219,7 @@ class Export:
         last = self._manifest.last()
         results = []
         if last and not self._manifest.is_done(last):
-            progress(f"run {last} was planned and is not done: it is finished")
+            progress(f"an earlier job left run {last} unfinished: finishing it now")
             results.append(self._carry_out(last))
         ends, parallel = self._planner.ends(), self._spark.sparkContext.defaultParallelism
         while run := self._planner.plan(last, ends, self._args.task_bytes, parallel, skip_lost=self._args.skip_lost):

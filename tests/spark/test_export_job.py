@@ -399,6 +399,7 @@ def test_values_from_before_the_schema_are_refused_or_parsed(classic: SparkSessi
         (["--topic", "t", "--continuous", "--end", "5"], "--continuous has no end"),
         (["--topic", "t", "--to-option", "key"], "KEY=VALUE"),
         (["--topic", "t", "--format", "iceberg", "--table", "a.b"], "--format iceberg needs --catalog"),
+        (["--topic", "t", "--format", "iceberg", "--catalog", "c", "--table", "a"], "'a' has no namespace: give N"),
         (["--topic", "t", "--format", "delta", "--table", "a.b"], "are for --format iceberg"),
     ],
 )

@@ -23,8 +23,8 @@ from pyiceberg.table import CommitTableResponse
 from pyiceberg.table import Table as IcebergTable
 from pyspark_pylog.export.delta_log import DeltaLog
 from pyspark_pylog.export.delta_stats import statistics
-from pyspark_pylog.export.iceberg_log import IcebergLog
-from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Manifest
+from pyspark_pylog.export.iceberg_log import IcebergLog, shown_uri
+from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Manifest, Result
 from pyspark_pylog.export.open_table import open_table
 from pyspark_pylog.export.parquet_files import ParquetFiles, WrittenFile, as_rows
 from pyspark_pylog.export.planning import Planner
@@ -285,18 +285,61 @@ def test_a_table_of_somebody_else_is_refused(case: Case) -> None:
     other = case._replace(settings=ExportSettings(**{**as_dict(case.settings), "id": "8"}))
     with pytest.raises(InvalidRequest, match="exists and is not of this export: give another"):
         other.table().check(case.rows(records(1)), 0)
-    with pytest.raises(InvalidRequest, match="has the runs up to 1, and run 4 is the next one: it was deleted or"):
+    with pytest.raises(InvalidRequest, match="has the runs up to 1, and run 3 is done: check .* first; if"):
         case.table().check(case.rows(records(1)), 3)
     empty = case_of(case.settings.format, Path(case.url.removeprefix("file://")).parent / "empty")
     Path(empty.url.removeprefix("file://").replace("%20", " ")).parent.mkdir(parents=True)
-    with pytest.raises(InvalidRequest, match="does not exist, and run 2 is the next one"):
+    with pytest.raises(InvalidRequest, match="does not exist, and run 1 is done"):
         empty.table().commit(2, case.rows(records(1)), [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("delta", "exist, and run 1 is done: check its folder _delta_log first; .*, with another --to and --name"),
+        ("iceberg", r"'c' \(uri sqlite:///.*catalog\.db\) does not .*, with another --to, --name and --table"),
+    ],
+    ids=FORMATS,
+)
+def test_a_table_that_is_gone_is_refused_before_anything_is_new(kind: str, said: str, tmp_path: Path) -> None:
+    """From the first run on that is done."""
+    log = connect(str(tmp_path / "log"), durability="os")
+    log.admin.create_topics([NewTopic("t", 1)])
+    case = case_of(kind, tmp_path)
+    settings = ExportSettings(**{**as_dict(case.settings), "topic_id": log.admin.describe_topics(["t"])["t"].topic_id})
+    manifest = Manifest(case.url, {})
+    planner = Planner(log.journal, manifest, case.table(), settings, parse_position("latest", "--end"))
+    planner.check_values(0)
+    manifest.plan(1, ExportRun([], {0: 0}))
+    planner.check_values(1)
+    manifest.finish(1, Result())
+    with pytest.raises(InvalidRequest, match=f"{said}$"):
+        planner.check_values(1)
+    case.table().commit(1, planner.rows(0), [])
+    planner.check_values(1)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("sqlite:////lake/c.db", " (uri sqlite:////lake/c.db)"),
+        ("https://catalog:8181", " (uri https://catalog:8181)"),
+        ("postgresql+psycopg2://me:secret@db:5432/lake?password=secret", " (uri postgresql+psycopg2://db:5432/lake)"),
+        ("postgresql://me:p/secret@db/lake", ""),
+        ("postgresql://me:p?secret@db/lake", ""),
+        ("postgresql://me:p@secret@db/lake", ""),
+        ("postgresql://db/lake?user=me@here&password=secret", ""),
+        ("", ""),
+    ],
+)
+def test_a_catalogs_uri_is_shown_without_secrets(uri: str, shown: str) -> None:
+    assert shown_uri(uri) == shown
 
 
 class Contended:
     """A table that others change before each commit; after some of them it has a run."""
 
-    name = "the table"
+    name, place = "the table", "its folder"
 
     def __init__(self, changes: int, last: int) -> None:
         self.left, self.last, self.committed = changes, last, list[int]()
@@ -318,14 +361,14 @@ class Contended:
         self.committed.append(number)
 
 
-def test_a_table_that_others_change_is_read_again() -> None:
+def test_a_table_that_others_change_is_read_again(tmp_path: Path) -> None:
     """Until the run is committed, or is there; but not for ever."""
-    rows = pa.schema([("offset", pa.int64())])
+    rows, settings = pa.schema([("offset", pa.int64())]), case_of("delta", tmp_path).settings
     busy, taken, hopeless = Contended(3, 0), Contended(3, 1), Contended(TRIES, 0)
-    assert Commits("t", busy).commit(1, rows, []) and busy.committed == [1]
-    assert not Commits("t", taken).commit(1, rows, []) and taken.committed == []
+    assert Commits(settings, busy).commit(1, rows, []) and busy.committed == [1]
+    assert not Commits(settings, taken).commit(1, rows, []) and taken.committed == []
     with pytest.raises(ConcurrentChange, match="the table was changed by others 100 times while run 1 was committed"):
-        Commits("t", hopeless).commit(1, rows, [])
+        Commits(settings, hopeless).commit(1, rows, [])
 
 
 def test_vacuum_deletes_what_is_not_committed(tmp_path: Path) -> None:
@@ -526,5 +569,5 @@ def test_a_delta_table_of_somebody_else(tmp_path: Path) -> None:
     """Has no owner."""
     case = case_of("delta", tmp_path)
     write_deltalake(case.url, pa.table({"a": [1]}))
-    with pytest.raises(InvalidRequest, match="exists and is not of this export: give another folder"):
+    with pytest.raises(InvalidRequest, match="exists and is not of this export: give another --to"):
         case.table().check(case.rows(records(1)), 0)

@@ -40,7 +40,7 @@ class DeltaLog:
     """The Delta table of an export."""
 
     def __init__(self, settings: ExportSettings, url: str, options: Mapping[str, str]) -> None:
-        self.name = f"the Delta table {url}"
+        self.name, self.place = f"the Delta table {url}", "its folder _delta_log"
         self._settings, self._url = settings, url
         self._options = delta_options(url, options)
         self._application = f"pylog-export-{settings.id}"
@@ -55,7 +55,7 @@ class DeltaLog:
                 self._table = None
                 return None
             if self._table.metadata().configuration.get(OWNER) != self._settings.id:
-                raise InvalidRequest(f"{self.name} exists and is not of this export: give another folder")
+                raise InvalidRequest(f"{self.name} exists and is not of this export: give another --to")
             return self._table.transaction_version(self._application) or 0
 
     def check(self, rows: pa.Schema) -> None:
@@ -66,7 +66,7 @@ class DeltaLog:
                     "export to Iceberg or Parquet, or give --value-as text"
                 )
         if self._table is not None:
-            check_changes(self.name, self._changes(rows), lambda before, now: False)
+            check_changes(self.name, self._changes(rows), lambda before, now: False, self._settings)
 
     def create(self, rows: pa.Schema) -> None:
         with self._plain_errors():

@@ -7,6 +7,7 @@ Properties of the snapshot name the run, too, for people: snapshots expire, so n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from urllib.parse import unquote
@@ -41,6 +42,8 @@ PARTITIONS = {"day": ("date", DayTransform()), "hour": ("hour", HourTransform())
 """Name of a partition, and what it is of the timestamp.  No column has these names."""
 SMALL = (pa.int8(), pa.int16())
 """Iceberg has int for them."""
+URI = re.compile(r"([\w+.-]+://)(?:[^@/?#]*@)?([^@?#;]*)(?:[?;][^@]*)?")
+"""Of a catalog: the groups have no user, password or parameters."""
 ONCE = {"commit.retry.num-retries": "0"}
 """PyIceberg repeats a commit on top of other ones.  That would not read the last run again."""
 
@@ -51,11 +54,13 @@ class IcebergLog:
     def __init__(
         self, settings: ExportSettings, url: str, options: Mapping[str, str], catalog: Mapping[str, str]
     ) -> None:
-        self.name = f"the Iceberg table {settings.table} of the catalog {settings.catalog!r}"
         self._settings = settings
         # Paths of PyIceberg, and of Hadoop, are not quoted.
         self._url = unquote(url) if url.startswith("file:") else url
         self._catalog = _catalog(settings.catalog, {**iceberg_options(url, options), **catalog})
+        uri = shown_uri(self._catalog.properties.get("uri", ""))
+        self.name = f"the Iceberg table {settings.table} of the catalog {settings.catalog!r}{uri}"
+        self.place = "--catalog-option and ~/.pyiceberg.yaml"
         self._table: Table | None = None
 
     def last_run(self) -> int | None:
@@ -74,7 +79,7 @@ class IcebergLog:
 
     def check(self, rows: pa.Schema) -> None:
         if self._table is not None:
-            check_changes(self.name, self._changes(rows), _can_widen)
+            check_changes(self.name, self._changes(rows), _can_widen, self._settings)
 
     def create(self, rows: pa.Schema) -> None:
         partition = PARTITIONS[self._settings.partition_by]
@@ -133,6 +138,12 @@ def _catalog(name: str, options: Mapping[str, str]) -> Catalog:
             f"--catalog {name}: {error}; describe the catalog in ~/.pyiceberg.yaml, or with --catalog-option, such as "
             "uri=https://…"
         ) from error
+
+
+def shown_uri(uri: str) -> str:
+    """For messages; empty if it is not clear where a secret in it ends."""
+    found = URI.fullmatch(uri)
+    return f" (uri {found[1]}{found[2]})" if found else ""
 
 
 def _keep_manifests(change: Transaction) -> None:

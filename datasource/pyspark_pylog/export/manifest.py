@@ -59,6 +59,12 @@ class ExportSettings(msgspec.Struct, frozen=True, kw_only=True):
     table: str = ""
     """Of Iceberg: the catalog's name, and the table in it."""
 
+    @property
+    def begin_again(self) -> str:
+        """For messages: how to export the topic again.  The group of a name belongs to one folder."""
+        others = "--to, --name and --table" if self.table else "--to and --name"
+        return f"begin a new export, with another {others}"
+
 
 class Part(NamedTuple):
     """Records [start, end) of a partition."""
@@ -167,14 +173,13 @@ def check_same(known: ExportSettings | None, now: ExportSettings, url: str) -> E
         )
     if known.topic_id != now.topic_id:
         raise InvalidRequest(
-            f"topic {now.topic!r} was deleted and created again since it was exported to {url}: export the new topic "
-            "to another folder"
+            f"topic {now.topic!r} was deleted and created again since it was exported to {url}: {now.begin_again}"
         )
     for option in SAME:
         before, given = getattr(known, option), getattr(now, option)
         if before != given:
             raise InvalidRequest(
                 f"--{option.replace('_', '-')} was {before!r} when the export to {url} began, and is {given!r} now: "
-                f"give {before!r}, or another folder"
+                f"give {before!r}, or {now.begin_again}"
             )
     return known

@@ -23,10 +23,10 @@ def open_table(
         case "delta":
             from pyspark_pylog.export.delta_log import DeltaLog
 
-            return Commits(settings.topic, DeltaLog(settings, url, options))
+            return Commits(settings, DeltaLog(settings, url, options))
         case "iceberg":
             from pyspark_pylog.export.iceberg_log import IcebergLog
 
-            return Commits(settings.topic, IcebergLog(settings, url, options, catalog))
+            return Commits(settings, IcebergLog(settings, url, options, catalog))
         case _:
             return Folder(settings.topic)

@@ -55,8 +55,8 @@ class Planner:
             number, topic = beyond[0], self._settings.topic
             raise DataLoss(
                 f"the export has the records of {topic}-{number} before offset {run.ends[number]}, and the log ends before "
-                "it: the log was restored to an earlier state, so other records may have these offsets; begin a new "
-                "export, to another folder"
+                "it: the log was restored to an earlier state, so other records may have these offsets; "
+                f"{self._settings.begin_again}"
             )
         state, topic_id = self._journal.state, self._settings.topic_id
         return {number: part.start for number, part in state.topic_partitions(topic_id)} | run.ends
@@ -168,7 +168,8 @@ class Planner:
 
         Raises InvalidRequest.
         """
-        self._table.check(self.rows(self.schema()), max(last - 1, 0))
+        done = last - 1 if last and not self._manifest.is_done(last) else last
+        self._table.check(self.rows(self.schema()), done)
         self.check_typed(self._kept(self.parts(self.next_starts(last), self.ends())))
 
 

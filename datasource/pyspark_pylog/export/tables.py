@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from pyspark_pylog.export.manifest import ExportSettings
 from pyspark_pylog.export.parquet_files import WrittenFile, check_parquet
 from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.schema.arrow_types import ELEMENT, dotted
@@ -62,7 +63,11 @@ class TableLog(Protocol):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """For messages, with the place where it is."""
+
+    @property
+    def place(self) -> str:
+        """For messages: the options or the folder that say where it is."""
 
     def last_run(self) -> int | None:
         """The last run in the newest state of the table, which the other methods are for.  0: none; None: no table.
@@ -89,11 +94,11 @@ class TableLog(Protocol):
 class Commits:
     """A table of a format that has commits."""
 
-    def __init__(self, topic: str, log: TableLog) -> None:
-        self._topic, self._log = topic, log
+    def __init__(self, settings: ExportSettings, log: TableLog) -> None:
+        self._settings, self._log = settings, log
 
     def check(self, rows: pa.Schema, last: int) -> None:
-        check_parquet(self._topic, rows)
+        check_parquet(self._settings.topic, rows)
         self._reached(last + 1)
         self._log.check(rows)
 
@@ -121,8 +126,8 @@ class Commits:
         if (last or 0) < number - 1:
             found = "does not exist" if last is None else f"has the runs up to {last}"
             raise InvalidRequest(
-                f"{self._log.name} {found}, and run {number} is the next one: it was deleted or restored since the last "
-                "run, so records would be missing; begin a new export, to another folder"
+                f"{self._log.name} {found}, and run {number - 1} is done: check {self._log.place} first; if the table "
+                f"was deleted or restored, records would be missing: {self._settings.begin_again}"
             )
         return last
 
@@ -136,14 +141,17 @@ class ColumnChange(NamedTuple):
 
 
 def check_changes(
-    name: str, found: Iterable[ColumnChange], can_widen: Callable[[pa.DataType, pa.DataType], bool]
+    name: str,
+    found: Iterable[ColumnChange],
+    can_widen: Callable[[pa.DataType, pa.DataType], bool],
+    settings: ExportSettings,
 ) -> None:
     """Raises InvalidRequest for a column whose type the table `name` cannot change."""
     for path, before, now in found:
         if before is not None and not can_widen(before, now):
             raise InvalidRequest(
                 f"column {dotted(path)} is {sql_type(before)} in {name} and {sql_type(now)} in the topic's schema now, "
-                "and a table of this format cannot change it: begin a new export, to another folder"
+                f"and a table of this format cannot change it: {settings.begin_again}"
             )
 
 
