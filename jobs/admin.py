@@ -25,8 +25,9 @@ replicas stay as they are if the file does not have them.  Topics and groups tha
 where they have none; --reset-groups moves them where they have another one.  Deletions need `delete: true` in the file
 and --allow-delete.  A file of Kafka's kafka-reassign-partitions moves the partitions in it.
 
-The last line of standard output is a summary in JSON.  Exit status: 0 nothing to change, or all changes were made;
-1 refused or failed; 2 wrong usage; 3 `plan` has found changes.
+The job starts no Spark, so `python jobs/admin.py` is enough.  The last line of standard output is a summary in JSON.
+Exit status: 0 nothing to change, or all changes were made; 1 refused or failed; 2 wrong usage; 3 `plan` has found
+changes.
 """
 
 from __future__ import annotations
@@ -37,10 +38,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark_pylog.admin_changes import Draft, plan_changes
 from pyspark_pylog.admin_file import read_file
-from pyspark_pylog.job_support import job_parser, location_of, progress, run_job
+from pyspark_pylog.job_support import job_parser, location_of, progress, run_alone
 from pyspark_pylog.open_log import journal_of
 
 from spark_log import Log
@@ -55,7 +55,7 @@ HAS_CHANGES = 3
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = job_parser(__doc__)
     parser.add_argument("verb", choices=("plan", "apply"))
-    parser.add_argument("file", type=Path, metavar="topics.yaml", help="YAML or JSON, on the driver")
+    parser.add_argument("file", type=Path, metavar="topics.yaml", help="YAML or JSON")
     parser.add_argument("--allow-delete", action="store_true", help="delete what has `delete: true`")
     parser.add_argument(
         "--reset-groups", action="store_true", help="also move groups to `positions` where they have other ones"
@@ -63,13 +63,13 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(args)
 
 
-def administer(_spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
+def administer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     """Plan or apply; the summary and the exit status."""
     declared = read_file(args.file)
     with Log(journal_of(location_of(args))) as log:
         draft = plan_changes(log.journal, declared, resets=args.reset_groups)
         lines = list(draft.changes.lines())
-        print("\n".join(lines or ["nothing to change"]), flush=True)
+        print("\n".join([*(lines or ["nothing to change"]), *draft.changes.kept_lines()]), flush=True)
         for note in dict.fromkeys(draft.changes.notes()):
             progress(f"warning: {note}")
         if not args.allow_delete:
@@ -103,7 +103,7 @@ def apply_changes(log: Log, draft: Draft) -> None:
 
 def main() -> None:
     args = parse_args()
-    run_job("admin", partial(administer, args=args))
+    run_alone("admin", partial(administer, args))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def counted(count: int, what: str, plural: str = "") -> str:
     """`1 row`, `2,000 rows`; an irregular plural is given."""
     return f"{count:,} {what if count == 1 else plural or f'{what}s'}"
+
+
+def unknown_brokers(brokers: Sequence[int]) -> str:
+    """The message for brokers that are not registered."""
+    named = f"{'broker' if len(brokers) == 1 else 'brokers'} {', '.join(map(str, brokers))}"
+    return f"unknown {named}: `pylog broker list` shows the registered ones"
 
 
 def type_of(value: object) -> str:

@@ -7,17 +7,19 @@ anything is changed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from pyspark_pylog.admin_file import Declared, DeclaredGroup, DeclaredTopic, Problems
+from pyspark_pylog.admin_file import Declared, DeclaredGroup, DeclaredTopic, Faults, Problems
 from spark_log.cli.reassignment_file import check_reassignment
 from spark_log.client.administering.replica_plans import Plan, current_replicas, with_factor
 from spark_log.client.reading.positions_to_offsets import group_entries, partition_of, partitions_of, resolve
 from spark_log.client.topics import create_command, new_topic_id
-from spark_log.errors import InvalidRequest, OffsetOutOfRange
+from spark_log.errors import OffsetOutOfRange, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import AddPartitions, DeleteTopic, SetConfigs, SeveralCommands, Single
 from spark_log.metadata.decide.reassignments import NewReplicas
+from spark_log.metadata.decide.replicas import check_replica_list
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, Stand
 from spark_log.metadata.placement import Replicas
@@ -26,7 +28,7 @@ from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import AlterReassignments
 from spark_log.metadata.state import GroupState, State
 from spark_log.model import NewTopic, OffsetAndMetadata, TopicPartition
-from spark_log.positions import At, Position
+from spark_log.positions import At, Earliest, Latest, LatestMinus, Position, format_position
 from spark_log.settings import validate_topic_configs
 from spark_log.text import counted
 
@@ -46,6 +48,8 @@ class Differences(NamedTuple):
     """By topic, its number of records."""
     delete_groups: dict[str, int]
     """By group, its number of positions."""
+    kept: dict[str, dict[TopicPartition, tuple[int, Position]]]
+    """By group: its positions that stay, and those in the file."""
 
     def lines(self) -> Iterator[str]:
         """For people, one change in each line."""
@@ -67,6 +71,13 @@ class Differences(NamedTuple):
         for name, count in self.delete_groups.items():
             yield f"- group {name}: delete with {counted(count, 'position')}"
 
+    def kept_lines(self) -> Iterator[str]:
+        """For people, one position in each line."""
+        for group, positions in self.kept.items():
+            for tp, (at, wanted) in positions.items():
+                file = format_position(wanted)
+                yield f"group {group} keeps {_named(tp)} at {at} (file: {file}); --reset-groups sets it"
+
     def summary(self) -> dict[str, Any]:
         return {
             "create": [topic.name for topic in self.create],
@@ -78,6 +89,10 @@ class Differences(NamedTuple):
             },
             "delete": list(self.delete),
             "delete_groups": list(self.delete_groups),
+            "kept": {
+                group: {_named(tp): {"offset": at, "file": format_position(wanted)} for tp, (at, wanted) in one.items()}
+                for group, one in self.kept.items()
+            },
         }
 
     def notes(self) -> Iterator[str]:
@@ -107,7 +122,7 @@ class Draft:
     """Changes of a log that are committed together."""
 
     def __init__(self, journal: Journal) -> None:
-        self.changes = Differences([], {}, {}, {}, {}, {}, {})
+        self.changes = Differences([], {}, {}, {}, {}, {}, {}, {})
         self.state = journal.refresh()
         """After the commands."""
         self._journal, self._commands = journal, list[Single]()
@@ -129,62 +144,81 @@ def plan_changes(journal: Journal, declared: Declared, *, resets: bool = False) 
 
     resets:  also move groups in partitions where they have another position.
     """
-    draft, problems = Draft(journal), Problems()
+    draft, problems = Draft(journal), declared.problems
     for name, topic in sorted(declared.topics.items()):
-        with problems.of(f"topic {name}"):
-            _plan_topic(journal, draft, name, topic)
+        _plan_topic(journal, draft, name, topic, problems.of("topic", name))
     if declared.replicas:
         check_reassignment(draft.state, declared.replicas)
-        with problems.of("replicas"):
-            _reassign(draft, {tp: one.replicas for tp, one in declared.replicas.items()})
+        _reassign(draft, {tp: one.replicas for tp, one in declared.replicas.items()})
     for name, group in sorted(declared.groups.items()):
-        with problems.of(f"group {name}"):
-            _plan_group(journal, draft, name, group, resets=resets)
-    problems.check("the file does not fit the log")
+        _plan_group(journal, draft, name, group, problems, resets=resets)
+    problems.check()
     return draft
 
 
 # --------------------------------------------------------------------------------------------------------------- topics
 
 
-def _plan_topic(journal: Journal, draft: Draft, name: str, topic: DeclaredTopic) -> None:
+def _plan_topic(journal: Journal, draft: Draft, name: str, topic: DeclaredTopic, faults: Faults) -> None:
+    """After an error, the rest of the topic is checked without what was wrong."""
+    for number, brokers in enumerate(topic.replicas or ()):
+        known = len(faults.lines)
+        faults.attempt(check_replica_list, draft.state, f"partition {number}", brokers)
+        if len(faults.lines) > known:
+            topic = topic._replace(replicas=None)
     if name not in draft.state.names:
         if not topic.delete:
-            _create(journal, draft, name, topic)
+            _create(journal, draft, name, topic, faults)
     elif topic.delete:
-        topic_id = draft.state.names[name]
-        parts = draft.state.topic_partitions(topic_id)
-        draft.changes.delete[name] = sum(part.readable_end - part.start for _, part in parts)
-        draft.add(DeleteTopic(name=name, topic_id=topic_id))
+        faults.attempt(_delete, draft, name)
     else:
-        _alter(draft, name, topic)
+        _alter(draft, name, topic, faults)
 
 
-def _create(journal: Journal, draft: Draft, name: str, topic: DeclaredTopic) -> None:
+def _delete(draft: Draft, name: str) -> None:
+    topic_id = draft.state.names[name]
+    parts = draft.state.topic_partitions(topic_id)
+    draft.changes.delete[name] = sum(part.readable_end - part.start for _, part in parts)
+    draft.add(DeleteTopic(name=name, topic_id=topic_id))
+
+
+def _create(journal: Journal, draft: Draft, name: str, topic: DeclaredTopic, faults: Faults) -> None:
     new = NewTopic(
         name,
         topic.partitions or 1,
-        topic.configs or {},
+        _configs_to_check(topic, faults) or {},
         topic.replication_factor,
         None if topic.replicas is None else dict(enumerate(topic.replicas)),
     )
-    draft.add(create_command(new, new_topic_id(journal)))
+    faults.attempt(draft.add, create_command(new, new_topic_id(journal)))
     draft.changes.create.append(new)
+    if name not in draft.state.names:
+        with suppress(SparkLogError):  # so that groups that begin there can be checked
+            draft.add(create_command(NewTopic(name, new.num_partitions), new_topic_id(journal)))
 
 
-def _alter(draft: Draft, name: str, topic: DeclaredTopic) -> None:
+def _alter(draft: Draft, name: str, topic: DeclaredTopic, faults: Faults) -> None:
     now = topic_named(draft.state, name)[1].partitions
     if topic.partitions is not None and topic.partitions < now:
-        raise InvalidRequest(f"it has {counted(now, 'partition')}, and they cannot become {topic.partitions}")
-    wanted, before = _wanted_replicas(draft.state, name, topic), current_replicas(draft.state, [name])
+        faults.keep(f"it has {counted(now, 'partition')}, and they cannot become {topic.partitions}")
+        topic = topic._replace(replicas=None)
+    wanted = faults.attempt(_wanted_replicas, draft.state, name, topic) or {}
+    before = current_replicas(draft.state, [name])
     falls = any(len(replicas) < len(before[tp]) for tp, replicas in wanted.items())
     if falls:  # min.insync.replicas has to be lowered first, and to be raised last
-        _alter_configs(draft, name, topic.configs)
-    _reassign(draft, wanted)
+        faults.attempt(_alter_configs, draft, name, _configs_to_check(topic, faults))
+    faults.attempt(_reassign, draft, wanted)
     if topic.partitions is not None and topic.partitions > now:
-        _add_partitions(draft, name, now, topic)
+        faults.attempt(_add_partitions, draft, name, now, topic)
     if not falls:
-        _alter_configs(draft, name, topic.configs)
+        faults.attempt(_alter_configs, draft, name, _configs_to_check(topic, faults))
+
+
+def _configs_to_check(topic: DeclaredTopic, faults: Faults) -> Mapping[str, str] | None:
+    """After an error, the number of replicas may be another one than is meant."""
+    if not faults.lines or topic.configs is None:
+        return topic.configs
+    return {name: value for name, value in topic.configs.items() if name != "min.insync.replicas"}
 
 
 def _wanted_replicas(state: State, name: str, topic: DeclaredTopic) -> Plan:
@@ -230,33 +264,75 @@ def _alter_configs(draft: Draft, name: str, wanted: Mapping[str, str] | None) ->
 # --------------------------------------------------------------------------------------------------------------- groups
 
 
-def _plan_group(journal: Journal, draft: Draft, name: str, group: DeclaredGroup, *, resets: bool) -> None:
+def _plan_group(
+    journal: Journal, draft: Draft, name: str, group: DeclaredGroup, problems: Problems, *, resets: bool
+) -> None:
+    faults = problems.of("group", name)
     known = draft.state.groups.get(name, GroupState()).offsets
     if group.delete:
         if name in draft.state.groups:
             draft.changes.delete_groups[name] = len(known)
-            draft.add(DeleteOffsets(group=name, known=True))
+            faults.attempt(draft.add, DeleteOffsets(group=name, known=True))
         return
-    declared = _declared_positions(draft.state, group)
+    declared = _declared_positions(draft.state, group, problems, faults)
     before = {tp: known.get(partition_of(draft.state, tp)[0]) for tp in declared}
     now = {tp: None if at is None else at.offset for tp, at in before.items()}
     wanted = {tp: at for tp, at in declared.items() if now[tp] is None or resets}
-    changed = {tp: (now[tp], new) for tp, new in _offsets(journal, wanted).items() if new != now[tp]}
+    changed = {tp: (now[tp], new) for tp, new in _new_offsets(journal, wanted, faults).items() if new != now[tp]}
+    kept = {
+        tp: (at, declared[tp])
+        for tp, at in now.items()
+        if at is not None and not resets and not _is_there(journal, tp, at, declared[tp])
+    }
+    if kept:
+        draft.changes.kept[name] = kept
     if changed:
         entries = group_entries(draft.state, {tp: OffsetAndMetadata(new) for tp, (_, new) in changed.items()})
         # A consumer may commit between the plan and the commit of this, or before it is sent again.
         expected = tuple(Stand(*partition_of(draft.state, tp)[0], at) for tp, (at, _) in changed.items())
-        draft.add(CommitOffsets(commit=GroupCommit(name, UNFENCED, entries), expected=expected))
+        commit = GroupCommit(name, UNFENCED, entries)
+        faults.attempt(draft.add, CommitOffsets(commit=commit, expected=expected))
         draft.changes.positions[name] = changed
 
 
-def _declared_positions(state: State, group: DeclaredGroup) -> dict[TopicPartition, Position]:
+def _declared_positions(
+    state: State, group: DeclaredGroup, problems: Problems, faults: Faults
+) -> dict[TopicPartition, Position]:
+    """Without partitions that are not there because their topic has an error."""
     found = dict[TopicPartition, Position]()
     for topic, positions in sorted(group.positions.items()):
         for number, at in positions.items():
-            some = partitions_of(state, topic) if number is None else [TopicPartition(topic, number)]
-            found.update(dict.fromkeys(some, at))
+            if not problems.of("topic", topic).lines or _exists(state, TopicPartition(topic, number or 0)):
+                some = faults.attempt(_partitions, state, topic, number) or []
+                found.update(dict.fromkeys(some, at))
     return found
+
+
+def _partitions(state: State, topic: str, number: int | None) -> list[TopicPartition]:
+    if number is None:
+        return partitions_of(state, topic)
+    tp = TopicPartition(topic, number)
+    partition_of(state, tp)
+    return [tp]
+
+
+def _is_there(journal: Journal, tp: TopicPartition, offset: int, wanted: Position) -> bool:
+    """Whether a group is where the file says.  Times and positions of groups are not looked up."""
+    if isinstance(wanted, Earliest | Latest | LatestMinus):
+        return resolve(journal, {tp: wanted})[tp] == offset
+    return wanted == At(offset)
+
+
+def _new_offsets(
+    journal: Journal, wanted: Mapping[TopicPartition, Position], faults: Faults
+) -> dict[TopicPartition, int]:
+    """Times are looked up together.  Each offset in the file is checked separately, for an error of each."""
+    others: dict[TopicPartition, Position] = {tp: at for tp, at in wanted.items() if not isinstance(at, At)}
+    alone = [{tp: at} for tp, at in wanted.items() if tp not in others]
+    found = dict[TopicPartition, int]()
+    for some in (others, *alone):
+        found |= faults.attempt(_offsets, journal, some) or {}
+    return {tp: found[tp] for tp in wanted if tp in found}
 
 
 def _offsets(journal: Journal, wanted: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:

@@ -20,11 +20,11 @@ A file of Kafka's kafka-reassign-partitions is the other form: `{"version": 1, "
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from spark_log.cli.reassignment_file import Wanted, read_reassignment
 from spark_log.errors import InvalidRequest, SparkLogError
@@ -34,6 +34,7 @@ from spark_log.settings import check_together, validate_topic_configs
 from spark_log.text import counted, type_of
 from spark_log.topic_names import check_topic_name
 
+Params = ParamSpec("Params")
 Parsed = TypeVar("Parsed")
 
 TOPIC_KEYS = ("partitions", "replication_factor", "replicas", "configs", "delete")
@@ -63,6 +64,49 @@ class DeclaredGroup(NamedTuple):
     delete: bool = False
 
 
+class Faults:
+    """The errors of a topic or group, each in a line."""
+
+    def __init__(self, kind: str, name: object) -> None:
+        self._kind, self._name = kind, name
+        self.lines = list[str]()
+
+    def attempt(self, work: Callable[Params, Parsed], *args: Params.args, **kwargs: Params.kwargs) -> Parsed | None:
+        """The result of `work`.  None if it fails: then the error is kept."""
+        try:
+            return work(*args, **kwargs)
+        except SparkLogError as error:
+            self.keep(str(error))
+            return None
+
+    def keep(self, text: str) -> None:
+        """Add an error.  If it begins with the topic or group, its line does not name that twice."""
+        of = f"{self._kind} {self._name}"
+        rest = re.sub(rf"^{self._kind} (name )?{re.escape(repr(self._name))}", "", text)
+        line = f"{of}: {text}" if rest == text else f"{of}{rest}"
+        if line not in self.lines:
+            self.lines.append(line)
+
+
+class Problems:
+    """The errors of all topics and groups of a file, which are reported together."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._of = dict[tuple[str, object], Faults]()
+        """In the order of the file."""
+
+    def of(self, kind: str, name: object) -> Faults:
+        """Those of a topic or group that are known; more can be added."""
+        return self._of.setdefault((kind, name), Faults(kind, name))
+
+    def check(self) -> None:
+        """Raises InvalidRequest with all of them."""
+        lines = [line for faults in self._of.values() for line in faults.lines]
+        if lines:
+            raise InvalidRequest("\n  ".join([f"{self._path} has {counted(len(lines), 'error')}:", *lines]))
+
+
 class Declared(NamedTuple):
     """A file."""
 
@@ -70,51 +114,34 @@ class Declared(NamedTuple):
     groups: Mapping[str, DeclaredGroup]
     replicas: Mapping[TopicPartition, Wanted]
     """Of a file of Kafka's."""
-
-
-class Problems:
-    """Errors of several topics and groups, which are reported together."""
-
-    def __init__(self) -> None:
-        self._found: list[str] = []
-
-    @contextmanager
-    def of(self, what: str) -> Iterator[None]:
-        """Keep an error."""
-        try:
-            yield
-        except SparkLogError as error:
-            self._found.append(f"{what}: {error}")
-
-    def check(self, where: str) -> None:
-        """Raises InvalidRequest with all of them."""
-        if self._found:
-            raise InvalidRequest("\n  ".join([f"{where}:", *self._found]))
+    problems: Problems
+    """Errors of the file.  The log is compared with the rest of it, which can have more."""
 
 
 def read_file(path: Path) -> Declared:
-    """Raises InvalidRequest that names everything that is wrong in the file."""
+    """Raises InvalidRequest for a file that does not have topics or groups.  Their errors are in `problems`."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InvalidRequest(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise InvalidRequest(f"{path}: {error}") from error
-    document = parse_yaml(text, path)
+    document, problems = parse_yaml(text, path), Problems(path)
     if isinstance(document, dict) and KAFKAS_KEY in document:
-        return Declared({}, {}, read_reassignment(str(path)))
+        return Declared({}, {}, read_reassignment(str(path)), problems)
     if not isinstance(document, dict) or not document or not {"topics", "groups"}.issuperset(document):
         raise InvalidRequest(f"{path}: expected the keys `topics` and `groups`, or one of them")
-    problems = Problems()
-    topics = _parse_each(document, path, "topic", parse_topic, problems)
-    groups = _parse_each(document, path, "group", parse_group, problems)
-    problems.check(str(path))
-    return Declared(topics, groups, {})
+    topics = _parse_each(document, path, "topic", _topic_name, parse_topic, problems)
+    groups = _parse_each(document, path, "group", _group_name, parse_group, problems)
+    return Declared(topics, groups, {}, problems)
 
 
 def _parse_each(
     document: Mapping[str, Any],
     path: Path,
     kind: str,
-    parse: Callable[[object, object], Parsed],
+    check: Callable[[object], str],
+    parse: Callable[[object, Faults], Parsed],
     problems: Problems,
 ) -> dict[str, Parsed]:
     given = document.get(f"{kind}s", {})
@@ -122,8 +149,10 @@ def _parse_each(
         raise InvalidRequest(f"{path}: expected `{kind}s` to be a mapping of names to {kind}s, and found {given!r}")
     found = {}
     for name, one in given.items():
-        with problems.of(f"{kind} {name}"):
-            found[name] = parse(name, one)
+        faults = problems.of(kind, name)
+        checked, parsed = faults.attempt(check, name), parse(one, faults)
+        if checked is not None:
+            found[checked] = parsed
     return found
 
 
@@ -137,37 +166,47 @@ def parse_yaml(text: str, path: Path) -> object:
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             names = [key.value for key, _ in node.value]
-            if twice := sorted({name for name in names if names.count(name) > 1} - {"<<"}):
-                raise yaml.MarkedYAMLError(problem=f"{twice[0]!r} is there twice", problem_mark=node.start_mark)
+            for number, (key, _) in enumerate(node.value):
+                if key.value in names[:number] and key.value != "<<":
+                    raise yaml.MarkedYAMLError(problem=f"{key.value!r} is there twice", problem_mark=key.start_mark)
             return super().construct_mapping(node, deep)
 
     try:
         return yaml.load(text, Loader)  # a SafeLoader
-    except yaml.YAMLError as error:
-        raise InvalidRequest(f"{path}: {' '.join(str(error).split())}") from None
+    except yaml.reader.ReaderError as error:
+        at = error.position
+        place = f"line {text.count(chr(10), 0, at) + 1}, column {at - text.rfind(chr(10), 0, at)}"
+        raise InvalidRequest(f"{path}, {place}: the character {text[at]!r} is not allowed") from None
+    except yaml.MarkedYAMLError as error:
+        place = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
+        raise InvalidRequest(f"{path}, {place}: {error.problem}") from None
 
 
 # --------------------------------------------------------------------------------------------------------------- topics
 
 
-def parse_topic(name: object, given: object) -> DeclaredTopic:
-    """A topic.  Raises InvalidRequest and its subclasses."""
+def parse_topic(given: object, faults: Faults) -> DeclaredTopic:
+    """A topic, with what is right in it."""
+    fields = {} if given is None else _fields(given, TOPIC_KEYS, faults)
+    faults.attempt(_check_delete, fields, "topic")
+    if fields.get("delete") is True:
+        return DeclaredTopic(delete=True)
+    partitions = faults.attempt(_count, "partitions", fields.get("partitions"))
+    factor = faults.attempt(_count, "replication_factor", fields.get("replication_factor"))
+    replicas = faults.attempt(_replicas, fields.get("replicas"))
+    configs = _configs(fields.get("configs"), faults)
+    if replicas is None:
+        return DeclaredTopic(partitions, configs, factor)
+    if factor is not None:
+        faults.keep("`replicas` names all replicas of each partition: leave out `replication_factor`")
+    if partitions not in (None, len(replicas)):
+        faults.keep(f"`replicas` has {counted(len(replicas), 'partition')}, and `partitions` is {partitions}")
+    return DeclaredTopic(len(replicas), configs, None, replicas)
+
+
+def _topic_name(name: object) -> str:
     check_topic_name(_name(name))
-    if given is None:
-        return DeclaredTopic()
-    fields = _fields(given, TOPIC_KEYS)
-    if fields.get("replicas") is not None and fields.get("replication_factor") is not None:
-        raise InvalidRequest("`replicas` names all replicas of each partition: leave out `replication_factor`")
-    partitions, replicas = _count("partitions", fields.get("partitions")), _replicas(fields.get("replicas"))
-    if replicas is not None and partitions not in (None, len(replicas)):
-        raise InvalidRequest(f"`replicas` has {counted(len(replicas), 'partition')}, and `partitions` is {partitions}")
-    return DeclaredTopic(
-        partitions if replicas is None else len(replicas),
-        _configs(fields.get("configs")),
-        _count("replication_factor", fields.get("replication_factor")),
-        replicas,
-        _delete(fields, "topic"),
-    )
+    return _name(name)
 
 
 def _name(name: object) -> str:
@@ -176,25 +215,29 @@ def _name(name: object) -> str:
     return name
 
 
-def _fields(given: object, known: Sequence[str]) -> Mapping[str, object]:
+def _mapping(given: object, expected: str) -> Mapping[Any, object]:
     if not isinstance(given, dict):
-        raise InvalidRequest(f"expected a mapping with some of {', '.join(known)}, and found {given!r}")
-    for key in given:
-        if key not in known:
-            near = get_close_matches(str(key), known, n=1)
-            raise InvalidRequest(
-                f"unknown key {key!r}: " + (f"did you mean {near[0]}?" if near else f"expected {', '.join(known)}")
-            )
+        raise InvalidRequest(f"{expected}, and found {given!r}")
     return given
 
 
-def _delete(fields: Mapping[str, object], kind: str) -> bool:
+def _fields(given: object, known: Sequence[str], faults: Faults) -> Mapping[str, object]:
+    """Those that are known."""
+    fields = faults.attempt(_mapping, given, f"expected a mapping with some of {', '.join(known)}") or {}
+    for key in fields:
+        if key not in known:
+            near = get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"expected {', '.join(known)}"
+            faults.keep(f"unknown key {key!r}: {hint}")
+    return {key: one for key, one in fields.items() if key in known}
+
+
+def _check_delete(fields: Mapping[str, object], kind: str) -> None:
     delete = fields.get("delete", False)
     if not isinstance(delete, bool):
         raise InvalidRequest(f"delete: expected true or false, and found {delete!r}")
     if delete and len(fields) > 1:
         raise InvalidRequest(f"a {kind} with `delete: true` has no other keys")
-    return delete
 
 
 def _is_number(given: object, least: int) -> bool:
@@ -223,14 +266,19 @@ def _is_broker_list(given: object) -> bool:
     return isinstance(given, list) and bool(given) and all(_is_number(one, 0) for one in given)
 
 
-def _configs(given: object) -> dict[str, str] | None:
+def _configs(given: object, faults: Faults) -> dict[str, str] | None:
     if given is None:
         return None
-    if not isinstance(given, dict):
-        raise InvalidRequest(f"configs: expected a mapping of names to values, and found {given!r}")
-    configs, _ = validate_topic_configs({name: _config_text(name, value) for name, value in given.items()})
-    check_together(configs)
-    return configs
+    found = dict[str, str]()
+    configs = faults.attempt(_mapping, given, "configs: expected a mapping of names to values") or {}
+    for name, value in configs.items():
+        found |= faults.attempt(_config, name, value) or {}
+    faults.attempt(check_together, found)
+    return found
+
+
+def _config(name: str, value: object) -> dict[str, str]:
+    return validate_topic_configs({name: _config_text(name, value)})[0]
 
 
 def _config_text(name: object, value: object) -> str:
@@ -251,24 +299,39 @@ def _config_text(name: object, value: object) -> str:
 # --------------------------------------------------------------------------------------------------------------- groups
 
 
-def parse_group(name: object, given: object) -> DeclaredGroup:
-    """A group.  Raises InvalidRequest."""
+def parse_group(given: object, faults: Faults) -> DeclaredGroup:
+    """A group, with what is right in it."""
+    fields = _fields(given, GROUP_KEYS, faults)
+    faults.attempt(_check_delete, fields, "group")
+    if fields.get("delete") is True:
+        return DeclaredGroup({}, delete=True)
+    expected = "positions: expected a mapping of topics to positions"
+    topics = faults.attempt(_mapping, fields.get("positions") or {}, expected) or {}
+    if not topics and not faults.lines:
+        faults.keep("expected `positions`, or `delete: true`")
+    names = {topic: faults.attempt(_name, topic) for topic in topics}
+    return DeclaredGroup(
+        {name: _positions(name, topics[topic], faults) for topic, name in names.items() if name is not None}
+    )
+
+
+def _group_name(name: object) -> str:
     if not _name(name):
         raise InvalidRequest("the name of a group is empty")
-    fields = _fields(given, GROUP_KEYS)
-    delete, topics = _delete(fields, "group"), fields.get("positions") or {}
-    if not isinstance(topics, dict):
-        raise InvalidRequest(f"positions: expected a mapping of topics to positions, and found {topics!r}")
-    if not topics and not delete:
-        raise InvalidRequest("expected `positions`, or `delete: true`")
-    return DeclaredGroup({_name(topic): _positions(topic, one) for topic, one in topics.items()}, delete)
+    return _name(name)
 
 
-def _positions(topic: str, given: object) -> dict[int | None, Position]:
+def _positions(topic: str, given: object, faults: Faults) -> dict[int | None, Position]:
     """One position for all partitions, or one for each of some."""
     if not isinstance(given, dict):
-        return {None: _position(topic, given)}
-    return {_number(topic, key): _position(f"{topic}-{key}", one) for key, one in given.items()}
+        at = faults.attempt(_position, topic, given)
+        return {} if at is None else {None: at}
+    found = dict[int | None, Position]()
+    for key, one in given.items():
+        number, at = faults.attempt(_number, topic, key), faults.attempt(_position, f"{topic}-{key}", one)
+        if number is not None and at is not None:
+            found[number] = at
+    return found
 
 
 def _number(topic: str, key: object) -> int:

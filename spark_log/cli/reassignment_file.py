@@ -17,6 +17,7 @@ import click
 
 from spark_log.errors import InvalidReplicaAssignment, InvalidRequest, UnknownTopicOrPartition
 from spark_log.model import TopicPartition
+from spark_log.text import unknown_brokers
 
 if TYPE_CHECKING:
     from spark_log.metadata.state import State
@@ -75,10 +76,8 @@ def check_reassignment(state: State, wanted: Mapping[TopicPartition, Wanted]) ->
         with _at(where):
             topic_named(state, tp.topic)
             partition_of(state, tp)
-            if unknown := [str(broker) for broker in replicas if epoch_of(state, broker) is None]:
-                raise InvalidReplicaAssignment(
-                    f"unknown brokers {', '.join(unknown)}: `pylog broker list` shows the registered ones"
-                )
+            if unknown := [broker for broker in replicas if epoch_of(state, broker) is None]:
+                raise InvalidReplicaAssignment(unknown_brokers(unknown))
 
 
 @contextmanager

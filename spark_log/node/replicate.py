@@ -16,6 +16,7 @@ from spark_log.node.copy_throttle import pace_of
 from spark_log.node.leader_balance import LeaderBalance
 from spark_log.node.partition_moves import Mover, move_every
 from spark_log.node.replicator import ReplicationReport, Replicator
+from spark_log.text import unknown_brokers
 
 EVERY_MS = 1_000
 """How often a coordinator looks for what brokers lack."""
@@ -65,8 +66,8 @@ def replicate_once(
 
 def _check_known(log: Log, brokers: Collection[int] | None) -> None:
     state = log.journal.state
-    if unknown := [str(broker) for broker in brokers or () if epoch_of(state, broker) is None]:
-        raise BrokerNotAvailable(f"unknown brokers {', '.join(unknown)}: `pylog broker list` shows the registered ones")
+    if unknown := [broker for broker in brokers or () if epoch_of(state, broker) is None]:
+        raise BrokerNotAvailable(unknown_brokers(unknown))
 
 
 def _with_moves(mover: Mover, report: ReplicationReport) -> ReplicationReport:

@@ -70,8 +70,8 @@ def test_an_assignment_names_the_brokers_of_each_partition(pylog: Pylog) -> None
     [
         ("-r 4", "replication factor 4, and 3 brokers can hold replicas (0, 1, 2)"),
         ("-r 0", "replication factor 0; expected 1 or more"),
-        ("--assign 0:7", "unknown brokers 7"),
-        ("--assign 1:1", "each once"),
+        ("--assign 0:7", "unknown broker 7"),
+        ("--assign 1:1", "broker 1 is listed twice"),
         ("--assign 0:1,2", "all partitions of a topic have the same number"),
         ("--assign 0:1 -r 2", "a replication factor or an assignment, not both"),
         ("-r 2 -c min.insync.replicas=3", "its partitions have 2 replicas: no write would succeed"),

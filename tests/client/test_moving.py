@@ -73,7 +73,7 @@ def test_what_cannot_be_moved_is_refused(log: Log) -> None:
         log.admin.list_partition_reassignments([TopicPartition("x", 0)])
     with pytest.raises(NoReassignmentInProgress):
         alter({TP: None})
-    with pytest.raises(InvalidReplicaAssignment, match="unknown brokers 9"):
+    with pytest.raises(InvalidReplicaAssignment, match="unknown broker 9"):
         alter({TP: [1, 9]})
     with pytest.raises(InvalidReplicationFactor):
         alter({TP: [1]}, allow_replication_factor_change=False)

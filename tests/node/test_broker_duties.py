@@ -89,7 +89,7 @@ def test_replication_once_copies_all(log: Log) -> None:
 
 def test_an_unknown_broker_is_an_error(log: Log) -> None:
     for rounds in (lambda: replicate_once(log, brokers=[1, 99]), lambda: next(replicate_every(log, 10, brokers=[99]))):
-        with pytest.raises(BrokerNotAvailable, match="unknown brokers 99: `pylog broker list` shows"):
+        with pytest.raises(BrokerNotAvailable, match="unknown broker 99: `pylog broker list` shows"):
             rounds()
 
 

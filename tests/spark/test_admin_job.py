@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark_pylog.admin_changes import plan_changes
-from pyspark_pylog.admin_file import Declared, DeclaredGroup
+from pyspark_pylog.admin_file import Declared, DeclaredGroup, Problems
 
 from jobs import admin as job
 from spark_log import Log, NewTopic, TopicPartition
@@ -17,7 +19,8 @@ from spark_log.errors import ConcurrentChange, InvalidRequest, SparkLogError
 from spark_log.metadata.group_commands import JoinGroup
 from spark_log.positions import Earliest
 from tests.node.replicated_logs import put, replicated_log
-from tests.spark.submitted import finished, submitted
+from tests.spark.builders import environment
+from tests.spark.submitted import JOBS, finished, submitted
 
 DECLARED = """
 topics:
@@ -42,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 
 def run(log: Log, verb: str, file: Path, *more: str) -> tuple[dict[str, Any], int]:
     """Summary and exit status."""
-    return job.administer(None, job.parse_args(["--url", log.url, verb, str(file), *more]))
+    return job.administer(job.parse_args(["--url", log.url, verb, str(file), *more]))
 
 
 def topics(log: Log) -> dict[str, tuple[int, dict[str, str]]]:
@@ -135,7 +138,11 @@ def test_groups_begin_where_the_file_says(log: Log, file: Path, capsys: pytest.C
     run(log, "apply", file)
     assert positions(log, "begins") == {"t-0": 3, "new-1": 0}
     assert positions(log, "moved") == {"t-0": 4, "new-0": 0, "new-1": 0}
-    assert run(log, "plan", file)[1] == 0
+    capsys.readouterr()
+    summary, status = run(log, "plan", file)
+    assert (status, summary["kept"]) == (0, {"moved": {"t-0": {"offset": 4, "file": "1"}}})
+    said = "nothing to change\ngroup moved keeps t-0 at 4 (file: 1); --reset-groups sets it\n"
+    assert capsys.readouterr().out == said
     assert run(log, "plan", file, "--reset-groups")[1] == 3
     assert "~ group moved: t-0 4 -> 1" in capsys.readouterr().out.splitlines()
     run(log, "apply", file, "--reset-groups")
@@ -145,7 +152,7 @@ def test_groups_begin_where_the_file_says(log: Log, file: Path, capsys: pytest.C
 def test_a_group_that_commits_after_the_plan_keeps_its_position(log: Log) -> None:
     """Also if the changes were made, the answer was lost, and they are sent again."""
     log.append("t", [{"value": "v"}] * 5)
-    declared = Declared({}, {"g": DeclaredGroup({"t": {None: Earliest()}})}, {})
+    declared = Declared({}, {"g": DeclaredGroup({"t": {None: Earliest()}})}, {}, Problems(Path("topics.yaml")))
     plan = plan_changes(log.journal, declared)
     plan.commit()
     plan.commit()
@@ -164,7 +171,7 @@ def test_a_group_is_deleted_only_if_file_and_command_say_so(log: Log, file: Path
     with pytest.raises(InvalidRequest, match="--allow-delete is not given"):
         run(log, "apply", file)
     log.journal.propose(JoinGroup(group="old", member="m", token="x", owner="a query", timeout_ms=60_000))
-    with pytest.raises(InvalidRequest, match="group old: group 'old' is held by a query"):
+    with pytest.raises(InvalidRequest, match="group old is held by a query"):
         run(log, "apply", file, "--allow-delete")
     assert topics(log).keys() == {"t"}
     log.admin.remove_members_from_consumer_group("old")
@@ -235,8 +242,9 @@ def test_a_file_of_kafkas_reassignments(tmp_path: Path, file: Path) -> None:
         ("groups: {g: {positions: {known: {2: 1}}}}", "topic 'known' has no partition 2"),
         ("groups: {g: {positions: {known: 9}}}", "group g: offset 9 of known-0 is out of range"),
         ("topics: {a: {}}\ngroups: {g: {positions: {a: 1}}}", "offset 1 of a-0 is out of range: the partition is new"),
-        ("topics: {a: {}, a: {}}", "'a' is there twice"),
-        ("topics: {a: {", "line 1"),
+        ("topics: {a: {}, a: {}}", "topics.yaml, line 1, column 27: 'a' is there twice"),
+        ("topics: {a: {", "topics.yaml, line 1, column 24: expected the node content, but found '<stream end>'"),
+        ("topics: {a: {}}\n# \x07", "topics.yaml, line 2, column 3: the character '\\x07' is not allowed"),
         ("topics: {a: {partition: 3}}", "topic a: unknown key 'partition': did you mean partitions?"),
         ("topics: {a: {partitions: 0}}", "partitions: expected a number of 1 or more, and found 0"),
         ("topics: {a: {partitions: true}}", "partitions: expected a number of 1 or more, and found True"),
@@ -261,12 +269,51 @@ def test_a_wrong_file_changes_nothing(log: Log, file: Path, text: str, said: str
     assert topics(log) == {"known": (2, {})}
 
 
-def test_all_wrong_topics_are_named(log: Log, file: Path) -> None:
-    """In one error, each in its line."""
-    file.write_text("topics: {a: {partitions: 0}, b: {x: 1}, c: {}}")
+FAULTY = """
+topics:
+  orders: {partitions: 1, replication_factor: 9, configs: {retention.mss: 5, segment.ms: soon, segment.bytes: 2000000}}
+  new1: {replicas: [[7], [1, 1], [7, 8]], partitons: 3, configs: {min.insync.replicas: 3}}
+  new2: {partitions: 0, replication_factor: 9}
+  new3: {partitions: 2, configs: {min.insync.replicas: 3}}
+  fine: {partitions: 2}
+groups:
+  a: {positions: {orders: soon, nowhere: earliest, new1: earliest, new2: {5: earliest}, new3: {1: 7}}}
+  b: {positions: {orders: {0: 99, 1: 98, 2: 0}, fine: {2: 0}}, x: 1}
+  c: {}
+"""
+
+
+def test_all_faults_are_named_together(log: Log, file: Path) -> None:
+    """Those of the file and those of the log, each in its line, and no others that follow from them."""
+    log.admin.create_topics([NewTopic("orders", 3)])
+    file.write_text(FAULTY)
     with pytest.raises(InvalidRequest) as raised:
         run(log, "plan", file)
-    assert [line.split(":")[0] for line in str(raised.value).splitlines()[1:]] == ["  topic a", "  topic b"]
+    found = str(raised.value).splitlines()
+    expected = [
+        f"{file} has 19 errors:",
+        "topic orders: unknown topic config 'retention.mss'; did you mean retention.ms?",
+        "topic orders: ",
+        "topic orders: it has 3 partitions, and they cannot become 1",
+        "topic orders: replication factor 9, and 1 broker can hold replicas",
+        "topic new1: unknown key 'partitons': did you mean partitions?",
+        "topic new1: partition 0: unknown broker 7: ",
+        "topic new1: partition 1: broker 1 is listed twice",
+        "topic new1: partition 2: unknown brokers 7, 8: ",
+        "topic new2: partitions: expected a number of 1 or more, and found 0",
+        "topic new2: replication factor 9",
+        "topic new3: min.insync.replicas=3, and its partitions have 1 replica",
+        "group a: the position in orders: 'soon' is not a position",
+        "group a: topic 'nowhere' does not exist",
+        "group a: offset 7 of new3-1 is out of range: the partition is new",
+        "group b: unknown key 'x': expected positions, delete",
+        "group b: topic 'fine' has no partition 2",
+        "group b: offset 99 of orders-0 is out of range",
+        "group b: offset 98 of orders-1 is out of range",
+        "group c: expected `positions`, or `delete: true`",
+    ]
+    assert len(found) == len(expected)
+    assert all(line.strip().startswith(one) for line, one in zip(found, expected, strict=True))
 
 
 def test_the_job_under_spark_submit(log: Log, file: Path) -> None:
@@ -274,6 +321,15 @@ def test_the_job_under_spark_submit(log: Log, file: Path) -> None:
     status, out, _ = finished(submitted("admin.py", "--url", log.url, "plan", str(file)))
     assert status == 3
     assert json.loads(out.splitlines()[-1])["create"] == ["audit", "orders", "payments"]
+
+
+def test_the_job_without_spark(tmp_path: Path) -> None:
+    """Also on a machine without Java."""
+    command = [sys.executable, str(JOBS / "admin.py"), "--url", f"{tmp_path}/log", "plan", "nofile.yaml"]
+    env = environment(JAVA_HOME="/nowhere")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "admin: nofile.yaml: No such file or directory\n"
 
 
 @pytest.mark.parametrize("args", [[], ["plan"], ["undo", "topics.yaml"]])

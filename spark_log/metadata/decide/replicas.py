@@ -133,13 +133,12 @@ def _check_assignment(state: State, name: str, first: int, total: int, replicas:
 
 def check_replica_list(state: State, of: str, replicas: Sequence[int]) -> None:
     """Raises InvalidReplicaAssignment for an empty list, unknown brokers, and one that is named twice."""
-    unknown = [broker for broker in replicas if epoch_of(state, broker) is None]
-    if unknown:
-        raise InvalidReplicaAssignment(
-            f"{of}: unknown brokers {_ids(unknown)}: `pylog broker list` shows the registered ones"
-        )
-    if not replicas or len(set(replicas)) < len(replicas):
-        raise InvalidReplicaAssignment(f"{of}: brokers {_ids(replicas)}; expected one or more, each once")
+    if not replicas:
+        raise InvalidReplicaAssignment(f"{of}: no broker is listed; expected one or more")
+    if twice := [broker for broker in replicas if replicas.count(broker) > 1]:
+        raise InvalidReplicaAssignment(f"{of}: broker {twice[0]} is listed twice")
+    if unknown := [broker for broker in replicas if epoch_of(state, broker) is None]:
+        raise InvalidReplicaAssignment(f"{of}: {text.unknown_brokers(unknown)}")
 
 
 def fewest_synchronous(state: State, lists: Sequence[Sequence[int]]) -> int:

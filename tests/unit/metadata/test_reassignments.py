@@ -169,9 +169,9 @@ def test_a_deleted_topic_moves_no_more() -> None:
 @pytest.mark.parametrize(
     ("replicas", "fields", "error", "said"),
     [
-        ((0, 7), {}, InvalidReplicaAssignment, "topic 't', partition 0: unknown brokers 7"),
-        ((1, 1), {}, InvalidReplicaAssignment, "brokers 1, 1; expected one or more, each once"),
-        ((), {}, InvalidReplicaAssignment, "brokers (none); expected one or more, each once"),
+        ((0, 7), {}, InvalidReplicaAssignment, "topic 't', partition 0: unknown broker 7"),
+        ((1, 1), {}, InvalidReplicaAssignment, "broker 1 is listed twice"),
+        ((), {}, InvalidReplicaAssignment, "no broker is listed; expected one or more"),
         ((4,), {}, InvalidReplicaAssignment, "none of the brokers 4 of a partition is active and synchronous"),
         ((3,), {}, InvalidReplicaAssignment, "none of the brokers 3 of a partition is active and synchronous"),
         ((2,), {"keeps_factor": True}, InvalidReplicationFactor, "1 replica, and it has 2"),
