@@ -77,14 +77,16 @@ class Applier:
 
     async def run(self) -> None:
         """Until it is cancelled.  Raises the errors of the application."""
+        has_state = True
         while True:
             await self._filled.wait()
             self._filled.clear()
             while self._work:
                 restore, committed = self._work.popleft()
                 if restore is not None:
-                    await self.restore(restore)
-                await self._apply_all(committed)
+                    has_state = await self.restore(restore)
+                if has_state:  # otherwise a newer snapshot follows, which has these entries
+                    await self._apply_all(committed)
 
     async def _apply_all(self, committed: tuple[Entry, ...]) -> None:
         """After a restart there may be many: messages and timers are handled in between."""
@@ -104,14 +106,15 @@ class Applier:
         self.end = entry.offset + 1
         self._applied(entry)
 
-    async def restore(self, snapshot: Position) -> None:
-        """Nothing, if a newer snapshot has replaced this one meanwhile: then that one follows."""
+    async def restore(self, snapshot: Position) -> bool:
+        """False if a newer snapshot has replaced this one meanwhile: then that one follows."""
         try:
             await self._threads.submit(self._restore, snapshot)
         except FileNotFoundError:
-            return
+            return False
         self.end, self.bytes = snapshot.offset, 0
         self.restored(snapshot.offset)
+        return True
 
     def _restore(self, snapshot: Position) -> None:
         self._state.restore(self._disk.read_state(snapshot))

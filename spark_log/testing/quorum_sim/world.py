@@ -150,7 +150,8 @@ class World:
         if ready.restore is not None:
             self.counts["snapshots installed"] += 1
             node.applied = ready.restore.offset
-            self.oracle.restored(node, ready.restore, node.disk.snapshot_data)
+            if ready.restore in node.disk.snapshots:  # otherwise a newer one has replaced it, and follows
+                self.oracle.restored(node, ready.restore, node.disk.snapshots[ready.restore])
         self.oracle.applied(node, ready.committed)
         self.oracle.check(node, self.nodes.values())
         node.was_leader, node.end = machine.is_leader, machine.log.end
