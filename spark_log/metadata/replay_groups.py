@@ -26,7 +26,7 @@ def groups_hold(state: State, commits: Iterable[r.GroupCommit]) -> bool:
 
 
 def partition_counts(state: State, commit: r.GroupCommit) -> dict[str, int]:
-    """Of the topics with positions in a commit, by id; 0: there is no such topic any more.
+    """By the id of each topic with positions in a commit; 0 if the topic is gone.
 
     A commit may have a position for each of 10,000 partitions: topics are looked up once.
     """
