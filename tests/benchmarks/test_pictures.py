@@ -60,7 +60,7 @@ def test_every_table_over_time_has_its_picture(pictures: ModuleType, name: str) 
 
 
 def test_a_log_that_grows_is_found(pictures: ModuleType) -> None:
-    """Sizes of later days are compared with the third day, times by their median; of a run, its quarters."""
+    """Sizes of later days are compared with the third day, times by the median of five or more; of a run, its quarters."""
     busy_month, million_commits = (importlib.import_module(name) for name in ("busy_month", "million_commits"))
     size = busy_month.Size(10, 20, 30, 40.0, 50, 60, 70.0)
     day, pace = busy_month.Day(size, 1.0, 2.0, 3, 4, 5, 6.0), busy_month.Pace(1.0, 2.0)
@@ -68,8 +68,10 @@ def test_a_log_that_grows_is_found(pictures: ModuleType) -> None:
     assert busy_month.growing([first, day, day, day], [pace] * 4) == []
     larger = day._replace(most=size._replace(waiting=33))
     assert busy_month.growing([day, day, day, larger], [pace] * 4) == ["waiting grew from 30.00 on day 3 to 33.00"]
-    slow = [pace._replace(commit_ms=2.5)] * 2
-    assert busy_month.growing([day] * 6, [pace] * 3 + slow + [pace]) == ["commit_ms grew from 1.00 on day 3 to 2.50"]
+    slow = [pace._replace(commit_ms=2.5)] * 3
+    paces = [pace] * 3 + slow + [pace] * 2
+    assert busy_month.growing([day] * 8, paces) == ["commit_ms grew from 1.00 on day 3 to 2.50"]
+    assert busy_month.growing([day] * 7, paces[:7]) == []
     level, grown = [{"ms": 1.0}] * 20, [{"ms": 1.0}] * 15 + [{"ms": 2.0}] * 5
     assert million_commits.growing(level) == []
     assert million_commits.growing(grown) == ["ms grew to 2.0 times"]
