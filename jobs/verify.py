@@ -12,10 +12,11 @@ With --repair, the driver replaces bad copies by good ones of other brokers, and
 --lose-data in addition, records that are on no root any more are given up: readers pass over their offsets.  With
 --repair-from, the driver replaces what is missing or damaged by the good objects of another copy of the log.
 
-A check writes nothing.  If the job is killed, run it again.
+A check writes nothing.  If the job is killed, run it again.  If the log's folder is not mounted on the machine of a
+task, the job fails, with an error that names the machine, and nothing is repaired.
 
-The last line of standard output is a summary in JSON.  Exit status: 0 no problems, 1 problems found, or the job failed,
-2 wrong usage.  See docs/storage.md.
+The last line of standard output is a summary in JSON.  Exit status: 0 no problems, 1 problems found, or the job failed
+and there is no summary, 2 wrong usage.  See docs/storage.md.
 """
 
 from __future__ import annotations

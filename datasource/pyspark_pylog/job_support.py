@@ -197,5 +197,5 @@ def run_alone(name: str, work: Callable[[], Outcome]) -> None:
 def sentence(error: Exception) -> str:
     """The message, without the state of a query; of an error in a task, the last line of its report."""
     text = str(error)
-    found = re.findall(r"^(?:\w+\.)*errors\.\w+: (.+)$", text, re.MULTILINE)
+    found = re.findall(r"^spark_log(?:\.\w+)+: (.+)$", text, re.MULTILINE)
     return str(found[-1]) if found else text.partition("\n=== Streaming Query ===")[0]

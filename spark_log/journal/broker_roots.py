@@ -275,7 +275,8 @@ class BrokerCheck:
         """
         if data is None:
             raise WrongRoot(
-                f"{self.url} has no {BROKER_KEY}, so it is not the root of broker {self.broker}: is its disk mounted?"
+                f"{self.url} has no {BROKER_KEY} on {platform.node()}, so it is not the root of broker {self.broker}: is "
+                "its disk mounted?"
             )
         found = _parse_broker_file(data, self.url)
         if (found.cluster_id, found.broker, found.directory) != (self.cluster_id, self.broker, self.directory):

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from spark_log.client.administering.brokers import check_answers
 from spark_log.client.log import Log
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.metadata.records import Piece
+from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import copies_of, is_active
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
@@ -44,7 +46,8 @@ def repair_objects(
     copy:  the journal of another root with the same log; the good copies come from there.
     deep:  read every byte, as in `verify`.  If False, only missing objects, and objects of another size, are found.
     spread:  looks for damaged objects, which this process replaces; None: this process does both.
-    Raises InvalidRequest if `copy` has another log, or the same root.
+    Raises InvalidRequest if `copy` has another log, or the same root; WrongRoot as `verify` does, and if the log's own
+    root is not mounted on this machine.
     """
     journal = log.journal
     if copy.cluster_id != journal.cluster_id:
@@ -65,6 +68,8 @@ def _replaced(journal: Journal, source: ObjectStore, names: Sequence[str], progr
     """Replace the objects among `names` that are damaged; the names of those that were."""
     state = journal.refresh()
     entries = _entries(journal, state, names)
+    if entries:  # found by others, and its disk may not be mounted here
+        check_answers(journal.roots, OWN_BROKER)
     for number, (name, found) in enumerate(sorted(entries.items())):
         damaged = [store for store in _stores(journal, state, name) if not is_whole(store, state, name, found)]
         if damaged and is_whole(source, state, name, found):

@@ -15,9 +15,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 
+from spark_log.client.administering.brokers import check_answers
 from spark_log.client.log import Log
 from spark_log.client.reading.plan import SliceRead
-from spark_log.errors import CorruptObject
+from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.journal.checkpointing import damaged_between, damaged_checkpoints
 from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.index_reads import neighbours
@@ -63,12 +64,15 @@ def verify(
     Writers and maintainers may run meanwhile: objects that they delete are not reported as problems.
 
     spread:  does what reads objects; None: this process, one share after the other.
+    Raises WrongRoot if the log's own root is not mounted on a machine that looks at its objects.
     """
     journal, spread = log.journal, spread or here(log.journal.roots)
     seen, problems = (journal.refresh(), []) if journal.metadata_log.is_served else _metadata(journal)
     lost = journal.run(read_lists(seen.dropped_lists, len))
     problems += [Problem(name, f"{why}; {HARMLESS}") for name, why in lost.items()]
     slices, found = journal.run(resolve(seen))
+    if lost or found:
+        check_answers(journal.roots, OWN_BROKER)
     problems += found
     problems += _counts(seen, slices)
     state = seen if journal.roots.brokers else without_replicas(seen)  # a mirror has all in its one root
@@ -271,16 +275,19 @@ def is_whole(store: ObjectStore, state: State, name: str, entries: Sequence[tupl
               read, the result is False.
     """
     row = state.objects[name]
-    return (
-        len(entries) == row.live
-        and store.size(name) == row.size
-        and not any(
-            any(_piece(entry, store.get(name, entry.position, entry.position + entry.length), _name(state, key))[1])
-            if isinstance(entry, Piece)
-            else _is_damaged(store, state, key, entry)
-            for key, entry in entries
+    try:
+        return (
+            len(entries) == row.live
+            and store.size(name) == row.size
+            and not any(
+                any(_piece(entry, store.get(name, entry.position, entry.position + entry.length), _name(state, key))[1])
+                if isinstance(entry, Piece)
+                else _is_damaged(store, state, key, entry)
+                for key, entry in entries
+            )
         )
-    )
+    except ObjectNotFound:  # it was deleted meanwhile
+        return False
 
 
 def _is_damaged(store: ObjectStore, state: State, key: TopicKey, piece: Slice) -> bool:

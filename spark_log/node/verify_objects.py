@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
+from spark_log.client.administering.brokers import check_answers
 from spark_log.client.reading.fetch import fetch, load_index
 from spark_log.client.reading.plan import SliceRead
 from spark_log.errors import CorruptObject, ObjectNotFound, UnsupportedVersion
@@ -91,9 +92,15 @@ def shares_of(items: Iterable[Item], size: Callable[[Item], int] = lambda _: 0) 
 
 
 def find_sizes(roots: Roots, names: Sequence[str]) -> list[int | None]:
-    """The size of each object in the log's own root; None: it is missing."""
+    """The size of each object in the log's own root; None: it is missing.
+
+    Raises WrongRoot if the root is not mounted on this machine.
+    """
     own = roots[OWN_BROKER]
-    return each(own.size, names, local=own.local)
+    found = each(own.size, names, local=own.local)
+    if None in found:
+        check_answers(roots, OWN_BROKER)
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------- contents
@@ -115,14 +122,31 @@ class CheckedContents(NamedTuple):
 
 
 def find_damage(roots: Roots, share: Sequence[SliceAt]) -> CheckedContents:
-    """Read all bytes of some slices, and compare them with their indexes and their checksums."""
+    """Read all bytes of some slices, and compare them with their indexes and their checksums.
+
+    Raises WrongRoot if a root is not mounted on this machine.
+    """
     local = all(roots[broker].local for broker in {one.broker for one in share})
-    found = each(lambda one: damage_of(roots[one.broker], one.read), share, local=local)
+    without = set[int]()
+
+    def check(one: SliceAt) -> list[Problem]:
+        try:
+            return damage_of(roots[one.broker], one.read)
+        except ObjectNotFound:  # reported before, or replaced meanwhile, if the root is there
+            without.add(one.broker)
+            return []
+
+    found = each(check, share, local=local)
+    for broker in sorted(without):
+        check_answers(roots, broker)
     return CheckedContents(sum(one.read.slice.length for one in share), [one for some in found for one in some])
 
 
 def damage_of(store: ObjectStore, read: SliceRead) -> list[Problem]:
-    """Check one run.  If something is wrong and a reader fails, the offsets at which it does."""
+    """Check one run.  If something is wrong and a reader fails, the offsets at which it does.
+
+    Raises ObjectNotFound.
+    """
     problems = list(_checked(store, read))
     return (list(_unreadable(store, read)) if problems else []) or problems
 
@@ -131,8 +155,6 @@ def _checked(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
     """The problems of a run, up to the first part that cannot be read."""
     try:
         yield from _run_of(store, read)
-    except ObjectNotFound:
-        return  # reported before, or replaced meanwhile
     except (CorruptObject, UnsupportedVersion) as error:
         yield Problem(read.slice.object, str(error))
 

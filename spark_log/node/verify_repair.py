@@ -58,7 +58,7 @@ def verify_and_repair(
     copy:       another copy of the log, from which bad objects are replaced; not with `repair`.
     lose_data:  with `repair`, give up the records of which no broker has a good copy.
     spread:     does what reads objects; None: this process.
-    Raises the errors of `repair_copies`, `give_up_lost` and `repair_objects`.
+    Raises the errors of `repair_copies`, `give_up_lost`, `repair_objects` and `verify`.
     """
     if copy is not None:
         found = repair_objects(log, copy, deep, progress=progress, spread=spread)

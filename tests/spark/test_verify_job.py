@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark_pylog.job_support import run_alone
 
 from jobs.verify import check, parse_args
 from spark_log import Log, connect
 from spark_log.errors import InvalidRequest, NoLog
 from spark_log.node.verify import verify
 from tests.node.logs import append_small, new_log
-from tests.node.replicated_logs import folder_of, put, replicated_log
+from tests.node.replicated_logs import brokers_of, folder_of, put, replicated_log
 from tests.node.test_replicator import flip
+
+OF_DRIVER = "file:///proc/self/cwd/log"
+"""In the current folder of a process.  Tasks are in the processes of Spark, whose current folder is another one."""
 
 
 def checked(spark: SparkSession, log: Log, *more: str) -> tuple[dict[str, Any], int]:
@@ -77,6 +83,47 @@ def test_tasks_look_at_each_copy_and_the_driver_repairs(classic: SparkSession, t
     (tmp_path / "broker-1").rename(tmp_path / "away")
     summary, status = checked(classic, connect(log.url))
     assert status == 1 and [one["what"] for one in summary["problems"]] == ["broker 1"]
+
+
+@pytest.mark.parametrize("more", [[], ["--deep", "--repair-from", "copy"]])
+def test_a_root_that_tasks_do_not_have(
+    classic: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+) -> None:
+    """As where only the driver's machine has mounted it: a sentence that names the machine, and no summary, because
+    nothing is known of the objects."""
+    log = new_log(tmp_path / "log")
+    append_small(log, 3)
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    damaged = tmp_path / "log" / min(log.journal.refresh().objects)
+    flip(0.3)(damaged)
+    before = damaged.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    args = parse_args(["--url", OF_DRIVER, *more])
+    with pytest.raises(SystemExit) as ended:
+        run_alone("verify", partial(check, classic, args))
+    assert ended.value.code == 1 and damaged.read_bytes() == before
+    out, err = capsys.readouterr()
+    said = err.splitlines()[-1]
+    assert out == "" and said.startswith(f"verify: {OF_DRIVER} has no meta/format on {platform.node()}, ")
+    assert "is its disk mounted?" in said
+
+
+def test_no_copy_is_recorded_as_missing_because_tasks_do_not_have_its_root(
+    classic: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are records given up of which no other broker has a copy."""
+    name = put(replicated_log(tmp_path), [0])
+    monkeypatch.chdir(tmp_path)
+    with connect(OF_DRIVER) as log:
+        summary, status = checked(classic, log, "--repair", "--lose-data")
+        (problem,) = summary["problems"]
+        assert (status, summary["recorded_as_missing"], summary["given_up"]) == (1, (), [])
+        assert problem["what"] == "broker 0" and "its copies were not checked" in problem["message"]
+        assert brokers_of(log.journal.refresh(), name) == (0,) and verify(log) == []
 
 
 @pytest.mark.parametrize(
