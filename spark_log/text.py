@@ -16,6 +16,11 @@ def unknown_brokers(brokers: Sequence[int]) -> str:
     return f"unknown {named}: `pylog broker list` shows the registered ones"
 
 
+def install_extra(extra: str) -> str:
+    """The instruction for a package that is missing.  pylog is not on PyPI, so it is installed from a checkout."""
+    return f"pip install '/path/to/pylog[{extra}]', with the path of a checkout of pylog"
+
+
 def type_of(value: object) -> str:
     """The type of a value with its article: `an int`, `a dict`."""
     name = type(value).__name__

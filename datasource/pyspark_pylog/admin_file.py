@@ -31,7 +31,7 @@ from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.model import TopicPartition
 from spark_log.positions import Position, parse_position
 from spark_log.settings import check_together, validate_topic_configs
-from spark_log.text import counted, type_of
+from spark_log.text import counted, install_extra, type_of
 from spark_log.topic_names import check_topic_name
 
 Params = ParamSpec("Params")
@@ -161,7 +161,7 @@ def parse_yaml(text: str, path: Path) -> object:
     try:
         import yaml  # type: ignore[import-untyped]
     except ImportError:
-        raise InvalidRequest("PyYAML is not installed in this Python: pip install 'spark-log[jobs]'") from None
+        raise InvalidRequest(f"PyYAML is not installed in this Python: {install_extra('jobs')}") from None
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -6,6 +6,7 @@ import click
 
 from spark_log.cli.base import Failed, Verb, pass_session
 from spark_log.cli.session import CommandSession
+from spark_log.text import install_extra
 
 
 @click.command(cls=Verb)
@@ -90,7 +91,7 @@ def serve(
     except ImportError as error:
         if error.name != "aiohttp":
             raise
-        raise Failed("the coordinator needs aiohttp: pip install 'spark-log[server]'") from error
+        raise Failed(f"the coordinator needs aiohttp: {install_extra('server')}") from error
 
     # The names of the options, with dots, are those of the file.
     flags = {name.replace("_", "."): text for name, text in settings.items()}

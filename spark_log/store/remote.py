@@ -26,6 +26,7 @@ from spark_log.errors import (
 from spark_log.store.base import Bytes, check_key, check_prefix, split_prefix
 from spark_log.store.fsspec_options import parse_json, typed_options
 from spark_log.store.transient import is_of_storage, is_transient
+from spark_log.text import install_extra
 
 logger = logging.getLogger("spark_log")
 
@@ -112,7 +113,7 @@ class FsspecStore:
             kind = fsspec.get_filesystem_class(self._backend.protocol)
         except ImportError as error:
             raise InvalidRequest(
-                f"url: {self.url} needs a library that is not installed: pip install 'spark-log[{self._backend.extra}]'"
+                f"url: {self.url} needs a library that is not installed: {install_extra(self._backend.extra)}"
             ) from error
         options = {**_defaults(self._backend.protocol), **typed_options(kind, self._options)}
         if self._backend.protocol == "s3":

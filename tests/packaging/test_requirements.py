@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_log.store.remote import BACKENDS
+from spark_log.text import install_extra
+
 ROOT = Path(__file__).parents[2]
 LOWEST = ROOT / "tests" / "packaging" / "lowest.txt"
 PAGE = ROOT / "docs" / "dependencies.md"
@@ -83,3 +86,22 @@ def test_every_dependency_has_its_reason(requirement: str, name: str) -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{requirement}` |")]
     assert rows, f"no row for {requirement}, the requirement of {name}"
     assert all(len(row.split("|")) == 4 and row.split("|")[2].strip() for row in rows)
+
+
+def test_every_instruction_to_install_names_a_checkout() -> None:
+    """On pages and in errors, as README says it: the name pylog on PyPI is another project's.  Extras are those of
+    setup.cfg."""
+    extras = set(setup_cfg()["options.extras_require"])
+    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    files += [
+        file for folder in ("spark_log", "datasource", "jobs", "examples") for file in (ROOT / folder).rglob("*.*")
+    ]
+    texts = [file.read_text() for file in files if file.suffix in (".py", ".md")]
+    assert not any("spark-log[" in text or "pip install pylog" in text for text in texts)
+    found = [pair for text in texts for pair in re.findall(r"'(\.|/path/to/pylog|[^'\s]*pylog)\[([a-z0-9,]+)\]'", text)]
+    assert len(found) > 10 and {where for where, _ in found} == {".", "/path/to/pylog"}
+    named = {extra for _, several in found for extra in several.split(",")}
+    named |= {extra for text in texts for extra in re.findall(r"install_extra\('([^']*)'\)", text)}
+    named |= {backend.extra for backend in BACKENDS.values()}
+    assert {"delta", "iceberg", "jobs", "server", "examples", "s3"} <= named <= extras
+    assert install_extra("spark").partition(",")[0] in (ROOT / "README.md").read_text()

@@ -552,7 +552,7 @@ def test_a_package_that_is_missing_is_named(
     case = case_of(kind, tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"pyspark_pylog.export.{kind}_log")
-    with pytest.raises(InvalidRequest, match=rf"in the driver: pip install 'spark-log\[{kind}\]'"):
+    with pytest.raises(InvalidRequest, match=rf"in the driver: pip install '/path/to/pylog\[{kind}\]', with"):
         case.table()
 
 

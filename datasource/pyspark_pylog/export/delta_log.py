@@ -19,6 +19,7 @@ from pyspark_pylog.export.storage_options import delta_options
 from pyspark_pylog.export.tables import ColumnChange, TableChanged, changes, check_changes
 from spark_log.errors import InvalidRequest, StorageError
 from spark_log.schema.arrow_types import nullable
+from spark_log.text import install_extra
 
 try:
     import deltalake
@@ -26,7 +27,7 @@ try:
     from deltalake.transaction import AddAction
 except ImportError as error:
     raise InvalidRequest(
-        "--format delta needs the package deltalake in the driver: pip install 'spark-log[delta]'"
+        f"--format delta needs the package deltalake in the driver: {install_extra('delta')}"
     ) from error
 
 OWNER = "pylog.export"

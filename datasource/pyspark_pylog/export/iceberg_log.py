@@ -20,6 +20,7 @@ from pyspark_pylog.export.storage_options import iceberg_options
 from pyspark_pylog.export.tables import ColumnChange, TableChanged, changes, check_changes
 from spark_log.errors import InvalidRequest, StorageError
 from spark_log.schema.arrow_types import nullable, storable
+from spark_log.text import install_extra
 
 try:
     from pyiceberg.catalog import Catalog, load_catalog
@@ -33,7 +34,7 @@ try:
     from pyiceberg.transforms import DayTransform, HourTransform
 except ImportError as error:
     raise InvalidRequest(
-        "--format iceberg needs the package pyiceberg in the driver: pip install 'spark-log[iceberg]'"
+        f"--format iceberg needs the package pyiceberg in the driver: {install_extra('iceberg')}"
     ) from error
 
 OWNER, RUN = "pylog.export", "pylog.run"

@@ -6,6 +6,7 @@ import click
 
 from spark_log.cli.base import Failed, Verb, pass_session
 from spark_log.cli.session import CommandSession
+from spark_log.text import install_extra
 
 
 @click.command(cls=Verb)
@@ -38,7 +39,7 @@ def console(session: CommandSession, listen: str, opens: bool) -> None:
     except ImportError as error:
         if error.name != "aiohttp":
             raise
-        raise Failed("the console needs aiohttp: pip install 'spark-log[server]'") from error
+        raise Failed(f"the console needs aiohttp: {install_extra('server')}") from error
 
     def say(address: str) -> None:
         click.echo(address)
