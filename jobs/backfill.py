@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, IntegralType, MapType, StringType, StructType
-from pyspark_pylog.job_support import job_parser, key_value, location_of, progress, run_job
+from pyspark_pylog.job_support import add_key_values, job_parser, location_of, progress, run_job
 from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.options.parse import write_options
 from pyspark_pylog.sink.typed_frame import checked_frame
@@ -71,9 +71,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--from", dest="source", required=True, metavar="PATH_OR_TABLE")
     parser.add_argument("--format", default="parquet", help="any format of spark.read, or `table` (%(default)s)")
-    parser.add_argument(
-        "--option", action="append", default=[], type=key_value, metavar="KEY=VALUE", help="of spark.read; repeatable"
-    )
+    add_key_values(parser, "--option", "of spark.read")
     parser.add_argument("--where", metavar="CONDITION", help="SQL: write only these rows")
     parser.add_argument("--key", metavar="COLUMN", help="default: no key")
     parser.add_argument(

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark_pylog.job_support import (
+    add_storage_option,
     duration_ms,
     in_tasks,
     job_parser,
-    key_value,
     location_of,
     progress,
     rate_bytes,
@@ -60,14 +60,7 @@ from spark_log.text import counted
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = job_parser(__doc__, url_required=False)
     parser.add_argument("--backups", required=True, metavar="URL", help="the folder of the backups: a path, s3://…")
-    parser.add_argument(
-        "--backup-option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="KEY=VALUE",
-        help="for the storage of the backups (default: those of --storage-option, if both URLs are of one kind)",
-    )
+    add_storage_option(parser, "--backup-option", "for the storage of the backups")
     parser.add_argument("--create", action="store_true", help="begin backups in an empty folder")
     parser.add_argument(
         "--keep",

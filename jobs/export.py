@@ -26,10 +26,11 @@ from pyspark_pylog.export.open_table import FORMATS, open_table
 from pyspark_pylog.export.planning import Planner
 from pyspark_pylog.export.task import Written, result_of, write_files
 from pyspark_pylog.job_support import (
+    add_key_values,
+    add_storage_option,
     duration_ms,
     in_tasks,
     job_parser,
-    key_value,
     location_of,
     progress,
     run_job,
@@ -48,14 +49,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = job_parser(__doc__)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--to", required=True, metavar="PATH", help="the folder of the table: a path, s3://…, gs://…")
-    parser.add_argument(
-        "--to-option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="KEY=VALUE",
-        help="for the table's storage (default: those of --storage-option, if both URLs are of one kind)",
-    )
+    add_storage_option(parser, "--to-option", "for the table's storage")
     parser.add_argument(
         "--start",
         default="earliest",
@@ -94,13 +88,10 @@ def add_file_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="default: %(default)s")
     parser.add_argument("--catalog", default="", metavar="NAME", help="for iceberg: the catalog, as PyIceberg names it")
     parser.add_argument("--table", default="", metavar="NAMESPACE.NAME", help="for iceberg: the table in the catalog")
-    parser.add_argument(
+    add_key_values(
+        parser,
         "--catalog-option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="KEY=VALUE",
-        help="a property of the catalog, such as uri=https://…, beside those of ~/.pyiceberg.yaml",
+        "a property of the catalog, such as uri=https://…, beside those of ~/.pyiceberg.yaml",
     )
     parser.add_argument(
         "--partition-by",

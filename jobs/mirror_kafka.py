@@ -24,7 +24,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark_pylog.job_support import job_parser, key_value, run_job
+from pyspark_pylog.job_support import add_key_values, job_parser, run_job
 from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
 from pyspark_pylog.topic_mirror import Positions, SourceTopic
 
@@ -42,26 +42,16 @@ NOTE = "kafka:"
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = job_parser(__doc__)
     parser.add_argument("--bootstrap-servers", required=True, help="Kafka's")
-    parser.add_argument(
+    add_key_values(
+        parser,
         "--kafka-option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="NAME=VALUE",
-        help="for Spark's Kafka source; kafka.* options also for this job's client, e.g. kafka.security.protocol=SSL",
+        "for Spark's Kafka source; kafka.* options also for this job's client, e.g. kafka.security.protocol=SSL",
     )
     groups = add_mirror_arguments(parser, "kafka-mirror-map")
     groups.add_argument(
         "--group-offsets", type=Path, metavar="FILE", help='instead of Kafka: {"group":{"topic":{"0":42}}}'
     )
-    parser.add_argument(
-        "--schema",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="TOPIC=DDL|FILE",
-        help="parse the JSON of this topic's values into these columns; may be repeated",
-    )
+    add_key_values(parser, "--schema", "parse the JSON of this topic's values into these columns", "TOPIC=DDL|FILE")
     return parser.parse_args(args)
 
 

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark_pylog.job_support import job_parser, key_value, run_job, storage_beside
+from pyspark_pylog.job_support import add_storage_option, job_parser, run_job, storage_beside
 from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
 from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
@@ -42,14 +42,7 @@ NOTE = "mirror:"
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = job_parser(__doc__)
     parser.add_argument("--source", required=True, metavar="URL", help="the log to copy from")
-    parser.add_argument(
-        "--source-option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="KEY=VALUE",
-        help="for the source's storage (default: those of --storage-option, if both URLs are of one kind)",
-    )
+    add_storage_option(parser, "--source-option", "for the source's storage")
     add_mirror_arguments(parser, "mirror-map")
     parser.add_argument(
         "--skip-lost", action="store_true", help="continue after records that were removed before they were copied"

@@ -30,9 +30,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark_pylog.job_support import (
     TimedProgress,
+    add_storage_option,
     in_tasks,
     job_parser,
-    key_value,
     location_of,
     progress,
     run_job,
@@ -62,14 +62,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--repair-from", metavar="URL", help="replace missing and damaged objects by those of another copy of the log"
     )
-    parser.add_argument(
-        "--repair-option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="KEY=VALUE",
-        help="for that copy's storage (default: those of --storage-option, if both URLs are of one kind)",
-    )
+    add_storage_option(parser, "--repair-option", "for that copy's storage")
     parser.add_argument(
         "--lose-data",
         action="store_true",

@@ -46,15 +46,23 @@ def job_parser(description: str | None, *, url_required: bool = True) -> argpars
     """A parser with the arguments that name the log."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", required=url_required, help="the log: file:///…, s3://… or pylog://…")
-    parser.add_argument(
-        "--storage-option",
-        action="append",
-        default=[],
-        type=key_value,
-        metavar="KEY=VALUE",
-        help="for the log's storage, as in connect(storage_options=…); may be repeated",
-    )
+    add_key_values(parser, "--storage-option", "for the log's storage, as in connect(storage_options=…)")
     return parser
+
+
+def add_key_values(parser: argparse.ArgumentParser, name: str, text: str, metavar: str = "KEY=VALUE") -> None:
+    """Add an argument KEY=VALUE that may be repeated.
+
+    text:  what its help says.
+    """
+    parser.add_argument(
+        name, action="append", default=[], type=_key_value, metavar=metavar, help=f"{text}; may be repeated"
+    )
+
+
+def add_storage_option(parser: argparse.ArgumentParser, name: str, whose: str) -> None:
+    """Add an argument for options of another storage than the log's, which `storage_beside` reads."""
+    add_key_values(parser, name, f"{whose} (default: those of --storage-option, if both URLs are of one kind)")
 
 
 def parse_rounds(
@@ -72,7 +80,7 @@ def parse_rounds(
     return found
 
 
-def key_value(text: str) -> tuple[str, str]:
+def _key_value(text: str) -> tuple[str, str]:
     """The type of an argument KEY=VALUE."""
     name, equals, value = text.partition("=")
     if not name or not equals:
