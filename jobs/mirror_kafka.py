@@ -24,7 +24,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark_pylog.job_support import add_key_values, job_parser, run_job
+from pyspark_pylog.job_support import add_key_values, job_parser, parse_rounds, run_job
 from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
 from pyspark_pylog.topic_mirror import Positions, SourceTopic
 
@@ -52,7 +52,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         "--group-offsets", type=Path, metavar="FILE", help='instead of Kafka: {"group":{"topic":{"0":42}}}'
     )
     add_key_values(parser, "--schema", "parse the JSON of this topic's values into these columns", "TOPIC=DDL|FILE")
-    return parser.parse_args(args)
+    return parse_rounds(parser, "show what would be done", args)
 
 
 # ----------------------------------------------------------------------------------------------------- what is in Kafka

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark_pylog.job_support import add_storage_option, job_parser, run_job, storage_beside
+from pyspark_pylog.job_support import add_storage_option, job_parser, parse_rounds, run_job, storage_beside
 from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
 from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
@@ -47,7 +47,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--skip-lost", action="store_true", help="continue after records that were removed before they were copied"
     )
-    return parser.parse_args(args)
+    return parse_rounds(parser, "show what would be done", args)
 
 
 class LogSource:

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from pyspark_pylog.job_support import duration_ms, location_of, progress
+from pyspark_pylog.job_support import location_of, progress
 from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.topic_mirror import MirrorSettings, MirrorSource, TopicMirror, plan
 from spark_log import Log
@@ -20,7 +20,7 @@ from spark_log.errors import InvalidRequest, NoLog, SequenceConflict, SparkLogEr
 
 
 def add_mirror_arguments(parser: argparse.ArgumentParser, map_topic: str) -> argparse._MutuallyExclusiveGroup:
-    """Add the arguments that all mirrors have to those of `job_parser`.
+    """Add the arguments that all mirrors have to those of `job_parser` and `parse_rounds`.
 
     Returns the arguments that name the groups to copy, for a job with another way to name them.
     """
@@ -37,7 +37,6 @@ def add_mirror_arguments(parser: argparse.ArgumentParser, map_topic: str) -> arg
         "--max-offsets", type=int, default=1_000_000, help="of a micro-batch of one topic (%(default)s)"
     )
     parser.add_argument("--parallel", type=int, default=4, help="topics that are copied at a time (%(default)s)")
-    parser.add_argument("--every", type=duration_ms, metavar="DURATION", help="repeat this often, for ever")
     parser.add_argument(
         "--bad-records",
         default="",
@@ -45,7 +44,6 @@ def add_mirror_arguments(parser: argparse.ArgumentParser, map_topic: str) -> arg
         help="for records that do not fit the schema of their topic (default: they stop the job)",
     )
     parser.add_argument("--drop-fields", action="store_true", help="leave out fields of JSON that the schema lacks")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done")
     return groups
 
 

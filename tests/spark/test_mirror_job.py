@@ -293,6 +293,7 @@ def test_a_checkpoint_behind_the_log_comes_with_the_jobs_own_way_out() -> None:
         (["--topics", " , "], "no names given"),
         (["--topics", "a", "--kafka-option", "x"], "is not of the form KEY=VALUE"),
         (["--topics", "a", "--every", "soon"], "soon"),
+        (["--topics", "a", "--every", "1m", "--dry-run"], "leave out --every"),
         (["--topics", "a", "--pattern", "b"], "not allowed with"),
     ],
 )
