@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from pyspark_pylog.admin_file import Declared, DeclaredGroup, DeclaredTopic, Faults, Problems
-from spark_log.cli.reassignment_file import check_reassignment
+from spark_log.cli.reassignment_file import Wanted, reassignment_errors
 from spark_log.client.administering.replica_plans import Plan, current_replicas, with_factor
 from spark_log.client.reading.positions_to_offsets import group_entries, partition_of, partitions_of, resolve
 from spark_log.client.topics import create_command, new_topic_id
@@ -148,12 +148,23 @@ def plan_changes(journal: Journal, declared: Declared, *, resets: bool = False) 
     for name, topic in sorted(declared.topics.items()):
         _plan_topic(journal, draft, name, topic, problems.of("topic", name))
     if declared.replicas:
-        check_reassignment(draft.state, declared.replicas)
-        _reassign(draft, {tp: one.replicas for tp, one in declared.replicas.items()})
+        _plan_replicas(draft, declared.replicas, problems)
     for name, group in sorted(declared.groups.items()):
         _plan_group(journal, draft, name, group, problems, resets=resets)
     problems.check()
     return draft
+
+
+def _plan_replicas(draft: Draft, wanted: Mapping[TopicPartition, Wanted], problems: Problems) -> None:
+    """Of a file of Kafka's.  If the log refuses them together, each is tried, for an error of each."""
+    errors = reassignment_errors(draft.state, wanted)
+    problems.of_entries(errors)
+    right = {tp: one for tp, one in wanted.items() if one.where not in errors}
+    try:
+        _reassign(draft, {tp: one.replicas for tp, one in right.items()})
+    except SparkLogError:
+        for tp, one in right.items():
+            problems.of("partition", _named(tp)).attempt(_reassign, draft, {tp: one.replicas})
 
 
 # --------------------------------------------------------------------------------------------------------------- topics

@@ -26,7 +26,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from spark_log.cli.reassignment_file import Wanted, read_reassignment
+from spark_log.cli.reassignment_file import Wanted, parse_reassignment
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.model import TopicPartition
 from spark_log.positions import Position, parse_position
@@ -100,6 +100,11 @@ class Problems:
         """Those of a topic or group that are known; more can be added."""
         return self._of.setdefault((kind, name), Faults(kind, name))
 
+    def of_entries(self, errors: Mapping[str, SparkLogError]) -> None:
+        """Add those of entries of a file of Kafka's, which they name."""
+        for where, error in errors.items():
+            self.of("entry", where).lines.append(str(error).removeprefix(f"{self._path}: "))
+
     def check(self) -> None:
         """Raises InvalidRequest with all of them."""
         lines = [line for faults in self._of.values() for line in faults.lines]
@@ -128,7 +133,9 @@ def read_file(path: Path) -> Declared:
         raise InvalidRequest(f"{path}: {error}") from error
     document, problems = parse_yaml(text, path), Problems(path)
     if isinstance(document, dict) and KAFKAS_KEY in document:
-        return Declared({}, {}, read_reassignment(str(path)), problems)
+        replicas, errors = parse_reassignment(str(path))
+        problems.of_entries(errors)
+        return Declared({}, {}, replicas, problems)
     if not isinstance(document, dict) or not document or not {"topics", "groups"}.issuperset(document):
         raise InvalidRequest(f"{path}: expected the keys `topics` and `groups`, or one of them")
     topics = _parse_each(document, path, "topic", _topic_name, parse_topic, problems)

@@ -131,7 +131,7 @@ def execute(session: CommandSession, file: str, additional: bool, throttle: int 
 
     log = session.connect()
     wanted = read_reassignment(file)
-    check_reassignment(log.journal.refresh(), wanted)
+    check_reassignment(file, log.journal.refresh(), wanted)
     if not additional:
         check_not_moving(log.journal.state, moving(log.journal.state))
     start(session, log, {tp: one.replicas for tp, one in wanted.items()}, throttle, replace=additional)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from spark_log.errors import InvalidReplicaAssignment, InvalidRequest, UnknownTopicOrPartition
+from spark_log.errors import InvalidReplicaAssignment, InvalidRequest, SparkLogError, UnknownTopicOrPartition
 from spark_log.model import TopicPartition
-from spark_log.text import unknown_brokers
+from spark_log.text import counted, unknown_brokers
 
 if TYPE_CHECKING:
     from spark_log.metadata.state import State
@@ -38,8 +38,8 @@ class Wanted(NamedTuple):
 def read_topics(file: str) -> dict[str, str]:
     """The topics of a file, each with its entry's place.  Raises InvalidRequest, which names the file and the entry."""
     found: dict[str, str] = {}
-    for where, entry in _entries(file, "topics", ("topic",)):
-        name = _topic(where, entry)
+    for where, entry in _entries(file, "topics"):
+        name = _topic(where, _fields(where, entry, ("topic",)))
         if name in found:
             raise InvalidRequest(f"{where}: topic {name!r} is in the file twice")
         found[name] = where
@@ -47,14 +47,35 @@ def read_topics(file: str) -> dict[str, str]:
 
 
 def read_reassignment(file: str) -> dict[TopicPartition, Wanted]:
-    """The entries of a file, by partition.  Raises InvalidRequest, which names the file and the entry."""
-    found: dict[TopicPartition, Wanted] = {}
-    for where, entry in _entries(file, "partitions", ("topic", "partition", "replicas", "log_dirs")):
-        tp = TopicPartition(_topic(where, entry), _number(where, "partition", entry.get("partition")))
-        if tp in found:
-            raise InvalidRequest(f"{where}: partition {tp.topic}-{tp.partition} is in the file twice")
-        found[tp] = Wanted(where, _replicas(where, entry))
+    """The entries of a file, by partition.  Raises InvalidRequest, which names the file and the wrong entries."""
+    found, errors = parse_reassignment(file)
+    _raise_all(file, errors)
     return found
+
+
+def parse_reassignment(file: str) -> tuple[dict[TopicPartition, Wanted], dict[str, SparkLogError]]:
+    """The right entries of a file, by partition; and the errors of the others, by the entry.
+
+    Raises InvalidRequest for a file without entries.
+    """
+    found: dict[TopicPartition, Wanted] = {}
+    errors: dict[str, SparkLogError] = {}
+    for where, entry in _entries(file, "partitions"):
+        try:
+            tp, replicas = _reassigned(where, entry)
+            if tp in found:
+                raise InvalidRequest(f"{where}: partition {tp.topic}-{tp.partition} is in the file twice")
+        except InvalidRequest as error:
+            errors[where] = error
+        else:
+            found[tp] = Wanted(where, replicas)
+    return found, errors
+
+
+def _reassigned(where: str, entry: object) -> tuple[TopicPartition, tuple[int, ...]]:
+    fields = _fields(where, entry, ("topic", "partition", "replicas", "log_dirs"))
+    tp = TopicPartition(_topic(where, fields), _number(where, "partition", fields.get("partition")))
+    return tp, _replicas(where, fields)
 
 
 def check_topics(state: State, topics: Mapping[str, str]) -> None:
@@ -66,18 +87,37 @@ def check_topics(state: State, topics: Mapping[str, str]) -> None:
             topic_named(state, name)
 
 
-def check_reassignment(state: State, wanted: Mapping[TopicPartition, Wanted]) -> None:
-    """Raises UnknownTopicOrPartition and InvalidReplicaAssignment, which name the entry."""
+def check_reassignment(file: str, state: State, wanted: Mapping[TopicPartition, Wanted]) -> None:
+    """Raises UnknownTopicOrPartition, InvalidReplicaAssignment, or InvalidRequest for several; they name the entries."""
+    _raise_all(file, reassignment_errors(state, wanted))
+
+
+def reassignment_errors(state: State, wanted: Mapping[TopicPartition, Wanted]) -> dict[str, SparkLogError]:
+    """Why a log cannot have these replicas, by the entry."""
     from spark_log.client.reading.positions_to_offsets import partition_of
     from spark_log.metadata.decide.topics import topic_named
     from spark_log.metadata.replicas import epoch_of
 
+    errors: dict[str, SparkLogError] = {}
     for tp, (where, replicas) in wanted.items():
-        with _at(where):
-            topic_named(state, tp.topic)
-            partition_of(state, tp)
-            if unknown := [broker for broker in replicas if epoch_of(state, broker) is None]:
-                raise InvalidReplicaAssignment(unknown_brokers(unknown))
+        try:
+            with _at(where):
+                topic_named(state, tp.topic)
+                partition_of(state, tp)
+                if unknown := [broker for broker in replicas if epoch_of(state, broker) is None]:
+                    raise InvalidReplicaAssignment(unknown_brokers(unknown))
+        except (UnknownTopicOrPartition, InvalidRequest) as error:
+            errors[where] = error
+    return errors
+
+
+def _raise_all(file: str, errors: Mapping[str, SparkLogError]) -> None:
+    """One error as it is; several in one InvalidRequest."""
+    if len(errors) == 1:
+        raise next(iter(errors.values()))
+    if errors:
+        lines = [str(error).removeprefix(f"{file}: ") for error in errors.values()]
+        raise InvalidRequest(f"{file} has {counted(len(lines), 'error')}: {'; '.join(lines)}")
 
 
 @contextmanager
@@ -98,7 +138,7 @@ def encode_reassignment(assignment: Assignment) -> str:
     return json.dumps({"version": VERSION, "partitions": partitions}, ensure_ascii=False, separators=(",", ":"))
 
 
-def _entries(file: str, kind: str, names: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _entries(file: str, kind: str) -> Iterator[tuple[str, object]]:
     """(name of the entry for messages, entry) of the list in a file."""
     content = _content(file)
     if (version := content.get("version", VERSION)) != VERSION or isinstance(version, bool):
@@ -109,12 +149,15 @@ def _entries(file: str, kind: str, names: Sequence[str]) -> Iterator[tuple[str, 
     if not entries:
         raise InvalidRequest(f'{file}: the list "{kind}" is empty')
     for number, entry in enumerate(entries):
-        where = f"{file}: {kind}[{number}]"
-        if not isinstance(entry, dict):
-            raise InvalidRequest(f"{where} is {_shown(entry)}; expected an object with {', '.join(names)}")
-        if unknown := sorted(entry.keys() - names):
-            raise InvalidRequest(f"{where} has the unknown field {unknown[0]!r}; expected {', '.join(names)}")
-        yield where, entry
+        yield f"{file}: {kind}[{number}]", entry
+
+
+def _fields(where: str, entry: object, names: Sequence[str]) -> Mapping[str, Any]:
+    if not isinstance(entry, dict):
+        raise InvalidRequest(f"{where} is {_shown(entry)}; expected an object with {', '.join(names)}")
+    if unknown := sorted(entry.keys() - names):
+        raise InvalidRequest(f"{where} has the unknown field {unknown[0]!r}; expected {', '.join(names)}")
+    return entry
 
 
 def _content(file: str) -> Mapping[str, Any]:

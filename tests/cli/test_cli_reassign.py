@@ -309,6 +309,17 @@ def test_a_reassignment_that_is_wrong(tmp_path: Path, entry: dict[str, Any], sai
         read_reassignment(file)
 
 
+def test_several_wrong_entries_are_named_together(tmp_path: Path, pylog: Pylog) -> None:
+    """Those of the file, or those of the log."""
+    pylog.ok("topic", "create", "mine")
+    wrong = plan({"topic": "mine", "partition": -1, "replicas": [1]}, {"partition": 0, "replicas": []})
+    said = pylog.refused("reassign", "execute", saved(tmp_path, wrong))
+    assert re.search(r'plan\.json has 2 errors: partitions\[0\]: "partition" is -1.*; partitions\[1\]: "rep', said)
+    wrong = plan(*({"topic": "mine", "partition": number, "replicas": [0]} for number in (8, 9)))
+    said = pylog.refused("reassign", "execute", saved(tmp_path, wrong))
+    assert re.search(r"2 errors: partitions\[0\]: topic 'mine' has no partition 8.*; partitions\[1\]: ", said)
+
+
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     """Also with a byte order mark, as editors on Windows write it, and without fields that have defaults."""
     lists = {TopicPartition("orders", 1): (2, 1), TopicPartition("é", 0): (3,)}

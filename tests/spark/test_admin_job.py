@@ -225,6 +225,38 @@ def test_a_file_of_kafkas_reassignments(tmp_path: Path, file: Path) -> None:
         run(log, "apply", file)
 
 
+def test_all_faults_of_a_file_of_kafkas_are_named_together(tmp_path: Path, file: Path) -> None:
+    """Those of the file, of the log, and of entries that the log refuses for a reason of their topic; nothing moves."""
+    log = replicated_log(tmp_path)
+    log.admin.create_topics([NewTopic("u", 2, {"min.insync.replicas": "2"}, replication_factor=2)])
+    before = [*replicas(log, "t"), *replicas(log, "u")]
+    entries = [
+        {"topic": "t", "partition": 0, "replicas": [2, 1]},
+        {"topic": "t", "partition": 7, "replicas": [2]},
+        {"topic": "t", "partition": 1, "replicas": []},
+        {"topic": "gone", "partition": 0, "replicas": [1]},
+        {"topic": "u", "partition": 0, "replicas": [1, 9]},
+        {"topic": "t", "partition": 0, "replicas": [1]},
+        {"topic": "u", "partition": 1, "replicas": [1]},
+    ]
+    file.write_text(json.dumps({"partitions": entries}))
+    with pytest.raises(InvalidRequest) as raised:
+        run(log, "apply", file)
+    found = str(raised.value).splitlines()
+    expected = [
+        f"{file} has 6 errors:",
+        'partitions[2]: "replicas" is []',
+        "partitions[5]: partition t-0 is in the file twice",
+        "partitions[1]: topic 't' has no partition 7",
+        "partitions[3]: topic 'gone' does not exist",
+        "partitions[4]: unknown broker 9: ",
+        "partition u-1: ",
+    ]
+    assert len(found) == len(expected)
+    assert all(line.strip().startswith(one) for line, one in zip(found, expected, strict=True))
+    assert [*replicas(log, "t"), *replicas(log, "u")] == before
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
