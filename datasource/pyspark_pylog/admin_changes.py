@@ -14,7 +14,7 @@ from pyspark_pylog.admin_file import Declared, DeclaredGroup, DeclaredTopic, Fau
 from spark_log.cli.reassignment_file import Wanted, reassignment_errors
 from spark_log.client.administering.replica_plans import Plan, current_replicas, with_factor
 from spark_log.client.reading.positions_to_offsets import group_entries, partition_of, partitions_of, resolve
-from spark_log.client.topics import create_command, new_topic_id
+from spark_log.client.topic_creation import create_command, new_topic_id
 from spark_log.errors import OffsetOutOfRange, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import AddPartitions, DeleteTopic, SetConfigs, SeveralCommands, Single

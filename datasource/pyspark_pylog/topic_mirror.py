@@ -21,7 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark_pylog.typed_mirror import TypedCopy, spark_columns_of, with_typed_map
 from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import Copied, MirroredTopic, MirrorMap, with_map
-from spark_log.client.topics import DEAD_LETTER_CONFIGS
+from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS
 from spark_log.errors import GroupIdNotFound, GroupInUse, InvalidConfig, InvalidRequest, SparkLogError
 from spark_log.settings import TOPIC_CONFIGS, has_cleanup_policy, validate_topic_configs
 from spark_log.store.base import ObjectStore

@@ -174,7 +174,7 @@ def _parsed(log: Log, topic: str, records: pa.Table, before: int) -> pa.Table:
     Raises InvalidRecord with the line.
     """
     from spark_log.client.producing.topic_rules import topic_spec
-    from spark_log.client.topics import ensure_topic
+    from spark_log.client.topic_creation import ensure_topic
 
     ensure_topic(log.journal, topic)
     schema = topic_spec(log.journal.state, topic).schema

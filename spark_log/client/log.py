@@ -14,7 +14,7 @@ from spark_log.client.producing.append import Appender, acks_of, txn_identity_if
 from spark_log.client.reading.plan import SliceRead
 from spark_log.client.reading.scan import plan_scan, scan
 from spark_log.client.reading.scan_batches import SCAN_SCHEMA
-from spark_log.client.topics import create_topic
+from spark_log.client.topic_creation import create_topic
 from spark_log.client.validate import several
 from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest

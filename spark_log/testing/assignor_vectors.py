@@ -19,7 +19,7 @@ from spark_log.groups.range_and_round_robin import Assigned
 from spark_log.groups.sticky import StickyAssignor
 from spark_log.groups.subscription import Subscriber
 from spark_log.model import TopicPartition
-from spark_log.testing.case import Case
+from spark_log.testing.vector_case import Case
 
 ROUNDS_MAX = 4
 """A cooperative assignment is stable after at most this many rounds."""

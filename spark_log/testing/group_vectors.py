@@ -45,7 +45,7 @@ from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, DeleteOff
 from spark_log.metadata.replay import next_version, replay
 from spark_log.metadata.state import State
 from spark_log.model import OffsetAndMetadata, TopicPartition
-from spark_log.testing.case import Case
+from spark_log.testing.vector_case import Case
 
 MINUTE_MS = 60_000
 """One millisecond of a scenario is one minute of the metadata log, whose retention of offsets is in minutes."""

@@ -21,8 +21,8 @@ from spark_log.errors import InvalidRequest
 from spark_log.segment.murmur2 import murmur2, partition_for_key, to_positive
 from spark_log.segment.partitioners import StickyPartitioner
 from spark_log.testing.assignor_vectors import assignor_cases
-from spark_log.testing.case import Case
 from spark_log.testing.group_vectors import group_cases
+from spark_log.testing.vector_case import Case
 
 
 def murmur2_cases(vectors: Mapping[str, Any]) -> Iterator[Case]:

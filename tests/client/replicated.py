@@ -8,7 +8,7 @@ from pathlib import Path
 from spark_log.client.administering.brokers import add_broker
 from spark_log.client.log import Log
 from spark_log.client.producing.append import upload_rows
-from spark_log.client.topics import new_topic_id
+from spark_log.client.topic_creation import new_topic_id
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import Append, CreateTopic
 from spark_log.metadata.records import CommitRecord

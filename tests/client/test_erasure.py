@@ -16,7 +16,7 @@ from hypothesis import given, settings
 
 import spark_log
 from spark_log.client.administering.erasure import ErasedShare, erase_records, erase_share
-from spark_log.client.topics import DEAD_LETTER_CONFIGS, ensure_topic
+from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS, ensure_topic
 from spark_log.errors import AuthorizationFailed, InvalidRequest, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.journal.upkeep_limits import LIMITS

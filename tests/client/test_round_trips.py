@@ -13,7 +13,7 @@ import pytest
 
 import spark_log
 from spark_log.client.reading.request_ahead import GROUP_BYTES_MAX, WHOLE_BYTES_MAX
-from spark_log.client.topics import create_topic
+from spark_log.client.topic_creation import create_topic
 from spark_log.journal.journal import Journal
 from spark_log.journal.opening import HOLE_PROBES
 from spark_log.journal.store_operations import Get, Steps, Stores, beside, run

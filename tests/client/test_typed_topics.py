@@ -16,7 +16,7 @@ import pytest
 
 import spark_log
 from spark_log.client.log import Log
-from spark_log.client.topics import set_first_schema
+from spark_log.client.topic_creation import set_first_schema
 from spark_log.errors import IncompatibleSchema, InvalidConfig, InvalidRecord, InvalidRequest
 from spark_log.model import NewTopic, TopicPartition
 from spark_log.node.maintain import compact, maintain_once

@@ -20,7 +20,7 @@ from spark_log import NewTopic
 from spark_log.client.log import Log
 from spark_log.client.reading.fetch import touched
 from spark_log.client.reading.typed import bound_to_topic
-from spark_log.client.topics import set_schema
+from spark_log.client.topic_creation import set_schema
 from spark_log.conditions import as_condition
 from spark_log.errors import InvalidRequest
 from spark_log.journal.sealing import seal

@@ -16,7 +16,7 @@ from pyspark_pylog.source.latest_view import LatestReader
 
 import spark_log
 from spark_log import NewTopic
-from spark_log.client.topics import set_schema
+from spark_log.client.topic_creation import set_schema
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.schema.topic_schema import as_schema
 from tests.spark.builders import append, asked, copy, load, load_stream, to_sink

@@ -26,7 +26,7 @@ from spark_log.client.producing.topic_rules import (
     specs_of,
     take_rows,
 )
-from spark_log.client.topics import auto_creates, ensure_topic, no_such_topic
+from spark_log.client.topic_creation import auto_creates, ensure_topic, no_such_topic
 from spark_log.errors import InvalidRecord, InvalidTimestamp, InvalidTopic, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.segment.json_values import as_json

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from pyspark_pylog.options.parse import WriteOptions
 from pyspark_pylog.sink.write_columns import BYTES, BatchPiece, check_type, with_keys, written_columns
 from spark_log.client.producing.topic_rules import TopicSpec
-from spark_log.client.topics import set_first_schema
+from spark_log.client.topic_creation import set_first_schema
 from spark_log.errors import InvalidRecord, InvalidRequest, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide.topics import topic_named

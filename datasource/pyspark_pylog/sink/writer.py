@@ -49,7 +49,7 @@ from spark_log.client.producing.commit import PlainProducer
 from spark_log.client.producing.pending_copies import wait_for_copies
 from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, specs_of, topic_spec
 from spark_log.client.producing.upload import Uploaded, Uploader
-from spark_log.client.topics import DEAD_LETTER_CONFIGS, ensure_topic
+from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS, ensure_topic
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal.journal import Journal

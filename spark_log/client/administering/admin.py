@@ -37,7 +37,7 @@ from spark_log.client.administering.transactional_ids import (
     list_transactions,
 )
 from spark_log.client.reading.positions_to_offsets import group_entries, offsets_for_times, partition_of, resolve
-from spark_log.client.topics import create_command, new_topic_id, set_schema
+from spark_log.client.topic_creation import create_command, new_topic_id, set_schema
 from spark_log.client.validate import checked_id, new_topics, partition_count, partition_keys, several, times_ms
 from spark_log.errors import InvalidRequest
 from spark_log.journal.index_reads import read_found

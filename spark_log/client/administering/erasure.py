@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_log.client.producing.sent_values import to_bytes
 from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of, resolve
-from spark_log.client.topics import DEAD_LETTER_CONFIGS
+from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS
 from spark_log.errors import InvalidRequest, RequestTimedOut
 from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import LogView, decided

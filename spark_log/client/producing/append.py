@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from spark_log.client.producing.commit import Identity, PlainProducer, commit_uploads, offsets_by_name
 from spark_log.client.producing.typed_writes import rows_of, spec_for
 from spark_log.client.producing.upload import Uploaded, Uploader
-from spark_log.client.topics import ensure_topic
+from spark_log.client.topic_creation import ensure_topic
 from spark_log.errors import InvalidRequest, SequenceConflict
 from spark_log.journal.journal import Journal
 from spark_log.journal.replica_puts import ReplicaPuts

@@ -24,7 +24,7 @@ from spark_log.client.producing.futures import AssignedOffsets, Columns, Headers
 from spark_log.client.producing.sent_values import SentDict, not_typed, typed_rows
 from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, faults_of, topic_spec
 from spark_log.client.producing.upload import Uploader
-from spark_log.client.topics import ensure_topic
+from spark_log.client.topic_creation import ensure_topic
 from spark_log.errors import (
     CoordinatorNotAvailable,
     InvalidRecord,

@@ -22,7 +22,7 @@ from spark_log.client.producing.futures import NONE, RecordFuture, SentBatch, st
 from spark_log.client.producing.placement_pipelines import Owner, Pipelines
 from spark_log.client.producing.sent_values import not_typed, packed, to_bytes
 from spark_log.client.producing.topic_rules import topic_spec
-from spark_log.client.topics import ensure_topic
+from spark_log.client.topic_creation import ensure_topic
 from spark_log.clock import stamps_of
 from spark_log.errors import (
     CommitUnknown,

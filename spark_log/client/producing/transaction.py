@@ -25,7 +25,7 @@ from spark_log.client.producing.sent_values import sent_value, to_bytes
 from spark_log.client.producing.topic_rules import no_key, topic_spec
 from spark_log.client.producing.typed_writes import rows_of, spec_for
 from spark_log.client.producing.upload import Uploader
-from spark_log.client.topics import ensure_topic
+from spark_log.client.topic_creation import ensure_topic
 from spark_log.client.validate import checked_id
 from spark_log.errors import (
     CommitUnknown,

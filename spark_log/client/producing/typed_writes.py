@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_log.client.producing.topic_rules import TopicSpec, topic_spec
-from spark_log.client.topics import set_first_schema
+from spark_log.client.topic_creation import set_first_schema
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.schema.arrow_types import nullable

@@ -84,7 +84,7 @@ class AdoptionOracle(QuorumOracle):
         if self.fork is not None and version > self.fork.version:
             raise Violation(f"closed: {key} is written, and version {self.fork.version} has moved the log")
         if self.fork is None and version == self.state.version + 1:
-            after = self.once.replay(self.state, self.once.decode_batch(content, key))
+            after = self.memoized.replay(self.state, self.memoized.decode_batch(content, key))
             if moved_to(after.coordinator):
                 self.fork = after
                 return
@@ -117,7 +117,7 @@ class AdoptionSimulation(QuorumSimulation):
     oracle: AdoptionOracle
 
     def _make_oracle(self, rates: FaultRates) -> Oracle:
-        return AdoptionOracle(self.codec, self.grace, self.constants, rates.ahead_ms, self.once)
+        return AdoptionOracle(self.codec, self.grace, self.constants, rates.ahead_ms, self.memoized)
 
     def _start(self, interval: int, partitions: int) -> None:
         world = self.world

@@ -45,16 +45,16 @@ def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Resu
     with _quiet() as errors:
         kind = AdoptionSimulation if seed % 10 == ADOPTED_IN else QuorumSimulation
         sim = kind(seed, transcript=transcript)
-        once = (
-            *sim.once.patches(),
-            *(Patch(module, "decode_batch", sim.once.decode_batch) for module in (served_log, quorum_state)),
-            *(Patch(module, "replay", sim.once.replay) for module in (served_log, quorum_state)),
-            Patch(quorum_state, "folded", sim.once.folded),
-            Patch(quorum_state, "state_digest", sim.once.digest),
-            Patch(quorum_commands, "end_version", sim.once.end_version),
+        patches = (
+            *sim.memoized.patches(),
+            *(Patch(module, "decode_batch", sim.memoized.decode_batch) for module in (served_log, quorum_state)),
+            *(Patch(module, "replay", sim.memoized.replay) for module in (served_log, quorum_state)),
+            Patch(quorum_state, "folded", sim.memoized.folded),
+            Patch(quorum_state, "state_digest", sim.memoized.digest),
+            Patch(quorum_commands, "end_version", sim.memoized.end_version),
             Patch(quorum_take_over, "bootstrap_records", sim.bootstrap_records),
         )
-        with patched((*sim.constants.patches(), *once)), mutated(MUTATIONS, mutation):
+        with patched((*sim.constants.patches(), *patches)), mutated(MUTATIONS, mutation):
             faults = Faults(sim.world)
             violation = violation_of(partial(_simulate, sim, faults))
             sim.world.close()

@@ -133,7 +133,7 @@ class QuorumSimulation(Simulation):
         self.together = self.peeks = self.compacts = False
 
     def _make_oracle(self, rates: FaultRates) -> Oracle:
-        return QuorumOracle(self.codec, self.grace, self.constants, rates.ahead_ms, self.once)
+        return QuorumOracle(self.codec, self.grace, self.constants, rates.ahead_ms, self.memoized)
 
     def _make_world(self, rates: FaultRates, transcript: bool) -> World:
         return QuorumWorld(self.rng, rates, self.oracle, transcript=transcript)

@@ -43,7 +43,7 @@ from spark_log.model import ACKS_ALL, Slice
 from spark_log.testing.replica_sim.roots import Roots
 from spark_log.testing.sim.constants import Constants
 from spark_log.testing.sim.content import PlainCodec, Row
-from spark_log.testing.sim.once import Once
+from spark_log.testing.sim.memoized_functions import MemoizedFunctions
 from spark_log.testing.sim.oracle import Oracle
 from spark_log.testing.verdict import Violation
 
@@ -74,12 +74,14 @@ def _place(key: str) -> Place:
 class ReplicaOracle(Oracle):
     """Knows each disk, and what each object should have."""
 
-    def __init__(self, grace: int, constants: Constants, waited_ms: int, lost_ms: int, once: Once) -> None:
+    def __init__(
+        self, grace: int, constants: Constants, waited_ms: int, lost_ms: int, memoized: MemoizedFunctions
+    ) -> None:
         """
         waited_ms:  how long a swap waits for a fenced replica.
         lost_ms:    how long a commit without copies on active brokers is not given up.
         """
-        super().__init__(PlainCodec(), grace, constants, 0, once)
+        super().__init__(PlainCodec(), grace, constants, 0, memoized)
         self._waited_ms, self._lost_ms = waited_ms, lost_ms
         self._now = 0
         """When the record under way is written."""
@@ -304,12 +306,12 @@ class ReplicaOracle(Oracle):
     # ----------------------------------------------------------------------------------------------------------- checks
 
     def _note_version(self, before: State) -> None:
-        state, earlier = self.state, self.once.objects(before)
+        state, earlier = self.state, self.memoized.objects(before)
         for key, part in state.partitions.items():
             was = before.partitions.get(key)
             if was is not None and part.readable_end < was.readable_end:
                 raise Violation(f"visible: readers saw {key} up to {was.readable_end}, now to {part.readable_end}")
-        for name, row in self.once.objects(state).items():
+        for name, row in self.memoized.objects(state).items():
             old = earlier.get(name)
             if old is not None and old.copies == row.copies and before.brokers is state.brokers:
                 continue
@@ -317,7 +319,7 @@ class ReplicaOracle(Oracle):
             brokers = (OWN_BROKER,) if known is None else known.brokers
             found = self._promised.setdefault(name, set())
             found |= {(directory_of(state, broker), name) for broker in brokers}
-        for name in self.once.objects(before).keys() - self.once.objects(state).keys():
+        for name in self.memoized.objects(before).keys() - self.memoized.objects(state).keys():
             self._promised.pop(name, None)
         since = self._away_since
         away = [one.objects for one in state.pending if one.objects in since or is_lost(state, one)]
@@ -326,7 +328,7 @@ class ReplicaOracle(Oracle):
     def check(self) -> None:
         """All promises about the newest version."""
         state, together = self.state, dict[int, list[str]]()
-        for name, row in self.once.objects(state).items():
+        for name, row in self.memoized.objects(state).items():
             together.setdefault(row.copies, []).append(name)
         for alike in together.values():
             self._check_copies(state, alike)
@@ -375,7 +377,7 @@ class ReplicaOracle(Oracle):
         """Copies that the state has and no disk."""
         return [
             f"{name} on broker {broker}"
-            for name, row in self.once.objects(state).items()
+            for name, row in self.memoized.objects(state).items()
             if (known := copies_of(state, row)) is not None
             for broker in known.brokers
             if not self.has_copy(state, broker, name)

@@ -31,7 +31,7 @@ from spark_log.testing.replica_sim.roots import Disk, ReplicaWorld
 from spark_log.testing.sim.blocking import format_file
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
 from spark_log.testing.sim.content import PlainCodec
-from spark_log.testing.sim.once import Once
+from spark_log.testing.sim.memoized_functions import MemoizedFunctions
 from spark_log.testing.sim.setting import COORDINATOR_WAIT_MS, Simulation
 from spark_log.testing.sim.world import FaultRates
 
@@ -69,12 +69,12 @@ class ReplicaSimulation(Simulation):
         self.constants = replace(Constants.draw(rng), limits=LIMITS)
         rates = replace(FaultRates.draw(rng, self.age), astray=0.0)
         self.grace = self.age - 2 * rates.skew_ms
-        self.once = Once()
+        self.memoized = MemoizedFunctions()
         self.acks_rng = random.Random(f"acks {seed}")
         """Decides which writes have acks=1; apart from `rng`, so that seeds without such writes stay as they were."""
         self.lost_ms = self.acks_rng.choice((300, 5000))
         """`replica.lost.after.ms`."""
-        self.oracle = oracle = ReplicaOracle(self.grace, self.constants, self.waited_ms, self.lost_ms, self.once)
+        self.oracle = oracle = ReplicaOracle(self.grace, self.constants, self.waited_ms, self.lost_ms, self.memoized)
         self.world = world = ReplicaWorld(rng, rates, oracle, transcript=transcript)
         self.roots = world.store
         oracle.watch(self.roots)
@@ -151,7 +151,7 @@ class ReplicaSimulation(Simulation):
         """The product's constants for this run."""
         return (
             *self.constants.patches(),
-            *self.once.patches(),
+            *self.memoized.patches(),
             Patch(replay_replicas, "MISSES_KEPT_MS", 5000),
             Patch(decide_replicas, "WAITED_FOR_MS", self.waited_ms),
             Patch(copy_retention, "KEEP_MS_MIN", 1),
@@ -178,7 +178,7 @@ class ReplicaSimulation(Simulation):
             return f"readers do not see {state.pending[0].objects}"
         if unnoticed := self.oracle.unnoticed(state):
             return f"{unnoticed[0]} is not there"
-        for name, row in self.once.objects(state).items():
+        for name, row in self.memoized.objects(state).items():
             known = state.copies.get(row.copies)
             if known is not None and not known.brokers:
                 brokers = state.placement_groups[known.group].replicas

@@ -183,7 +183,7 @@ def _lacked(sim: ReplicaSimulation, state: State, number: int, broker: int) -> l
     some = {one for one, known in state.copies.items() if known.group == number and broker not in known.brokers}
     if not some:
         return []
-    objects = sim.once.objects(state)
+    objects = sim.memoized.objects(state)
     return sorted(name for name, row in objects.items() if row.copies in some and keeps(state, broker, name))
 
 
@@ -271,7 +271,7 @@ def scrubber(sim: ReplicaSimulation) -> Steps[None]:
             continue
         view = yield from sim.refresh(view)
         bad, state = list[Copy](), view.state
-        for name, row in sorted(sim.once.objects(state).items()):
+        for name, row in sorted(sim.memoized.objects(state).items()):
             known = copies_of(state, row)
             for broker in known.brokers if known is not None else ():
                 if not sim.oracle.has_copy(state, broker, name) and (yield from is_bad(sim, state, broker, name)):

@@ -57,7 +57,7 @@ from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
 from spark_log.testing.sim.content import Codec, PlacedRows, Row, has_keys, is_compacted
 from spark_log.testing.sim.erased import Erased
 from spark_log.testing.sim.identities import Identities, Identity, identity
-from spark_log.testing.sim.once import Once
+from spark_log.testing.sim.memoized_functions import MemoizedFunctions
 from spark_log.testing.sim.retained import Retained
 from spark_log.testing.verdict import Violation
 
@@ -70,13 +70,15 @@ writes it.
 class Oracle:
     """A batch counts if its version directly follows the last one that counts."""
 
-    def __init__(self, codec: Codec, grace: int, constants: Constants, ahead_ms: int, once: Once) -> None:
+    def __init__(
+        self, codec: Codec, grace: int, constants: Constants, ahead_ms: int, memoized: MemoizedFunctions
+    ) -> None:
         """
         ahead_ms:  how far the clock of a process may be ahead.
         """
         self.files: Mapping[str, Mapping[str, Any]] = {}
-        self.states = [once.state_in(None, "")]
-        self.once = once
+        self.states = [memoized.state_in(None, "")]
+        self.memoized = memoized
         self._compared: dict[int, State] = {}
         """States that are those of the log, by their identities."""
         self.rows: dict[TopicKey, list[Row]] = {}
@@ -108,10 +110,10 @@ class Oracle:
     def written(self, key: str, content: Any, decided: State | None, now: int) -> None:
         if key.startswith(CHECKPOINTS):
             self.seen["checkpoints"] += 1
-            self.check_state(self.once.state_in(unlinked(content), key), key)
+            self.check_state(self.memoized.state_in(unlinked(content), key), key)
         elif key.startswith(LOG):
             if int(key.removeprefix(LOG)[:20]) == self.state.version + 1:
-                self._place(self.once.decode_batch(content, key), decided, now)
+                self._place(self.memoized.decode_batch(content, key), decided, now)
             else:
                 self.seen["leftovers"] += 1
 
@@ -160,8 +162,8 @@ class Oracle:
                 self._note_cleaned(record, state, after, now)
             state = after
         before = self.state
-        self.states.append(state := self.once.replay(before, batch))
-        for name in self.once.objects(before).keys() - self.once.objects(state).keys():
+        self.states.append(state := self.memoized.replay(before, batch))
+        for name in self.memoized.objects(before).keys() - self.memoized.objects(state).keys():
             self._dropped_at[name] = now
         self._check_counts()
         self.retained.check(state)
@@ -402,7 +404,7 @@ class Oracle:
                 raise Violation(f"dangling: version {self.state.version + 1} names {name}, which does not exist")
 
     def _check_counts(self) -> None:
-        counted, kept = self.referenced(), {name: row.live for name, row in self.once.objects(self.state).items()}
+        counted, kept = self.referenced(), {name: row.live for name, row in self.memoized.objects(self.state).items()}
         if counted != kept:
             names = sorted(name for name in {*counted, *kept} if counted.get(name, 0) != kept.get(name, 0))
             story = [f"{name}: {kept.get(name, 0)}, counted {counted.get(name, 0)}" for name in names]

@@ -52,7 +52,7 @@ QUERIES_IN = (5, 9)
 def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
     """Run a seed, without one of the rules if a mutation is named."""
     sim = Simulation(seed, transcript=transcript)
-    with patched((*sim.constants.patches(), *sim.once.patches())), mutated(MUTATIONS, mutation):
+    with patched((*sim.constants.patches(), *sim.memoized.patches())), mutated(MUTATIONS, mutation):
         violation = violation_of(partial(_simulate, sim, seed))
         sim.world.close()
     counts = sim.oracle.seen + Counter(steps=sim.world.events, versions=sim.oracle.state.version)

@@ -29,7 +29,7 @@ from spark_log.model import DataObject, Run, Slice
 from spark_log.testing.sim.blocking import SimulatedProcess, SimulatedStore, format_file
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
 from spark_log.testing.sim.content import COMPACTED, KEYED, Codec, PlacedRun, PlainCodec, Row, SegmentCodec, whole_run
-from spark_log.testing.sim.once import Once
+from spark_log.testing.sim.memoized_functions import MemoizedFunctions
 from spark_log.testing.sim.oracle import Oracle
 from spark_log.testing.sim.world import FaultRates, World
 
@@ -73,7 +73,7 @@ class Simulation:
         rates = FaultRates.draw(rng, self.age)
         self.grace = self.age - 2 * (rates.skew_ms + self.clock_error_ms)
         """A clock may be behind when an object is dropped, and another one ahead when the fence moves."""
-        self.once = Once()
+        self.memoized = MemoizedFunctions()
         self.oracle = self._make_oracle(rates)
         self.world = self._make_world(rates, transcript)
         self.oracle.files = self.world.store.files
@@ -92,7 +92,7 @@ class Simulation:
         self.compacts = seed % 20 in COMPACTED_IN
 
     def _make_oracle(self, rates: FaultRates) -> Oracle:
-        return Oracle(self.codec, self.grace, self.constants, rates.ahead_ms, self.once)
+        return Oracle(self.codec, self.grace, self.constants, rates.ahead_ms, self.memoized)
 
     def _make_world(self, rates: FaultRates, transcript: bool) -> World:
         return World(self.rng, rates, self.oracle, transcript=transcript)

@@ -20,7 +20,7 @@ from spark_log.testing.mutation import Patch
 from spark_log.testing.verdict import Violation
 
 
-class Once:
+class MemoizedFunctions:
     """The results in one run: a mutation of the next one may change what these functions return."""
 
     def __init__(self) -> None:
