@@ -12,7 +12,6 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -36,6 +35,7 @@ from spark_log.net.messages import Health, QuorumReply
 from spark_log.net.quotas import Usage
 from spark_log.node.change_feed import ChangeFeed
 from spark_log.node.coordinator_duties import Duties
+from spark_log.node.leader_watch import LeaderWatch
 from spark_log.node.local_link import LocalLink
 from spark_log.node.metrics import Metrics
 from spark_log.node.pending_commands import PendingCommands
@@ -56,12 +56,8 @@ from spark_log.quorum_node.node_metrics import metrics_text
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import with_retries
 
-PARK_S = 1.0
-"""How long a request for the leader waits for the end of an election."""
 CONFIRM_S = 1.0
 """How often a leader confirms that it leads."""
-LEADERLESS_S = 10.0
-"""A node that has known no leader for this long is not healthy."""
 logger = logging.getLogger("spark_log")
 
 Result = TypeVar("Result")
@@ -118,26 +114,16 @@ class QuorumCoordinator:
         self.duties = Duties(self, self.open_log, self.metrics, self.clock, maintain_ms, self._host.threads)
         self._duties_end = threading.Event()
         self.root_snapshots = RootSnapshots(
-            self._stores.metadata,
-            self.clock,
-            self.unique,
-            self._final_content,
-            self._is_still_ours,
-            self._host.threads,
+            self._stores.metadata, self.clock, self.unique, self._final_content, self._is_still_ours, self._host.threads
         )
         self._is_ours = is_ours
-        self.leader = KnownLeader(0, None)
-        self._leaderless_s = self._host.monotonic_s()
-        """Since when no leader is known."""
-        self._followed_s = -math.inf
+        self._leader_watch = LeaderWatch(self.node, self._host, lambda: self.state)
         self._take_over = TakeOver(self, prepare)
         self._commands = QuorumCommands(self, self._log)
         self._published = State()
         self._is_publishing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_stopping = False
-        self._is_settled = asyncio.Event()
-        """Somebody leads, and requests for the leader can be answered."""
 
     # -------------------------------------------------------------------------------------------------- start and stop
 
@@ -185,36 +171,20 @@ class QuorumCoordinator:
         return self.epoch > 0
 
     @property
-    def _follows(self) -> bool:
-        """Whether another node leads, and has said where clients reach it."""
-        leader = self.leader
-        return leader.key not in (None, self.node.key) and self.state.coordinator.epoch == leader.epoch
-
-    def _note_settled(self) -> None:
-        if self.leading or self._follows:
-            self._is_settled.set()
-        else:
-            self._is_settled.clear()
+    def leader(self) -> KnownLeader:
+        return self._leader_watch.leader
 
     @property
     def followed_s(self) -> float:
-        """A node that follows hears from the leader at least once in a fetch timeout, or stops to follow.  With a wrong
-        state it answers nobody.
-        """
-        if self.node.digests.is_wrong:
-            return -math.inf
-        if self.leader.key not in (None, self.node.key):
-            self._followed_s = self._host.monotonic_s()
-        return self._followed_s
+        """With a wrong state it answers nobody."""
+        return -math.inf if self.node.digests.is_wrong else self._leader_watch.followed_s
 
     def has_followed_since(self, asked_s: float) -> bool:
         """Only a leader can say that its state has everything that was acknowledged."""
         raise self.not_leading()
 
     async def leader_known(self) -> None:
-        if not self._is_settled.is_set():
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._is_settled.wait(), PARK_S)
+        await self._leader_watch.settled()
 
     @property
     def answers_final(self) -> bool:
@@ -222,12 +192,7 @@ class QuorumCoordinator:
 
     def not_leading(self) -> NotCoordinator:
         """The error for requests to a node that does not lead."""
-        held, leader = self.state.coordinator, self.leader
-        if not self._follows:
-            return NotCoordinator("no node of the quorum leads at the moment", address="", epoch=leader.epoch)
-        return NotCoordinator(
-            f"this node of the quorum follows, {held.address} leads", address=held.address, epoch=held.epoch
-        )
+        return self._leader_watch.not_leading()
 
     def health(self) -> Health:
         problem = self._problem()
@@ -250,10 +215,7 @@ class QuorumCoordinator:
             return status.state_problem
         if self._take_over.obstacle:
             return f"this node cannot lead: {self._take_over.obstacle}"
-        for_s = self._host.monotonic_s() - self._leaderless_s
-        if self.leader.key is None and for_s > LEADERLESS_S:
-            return f"no node of the quorum has led for {for_s:.0f} s: a majority has to run, and to be connected"
-        return ""
+        return self._leader_watch.problem()
 
     def describe_quorum(self) -> QuorumReply:
         """For clients, on the leader."""
@@ -381,7 +343,7 @@ class QuorumCoordinator:
         self._is_publishing = False
         before, state = self._published, self.state
         if state is not before:
-            self._note_settled()
+            self._leader_watch.note_settled(leads=self.leading)
             changes = state.changes_since(before)
             self._published = state
             self.change_feed.note(state.version, None if changes is None or changes.concerns_all else changes.appended)
@@ -394,11 +356,9 @@ class QuorumCoordinator:
 
     def _led(self, epoch: int, key: ReplicaKey | None) -> None:
         """There is a new epoch, or its leader is known."""
-        before, self.leader = self.leader, KnownLeader(epoch, key)
-        if before.key is not None and key is None:
-            self._leaderless_s = self._host.monotonic_s()
+        self._leader_watch.note(KnownLeader(epoch, key))
         self._step_down()
-        self._note_settled()
+        self._leader_watch.note_settled(leads=self.leading)
         if key == self.node.key:
             self.spawn(self._lead(self.leader))
 
@@ -412,7 +372,7 @@ class QuorumCoordinator:
         logger.info("leading %s with epoch %d, at %s", self.storage, self.epoch, self.address)
         self._duties_end = self.duties.begin()
         self.root_snapshots.begin(self._duties_end)
-        self._note_settled()
+        self._leader_watch.note_settled(leads=self.leading)
         self.on_change()
 
     def _step_down(self) -> None:
