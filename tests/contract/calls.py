@@ -458,6 +458,10 @@ def brokers() -> Iterable[tuple[str, Call]]:
         yield f"remove {wrong!r}", lambda d, b=wrong: d.log.admin.remove_broker(b)
         yield f"replace {wrong!r}", lambda d, b=wrong: d.log.admin.replace_broker(b)
     yield "fence for a reason that is not text", lambda d: d.log.admin.fence_broker(1, 5)
+
+
+def replicas() -> Iterable[tuple[str, Call]]:
+    """On the brokers of `brokers`."""
     both = {"min.insync.replicas": "2"}  # an append waits for both replicas, also on a slow machine
     topic = NewTopic("r", 1, both, replica_assignment={0: [1, 2]})
     yield "a topic with replicas", lambda d: len(d.log.admin.create_topics([topic]))
@@ -507,6 +511,6 @@ def settled(d: Deployment) -> object:
 
 
 def calls() -> Iterable[tuple[str, Call]]:
-    for part in (topics, configs, records, offsets, groups, consumers, transactions, whole_log, brokers):
+    for part in (topics, configs, records, offsets, groups, consumers, transactions, whole_log, brokers, replicas):
         for name, call in part():
             yield f"{part.__name__}: {name}", call
