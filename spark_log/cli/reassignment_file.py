@@ -88,7 +88,7 @@ def check_topics(state: State, topics: Mapping[str, str]) -> None:
 
 
 def check_reassignment(file: str, state: State, wanted: Mapping[TopicPartition, Wanted]) -> None:
-    """Raises UnknownTopicOrPartition, InvalidReplicaAssignment, or InvalidRequest for several; they name the entries."""
+    """Raises UnknownTopicOrPartition or InvalidReplicaAssignment, which name the entry; InvalidRequest for several."""
     _raise_all(file, reassignment_errors(state, wanted))
 
 

@@ -1,4 +1,4 @@
-"""`verify` where the log's own root is not mounted: one error that asks for the mount, and nothing counts as missing."""
+"""`verify` where the log's own root is not mounted: one error asks for the mount, and nothing counts as missing."""
 
 from __future__ import annotations
 
