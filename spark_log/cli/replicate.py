@@ -14,7 +14,7 @@ import click
 from spark_log.cli.base import DURATION, RATE, Failed, Verb, pass_session
 from spark_log.cli.output import emit_line, progress_bars
 from spark_log.cli.session import CommandSession
-from spark_log.cli.units import duration_text, size_text
+from spark_log.cli.units import duration_text, moved_text, size_text
 from spark_log.text import counted
 
 if TYPE_CHECKING:
@@ -75,10 +75,7 @@ def report_text(report: ReplicationReport) -> str:
         text += f"; bad copies: {', '.join(report.removed)}"
     if report.found:
         text += f"; {counted(report.found, 'lost copy', 'lost copies')} found"
-    if report.moved_bytes or report.moved_partitions:
-        text += (
-            f"; {size_text(report.moved_bytes)} of partitions moved, {counted(report.moved_partitions, 'move')} done"
-        )
+    text += moved_text(report.moved_bytes, report.moved_partitions)
     if report.unrecoverable:
         text += f"; no good copy of {', '.join(report.unrecoverable)}"
     for broker, lag in report.lag.items():

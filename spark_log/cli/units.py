@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_log.errors import InvalidRequest
+from spark_log.text import counted
 
 SIZES = ("KiB", "MiB", "GiB", "TiB", "PiB")
 FACTORS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
@@ -94,3 +95,10 @@ def human(name: str, value: object) -> object:
     if name in UNITS and isinstance(value, int | float) and not isinstance(value, bool):
         return UNITS[name](value)
     return value
+
+
+def moved_text(moved_bytes: int, partitions: int) -> str:
+    """The end of a line about upkeep or replicas; empty if nothing has moved."""
+    if not moved_bytes and not partitions:
+        return ""
+    return f"; {size_text(moved_bytes)} of partitions moved, {counted(partitions, 'move')} done"

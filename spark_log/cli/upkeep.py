@@ -11,7 +11,7 @@ import click
 from spark_log.cli.base import DURATION, Failed, Verb, confirmed, guarded, pass_session, storage_option
 from spark_log.cli.output import emit_line, emit_rows, progress_bars
 from spark_log.cli.session import URL_VARIABLE, CommandSession
-from spark_log.cli.units import duration_text, size_text
+from spark_log.cli.units import duration_text, moved_text, size_text
 from spark_log.errors import NoLog
 from spark_log.text import counted
 
@@ -105,10 +105,7 @@ def report_text(report: MaintainReport) -> str:
     if report.copied or report.joined:
         text += f"; {counted(report.copied, 'copy', 'copies')} made for brokers ({size_text(report.copied_bytes)})"
         text += f", {counted(report.joined, 'replica')} joined"
-    if report.moved_bytes or report.moved_partitions:
-        text += (
-            f"; {size_text(report.moved_bytes)} of partitions moved, {counted(report.moved_partitions, 'move')} done"
-        )
+    text += moved_text(report.moved_bytes, report.moved_partitions)
     for broker in report.returned_brokers:
         text += f"; broker {broker} is back"
     for fenced in report.fenced_brokers:

@@ -12,6 +12,7 @@ from spark_log.journal.read_failover import NOT_READ, from_sources
 from spark_log.metadata.state import ObjectRow
 from spark_log.node.checked_copies import BadCopy, SourceFailed, copy_checked
 from spark_log.node.copy_throttle import Pace
+from spark_log.node.size_groups import size_groups
 from spark_log.store.base import ObjectStore
 from spark_log.store.copy_object import copy_object
 
@@ -58,15 +59,8 @@ CopyShares = Callable[[Sequence[BackupShare]], Iterable[CopiedShare]]
 
 def shares_of(folder: str, objects: Iterable[NeededObject]) -> Iterator[BackupShare]:
     """Objects divided among tasks."""
-    some, size = list[NeededObject](), 0
-    for one in objects:
-        some.append(one)
-        size += 0 if one.row is None else one.row.size
-        if size >= SHARE_BYTES or len(some) == SHARE_OBJECTS:
-            yield BackupShare(folder, tuple(some))
-            some, size = [], 0
-    if some:
-        yield BackupShare(folder, tuple(some))
+    groups = size_groups(objects, lambda one: 0 if one.row is None else one.row.size, SHARE_BYTES, SHARE_OBJECTS)
+    return (BackupShare(folder, tuple(some)) for some in groups)
 
 
 def copy_share(source: ObjectStore, target: ObjectStore, share: BackupShare, pace: Pace) -> CopiedShare:

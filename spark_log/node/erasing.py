@@ -31,6 +31,7 @@ from spark_log.node.merge_policy import SEGMENT_BYTES, window_ms
 from spark_log.node.rewrite import Progress, Rewriting, open_spool, rewrite
 from spark_log.node.rewrite_packs import PACK_BYTES, Stretch, segment_limit
 from spark_log.node.segment_swaps import Replacement, objects_of
+from spark_log.node.size_groups import size_groups
 from spark_log.node.slice_reads import READ_BYTES, READ_OPS, WHOLE_BYTES_MAX, chunks, decode_into, read_chunk
 from spark_log.node.upkeep_memory import LiveSlices
 from spark_log.segment.key_set import KeySet
@@ -440,13 +441,5 @@ def _moved(state: State, key: TopicKey, pieces: Sequence[Slice], found: _Round) 
         return piece.object in found.objects, piece.time_kind == CREATE_TIME, piece.max_us // window_us
 
     for (moves, _, _), some in groupby(pieces, kind):
-        stretch: list[Slice] = []
-        size = 0
-        for piece in some if moves else ():
-            if stretch and size + piece.length > limit:
-                yield stretch
-                stretch, size = [], 0
-            stretch.append(piece)
-            size += piece.length
-        if stretch:
-            yield stretch
+        if moves:
+            yield from size_groups(some, lambda piece: piece.length, limit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from spark_log.node.merge import Tally, merge_stretches
 from spark_log.node.merge_candidates import plan_merge, plan_partitions
 from spark_log.node.rewrite import OpenSpool
 from spark_log.node.rewrite_packs import Stretch
+from spark_log.node.size_groups import size_groups
 from spark_log.node.upkeep_memory import UpkeepMemory
 
 SHARE_WORK = 256 << 20
@@ -52,7 +53,10 @@ def plan_shares(
     """
     stretches, thin = yield from plan_merge(state, on_failure, memory)
     works = [_work(key, list(some)) for key, some in groupby(stretches, lambda stretch: stretch.key)]
-    groups = sorted(_groups(works, share_work), key=lambda group: -sum(one.work for one in group))
+    # Neighbours, because the partitions of a topic share objects.
+    groups = sorted(
+        size_groups(works, lambda one: one.work, share_work), key=lambda group: -sum(one.work for one in group)
+    )
     return [
         MergeShare(tuple(one.key for one in group), thin & {name for one in group for name in one.objects})
         for group in groups
@@ -63,20 +67,6 @@ def _work(key: TopicKey, stretches: Sequence[Stretch]) -> _PartitionWork:
     slices = [piece for stretch in stretches for piece in stretch.slices]
     work = sum(piece.length + SLICE_WORK for piece in slices)
     return _PartitionWork(key, work, frozenset(piece.object for piece in slices))
-
-
-def _groups(works: Sequence[_PartitionWork], share_work: int) -> Iterator[list[_PartitionWork]]:
-    """Neighbours, because the partitions of a topic share objects."""
-    group: list[_PartitionWork] = []
-    work = 0
-    for one in works:
-        if group and work + one.work > share_work:
-            yield group
-            group, work = [], 0
-        group.append(one)
-        work += one.work
-    if group:
-        yield group
 
 
 def merge_share(

@@ -15,6 +15,7 @@ from spark_log.journal.missing_indexes import damaged_object, missing_object
 from spark_log.journal.store_operations import Get, Op, Steps
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
+from spark_log.node.size_groups import size_groups
 from spark_log.segment.batch_index import Index
 from spark_log.segment.reader import BatchRef, Decoded, Place, decode_batch, decode_run, find_batches, parse_index
 
@@ -84,17 +85,9 @@ def _is_near(group: Sequence[Slice], piece: Slice) -> bool:
 
 def _limited(groups: Iterable[list[Slice]]) -> Iterator[list[list[Slice]]]:
     """Groups that are read in parallel."""
-    some: list[list[Slice]] = []
-    size = 0
-    for group in groups:
-        length = group[-1].position + group[-1].length - group[0].position
-        if some and (size + length > READ_BYTES or len(some) >= READ_OPS):
-            yield some
-            some, size = [], 0
-        some.append(group)
-        size += length
-    if some:
-        yield some
+    return size_groups(
+        groups, lambda group: group[-1].position + group[-1].length - group[0].position, READ_BYTES, READ_OPS
+    )
 
 
 def verified(state: State, key: TopicKey, piece: Slice, blobs: Blobs) -> Iterator[Decoded]:

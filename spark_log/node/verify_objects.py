@@ -25,6 +25,7 @@ from spark_log.journal.read_failover import NOT_READ
 from spark_log.journal.store_operations import PARALLEL
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.model import APPEND_TIME, Slice
+from spark_log.node.size_groups import size_groups
 from spark_log.segment.reader import BatchRef, Place, decode_batch, find_batches
 from spark_log.store.base import Bytes, ObjectStore
 
@@ -35,7 +36,7 @@ Item = TypeVar("Item")
 OBJECTS_AT_ONCE = 1_000
 """Objects or slices in a share: an interrupt waits for their requests."""
 BYTES_AT_ONCE = 128 << 20
-"""About so many bytes are in a share of slices: it takes a second or two."""
+"""At most so many bytes are in a share of slices, unless it has only one: it takes a second or two."""
 WHOLE_BYTES = 1 << 20
 """Slices of so many bytes at most are read whole: an object store takes as long for a request as for a megabyte."""
 
@@ -76,19 +77,11 @@ def each(work: Callable[[Item], Result], items: Iterable[Item], *, local: bool) 
 
 
 def shares_of(items: Iterable[Item], size: Callable[[Item], int] = lambda _: 0) -> Iterator[tuple[Item, ...]]:
-    """Neighbours, `OBJECTS_AT_ONCE` in each share, or fewer of about `BYTES_AT_ONCE`.
+    """Neighbours, `OBJECTS_AT_ONCE` in each share, or fewer of `BYTES_AT_ONCE`.
 
     size:  bytes of an object that are read.
     """
-    some, total = list[Item](), 0
-    for one in items:
-        some.append(one)
-        total += size(one)
-        if len(some) == OBJECTS_AT_ONCE or total >= BYTES_AT_ONCE:
-            yield tuple(some)
-            some, total = [], 0
-    if some:
-        yield tuple(some)
+    return map(tuple, size_groups(items, size, BYTES_AT_ONCE, OBJECTS_AT_ONCE))
 
 
 def find_sizes(roots: Roots, names: Sequence[str]) -> list[int | None]:
