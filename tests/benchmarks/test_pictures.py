@@ -60,7 +60,8 @@ def test_every_table_over_time_has_its_picture(pictures: ModuleType, name: str) 
 
 
 def test_a_log_that_grows_is_found(pictures: ModuleType) -> None:
-    """Sizes of later days are compared with the third day, times by the median of five or more; of a run, its quarters."""
+    """Sizes of later days are compared with the third day, times by the median of five or more; of a run, the
+    quarters."""
     busy_month, million_commits = (importlib.import_module(name) for name in ("busy_month", "million_commits"))
     size = busy_month.Size(10, 20, 30, 40.0, 50, 60, 70.0)
     day, pace = busy_month.Day(size, 1.0, 2.0, 3, 4, 5, 6.0), busy_month.Pace(1.0, 2.0)
