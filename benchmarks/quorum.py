@@ -12,8 +12,8 @@ it takes the fetch timeout instead: 1 to 1.5 s, and the election.
 Then the same with coordinators, `pylog serve --quorum`, and clients that append a record to a topic (`served_…`).  An
 append puts an object, and its commit waits for the quorum.  50 threads of one process append, which is bound by the CPU
 of that process; `served_append_cpu_ms_…` has the CPU of each process for an append.  So 50 clients in 5 processes
-commit objects that they only name, as in `coordinator.py`: what the quorum can take.  A client waits 2 s for a leader
-that hangs.
+commit objects that they only name, as in `coordinator.py`: what the quorum can take, with `served_commit_cpu_ms_…` for
+a commit.  A client waits 2 s for a leader that hangs.
 
 Then coordinators with a large state, positions of groups (`large_…`).  One of the nodes was away from the beginning,
 and fetches a snapshot while a client appends.  Then 50 threads append, and snapshots are made: how long does the
@@ -160,7 +160,9 @@ def coordinators(given: argparse.Namespace) -> None:
                 cpu = {name: spent - cpu_before[name] for name, spent in cpu_of_processes(nodes).items()}
                 log.create_topic(spark_log.NewTopic("t", 8))
                 address = ",".join(nodes.addresses.values())
+                cpu_before = cpu_of_processes(nodes)
                 committed, commits_s = commits(address, min(CLIENTS, given.rows), max(20 * given.rows // CLIENTS, 1))
+                commit_cpu = {name: spent - cpu_before[name] for name, spent in cpu_of_processes(nodes).items()}
                 elections = nodes.epoch() - epoch
                 killed = [served_failover_ms(nodes, log, signal.SIGKILL) for _ in range(given.rounds)]
                 stopped = [served_failover_ms(nodes, log, signal.SIGSTOP) for _ in range(given.stops)]
@@ -176,6 +178,7 @@ def coordinators(given: argparse.Namespace) -> None:
         **{f"served_append_cpu_ms_{name}": spent / len(many) * 1000 for name, spent in cpu.items()},
         served_commits_per_second=len(committed) / commits_s,
         served_commits_target=1500,
+        **{f"served_commit_cpu_ms_{name}": spent / len(committed) * 1000 for name, spent in commit_cpu.items()},
         served_elections_without_a_fault=elections,
         rounds=given.rounds,
         served_killed_p50_ms=statistics.median(killed),
@@ -197,10 +200,10 @@ def appends(log: spark_log.Log, count: int) -> list[float]:
 
 
 def cpu_of_processes(nodes: ServingNodes) -> dict[str, float]:
-    """Seconds since they began."""
+    """Seconds since they began; of clients also in processes that have ended."""
     leader = nodes.leader()
     spent = {node: cpu_s(process.pid) for node, process in nodes.processes.items()}
-    return {"client": time.process_time(), "leader": spent.pop(leader), "followers": sum(spent.values())}
+    return {"client": sum(os.times()[:4]), "leader": spent.pop(leader), "followers": sum(spent.values())}
 
 
 def appends_of_clients(log: spark_log.Log, count: int) -> list[float]:

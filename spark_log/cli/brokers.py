@@ -298,13 +298,14 @@ def fence(session: CommandSession, broker: int, reason: str | None) -> None:
 
 
 def _needed(log: Log, broker: int) -> Needed:
-    """Other brokers count only if their roots answer here: one that fails may not be fenced yet."""
+    """Other brokers count only if their roots answer here: one that fails may not be fenced yet, and broker 0 never is."""
+    from spark_log.metadata.replica_state import OWN_BROKER
     from spark_log.metadata.replicas import is_active
     from spark_log.node.answering_roots import RootAnswers
     from spark_log.node.health_findings import why_needed
 
     state = log.journal.refresh()
-    others = {other for other in state.brokers if other != broker and is_active(state, other)}
+    others = {other for other in {OWN_BROKER, *state.brokers} - {broker} if is_active(state, other)}
     return why_needed(state, broker, others - RootAnswers(log.journal).among(others, ANSWER_S))
 
 

@@ -54,9 +54,9 @@ def connect(
                       operating system.  Ignored for a bucket.
     client_rack:      the rack of this process.  Reads first try the brokers in this rack that have a copy of the
                       records, then the leader.  The setting `client_rack` of a consumer takes precedence.
-    Raises NoLog, StoreNotExclusive (the storage has no put-if-absent), UnsupportedVersion, StorageError,
-    CoordinatorNotAvailable, AuthenticationFailed; InvalidRequest for an invalid URL or option, or if `token` is given
-    with a storage URL.
+    Raises NoLog, also for a new log in a folder whose disk is not mounted, as far as `/etc/fstab` tells;
+    StoreNotExclusive (the storage has no put-if-absent), UnsupportedVersion, StorageError, CoordinatorNotAvailable,
+    AuthenticationFailed; InvalidRequest for an invalid URL or option, or if `token` is given with a storage URL.
     """
     journal = open_journal(
         url, storage_options, token, create=create, durability=durability, client_rack=client_rack, partial=True

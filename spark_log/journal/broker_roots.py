@@ -301,15 +301,30 @@ def check_own_root(root: ObjectStore, cluster_id: str) -> None:
     Raises WrongRoot, StorageError, CorruptObject.
     """
     try:
-        found = msgspec.json.decode(root.get(FORMAT_KEY), type=_OwnFile).cluster_id
+        data = root.get(FORMAT_KEY)
     except ObjectNotFound:
-        raise not_there(root) from None
-    except msgspec.DecodeError as error:
-        raise CorruptObject(f"{root.url}/{FORMAT_KEY} is damaged: {error}") from error
+        data = None
     except AccessDenied:
         return
+    check_own_file(data, root.url, cluster_id)
+
+
+def check_own_file(data: bytes | None, url: str, cluster_id: str) -> None:
+    """Check the bytes of `meta/format`, or None if there is none, in the log's own root.
+
+    Raises WrongRoot, CorruptObject.
+    """
+    if data is None:
+        raise not_there(url)
+    try:
+        found = msgspec.json.decode(data, type=_OwnFile).cluster_id
+    except msgspec.DecodeError as error:
+        raise CorruptObject(f"{url}/{FORMAT_KEY} is damaged: {error}") from error
     if found != cluster_id:
-        raise WrongRoot(f"{root.url} is the root of log {found}, not of log {cluster_id}: another disk is in its place")
+        raise WrongRoot(
+            f"{url} is the root of log {found}, not of log {cluster_id}: another disk is in its place, or its disk is not "
+            "mounted, and a new log was begun in the folder"
+        )
 
 
 def check_is_mounted(own: ObjectStore) -> None:
@@ -325,7 +340,7 @@ def check_is_mounted(own: ObjectStore) -> None:
     except StorageError:
         return
     if size is None:
-        raise not_there(own)
+        raise not_there(own.url)
 
 
 def raise_if_away(store: ObjectStore, name: str) -> None:
@@ -340,10 +355,10 @@ def raise_if_away(store: ObjectStore, name: str) -> None:
         raise copies_away(name, {OWN_BROKER: str(wrong)}) from None
 
 
-def not_there(root: ObjectStore) -> WrongRoot:
+def not_there(url: str) -> WrongRoot:
     """The error for the log's own root, which a process does not find."""
     return WrongRoot(
-        f"{root.url} has no {FORMAT_KEY} on {platform.node()}, so it is not the root of the log there: is its disk "
+        f"{url} has no {FORMAT_KEY} on {platform.node()}, so it is not the root of the log there: is its disk "
         "mounted? All machines that use the log must have the same folder under this path"
     )
 

@@ -43,6 +43,7 @@ from spark_log.journal.metadata_log import AnyView
 from spark_log.journal.object_names import log_key
 from spark_log.journal.opening import (
     View,
+    check_is_there,
     confirming_reads,
     follow,
     follows_checkpoint,
@@ -322,6 +323,7 @@ def append(
             gone = max((version for (version, _), start in zip(heads, last, strict=True) if start is None), default=0)
             if gone and (yield from newest_checkpoint_from(gone)) is None:
                 if not (yield from _withdraw(key, gone)):
+                    yield from check_is_there(view)
                     raise restored_error(f"version {gone}")
                 withdrawn = gone
         if not withdrawn:
@@ -331,6 +333,7 @@ def append(
         error.maybe_applied = True
         raise
     if withdrawn:
+        yield from check_is_there(view)
         raise restored_error(f"version {withdrawn}")
     return view, seen
 

@@ -28,7 +28,7 @@ from spark_log.errors import (
     StorageError,
     StorageUnavailable,
 )
-from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, Roots
+from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, Roots, WrongRoot
 from spark_log.journal.context import Context, Proposal, is_led_elsewhere
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.metadata_log import LogView, MetadataLog, MetadataReader, decided
@@ -206,7 +206,7 @@ class Journal:
             view, there = self._read_beside(read, self.metadata_log.is_still_there())
         except (LogMoved, InconsistentClusterId):
             return False
-        except (CorruptObject, LogRestored):
+        except (CorruptObject, LogRestored, WrongRoot):
             if self.run(self.metadata_log.is_still_there()):
                 raise
             return False

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from spark_log.errors import CorruptObject, LogRestored, SparkLogError
-from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key, log_version
+from spark_log.journal.broker_roots import check_own_file
+from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, LOG, checkpoint_version, log_key, log_version
 from spark_log.journal.store_operations import Answered, Changes, Get, List, Op, Steps
 from spark_log.metadata.batch_format import decode_batch, first_line
 from spark_log.metadata.checkpoint_format import decode_checkpoint
@@ -52,6 +53,14 @@ class Unconfirmed(NamedTuple):
     """First line of the last record."""
 
 
+class Identity(NamedTuple):
+    """Which log a view is of."""
+
+    cluster_id: str
+    url: str
+    """Of its storage."""
+
+
 class View(NamedTuple):
     """A state that is on the chain, and the newest intact checkpoint when that was confirmed."""
 
@@ -65,6 +74,8 @@ class View(NamedTuple):
     """When a reader last listed the checkpoints, at the latest, on the monotonic clock (`storage_log.py`)."""
     unconfirmed: Unconfirmed | None = None
     """Records that `peek` has found after the state."""
+    log: Identity | None = None
+    """None: not known; then nobody notices that the storage has another log."""
 
     @property
     def newest(self) -> State:
@@ -271,12 +282,14 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
     """Whether the log is still the log of the view.
 
     False: open it again.  An older copy was restored, and has reached the view's version by now, or that is not known.
-    Raises LogRestored if the restored copy has not reached it: commits of this process are not in it.
+    Raises LogRestored if the restored copy has not reached it: commits of this process are not in it.  Raises WrongRoot
+    as `check_is_there` does.
 
     last:  the start of the record of the view's version, read again; empty if it was not read.
     """
     version = view.state.version
     if last and last[0] != view.head:
+        yield from check_is_there(view)
         newest = yield from newest_checkpoint_from(version)
         if newest is not None:
             return newest == view.checkpoint
@@ -286,6 +299,7 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
         return False
     if not went_back(view, names):
         return True
+    yield from check_is_there(view)
     reads: list[Op] = [Get(log_key(version)), Get(view.checkpoint, 0, 1)]
     record, known = yield reads
     if record is None and known is None:
@@ -293,6 +307,13 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
     if known is None:
         logger.warning("%s is gone: an older copy of the log was restored, opening it again", view.checkpoint)
     return known is not None
+
+
+def check_is_there(view: View) -> Steps[None]:
+    """Raise WrongRoot if the storage has another log than that of the view, or none: a disk is not mounted, or another
+    one is in its place."""
+    if view.log is not None:
+        check_own_file((yield Get(FORMAT_KEY)), view.log.url, view.log.cluster_id)
 
 
 def newest_checkpoint_from(version: int) -> Steps[str | None]:
@@ -413,19 +434,21 @@ def refresh(
 ) -> Steps[View]:
     """The view at the end of the log, from this one if no newer checkpoint exists; arguments as of `catch_up`."""
     new = yield from catch_up(view, seen, found, together)
-    return new if new is not None else (yield from _open_again(seen))
+    return new if new is not None else (yield from _open_again(view, seen))
 
 
 def peek(view: View) -> Steps[View]:
     """Like `refresh`, but the view may end before records that it has read and not confirmed: one round of requests."""
     new = yield from catch_up(view, together=True, wave=PEEK, peek=True)
-    return new if new is not None else (yield from _open_again())
+    return new if new is not None else (yield from _open_again(view))
 
 
-def _open_again(seen: dict[str, int] | None = None) -> Steps[View]:
+def _open_again(view: View, seen: dict[str, int] | None = None) -> Steps[View]:
+    """Raises WrongRoot as `check_is_there` does."""
     if seen is not None:
         seen.clear()  # they may be leftovers: no batch of ours among them is applied
-    return (yield from open_view())
+    yield from check_is_there(view)
+    return (yield from open_view())._replace(log=view.log)
 
 
 def poll(view: View, relist: bool, together: bool = False) -> Steps[View]:
@@ -462,7 +485,7 @@ def _skip_on(view: View) -> Steps[View]:
     names = yield List(CHECKPOINTS)
     if follows_checkpoint(view, newest_checkpoint(names)):
         return (yield from refresh(view))
-    return (yield from open_view(names))
+    return (yield from open_view(names))._replace(log=view.log)
 
 
 def check_chain(view: View, names: Sequence[str]) -> None:

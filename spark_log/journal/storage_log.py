@@ -6,6 +6,7 @@ with which put-if-absent was probed.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 
 import msgspec
@@ -19,7 +20,7 @@ from spark_log.journal.log_format import FORMAT_VERSION, Format, find_format, pa
 from spark_log.journal.log_format import check_is_here as check_is_stored_here
 from spark_log.journal.metadata_log import LogStatus
 from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, checkpoint_version
-from spark_log.journal.opening import View
+from spark_log.journal.opening import Identity, View
 from spark_log.journal.store_operations import (
     Answered,
     Changes,
@@ -35,6 +36,7 @@ from spark_log.metadata.decide.coordinators import check_is_here
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
+from spark_log.store.open import unmounted_point_of_url
 from spark_log.store.probe import probe
 
 RELIST_MS = 60_000
@@ -67,7 +69,7 @@ class StorageLog:
         now, ahead = self.context.clock.monotonic_ms(), 0 if self._store.local else READ_AHEAD
         listed, self._listed = self._listed, None
         view = yield from opening.open_view(listed, ahead)
-        return view._replace(listed_ms=now)
+        return view._replace(listed_ms=now, log=Identity(self.cluster_id, self._store.url))
 
     def refresh(self, view: View) -> Steps[View]:
         now, together = self.context.clock.monotonic_ms(), self._reads_together(view)
@@ -98,7 +100,8 @@ class StorageLog:
         """The newer state, with the newest checkpoint that neither view found damaged."""
         newer, damaged = max(one, other, key=lambda view: view.state.version), one.damaged | other.damaged
         checkpoint = max((name for name in (one.checkpoint, other.checkpoint) if name not in damaged), default="")
-        return View(checkpoint, newer.state, damaged, newer.head, max(one.listed_ms, other.listed_ms))
+        listed_ms = max(one.listed_ms, other.listed_ms)
+        return View(checkpoint, newer.state, damaged, newer.head, listed_ms, log=newer.log)
 
     def rebased(self, view: View, before: View, kept: View) -> View:
         """`view`, which follows from `before`, with the columns of `kept`, which is `before` after its checkpoint."""
@@ -219,8 +222,15 @@ def open_storage_log(stores: Stores, context: Context, *, create: bool) -> Stora
 
 
 def begin_log(stores: Stores, context: Context, cluster_id: str, mirrors: str = "") -> bytes:
-    """Probe the store of the metadata and write `meta/format`; returns its bytes, ours or another process's."""
+    """Probe the store of the metadata and write `meta/format`; returns its bytes, ours or another process's.
+
+    Raises NoLog if the folder is on a disk that is not mounted, as far as `/etc/fstab` tells: the log is on that disk.
+    """
     store = stores.metadata
+    if point := unmounted_point_of_url(store.url):
+        raise NoLog(
+            f"there is no log at {store.url}: {point} is in /etc/fstab, and is not mounted on {platform.node()}: mount it"
+        )
     probe(store, nonce=context.unique())
     form = Format(
         pylog=FORMAT_VERSION,

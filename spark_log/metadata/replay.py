@@ -7,7 +7,6 @@ protocol, and it makes replay total for leftovers that a reader may apply before
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -95,10 +94,10 @@ def end_version(state: State, batch: r.Batch, new: State) -> State:
     """The version that follows `state`, after all of its records."""
     kept = set(map(id, new.pending))
     shown = [key for one in state.pending if id(one) not in kept for key in entries_of(one)]
-    new = replace(new, recent=extended(state.recent, new.version, batch.records, shown))
-    if not all(isinstance(record, r.FenceRecord) for record in batch.records):
-        return replace(new, changed=new.version)
-    if new.fence < new.changed:
+    is_changed = not all(isinstance(record, r.FenceRecord) for record in batch.records)
+    recent = extended(state.recent, new.version, batch.records, shown)
+    new = replace(new, recent=recent, changed=new.version if is_changed else new.changed)
+    if is_changed or new.fence < new.changed:
         return new
     # No version since the fence has a change: an idle log writes no more fences.
     return replace(new, times=tuple(entry for entry in new.times if entry[0] <= state.version) or state.times[-1:])
@@ -154,11 +153,12 @@ def known_objects(state: State, objects: Iterable[DataObject]) -> list[str]:
     Replacing an object's row would lose the count of its live slices, and with it the records of other topics.  A
     dropped object whose name is in a list has no row, so it is not refused.
     """
-    return [
-        name
-        for name, count in Counter(named.name for named in objects).items()
-        if count > 1 or any(name in known for known in (state.objects, state.dropped, state.dropped_lists))
-    ]
+    found, names = list[str](), set[str]()
+    for name in (named.name for named in objects):
+        if name in names or name in state.objects or name in state.dropped or name in state.dropped_lists:
+            found.append(name)
+        names.add(name)
+    return found
 
 
 def index_of(part: Partition, start: int, end: int) -> tuple[int, int] | None:
@@ -338,8 +338,10 @@ def _lost(state: State, record: r.LostRecord) -> State | None:
 def _counts(record: r.CommitRecord) -> tuple[int, ...]:
     if record.counts:
         return record.counts
-    named = Counter(number for number, _ in record.slices)
-    return tuple(named[number] for number in range(len(record.objects)))
+    counts = [0] * len(record.objects)
+    for number, _ in record.slices:
+        counts[number] += 1
+    return tuple(counts)
 
 
 def _produced(state: State, record: r.CommitRecord, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> ProducerState:

@@ -59,6 +59,7 @@ def is_loopback(address: str) -> bool:
     return is_loopback_host(split_address(address, "address")[0])
 
 
+@lru_cache(1024)
 def is_loopback_host(host: str) -> bool:
     """Whether a host without a port refers to the machine on which it is used.  127.example.org does not."""
     try:

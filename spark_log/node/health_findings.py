@@ -8,8 +8,8 @@ from typing import NamedTuple
 from spark_log.metadata.pending_commits import lost_ranges
 from spark_log.metadata.records import FenceBrokerRecord
 from spark_log.metadata.replay_replicas import replay_fence
-from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, Copies
-from spark_log.metadata.replicas import can_lead, has_active, is_active, last_copies, min_insync
+from spark_log.metadata.replica_state import OWN_BROKER, Copies
+from spark_log.metadata.replicas import can_lead, is_active, last_copies, min_insync
 from spark_log.metadata.state import State
 from spark_log.node.broker_prober import SINCE_REASON
 from spark_log.node.replica_metrics import count_replicas
@@ -51,12 +51,13 @@ class Needed(NamedTuple):
 def why_needed(state: State, broker: int, silent: Collection[int] = ()) -> Needed:
     """The uses of the disk of a broker that no other one can take over.
 
-    silent:  other brokers whose roots do not answer: they can take over nothing, also if nobody has fenced them yet.
+    silent:  other brokers whose roots do not answer: they can take over nothing, also if nobody has fenced them yet, and
+             broker 0, which is never fenced.
     """
     if broker == OWN_BROKER or broker not in state.brokers:
         return Needed(["everything that has one copy: it is the log's own root"], [])
     state = _fenced(state, [broker])
-    uses, more = _uses(state, broker), _uses(_fenced(state, sorted(silent)), broker)
+    uses, more = _uses(state, broker), _uses(_fenced(state, sorted(silent)), broker, silent)
     if more == uses:
         return Needed(_says(uses), _helps(state, broker, uses))
     says = [f"{use}: {_roots(silent)} not answer on this machine" for use in _says(more)]
@@ -86,11 +87,11 @@ class _Part(NamedTuple):
 
 class _Uses(NamedTuple):
     offline: list[_Part]
-    """Partitions without a leader."""
+    """Partitions without an in-sync replica that is there."""
     short: list[_Part]
     """Those with one, and with fewer in-sync replicas than they need."""
     only: list[Copies]
-    """Objects without a copy on an active broker."""
+    """Objects without a copy that is there."""
 
 
 def _parts(state: State, broker: int) -> list[_Part]:
@@ -103,14 +104,15 @@ def _parts(state: State, broker: int) -> list[_Part]:
     return found
 
 
-def _uses(state: State, broker: int) -> _Uses:
-    groups = state.placement_groups
-    lacking = [
-        one for one in _parts(state, broker) if sum(is_active(state, x) for x in groups[one.group].isr) < one.least
-    ]
-    offline = [one for one in lacking if groups[one.group].leader == NO_LEADER]
-    short = [one for one in lacking if groups[one.group].leader != NO_LEADER]
-    only = [one for one in state.copies.values() if broker in one.brokers and not has_active(state, one)]
+def _uses(state: State, broker: int, silent: Collection[int] = ()) -> _Uses:
+    def there(brokers: Iterable[int]) -> int:
+        return sum(is_active(state, one) and one not in silent for one in brokers)
+
+    in_sync = {number: there(group.isr) for number, group in state.placement_groups.items()}
+    lacking = [one for one in _parts(state, broker) if in_sync[one.group] < one.least]
+    offline = [one for one in lacking if not in_sync[one.group]]
+    short = [one for one in lacking if in_sync[one.group]]
+    only = [one for one in state.copies.values() if broker in one.brokers and not there(one.brokers)]
     return _Uses(offline, short, only)
 
 

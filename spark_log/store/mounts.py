@@ -1,4 +1,4 @@
-"""Which mount of this machine a path is in.
+"""Which mount of this machine a path is in, and which it should be in.
 
 A mount that hangs may be detached (`umount -l`) and mounted again.  Requests to the former mount hang for ever, and say
 nothing about the new one.
@@ -7,9 +7,11 @@ nothing about the new one.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 MOUNTS = Path("/proc/self/mountinfo")
+FSTAB = Path("/etc/fstab")
 
 
 def mount_of(path: str) -> int:
@@ -29,9 +31,42 @@ def find_mount(mounts: str, path: str) -> int:
     for line in mounts.splitlines():
         fields = line.split(" ", 5)
         point = _unescaped(fields[4])
-        if len(point) >= longest and f"{path}/".startswith(f"{point.rstrip('/')}/"):
+        if len(point) >= longest and _is_in(path, point):
             number, longest = int(fields[0]), len(point)
     return number
+
+
+def unmounted_point(path: str) -> str:
+    """The mount point in `/etc/fstab` in which a path would be, if nothing is mounted there; empty: none is known."""
+    try:
+        fstab, mounts = (file.read_text(encoding="utf-8", errors="replace") for file in (FSTAB, MOUNTS))
+        return find_unmounted(fstab, mounts, os.path.realpath(path))
+    except OSError:
+        return ""
+
+
+def find_unmounted(fstab: str, mounts: str, path: str) -> str:
+    """
+    fstab:   as `/etc/fstab`: device, mount point, type, …
+    mounts:  as for `find_mount`.
+    """
+    listed = _nearest((line.split()[1] for line in fstab.splitlines() if _is_entry(line)), path)
+    mounted = _nearest((line.split(" ", 5)[4] for line in mounts.splitlines()), path)
+    return listed if len(listed) > len(mounted) else ""
+
+
+def _is_entry(line: str) -> bool:
+    return len(line.split()) > 2 and not line.lstrip().startswith("#")
+
+
+def _nearest(points: Iterator[str], path: str) -> str:
+    """The mount point in which a path is; empty if it is in none."""
+    found = (_unescaped(point).rstrip("/") or "/" for point in points)
+    return max((point for point in found if _is_in(path, point)), key=len, default="")
+
+
+def _is_in(path: str, point: str) -> bool:
+    return f"{path}/".startswith(f"{point.rstrip('/')}/")
 
 
 def _unescaped(text: str) -> str:

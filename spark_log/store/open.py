@@ -12,7 +12,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import Guard, LocalStore
 from spark_log.store.memory import MemoryStore
-from spark_log.store.mounts import mount_of
+from spark_log.store.mounts import mount_of, unmounted_point
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 """At least two letters: one letter is a Windows drive."""
@@ -66,6 +66,11 @@ def is_local(url: str) -> bool:
 def mount_of_url(url: str) -> int:
     """As `mount_of`, for the URL of a store; 0 for a bucket."""
     return mount_of(_path_of(url, url.removeprefix("file:"))) if url.startswith("file:") else 0
+
+
+def unmounted_point_of_url(url: str) -> str:
+    """As `unmounted_point`, for the URL of a store; empty for a bucket."""
+    return unmounted_point(_path_of(url, url.removeprefix("file:"))) if url.startswith("file:") else ""
 
 
 def free_of_url(url: str) -> int | None:

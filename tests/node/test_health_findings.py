@@ -8,9 +8,10 @@ from spark_log import Log
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
 from spark_log.model import ACKS_LEADER
+from spark_log.node.answering_roots import RootAnswers
 from spark_log.node.health_findings import Finding, broker_findings, why_needed
 from spark_log.node.replicator import Replicator
-from tests.node.replicated_logs import put, replicated_log
+from tests.node.replicated_logs import create_topic, put, replicated_log
 
 
 def wrong(log: Log) -> dict[str, str]:
@@ -69,6 +70,29 @@ def test_a_disk_is_needed_while_the_root_of_the_other_broker_is_silent(tmp_path:
     needed = why_needed(state, 1, [2])
     assert needed.uses == [f"{use}: the root of broker 2 does not answer on this machine" for use in uses]
     assert needed.helps == ["Run this again on a machine where every root answers"]
+
+
+def test_a_disk_is_needed_while_the_logs_own_root_is_silent(tmp_path: Path) -> None:
+    """Broker 0 is never fenced, so only its answer tells whether its copies can be used."""
+    log = replicated_log(tmp_path)
+    create_topic(log, "u", (0, 1))
+    put(log, [0, 1], topic="u")
+    state = log.journal.refresh()
+    assert why_needed(state, 1) == why_needed(state, 2, [0]) == ([], [])
+    uses = [
+        "writes to 1 partition (u-0) without another in-sync replica",
+        "reads of 1 object, of which no active broker has another copy",
+    ]
+    assert why_needed(state, 1, [0]).uses == [
+        f"{use}: the root of broker 0 does not answer on this machine" for use in uses
+    ]
+    log.admin.incremental_alter_configs({"t": {"min.insync.replicas": "2"}})
+    (few,) = why_needed(log.journal.refresh(), 2, [0]).uses
+    (tmp_path / "log").rename(tmp_path / "away")
+    assert RootAnswers(log.journal).among({0, 1, 2}, 10) == {1, 2}, "as on a machine with the metadata of a coordinator"
+    assert few.startswith(
+        "writes to 1 partition (t-0) with too few others for min.insync.replicas: the root of broker 0"
+    )
 
 
 def test_a_disk_with_records_of_the_leader_alone_is_needed_until_they_are_copied(tmp_path: Path) -> None:

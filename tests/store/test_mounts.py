@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_log.store.mounts import find_mount
+from spark_log.store.mounts import find_mount, find_unmounted
 from spark_log.store.open import mount_of_url
 
 MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -29,3 +29,32 @@ def test_the_last_and_nearest_mount_of_a_path(path: str, mount: int) -> None:
 def test_a_bucket_has_none(tmp_path: Path) -> None:
     assert mount_of_url("s3://bucket/log") == 0
     assert mount_of_url(tmp_path.as_uri()) == mount_of_url((tmp_path / "not-there").as_uri())
+
+
+FSTAB = r"""# /mnt/commented /mnt/commented ext4 defaults 0 2
+UUID=1 / ext4 defaults 0 1
+UUID=2 none swap sw 0 0
+UUID=3 /mnt/my\040disk ext4 defaults 0 2
+/dev/sdc /mnt/away/ ext4 defaults,nofail 0 2
+/dev/sdd /mnt/nfs/away xfs noauto
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "point"),
+    [
+        ("/mnt/away/log", "/mnt/away"),
+        ("/mnt/away", "/mnt/away"),
+        ("/mnt/nfs/away/log", "/mnt/nfs/away"),
+        ("/mnt/nfs/log", ""),
+        ("/mnt/my disk/log", ""),
+        ("/mnt/commented/log", ""),
+        ("/mnt/away2/log", ""),
+        ("/home/log", ""),
+    ],
+)
+def test_the_mount_point_that_a_path_lacks(path: str, point: str) -> None:
+    """By `/etc/fstab`; a disk that is mounted deeper counts."""
+    assert find_unmounted(FSTAB, MOUNTS, path) == point
+    mounted = path.replace(" ", r"\040")
+    assert find_unmounted(FSTAB, f"{MOUNTS}50 27 8:3 / {mounted} rw - ext4 /dev/sdc rw\n", path) == ""

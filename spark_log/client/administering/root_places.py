@@ -13,6 +13,7 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
 from spark_log.store.base import ObjectStore
 from spark_log.store.bounded_waits import Slot, Unfinished
+from spark_log.store.open import unmounted_point_of_url
 
 FILE = "file://"
 HANGS_S = 2.0
@@ -31,6 +32,8 @@ def check_place(journal: Journal, state: State, broker: int, store: ObjectStore)
             raise InvalidRequest(f"{path}: {os.path.dirname(path)} is not there: is its disk mounted?")
         if os.path.exists(path) and not os.path.isdir(path):
             raise InvalidRequest(f"{path} is a file: a broker's root is a folder")
+        if point := unmounted_point_of_url(store.url):
+            raise InvalidRequest(f"{path}: {point} is in /etc/fstab, and is not mounted: mount it")
     for number, url in _others(journal, state, broker):
         whose = "the log's own root" if number == 0 else f"the root of broker {number}"
         if _is_same(store.url, url):

@@ -1,0 +1,112 @@
+"""A disk with a log is not mounted: processes that have the log open, and those that open it then."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.client.log import Log
+from spark_log.errors import CommitUnknown
+from spark_log.journal.broker_roots import WrongRoot
+from spark_log.node.verify import verify
+
+ROW = [{"value": b"x"}]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """With a record, and the position of a group."""
+    log = spark_log.connect(tmp_path / "log", durability="os")
+    log.append("t", ROW)
+    return log
+
+
+def changes(log: Log) -> list[Callable[[], object]]:
+    """Ways to write to a log; each begins with what its process knows of the log."""
+    consumer = log.consumer("t", group_id="g", auto_offset_reset="earliest")
+    consumer.poll(timeout_ms=2000)
+    return [
+        lambda: log.append("t", ROW),
+        consumer.commit,
+        lambda: log.admin.create_topics([spark_log.NewTopic("u")]),
+        lambda: log.read("t"),
+    ]
+
+
+def test_a_process_that_has_the_log_open_writes_nothing_and_continues(log: Log, tmp_path: Path) -> None:
+    """The error asks for the mount; when the disk is back, the same process continues."""
+    tried = changes(log)
+    (tmp_path / "log").rename(tmp_path / "disk")
+    (tmp_path / "log").mkdir()
+    for change in tried:
+        with pytest.raises(WrongRoot, match=r"has no meta/format on .*is its disk mounted\?"):
+            change()
+    assert [path for path in (tmp_path / "log").rglob("*") if path.is_file()] == []
+    (tmp_path / "log").rename(tmp_path / "empty")
+    (tmp_path / "disk").rename(tmp_path / "log")
+    for change in tried:
+        change()
+    assert log.read("t").num_rows == 2 and verify(log, deep=True) == []
+
+
+@pytest.mark.parametrize("versions", [1, 20, 120])
+def test_a_log_that_was_begun_in_the_folder_is_another_one(log: Log, tmp_path: Path, versions: int) -> None:
+    """A process that has the log open does not continue in the other one, be that shorter or longer; nor does one of
+    the other log in this one, when the disk is mounted again."""
+    for _ in range(10):
+        log.append("t", ROW)
+    tried = changes(log)
+    (tmp_path / "log").rename(tmp_path / "disk")
+    other = spark_log.connect(tmp_path / "log", durability="os")
+    for _ in range(versions):
+        other.append("t", ROW)
+    for change in tried:
+        with pytest.raises((WrongRoot, CommitUnknown), match="is the root of log .*a new log was begun in the folder"):
+            change()
+    assert other.read("t").num_rows == versions
+    others = changes(other)
+    (tmp_path / "log").rename(tmp_path / "begun")
+    (tmp_path / "disk").rename(tmp_path / "log")
+    for change in others:
+        with pytest.raises((WrongRoot, CommitUnknown), match="a new log was begun in the folder"):
+            change()
+    for change in tried:
+        change()
+    assert log.read("t").num_rows == 12 and verify(log, deep=True) == []
+    begun = spark_log.connect(tmp_path / "begun", create=False)
+    for _ in range(2):
+        records = begun.read("t").drop_columns(["topic", "offset"])
+        log.append("t", records, txn_app_id="begun", txn_version=1)
+    assert log.read("t").num_rows == 12 + versions
+
+
+def test_no_log_begins_in_a_mount_point_of_fstab_without_its_disk(tmp_path: Path) -> None:
+    """By default a path without a log gets a new one; `/etc/fstab` tells that one would be on the wrong disk."""
+    point = tmp_path / "disk"
+    point.mkdir()
+    (tmp_path / "fstab").write_text(f"# disks\n/dev/none {point} ext4 defaults,nofail 0 2\n")
+    said = in_namespace(tmp_path / "fstab", f"spark_log.connect('{point}/log')")
+    assert f"there is no log at file://{point}/log: {point} is in /etc/fstab, and is not mounted on " in said
+    assert not (point / "log").exists()
+    mounted = f"import subprocess; subprocess.run(['mount', '-t', 'tmpfs', 'x', '{point}'], check=True); "
+    assert in_namespace(tmp_path / "fstab", f"{mounted}spark_log.connect('{point}/log')") == ""
+    beside = f"log = spark_log.connect('{tmp_path}/log'); log.admin.add_broker(1, '{point}/root')"
+    assert f"{point} is in /etc/fstab, and is not mounted: mount it" in in_namespace(tmp_path / "fstab", beside)
+
+
+def in_namespace(fstab: Path, code: str) -> str:
+    """What a process prints as its error that has another `/etc/fstab`."""
+    if os.geteuid() != 0 or not Path("/etc/fstab").exists():
+        pytest.skip("mounting needs root, and a file to mount over")
+    program = f"import spark_log; {code}"
+    command = ["unshare", "-m", "sh", "-c", 'mount --bind "$1" /etc/fstab && shift && exec "$@"', "sh", str(fstab)]
+    done = subprocess.run([*command, sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"this machine does not let tests mount: {done.stderr.strip()}")
+    return done.stderr
