@@ -298,7 +298,7 @@ def fence(session: CommandSession, broker: int, reason: str | None) -> None:
 
 
 def _needed(log: Log, broker: int) -> Needed:
-    """Other brokers count only if their roots answer here: one that fails may not be fenced yet, and broker 0 never is."""
+    """Other brokers count only if their roots answer here: one that fails may not be fenced yet; broker 0 never is."""
     from spark_log.metadata.replica_state import OWN_BROKER
     from spark_log.metadata.replicas import is_active
     from spark_log.node.answering_roots import RootAnswers

@@ -53,7 +53,7 @@ class Unconfirmed(NamedTuple):
     """First line of the last record."""
 
 
-class Identity(NamedTuple):
+class LogIdentity(NamedTuple):
     """Which log a view is of."""
 
     cluster_id: str
@@ -74,7 +74,7 @@ class View(NamedTuple):
     """When a reader last listed the checkpoints, at the latest, on the monotonic clock (`storage_log.py`)."""
     unconfirmed: Unconfirmed | None = None
     """Records that `peek` has found after the state."""
-    log: Identity | None = None
+    log: LogIdentity | None = None
     """None: not known; then nobody notices that the storage has another log."""
 
     @property

@@ -20,7 +20,7 @@ from spark_log.journal.log_format import FORMAT_VERSION, Format, find_format, pa
 from spark_log.journal.log_format import check_is_here as check_is_stored_here
 from spark_log.journal.metadata_log import LogStatus
 from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, checkpoint_version
-from spark_log.journal.opening import Identity, View
+from spark_log.journal.opening import LogIdentity, View
 from spark_log.journal.store_operations import (
     Answered,
     Changes,
@@ -69,7 +69,7 @@ class StorageLog:
         now, ahead = self.context.clock.monotonic_ms(), 0 if self._store.local else READ_AHEAD
         listed, self._listed = self._listed, None
         view = yield from opening.open_view(listed, ahead)
-        return view._replace(listed_ms=now, log=Identity(self.cluster_id, self._store.url))
+        return view._replace(listed_ms=now, log=LogIdentity(self.cluster_id, self._store.url))
 
     def refresh(self, view: View) -> Steps[View]:
         now, together = self.context.clock.monotonic_ms(), self._reads_together(view)

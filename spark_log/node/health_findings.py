@@ -51,8 +51,8 @@ class Needed(NamedTuple):
 def why_needed(state: State, broker: int, silent: Collection[int] = ()) -> Needed:
     """The uses of the disk of a broker that no other one can take over.
 
-    silent:  other brokers whose roots do not answer: they can take over nothing, also if nobody has fenced them yet, and
-             broker 0, which is never fenced.
+    silent:  other brokers whose roots do not answer: they can take over nothing, also if nobody has fenced them yet.
+             Broker 0 may be among them: it is never fenced.
     """
     if broker == OWN_BROKER or broker not in state.brokers:
         return Needed(["everything that has one copy: it is the log's own root"], [])

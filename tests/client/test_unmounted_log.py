@@ -101,7 +101,7 @@ def test_no_log_begins_in_a_mount_point_of_fstab_without_its_disk(tmp_path: Path
 
 
 def in_namespace(fstab: Path, code: str) -> str:
-    """What a process prints as its error that has another `/etc/fstab`."""
+    """The errors of a process that has another `/etc/fstab`."""
     if os.geteuid() != 0 or not Path("/etc/fstab").exists():
         pytest.skip("mounting needs root, and a file to mount over")
     program = f"import spark_log; {code}"
