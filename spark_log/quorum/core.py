@@ -45,6 +45,10 @@ class Core:
         self._reset_to = self.log.snapshot if restored.entries and self.log.end == self.log.snapshot.offset else None
         self.chunk: SnapshotPart | None = None
         """To be written."""
+        self.received: SnapshotPart | None = None
+        """The last part of a leader's snapshot.  The disk forgets older ones then, so the snapshot replaces the log in any
+        role: another replica may lead by the time at which it is durable.
+        """
 
         self._outbox: list[Message] = []
         self.reads: list[ReadChunk] = []
@@ -168,9 +172,12 @@ class Core:
         )
 
     def persisted(self, number: int) -> None:
-        """Write `number`, and all before it, are durable."""
+        """Write `number`, and all before it, are durable; so is a snapshot that was fetched, if nothing else waits."""
         while self._writing and self._writing[0][0] <= number:
             self._durable, self.durable_end = self._writing.popleft()
+        if self.received is not None and self.is_durable:
+            self.install(self.received.snapshot, self.received.voters)
+            self.received = None
 
     def _next_write(self) -> Persist | None:
         if not self._has_changes():

@@ -27,7 +27,7 @@ def follow(core: Core, leader: ReplicaKey) -> None:
         return
     download = core.role.download if isinstance(core.role, Prospective) else None
     core.role = role = Follower(leader, core.now_ms + draw_fetch_timeout_ms(core), download=download)
-    _continue(core, role)
+    maybe_fetch(core, role)
 
 
 def draw_fetch_timeout_ms(core: Core) -> int:
@@ -83,8 +83,10 @@ def _answered(core: Core, role: Follower) -> None:
 
 
 def fetched(core: Core, role: Follower, response: FetchResponse) -> None:
-    """Apply an answer.  One to another position than the log's end is late, or a copy: it is ignored."""
-    if not answers(core, response):
+    """Apply an answer.  One to another position than the log's end is late, or a copy: it is ignored.  So is one that
+    comes during a download, which replaces the log.
+    """
+    if role.download is not None or core.received is not None or not answers(core, response):
         return
     _answered(core, role)
     role.confirm = response.confirm
@@ -119,38 +121,28 @@ def fetched_chunk(core: Core, role: Follower, response: FetchSnapshotResponse) -
     if response.size is None:
         role.download = None
     else:
-        download.voters = response.voters
         download.end += len(response.data)
-        download.is_complete = download.end >= response.size
         core.chunk = SnapshotPart(
             snapshot=response.snapshot,
             start=response.start,
             data=response.data,
             voters=response.voters,
-            is_last=download.is_complete,
+            is_last=download.end >= response.size,
         )
+        if core.chunk.is_last:
+            role.download, core.received = None, core.chunk
     maybe_fetch(core, role)
 
 
 def continues(download: Download, response: FetchSnapshotResponse) -> bool:
     """Whether the chunk follows those that there are."""
-    return response.snapshot == download.snapshot and response.start == download.end and not download.is_complete
+    return response.snapshot == download.snapshot and response.start == download.end
 
 
 def persisted(core: Core, role: Follower) -> None:
     """The disk has finished.  While it was busy, the replica could not fetch: the fetch timeout begins again."""
     if role.deadline_ms <= core.now_ms:
         role.deadline_ms = core.now_ms + draw_fetch_timeout_ms(core)
-    _continue(core, role)
-
-
-def _continue(core: Core, role: Follower) -> None:
-    """Install a snapshot that is complete and durable, and send the next request."""
-    if not core.is_durable:
-        return
-    if role.download is not None and role.download.is_complete:
-        core.install(role.download.snapshot, role.download.voters)
-        role.download = None
     maybe_fetch(core, role)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from spark_log.quorum.messages import FetchRequest, Position, ReplicaKey
-from spark_log.quorum.voters import Voters
 
 
 @dataclass(slots=True)
@@ -29,9 +28,6 @@ class Download:
     snapshot: Position
     end: int = 0
     """How many bytes there are of it."""
-    is_complete: bool = False
-    voters: Voters = ()
-    """At the snapshot's end."""
 
 
 @dataclass(slots=True)

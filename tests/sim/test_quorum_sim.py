@@ -32,6 +32,7 @@ NOTICED_IN = {
     "parked_despite_news": 2,
     "pre_vote_despite_leader": 211,
     "reads_unconfirmed": 171,
+    "received_forgotten": 475,
     "removed_voter_waits": 1490,
     "resigns_silently": 20,
     "snapshot_without_voters": 4,

@@ -117,11 +117,19 @@ def _waits_with_high_watermark(core: Core, role: Leader, request: FetchRequest) 
 
 
 def _any_chunk(download: Download, response: Any) -> bool:
-    return bool(response.snapshot == download.snapshot and not download.is_complete)
+    return bool(response.snapshot == download.snapshot)
 
 
 def _any_answer(core: Core, response: FetchResponse) -> bool:
     return not response.entries or response.end == core.log.position
+
+
+_enter_epoch = Core.enter_epoch
+
+
+def _forget_received(core: Core, epoch: int) -> None:
+    _enter_epoch(core, epoch)
+    core.received = None
 
 
 _install = Core.install
@@ -274,6 +282,10 @@ MUTATIONS = {
     "joins_behind": Mutation("a new voter has what is committed", (Patch(leading, "has_caught_up", _fetches),)),
     "voters_of_truncated": Mutation(
         "a change of voters that is truncated is void", (Patch(ReplicaLog, "truncate", _truncate_entries),)
+    ),
+    "received_forgotten": Mutation(
+        "a snapshot that is on the disk replaces the log, whoever leads by then",
+        (Patch(Core, "enter_epoch", _forget_received),),
     ),
     "snapshot_without_voters": Mutation(
         "a snapshot brings its voters", (Patch(Core, "install", _install_with_old_voters),)

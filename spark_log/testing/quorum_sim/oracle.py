@@ -134,8 +134,10 @@ class Oracle:
             self._voted(disk, message.source)
         elif isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
             self._voted(disk, message.target)
-        elif isinstance(message, FetchRequest) and not disk.has(*message.end):
-            raise Violation(f"{node} fetches from {message.end}, and {disk.position} is durable")
+        elif isinstance(message, FetchRequest):
+            self.require(disk.has(*message.end), f"{node} fetches from {message.end}, and {disk.position} is durable")
+            snapshot = node.running.log.snapshot
+            self.require(disk.snapshot == snapshot, f"{node} knows the snapshot {snapshot}, its disk {disk.snapshot}")
 
     def _voted(self, disk: Disk, candidate: ReplicaKey) -> None:
         self.require(disk.voted == candidate, f"{disk.key} votes for {candidate}, and {disk.voted} is durable")

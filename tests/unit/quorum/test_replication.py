@@ -296,6 +296,34 @@ def test_a_download_continues_after_a_time_without_the_leader() -> None:
     assert isinstance(request, FetchSnapshotRequest) and (request.snapshot, request.start) == (snapshot, 3)
 
 
+def test_a_snapshot_that_was_received_replaces_the_log_whoever_leads_by_then() -> None:
+    """The disk took long to write the last part.  It has no older snapshot now, and the next leader's may be older."""
+    snapshot = Position(2, 9)
+    machine = replica(ONE, 1)
+    give(machine, begin(TWO, ONE, 3))
+    give(machine, fetched(TWO, ONE, 3, Position(1, 1), snapshot=snapshot))
+    whole = FetchSnapshotResponse(
+        source=TWO, target=ONE, epoch=3, snapshot=snapshot, start=0, size=5, data=b"state", voters=VOTERS
+    )
+    machine.step(whole, 0)
+    last = machine.ready().persist
+    assert last is not None and last.chunk is not None and last.chunk.is_last
+    machine.step(begin(THREE, ONE, 4), 0)
+    machine.persisted(last.number, 0)
+    found = work(machine)
+    assert [ready.restore for ready in found if ready.restore] == [snapshot]
+    assert [message for ready in found for message in ready.send] == [fetch(ONE, THREE, 4, snapshot, 9)]
+
+
+def test_entries_that_arrive_late_do_not_change_the_log_during_a_download() -> None:
+    """They were sent before the leader forgot them.  The application would go back when the snapshot replaces them."""
+    machine = replica(ONE, 1)
+    give(machine, begin(TWO, ONE, 3))
+    give(machine, fetched(TWO, ONE, 3, Position(1, 1), snapshot=Position(1, 2)))
+    assert give(machine, fetched(TWO, ONE, 3, Position(1, 1), entries=data(1, 1, 1)[1:], high_watermark=3)) == []
+    assert (machine.log.end, machine.high_watermark) == (1, 0)
+
+
 def test_a_snapshot_that_the_leader_has_no_longer_is_asked_for_again() -> None:
     """The next fetch names the newer one."""
     machine = replica(ONE, 1)
