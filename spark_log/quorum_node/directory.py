@@ -154,7 +154,13 @@ def open_directory(
 
 def _locked(path: str) -> int:
     """A file descriptor that holds the lock until it is closed.  Raises InvalidRequest, with the holder's process."""
-    descriptor = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InvalidRequest(
+            f"{path}/{LOCK} cannot be opened: {error.strerror}; the directory and its files have to belong to the user who "
+            "runs the node"
+        ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -119,7 +119,8 @@ def refusal(
             return not_leader(status.leader, status.epoch)
         case VoterChange.DUPLICATE_VOTER:
             found = next(voter for voter in status.voters if voter.id == key.id)
-            return InvalidRequest(f"node {key.id} is a voter already, as {key_text(found)}: remove that one first")
+            cure = "there is nothing to do" if found == key else "remove that one first"
+            return InvalidRequest(f"node {key.id} is a voter already, as {key_text(found)}: {cure}")
         case VoterChange.VOTER_NOT_FOUND:
             return InvalidRequest(f"{key_text(key)} is not a voter: the voters are {voters_text(status.voters)}")
         case VoterChange.INVALID_REQUEST:

@@ -81,6 +81,13 @@ def test_two_processes_do_not_use_one_directory(path: str) -> None:
     open_directory(path, cluster_id="c1", node_id=1).close()
 
 
+def test_a_directory_that_cannot_be_locked_is_refused(path: str) -> None:
+    """Most often it belongs to another user, whom root, as which tests may run, does not notice."""
+    os.makedirs(f"{path}/.lock")
+    with pytest.raises(InvalidRequest, match=r"\.lock cannot be opened: Is a directory; .* have to belong to the user"):
+        format_directory(path, META, VOTERS)
+
+
 def test_damage_of_the_identity_is_refused(path: str) -> None:
     format_directory(path, META, VOTERS)
     (Path(path) / "meta.properties").write_text("version=1\ncluster.id=c1\n")

@@ -71,6 +71,7 @@ LEADS = NodeStatus(
             LEADS,
             "node 2 is a voter already, as 2@d2: remove that one",
         ),
+        (VoterChange.DUPLICATE_VOTER, TWO, LEADS, "node 2 is a voter already, as 2@d2: there is nothing to do"),
         (VoterChange.VOTER_NOT_FOUND, ReplicaKey(2, "new"), LEADS, "2@new is not a voter: the voters are 1@d1, 2@d2"),
         (VoterChange.INVALID_REQUEST, ONE, LEADS, "node 1 leads: let another node lead first"),
         (VoterChange.REQUEST_TIMED_OUT, THREE, LEADS, "3@d3 lacks 50 committed entries; wait for it"),
