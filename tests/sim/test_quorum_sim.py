@@ -25,7 +25,7 @@ NOTICED_IN = {
     "hands_over_immediately": 28,
     "high_watermark_falls": 3,
     "joins_behind": 10,
-    "late_answers": 18,
+    "late_answers": 30,
     "longest_log_elected": 4,
     "no_pre_vote": 11,
     "observers_counted": 1,
