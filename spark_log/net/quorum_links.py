@@ -42,6 +42,8 @@ REFUSED_PAUSE_S = 2.0
 """After the other node has refused this one."""
 FLUSH_S, FLUSH_TRIES = 0.02, 25
 QUEUE_BYTES, QUEUE_MESSAGES = 2 * MESSAGE_BYTES_MAX, 256
+LARGE_BYTES = 64 << 10
+"""Of a message that has entries or a chunk, which are most of it."""
 logger = logging.getLogger("spark_log")
 Result = TypeVar("Result")
 Tls: TypeAlias = "ssl.SSLContext | None"
@@ -65,6 +67,13 @@ class NodeLink:
         self._task = asyncio.create_task(self._run())
 
     def send(self, data: bytes) -> None:
+        """A large message replaces one that still waits: both have entries or a chunk, for which the other node has
+        asked again meanwhile.  With both, a slow connection would carry ever more copies.
+        """
+        if len(data) > LARGE_BYTES:
+            for waiting in [one for one in self._queue if len(one) > LARGE_BYTES]:
+                self._queue.remove(waiting)
+                self._queued -= len(waiting)
         self._queue.append(data)
         self._queued += len(data)
         while len(self._queue) > 1 and (self._queued > QUEUE_BYTES or len(self._queue) > QUEUE_MESSAGES):

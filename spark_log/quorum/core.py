@@ -46,8 +46,8 @@ class Core:
         self.chunk: SnapshotPart | None = None
         """To be written."""
         self.received: SnapshotPart | None = None
-        """The last part of a leader's snapshot.  The disk forgets older ones then, so the snapshot replaces the log in any
-        role: another replica may lead by the time at which it is durable.
+        """The last part of a leader's snapshot.  The disk forgets older ones then, so the snapshot replaces the log in
+        any role: another replica may lead by the time at which it is durable.
         """
 
         self._outbox: list[Message] = []

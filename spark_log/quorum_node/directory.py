@@ -158,8 +158,8 @@ def _locked(path: str) -> int:
         descriptor = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise InvalidRequest(
-            f"{path}/{LOCK} cannot be opened: {error.strerror}; the directory and its files have to belong to the user who "
-            "runs the node"
+            f"{path}/{LOCK} cannot be opened: {error.strerror}; the directory and its files have to belong to the user "
+            "who runs the node"
         ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
