@@ -271,7 +271,24 @@ def _answer_parked(core: Core, role: Leader, progress: Progress) -> None:
     request, progress.parked = progress.parked, None
     if request is not None:
         entries = core.log.read_bytes(request.end.offset, core.config.fetch_bytes)
-        core.send(_response(core, role, request, entries=entries))
+        is_large = sum(len(entry.data) for entry in entries) > core.config.large_bytes
+        if not is_large or sends_now(core, progress, (request.end, -1)):
+            core.send(_response(core, role, request, entries=entries))
+
+
+def sends_now(core: Core, progress: Progress, answer: tuple[Position, int]) -> bool:
+    """Whether to send a large answer.  Not if it was sent a short time ago: a slow network carries it still, and with
+    a copy for each time that the replica asks, every next answer would take longer.  So the time doubles each time.
+    """
+    config = core.config
+    if progress.sent == answer:
+        if core.now_ms < progress.sent_ms + progress.again_ms:
+            return False
+        progress.again_ms = min(2 * progress.again_ms, config.again_ms)
+    else:
+        progress.again_ms = max(progress.again_ms // 2, config.retry_ms // 2)
+    progress.sent, progress.sent_ms = answer, core.now_ms
+    return True
 
 
 def answer_waiting(core: Core, role: Leader) -> None:
@@ -285,7 +302,9 @@ def fetch_snapshot(core: Core, role: Leader, request: FetchSnapshotRequest) -> N
     progress = _fetched(core, role, request.source)
     if request.snapshot in (core.log.snapshot, role.older):
         progress.snapshot = request.snapshot
-        core.reads.append(ReadChunk(request=request, voters=core.log.voters_at(request.snapshot.offset)))
+        if sends_now(core, progress, (request.snapshot, request.start)):
+            voters = core.log.voters_at(request.snapshot.offset)
+            core.reads.append(ReadChunk(request=request, voters=voters))
     else:
         core.send(ReadChunk(request=request, voters=()).answer(b"", None))
 

@@ -88,6 +88,11 @@ class Progress:
     confirms: int = 0
     snapshot: Position | None = None
     """It was told to fetch this snapshot, and lacks entries from before the newest one since."""
+    sent: tuple[Position, int] | None = None
+    """The last large answer: a part of a snapshot and where it begins, or entries behind a position."""
+    sent_ms: int = 0
+    again_ms: int = 0
+    """How long after that it is sent again, if the replica asks for the same."""
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import (
     EMPTY,
     Entry,
@@ -19,7 +20,7 @@ from spark_log.quorum.messages import (
     Position,
     ReplicaKey,
 )
-from spark_log.quorum.ready import Config, Kept
+from spark_log.quorum.ready import Config, Kept, ReadChunk
 from tests.unit.quorum.replicas import (
     CONFIG,
     LATER_MS,
@@ -348,6 +349,37 @@ def test_the_leader_lets_the_shell_read_its_snapshot() -> None:
     (read,) = machine.ready().read
     response = read.answer(b"rest", 8)
     assert (response.target, response.start, response.size, response.voters) == (THREE, 4, 8, VOTERS)
+
+
+def times_of_answers(machine: Machine, request: Message) -> list[int]:
+    """When the leader answers node 3, which asks for the same every half second."""
+    found = []
+    for after_ms in range(0, 20_000, CONFIG.retry_ms):
+        machine.step(fetch(TWO, ONE, 1, machine.log.position), LATER_MS + after_ms)
+        machine.step(request, LATER_MS + after_ms)
+        for ready in work(machine, LATER_MS + after_ms):
+            found += [after_ms for answer in [*ready.read, *ready.send] if to_three(answer)]
+    return sorted(set(found))
+
+
+def to_three(answer: ReadChunk | Message) -> bool:
+    return isinstance(answer, ReadChunk) or (isinstance(answer, FetchResponse) and answer.target == THREE)
+
+
+def test_a_large_answer_is_repeated_less_and_less() -> None:
+    """A slow network carries it still.  Small ones are repeated each time."""
+    machine, often = leader(), list(range(0, 20_000, CONFIG.retry_ms))
+    give(machine, fetch(TWO, ONE, 1, FIRST), LATER_MS)
+    assert times_of_answers(machine, fetch(THREE, ONE, 1, EMPTY)) == often
+    machine = leader()
+    machine.append([bytes(CONFIG.large_bytes + 1)], LATER_MS)
+    seldom = [0, 500, 1000, 2000, 4000, 8000, 16_000]
+    assert times_of_answers(machine, fetch(THREE, ONE, 1, FIRST)) == seldom
+    machine = leader()
+    give(machine, fetch(TWO, ONE, 1, FIRST), LATER_MS)
+    machine.snapshotted(2, 2, LATER_MS)
+    part = FetchSnapshotRequest(source=THREE, target=ONE, epoch=1, snapshot=FIRST, start=4)
+    assert times_of_answers(machine, part) == seldom
 
 
 def snapshot_while_one_is_fetched(config: Config, now_ms: int) -> Kept:
