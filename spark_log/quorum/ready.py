@@ -33,8 +33,8 @@ class Config:
     retry_ms: int = 500
     """A follower repeats a fetch that has no answer for this time: more than `fetch_wait_ms` and the way there."""
     large_bytes: int = 64 << 10
-    """An answer with more bytes of entries is not sent again as soon as a follower repeats its fetch, nor is a part of a
-    snapshot: a slow network carries it still.
+    """An answer with more bytes of entries is not sent again as soon as a follower repeats its fetch, nor is a part of
+    a snapshot: a slow network carries it still.
     """
     again_ms: int = 8_000
     """How long the leader waits with that at most.  It begins with half of `retry_ms`."""
