@@ -23,7 +23,8 @@ if anything is wrong.  `apply` makes all changes in one commit.
 replicas stay as they are if the file does not have them.  Topics and groups that are not in the file are left alone.
 `replicas: [[1, 2], [2, 1]]` names the brokers of each partition, the preferred leader first.  Groups get a position
 where they have none; --reset-groups moves them where they have another one.  Deletions need `delete: true` in the file
-and --allow-delete.  A file of Kafka's kafka-reassign-partitions moves the partitions in it.
+and --allow-delete.  A file of Kafka's kafka-reassign-partitions moves the partitions in it.  With --create, `apply`
+begins a log if there is none, and `plan` shows what it would have.
 
 The job starts no Spark, so `python jobs/admin.py` is enough.  The last line of standard output is a summary in JSON.
 Exit status: 0 nothing to change, or all changes were made; 1 refused or failed; 2 wrong usage; 3 `plan` has found
@@ -34,9 +35,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from pyspark_pylog.admin_changes import Draft, plan_changes
 from pyspark_pylog.admin_file import read_file
@@ -45,7 +48,8 @@ from pyspark_pylog.open_log import journal_of
 
 from spark_log import Log
 from spark_log.client.administering.keyless import keyless_warnings
-from spark_log.errors import InvalidRequest
+from spark_log.errors import InvalidRequest, NoLog
+from spark_log.journal.journal import Journal
 from spark_log.metadata.reassignments import moving
 
 HAS_CHANGES = 3
@@ -56,6 +60,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = job_parser(__doc__)
     parser.add_argument("verb", choices=("plan", "apply"))
     parser.add_argument("file", type=Path, metavar="topics.yaml", help="YAML or JSON")
+    parser.add_argument("--create", action="store_true", help="begin a log if there is none")
     parser.add_argument("--allow-delete", action="store_true", help="delete what has `delete: true`")
     parser.add_argument(
         "--reset-groups", action="store_true", help="also move groups to `positions` where they have other ones"
@@ -66,7 +71,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
 def administer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     """Plan or apply; the summary and the exit status."""
     declared = read_file(args.file)
-    with Log(journal_of(location_of(args))) as log:
+    with Log(declared_journal(args)) as log:
         draft = plan_changes(log.journal, declared, resets=args.reset_groups)
         lines = list(draft.changes.lines())
         print("\n".join([*(lines or ["nothing to change"]), *draft.changes.kept_lines()]), flush=True)
@@ -81,6 +86,21 @@ def administer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
         progress("records move to other replicas: a coordinator, `pylog replicate` or jobs/maintain.py moves them")
     summary = {"verb": args.verb, "changes": len(lines), **draft.changes.summary(), "moving": moves}
     return summary, HAS_CHANGES if args.verb == "plan" and lines else 0
+
+
+def declared_journal(args: argparse.Namespace) -> Journal:
+    """The log's journal.  If there is no log, and --create, that of an empty one; no log is begun for a wrong file."""
+    location = location_of(args)
+    try:
+        return journal_of(location)
+    except NoLog:
+        if not args.create:
+            raise
+    empty = journal_of(replace(location, url=f"memory://{uuid4().hex}"), create=True)
+    draft = plan_changes(empty, read_file(args.file))
+    if args.verb == "plan" or not list(draft.changes.lines()):
+        return empty
+    return journal_of(location, create=True)
 
 
 def check_deletes_nothing(draft: Draft, verb: str) -> None:

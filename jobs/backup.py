@@ -45,7 +45,7 @@ from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest
 from spark_log.journal.context import Context
 from spark_log.net.address import is_coordinator
-from spark_log.node.backup import back_up, check_place, missing, prune
+from spark_log.node.backup import back_up, begin_place, check_place, missing, prune
 from spark_log.node.backup_copies import BackupShare, CopiedShare, CopyShares, copy_share
 from spark_log.node.backup_files import Backup, BackupFiles
 from spark_log.node.copy_throttle import Pace, rate_of
@@ -145,13 +145,14 @@ def tell(_: str, done: int, total: int) -> None:
 
 def planned_backup(args: argparse.Namespace, files: BackupFiles) -> dict[str, Any]:
     with Log(journal_of(location_of(args))) as log:
+        check_place(log, files, create=args.create)
         objects, size = missing(log, files)
     return {"dry_run": True, "version": log.journal.state.version, "objects": objects, "bytes": size}
 
 
 def make_backup(spark: SparkSession, args: argparse.Namespace, files: BackupFiles) -> dict[str, Any]:
     with Log(journal_of(location_of(args))) as log:
-        check_place(log, files, create=args.create)
+        begin_place(log, files, create=args.create)
         made = back_up(log, files, from_log(spark, args, log, files), tell)
     progress(f"backup {made.backup.id}: {counted(made.objects, 'object')} copied")
     summary = {"backup": shown(made.backup), "copied_objects": made.objects, "copied_bytes": made.bytes}

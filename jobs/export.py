@@ -44,6 +44,9 @@ from spark_log.errors import GroupIdNotFound, InvalidRequest
 from spark_log.positions import parse_position
 from spark_log.text import counted
 
+EVERY_MS = 60_000
+"""The time between two runs of --continuous."""
+
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = job_parser(__doc__)
@@ -66,7 +69,6 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--every",
         type=duration_ms,
-        default=60_000,
         metavar="DURATION",
         help="with --continuous, the time between two runs (1m)",
     )
@@ -80,6 +82,8 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--table: {found.table!r} has no namespace: give NAMESPACE.NAME, such as sales.{found.table}")
     if found.continuous and (found.end != "latest" or found.dry_run):
         parser.error("--continuous has no end: leave out --end and --dry-run")
+    if found.every is not None and not found.continuous:
+        parser.error("--every is for --continuous, which repeats the export for ever")
     return found
 
 
@@ -139,7 +143,7 @@ def export(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any
             summary = job.export_to_end()
             if not args.continuous:
                 return summary, 0
-            time.sleep(args.every / 1000)
+            time.sleep((EVERY_MS if args.every is None else args.every) / 1000)
 
 
 class Export:

@@ -171,6 +171,10 @@ class TimedProgress:
 Outcome = tuple[Mapping[str, Any], int]
 """The summary and the exit status of a job."""
 
+PYTHON_LATE = (
+    "\nSpark waits some seconds for a Python process, and the machine was too busy: run this again, with less beside"
+)
+
 
 def run_job(name: str, work: Callable[[SparkSession], Outcome]) -> None:
     """`run_alone`, with a session."""
@@ -206,4 +210,7 @@ def sentence(error: Exception) -> str:
     """The message, without the state of a query; of an error in a task, the last line of its report."""
     text = str(error)
     found = re.findall(r"^spark_log(?:\.\w+)+: (.+)$", text, re.MULTILINE)
-    return str(found[-1]) if found else text.partition("\n=== Streaming Query ===")[0]
+    if found:
+        return str(found[-1])
+    advice = PYTHON_LATE if re.search("CANNOT_OPEN_SOCKET|Python worker failed to connect back", text) else ""
+    return text.partition("\n=== Streaming Query ===")[0] + advice

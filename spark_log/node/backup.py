@@ -53,22 +53,31 @@ class Made(NamedTuple):
 def check_place(log: Log, files: BackupFiles, *, create: bool) -> None:
     """Raises InvalidRequest if a folder cannot have the backups of a log, and NoLog if it has none and not `create`.
 
-    create:  if there is nothing, begin backups there.
+    Writes nothing.
     """
     here, there = f"{files.store.url}/", f"{log.journal.objects.url}/"
     if here.startswith(there) or there.startswith(here):
         raise InvalidRequest(f"{here} and {there}: a log and its backups must not lie within each other")
+    if files.about() is not None:
+        files.check(log.cluster_id)
+    elif create:
+        files.check_empty()
+    else:
+        raise NoLog(f"{files.store.url} has no backups: is its disk mounted? Give --create for the first backup")
+
+
+def begin_place(log: Log, files: BackupFiles, *, create: bool) -> None:
+    """As `check_place`, and begin backups where there are none."""
+    check_place(log, files, create=create)
     if files.about() is None:
-        if not create:
-            raise NoLog(f"{files.store.url} has no backups: is its disk mounted? Give --create for the first backup")
         files.begin(log.cluster_id, log.url)
-    files.check(log.cluster_id)
+        files.check(log.cluster_id)
 
 
 def back_up(log: Log, files: BackupFiles, copy: CopyShares, progress: Progress | None = None) -> Made:
     """Make a backup of the newest version, or complete one that was interrupted as a backup of that version.
 
-    files:     checked by `check_place`.
+    files:     begun by `begin_place`.
     copy:      copies some shares.
     progress:  called with ("copy", bytes, total).
     Raises CorruptObject if an object of the log is missing or damaged.

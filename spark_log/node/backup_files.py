@@ -106,11 +106,14 @@ class BackupFiles:
         """The objects that a backup has copied, under the names that they have in the log."""
         return self._open_folder(f"{OBJECTS}{backup}")
 
-    def begin(self, log: str, url: str) -> None:
-        """Make an empty folder one for the backups of a log.  Raises InvalidRequest if it has anything else."""
+    def check_empty(self) -> None:
+        """Raises InvalidRequest if a folder without backups has anything of a log, or of former backups."""
         for prefix in (META, DATA, BACKUPS, OBJECTS):
             if found := self.store.list(prefix):
                 raise InvalidRequest(f"{self.store.url} has {found[0]}: backups begin in an empty folder")
+
+    def begin(self, log: str, url: str) -> None:
+        """Make an empty folder one for the backups of a log."""
         about = About(pylog_backups=FORMAT, log=log, url=url)
         self.store.put_new(ABOUT, msgspec.json.encode(about))
 

@@ -42,7 +42,7 @@ def why_not(given: pa.DataType, wanted: pa.DataType) -> str:
             if given.tz is None
             else "it has a time zone: convert it to a local time, or declare the column TIMESTAMP"
         )
-    return f"expected {sql_type(wanted)}"
+    return f"expected {sql_type(wanted)}, so cast it"
 
 
 def _why_not_fields(given: pa.DataType, wanted: pa.DataType) -> str:

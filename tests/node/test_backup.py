@@ -16,7 +16,17 @@ from spark_log.clock import SystemClock
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog, NoSpace
 from spark_log.journal.context import Context
 from spark_log.model import ACKS_LEADER
-from spark_log.node.backup import ABANDONED_MS, DAY_MS, MARKED_MS, Made, back_up, check_place, missing, prune
+from spark_log.node.backup import (
+    ABANDONED_MS,
+    DAY_MS,
+    MARKED_MS,
+    Made,
+    back_up,
+    begin_place,
+    check_place,
+    missing,
+    prune,
+)
 from spark_log.node.backup_copies import BackupShare, CopiedShare, copy_share
 from spark_log.node.backup_files import Backup, BackupFiles, end_key, needed_objects
 from spark_log.node.copy_throttle import Pace
@@ -101,7 +111,7 @@ class Place:
             yield copy_share(self.log.journal.objects, files.folder(share.folder), share, pace)
 
     def make(self, copy: Callable[[Sequence[BackupShare]], Iterator[CopiedShare]] | None = None) -> Made:
-        check_place(self.log, self.files, create=True)
+        begin_place(self.log, self.files, create=True)
         return back_up(self.log, self.files, copy or self.copy)
 
     def dies_after(self, objects: int) -> None:

@@ -14,8 +14,8 @@ from pyspark_pylog.admin_changes import plan_changes
 from pyspark_pylog.admin_file import Declared, DeclaredGroup, Problems
 
 from jobs import admin as job
-from spark_log import Log, NewTopic, TopicPartition
-from spark_log.errors import ConcurrentChange, InvalidRequest, SparkLogError
+from spark_log import Log, NewTopic, TopicPartition, connect
+from spark_log.errors import ConcurrentChange, InvalidRequest, NoLog, SparkLogError
 from spark_log.metadata.group_commands import JoinGroup
 from spark_log.positions import Earliest
 from tests.node.replicated_logs import put, replicated_log
@@ -60,6 +60,27 @@ WANTED = {
     "payments": (2, {}),
     "audit": (1, {}),
 }
+
+
+def test_the_first_topics_of_a_new_log(tmp_path: Path, file: Path) -> None:
+    """With --create only, and not for a file that is refused."""
+    url, root = f"file://{tmp_path}/new", tmp_path / "new"
+
+    def applied(verb: str, *more: str) -> tuple[dict[str, Any], int]:
+        return job.administer(job.parse_args(["--url", url, verb, str(file), *more]))
+
+    with pytest.raises(NoLog, match="there is no log at"):
+        applied("apply")
+    summary, status = applied("plan", "--create")
+    assert (status, summary["create"], root.exists()) == (3, ["audit", "orders", "payments"], False)
+    file.write_text(f"{DECLARED}    partition: 3\n")
+    with pytest.raises(InvalidRequest, match="audit"):
+        applied("apply", "--create")
+    assert not root.exists()
+    file.write_text(DECLARED)
+    assert applied("apply", "--create") == ({**summary, "verb": "apply"}, 0)
+    assert topics(connect(url, create=False)) == WANTED
+    assert applied("apply", "--create")[0]["changes"] == 0
 
 
 def test_a_plan_names_all_changes_and_makes_none(log: Log, file: Path, capsys: pytest.CaptureFixture[str]) -> None:

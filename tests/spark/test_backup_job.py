@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from jobs.backup import parse_args, run, without_tasks
 from spark_log import connect
-from spark_log.errors import InvalidRequest, NoLog
+from spark_log.errors import InvalidRequest, NoLog, SparkLogError
 from spark_log.node.backup_files import BackupFiles
 from spark_log.node.verify import verify
 from spark_log.store.open import open_store
@@ -38,7 +38,7 @@ def test_backups_of_a_log_with_brokers(classic: SparkSession, tmp_path: Path) ->
     log, to = replicated_log(tmp_path), ["--backups", f"file://{tmp_path}/backups"]
     for _ in range(3):
         put(log, [1, 2])
-    planned = done(classic, *to, "--dry-run", url=log.url)
+    planned = done(classic, *to, "--create", "--dry-run", url=log.url)
     assert (planned["objects"], (tmp_path / "backups").exists()) == (3, False)
     first = done(classic, *to, "--create", url=log.url)
     put(log, [1, 2])
@@ -58,7 +58,7 @@ def test_backups_of_a_log_with_brokers(classic: SparkSession, tmp_path: Path) ->
 
 
 def test_what_is_refused(classic: SparkSession, tmp_path: Path) -> None:
-    """Unknown backups, a coordinator as the place of a log, and a root that is not empty."""
+    """Unknown backups, a coordinator as the place of a log, a root that is not empty, and wrong places of backups."""
     log, to = new_log(tmp_path / "log"), ["--backups", str(tmp_path / "backups")]
     append_small(log, 1)
     done(classic, *to, "--create", url=log.url)
@@ -70,6 +70,15 @@ def test_what_is_refused(classic: SparkSession, tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidRequest, match=said):
             done(classic, *to, "--restore", which, url=url)
+    for place, url, said in (
+        (f"{tmp_path}/empty", log.url, "Give --create for the first backup"),
+        (f"{log.url}/backups", log.url, "must not lie within each other"),
+        (to[1], new_log(tmp_path / "other").url, "has backups of another log"),
+    ):
+        for dry in ([], ["--dry-run"]):
+            with pytest.raises(SparkLogError, match=said):
+                done(classic, "--backups", place, *dry, url=url)
+    assert not (tmp_path / "empty").exists()
     with pytest.raises(NoLog, match="there is no log at .*: check the URL"):
         done(classic, *to, url=f"{tmp_path}/lgo")
 

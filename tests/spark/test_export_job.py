@@ -334,6 +334,7 @@ def test_bytes_that_are_not_text_are_named(classic: SparkSession, topic: Log, to
 def test_a_query_that_failed_is_named_without_its_state() -> None:
     failed = "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back."
     assert sentence(Exception(f"{failed}\n=== Streaming Query ===\nThread State: RUNNABLE")) == failed
+    assert "run this again, with less beside" in sentence(Exception("[STREAM_FAILED] Python worker failed to connect back"))
 
 
 ORDERS = "id INT NOT NULL, date DATE, price DECIMAL(10,2), item STRUCT<name: STRING>, tags ARRAY<STRING>"
@@ -397,6 +398,7 @@ def test_values_from_before_the_schema_are_refused_or_parsed(classic: SparkSessi
         (["--topic", "t", "--format", "csv"], "invalid choice"),
         (["--topic", "t", "--task-bytes", "many"], "is not a size"),
         (["--topic", "t", "--continuous", "--end", "5"], "--continuous has no end"),
+        (["--topic", "t", "--every", "5s"], "--every is for --continuous"),
         (["--topic", "t", "--to-option", "key"], "KEY=VALUE"),
         (["--topic", "t", "--format", "iceberg", "--table", "a.b"], "--format iceberg needs --catalog"),
         (["--topic", "t", "--format", "iceberg", "--catalog", "c", "--table", "a"], "'a' has no namespace: give N"),

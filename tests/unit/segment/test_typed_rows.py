@@ -138,7 +138,7 @@ def test_bad_rows_are_refused_with_column_and_row(data: object, message: str) ->
         ),
         ("a ARRAY<STRUCT<b: INT NOT NULL>>", pa.array([[{"b": 1}], [], [{"b": 2}, {"b": None}]]), "row 2: column 'a'"),
         ("a DATE", pa.array([NOON]), "expected DATE"),
-        ("a INT", pa.array([True]), "expected INT"),
+        ("a INT", pa.array([True]), "expected INT, so cast it"),
         ("timestamp DATE, a INT", pa.array([1]), "call that one 'value.timestamp'"),
         ("a STRING", pa.array([b"a", b"\xff"]).view(pa.string()), "row 1: column 'a' has a text that is not UTF-8"),
         ("a STRUCT<b: STRING>", pa.StructArray.from_arrays([pa.array([b"\xc3"]).view(pa.string())], ["b"]), "row 0"),
