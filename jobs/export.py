@@ -21,7 +21,7 @@ from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
-from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Manifest, Result, check_same
+from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Found, Manifest, Result, check_same
 from pyspark_pylog.export.open_table import FORMATS, open_table
 from pyspark_pylog.export.planning import Planner
 from pyspark_pylog.export.task import Written, result_of, write_files
@@ -192,7 +192,15 @@ class Export:
     def check(self) -> None:
         """Refuse everything that is wrong before anything is written."""
         self._check_group()
-        self._planner.check_values(self._manifest.last())
+        try:
+            self._planner.check_values(self._manifest.last())
+        except InvalidRequest:
+            begun = None if self._known else self._manifest.settings()
+            if begun is None:
+                raise
+            # Another job has begun the same export since this one has looked, and the table is that job's.
+            self._use(check_same(begun, self.settings, self._manifest.store.url))
+            self._planner.check_values(self._manifest.last())
 
     def begin(self) -> None:
         """Write the settings.  If another job has written them meanwhile, its export is this one."""
@@ -212,7 +220,7 @@ class Export:
     def export_to_end(self) -> dict[str, Any]:
         """Finish the run that a killed job has left, and run until the end is reached.  Returns the summary."""
         last = self._manifest.last()
-        results = []
+        results = list[Result | Found]()
         if last and not self._manifest.is_done(last):
             progress(f"an earlier job left run {last} unfinished: finishing it now")
             results.append(self._carry_out(last))
@@ -223,12 +231,14 @@ class Export:
             self._manifest.plan(last, run)
             if not self._manifest.is_done(last):  # unless another job has done it
                 results.append(self._carry_out(last))
+        done = [result for result in results if isinstance(result, Result)]
         return {
             **self._names(),
             "runs": len(results),
-            "records": sum(result.records for result in results),
-            "files": sum(len(result.files) for result in results),
-            "bytes": sum(result.bytes for result in results),
+            "runs_committed_before": len(results) - len(done),
+            "records": sum(result.records for result in done),
+            "files": sum(len(result.files) for result in done),
+            "bytes": sum(result.bytes for result in done),
             "lost": sum(result.lost for result in results),
             "ends": by_partition(self._planner.next_starts(last)),
         }
@@ -242,27 +252,30 @@ class Export:
                 f"the columns of version {before.schema}: see docs/tasks/export.md for reading both"
             )
 
-    def _carry_out(self, number: int) -> Result:
+    def _carry_out(self, number: int) -> Result | Found:
         """Write the files of a run, which any job may have planned, and record that it is done."""
         began, run = time.monotonic(), self._manifest.run(number)
         assert run is not None, f"run {number} was planned"
         result = self._exported(number, run)
         self._manifest.finish(number, result)
         self._publish(run.ends)
-        what = f"{counted(result.records, 'record')} in {counted(len(result.files), 'file')}"
-        progress(f"run {number}: {what}, {result.bytes / 1e6:,.1f} MB, {time.monotonic() - began:.1f} s")
+        if isinstance(result, Found):
+            progress(
+                f"run {number} was committed before, by another job or by one that was killed: nothing is left to do"
+            )
+        else:
+            what = f"{counted(result.records, 'record')} in {counted(len(result.files), 'file')}"
+            progress(f"run {number}: {what}, {result.bytes / 1e6:,.1f} MB, {time.monotonic() - began:.1f} s")
         return result
 
-    def _exported(self, number: int, run: ExportRun) -> Result:
+    def _exported(self, number: int, run: ExportRun) -> Result | Found:
         """Write and commit the files of a run, unless it is committed already."""
         tasks = [] if self._table.has(number) else self._written(number, run)
         files = [file for task in tasks for file in task.files]
-        result = result_of(tasks, run.lost)
         if self._table.commit(number, self._planner.rows(run.schema), files):
-            return result
-        # Its files stay: if the answer to a commit was lost, they can be those of the table.
-        progress(f"run {number} was committed before, by this job or another one")
-        return Result(lost=run.lost)
+            return result_of(tasks, run.lost)
+        # The files stay: if the answer to a commit was lost, they can be those of the table.
+        return Found(lost=run.lost)
 
     def _written(self, number: int, run: ExportRun) -> list[Written]:
         planned = planned_log(location_of(self._args), self._log.journal)

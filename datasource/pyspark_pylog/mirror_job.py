@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_pylog.job_support import location_of, progress
 from pyspark_pylog.open_log import journal_of
-from pyspark_pylog.topic_mirror import MirrorSettings, MirrorSource, TopicMirror, plan
+from pyspark_pylog.topic_mirror import MirrorSettings, MirrorSource, TopicMirror, check_dead_letters, plan
 from spark_log import Log
 from spark_log.client.mirror_map import MirrorMap
 from spark_log.errors import InvalidRequest, NoLog, SequenceConflict, SparkLogError
@@ -112,6 +112,7 @@ def _planned(args: argparse.Namespace, source: MirrorSource, check: Callable[[Lo
     try:
         with Log(journal_of(location_of(args))) as log:
             check(log)
+            check_dead_letters(log, args.bad_records)
             copied = MirrorMap(log, args.map).copied()
     except NoLog:
         copied = {}

@@ -123,9 +123,9 @@ class TopicMirror:
         topics, log = self._source.topics(), self._log
         check_sources(topics, before, self._source.name)
         check_names(self._settings, topics)
+        check_dead_letters(log, self._settings.bad_records)
         prepare(log, topics, self._tell)
-        if self._settings.bad_records:
-            prepare_dead_letters(log, self._settings.bad_records)
+        create_dead_letters(log, self._settings.bad_records)
         self._map.create()
         copied = self._map.check(topics)
         self._copy({name: one for name, one in topics.items() if left(name, one, copied)}, copied)
@@ -293,14 +293,28 @@ def prepare(log: Log, topics: Mapping[str, SourceTopic], tell: Callable[[str], N
             log.admin.alter_schema(name, source.schema)
 
 
-def prepare_dead_letters(log: Log, topic: str) -> None:
-    """Create the topic for records that do not fit.  Raises InvalidRequest if it has a schema."""
+def check_dead_letters(log: Log, topic: str) -> None:
+    """Raises InvalidRequest if the topic for records that do not fit exists, and has a schema or is compacted.
+
+    topic:  empty if no topic is given.
+    """
     if topic not in log.admin.list_topics():
-        log.admin.create_topics([NewTopic(topic, configs=DEAD_LETTER_CONFIGS)])
-    elif log.admin.describe_schema(topic):
+        return
+    if log.admin.describe_schema(topic):
         raise InvalidRequest(
             f"--bad-records: topic {topic!r} has a schema, and bad records are bytes: name another one"
         )
+    if has_cleanup_policy(log.admin.describe_topics([topic])[topic].configs, "compact"):
+        raise InvalidRequest(
+            f"--bad-records: topic {topic!r} is compacted, so it refuses bad records without a key, and keeps only the last "
+            f"one of each key: name another topic, or run `pylog topic alter {topic} -c cleanup.policy=delete`"
+        )
+
+
+def create_dead_letters(log: Log, topic: str) -> None:
+    """Create the topic for records that do not fit, if one is given and does not exist."""
+    if topic and topic not in log.admin.list_topics():
+        log.admin.create_topics([NewTopic(topic, configs=DEAD_LETTER_CONFIGS)])
 
 
 def carried(configs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

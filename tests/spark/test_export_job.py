@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from pyiceberg.catalog import load_catalog
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Manifest, Part
+from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Found, Manifest, Part
 from pyspark_pylog.export.parquet_files import ParquetFile, WrittenFile, by_folder
 from pyspark_pylog.export.planning import divide
 from pyspark_pylog.export.task import Written, result_of, write_files
@@ -129,21 +130,48 @@ def in_table(to: Path, kind: str, catalog: str) -> pa.Table:
     return load_catalog("lake", uri=catalog).load_table("sales.orders").scan().to_arrow()
 
 
+def options_of(kind: str, uri: str) -> list[str]:
+    """Arguments for a table of a format; `in_table` reads it."""
+    catalog = ["--catalog", "lake", "--catalog-option", f"uri={uri}", "--table", "sales.orders"]
+    return ["--format", kind, *(catalog if kind == "iceberg" else [])]
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_of_two_first_jobs_the_slower_one_continues(
+    classic: SparkSession, topic: Log, to: Path, tmp_path: Path, kind: str
+) -> None:
+    """It has looked for an export before the other one began, and finds the table of the other one, which is its table."""
+    options = options_of(kind, f"sqlite:///{tmp_path}/catalog.db")
+    given = ["--url", topic.url, "--topic", "t", "--to", str(to), *options]
+    slower, other = (
+        job.Export(classic, job.parse_args([*given, *more]), topic, Manifest(str(to), {}))
+        for more in ([], ["--name", "other"])
+    )
+    run(classic, topic, to, *options)
+    slower.check()
+    slower.begin()
+    assert slower.export_to_end()["runs"] == 0
+    with pytest.raises(InvalidRequest, match="--name was 'export-t' when the export to .* began, and is 'other' now"):
+        other.check()
+
+
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_a_table_of_commits_has_each_record_once(
     classic: SparkSession, topic: Log, to: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    """Also if two jobs run at the same time, or one was killed after a commit."""
+    """Also if two jobs run at the same time, or one was killed after a commit.  Results say what is known of a run."""
     uri = f"sqlite:///{tmp_path}/catalog.db"
-    catalog = ["--catalog", "lake", "--catalog-option", f"uri={uri}", "--table", "sales.orders"]
-    options = ["--format", kind, *(catalog if kind == "iceberg" else [])]
+    options = options_of(kind, uri)
     assert run(classic, topic, to, *options, "--end", "20")["records"] == 40
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda _: run(classic, topic, to, *options), range(2)))
+    assert result_of_run(to, 2)["records"] == 160, "of the job that has committed it, whichever was done first"
     forget_result(to)
     topic.append("t", records(50, first=200))
-    assert run(classic, topic, to, *options)["records"] == 50
-    assert "run 2 was committed before" in capsys.readouterr().err
+    summary = run(classic, topic, to, *options)
+    assert (summary["records"], summary["runs"], summary["runs_committed_before"]) == (50, 2, 1)
+    assert result_of_run(to, 2) == {"committed_before": True, "lost": 0}
+    assert "run 2 was committed before, by another job or by one that was killed" in capsys.readouterr().err
     assert run(classic, topic, to, *options)["runs"] == 0
     columns = ["key", "value", "topic", "partition", "offset", "timestamp", "headers"]
     rows = in_table(to, kind, uri).select(columns).sort_by([("partition", "ascending"), ("offset", "ascending")])
@@ -179,7 +207,7 @@ def test_a_job_keeps_its_files_if_its_run_was_committed_before(topic: Log, to: P
     args = job.parse_args(["--url", topic.url, "--topic", "t", "--to", str(to)])
     export = OneFile(None, args, topic, Manifest(str(to), {}))
     export._table = LostAnswer()
-    assert export._exported(1, ExportRun([], {})).records == 0
+    assert export._exported(1, ExportRun([], {}, lost=2)) == Found(lost=2)
     assert (to / "a.parquet").exists()
 
 
@@ -193,6 +221,11 @@ def test_a_range_by_hours_as_text(classic: SparkSession, topic: Log, to: Path) -
     wanted = topic.read("t", start=10, end=50, columns=["key", "value"]).to_pylist()
     texts = [tuple(None if part is None else part.decode() for part in row.values()) for row in wanted]
     assert sorted(map(str, texts)) == sorted(str((row["key"], row["value"])) for row in rows)
+
+
+def result_of_run(to: Path, number: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((to / f"_pylog/runs/{number:08}.done.json").read_text())
+    return found
 
 
 def forget_result(to: Path) -> None:

@@ -21,10 +21,10 @@ from pyspark_pylog.topic_mirror import (
     carried,
     check_names,
     check_sources,
+    create_dead_letters,
     left,
     note_reached,
     prepare,
-    prepare_dead_letters,
     read_reached,
     seed_groups,
 )
@@ -208,7 +208,7 @@ def test_json_becomes_the_columns_of_a_schema(classic: SparkSession, log: spark_
     spark_log.register(classic)
     typed = typed_copy(log, dead_letters="bad")
     MirrorMap(log, "map").create()
-    prepare_dead_letters(log, "bad")
+    create_dead_letters(log, "bad")
     records = pa.Table.from_batches([of_kafka(GOOD[0], BAD[0], GOOD[1], BAD[1], GOOD[2], BAD[2], first=7)])
     frame = (
         classic.createDataFrame(records)

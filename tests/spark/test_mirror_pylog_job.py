@@ -119,6 +119,29 @@ def test_what_is_refused(classic: SparkSession, source: Log, tmp_path: Path) -> 
         mirrored(classic, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [
+        (NewTopic("dead", 1, schema="id INT"), "topic 'dead' has a schema, and bad records are bytes: name another"),
+        (
+            NewTopic("dead", 1, {"cleanup.policy": "compact,delete"}),
+            "topic 'dead' is compacted, .*: name another topic, or run `pylog topic alter dead -c cleanup.policy=delete`",
+        ),
+    ],
+)
+def test_a_topic_that_cannot_keep_bad_records(
+    classic: SparkSession, source: Log, tmp_path: Path, topic: NewTopic, said: str
+) -> None:
+    """Is refused before anything is written, also by a dry run."""
+    copy = connect(str(tmp_path / "copy"))
+    copy.admin.create_topics([topic])
+    version = copy.journal.refresh().version
+    for more in ([], ["--dry-run"]):
+        with pytest.raises(InvalidRequest, match=f"--bad-records: {said}"):
+            mirrored(classic, tmp_path, "--bad-records", "dead", *more)
+    assert copy.journal.refresh().version == version
+
+
 def test_a_schema_that_changes_while_a_topic_is_copied(log: Log) -> None:
     """The fields that the copy lacks are not left out, and the records are no dead letters: nothing is written."""
     log.admin.create_topics([NewTopic("t", schema="id INT")])

@@ -236,6 +236,23 @@ def test_a_run_that_another_job_has_planned_with_a_newer_schema(case: Case, tmp_
     assert planner.rows(2).names[:3] == ["key", "id", "note"]
 
 
+def test_the_older_of_two_jobs_reads_a_schema_that_the_table_has_already(tmp_path: Path) -> None:
+    """It would have refused the wider type of the table."""
+    log = connect(str(tmp_path / "log"), durability="os")
+    log.admin.create_topics([NewTopic("t", 1, schema="n INT")])
+    log.append("t", [{"n": 1}])
+    case = case_of("iceberg", tmp_path)
+    topic_id = log.admin.describe_topics(["t"])["t"].topic_id
+    settings = ExportSettings(**{**as_dict(case.settings), "topic_id": topic_id, "value_as": "columns"})
+    planner = Planner(log.journal, Manifest(case.url, {}), case.table(), settings, parse_position("latest", "--end"))
+    ends = planner.ends()
+    connect(log.url, durability="os").admin.alter_schema("t", "n BIGINT")
+    assert case.run(1, records(2, ddl="n INT")) and case.run(2, records(2, ddl="n BIGINT"))
+    assert planner.schema() == 1
+    run = planner.plan(0, ends, 1 << 20, 1, skip_lost=False)
+    assert run is not None and run.schema == 2
+
+
 @pytest.mark.parametrize("ends", [{0: 3}, {0: 2, 1: 1}])
 def test_a_log_that_was_set_back_is_refused(tmp_path: Path, ends: dict[int, int]) -> None:
     """Its next records would be left out.  One whose newest records this process has not seen yet is read again."""
@@ -254,6 +271,101 @@ def test_a_log_that_was_set_back_is_refused(tmp_path: Path, ends: dict[int, int]
         DataLoss, match=r"records of t-\d before offset \d, and the log ends before it: the log was rest"
     ):
         planner.next_starts(2)
+
+
+def restore(case: Case, run: int) -> None:
+    """Restore the version after a run; 0: after the creation of the table, which Iceberg cannot."""
+    if case.settings.format == "delta":
+        found = [one["version"] for one in case.delta().history() if one.get("pylog.run") == str(run)]
+        case.delta().restore(found[0] if run else 0)
+    else:
+        table = case.iceberg()
+        [snapshot] = [one.snapshot_id for one in table.snapshots() if one.summary["pylog.run"] == str(run)]
+        table.manage_snapshots().set_current_snapshot(snapshot).commit()
+
+
+def test_a_table_that_was_restored_to_an_earlier_version_is_refused(case: Case) -> None:
+    """Until the last run is in it again, in whatever way, also after changes of others."""
+    for number in (1, 2, 3):
+        assert case.run(number, records(2, first=2 * number))
+    rows = case.rows(records(1))
+    restore(case, 1)
+    for _ in range(2):
+        with pytest.raises(
+            InvalidRequest, match="has the runs up to 1, and run 3 is done: .* restore the version that has"
+        ):
+            case.table().check(rows, 3)
+        changed_by_others(case)
+    if case.settings.format == "delta":
+        restore(case, 0)
+        with pytest.raises(InvalidRequest, match="has no run, and run 3 is done"):
+            case.table().check(rows, 3)
+    restore(case, 3)
+    case.table().check(rows, 3)
+    assert case.run(4, records(1))
+    assert case.offsets() == [0, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_run_that_was_not_done_before_a_restore_is_committed_again(case: Case) -> None:
+    """It is in the table once."""
+    for number in (1, 2):
+        assert case.run(number, records(2, first=2 * number))
+    restore(case, 1)
+    assert not case.table().has(2)
+    assert case.run(2, records(2, first=4)) and not case.run(2, records(2, first=4))
+    assert case.offsets() == [2, 3, 4, 5]
+
+
+def test_a_history_that_is_too_short_is_not_needed(case: Case) -> None:
+    """The table has the number of its last run, too."""
+    assert case.run(1, records(2)) and case.run(2, records(2, first=2))
+    changed_by_others(case)
+    if case.settings.format == "delta":
+        *earlier, newest = sorted(Path(unquote(case.url.removeprefix("file://")), "_delta_log").glob("*.json"))
+        for file in earlier:
+            file.unlink()
+        assert "pylog.run" not in newest.read_text()
+    else:
+        table = case.iceberg()
+        current = table.current_snapshot()
+        table.maintenance.expire_snapshots().by_ids(
+            [one.snapshot_id for one in table.snapshots() if one.snapshot_id != current.snapshot_id]
+        ).commit()
+        assert current.summary.get("pylog.run") is None
+    assert case.table().has(2) and not case.table().has(3)
+    assert case.run(3, records(2, first=4))
+    assert case.offsets() == list(range(6))
+
+
+def commit_of_spark(case: Case, commit: dict[str, Any]) -> None:
+    """A commit without files, as Spark would make it."""
+    folder = Path(unquote(case.url.removeprefix("file://")), "_delta_log")
+    number = case.delta().version() + 1
+    (folder / f"{number:020}.json").write_text(json.dumps({"commitInfo": {"timestamp": 1_700_000_000_000, **commit}}))
+
+
+def test_a_delta_table_that_spark_has_restored(tmp_path: Path) -> None:
+    """To a version, or to a time: its history does not say which version that is."""
+    case = case_of("delta", tmp_path)
+    assert case.run(1, records(2)) and case.run(2, records(2, first=2))
+    commit_of_spark(case, {"operation": "RESTORE", "operationParameters": {"version": 1, "timestamp": None}})
+    assert case.log().last_run() == 1
+    commit_of_spark(case, {"operation": "RESTORE", "operationParameters": {"version": None, "timestamp": "2024-05-01"}})
+    with pytest.raises(InvalidRequest, match="was restored to a time, and .*: restore it to the version of the last"):
+        case.table().check(case.rows(records(1)), 2)
+    commit_of_spark(case, {"operation": "RESTORE", "operationParameters": {"version": 2, "timestamp": None}})
+    assert case.log().last_run() == 2
+
+
+def test_a_delta_table_that_forgets_its_last_run_is_refused(tmp_path: Path) -> None:
+    """By the property that does it."""
+    case = case_of("delta", tmp_path)
+    assert case.run(1, records(2))
+    case.delta().alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 days"})
+    with pytest.raises(
+        InvalidRequest, match=r"setTransactionRetentionDuration \(interval 1 days\).* UNSET TBLPROPERTIES"
+    ):
+        case.table().check(case.rows(records(1)), 1)
 
 
 def changed_by_others(case: Case) -> None:
@@ -285,7 +397,7 @@ def test_a_table_of_somebody_else_is_refused(case: Case) -> None:
     other = case._replace(settings=ExportSettings(**{**as_dict(case.settings), "id": "8"}))
     with pytest.raises(InvalidRequest, match="exists and is not of this export: give another"):
         other.table().check(case.rows(records(1)), 0)
-    with pytest.raises(InvalidRequest, match="has the runs up to 1, and run 3 is done: check .* first; if"):
+    with pytest.raises(InvalidRequest, match=r"has the runs up to 1, and run 3 is done: check .* first\. If"):
         case.table().check(case.rows(records(1)), 3)
     empty = case_of(case.settings.format, Path(case.url.removeprefix("file://")).parent / "empty")
     Path(empty.url.removeprefix("file://").replace("%20", " ")).parent.mkdir(parents=True)
@@ -296,7 +408,7 @@ def test_a_table_of_somebody_else_is_refused(case: Case) -> None:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("delta", "exist, and run 1 is done: check its folder _delta_log first; .*, with another --to and --name"),
+        ("delta", r"exist, and run 1 is done: check its folder _delta_log first\. .*, with another --to and --name"),
         ("iceberg", r"'c' \(uri sqlite:///.*catalog\.db\) does not .*, with another --to, --name and --table"),
     ],
     ids=FORMATS,

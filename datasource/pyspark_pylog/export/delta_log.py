@@ -1,14 +1,16 @@
 """A Delta table, through the package deltalake: the folder of an export, with `_delta_log` beside `_pylog`.
 
-The number of the last run is the version of an application, as Spark's own sink has it for its batches.  The tasks have
-written the files, so a commit names them, with the statistics of their columns.
+The number of the last run is in the history of the table, and is the version of an application, as Spark's own sink has
+it for its batches.  The tasks have written the files, so a commit names them, with the statistics of their columns.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,8 +19,10 @@ from pyspark_pylog.export.manifest import ExportSettings
 from pyspark_pylog.export.parquet_files import FOLDERS, WrittenFile
 from pyspark_pylog.export.storage_options import delta_options
 from pyspark_pylog.export.tables import ColumnChange, TableChanged, changes, check_changes
-from spark_log.errors import InvalidRequest, StorageError
+from spark_log.errors import InvalidRequest, ObjectNotFound, StorageError
 from spark_log.schema.arrow_types import nullable
+from spark_log.store.open import open_store
+from spark_log.store.retry import with_retries
 from spark_log.text import install_extra
 
 try:
@@ -30,8 +34,10 @@ except ImportError as error:
         f"--format delta needs the package deltalake in the driver: {install_extra('delta')}"
     ) from error
 
-OWNER = "pylog.export"
-"""Property of a table: the export whose table it is."""
+OWNER, RUN = "pylog.export", "pylog.run"
+"""Property of a table: the export whose table it is.  In the history: the run of a commit."""
+RETENTION = "delta.setTransactionRetentionDuration"
+"""Property of a table: how long it keeps versions of applications.  For ever, without it."""
 PARTITIONS = {"date": pa.date32(), "hour": pa.int32()}
 FORBIDDEN = " ,;{}()\n\t="
 """Characters that names of Delta columns cannot have."""
@@ -44,6 +50,7 @@ class DeltaLog:
         self.name, self.place = f"the Delta table {url}", "its folder _delta_log"
         self._settings, self._url = settings, url
         self._options = delta_options(url, options)
+        self._store = with_retries(open_store(url, options))
         self._application = f"pylog-export-{settings.id}"
         self._folders = FOLDERS[settings.partition_by]
         self._table: deltalake.DeltaTable | None = None
@@ -55,9 +62,56 @@ class DeltaLog:
             except TableNotFoundError:
                 self._table = None
                 return None
-            if self._table.metadata().configuration.get(OWNER) != self._settings.id:
-                raise InvalidRequest(f"{self.name} exists and is not of this export: give another --to")
-            return self._table.transaction_version(self._application) or 0
+            self._check_properties(self._table.metadata().configuration)
+            run = self._run_in_state()
+            return (self._table.transaction_version(self._application) or 0) if run is None else run
+
+    def _check_properties(self, found: Mapping[str, str | None]) -> None:
+        if found.get(OWNER) != self._settings.id:
+            raise InvalidRequest(f"{self.name} exists and is not of this export: give another --to")
+        if RETENTION in found:
+            raise InvalidRequest(
+                f"{self.name} has the property {RETENTION} ({found[RETENTION]}), by which it forgets its last run, so "
+                "records could be exported twice: remove it with ALTER TABLE … UNSET TBLPROPERTIES in Spark"
+            )
+
+    def _run_in_state(self) -> int | None:
+        """The last run that the newest state has, by the history.  None: the history does not reach back to a run.
+
+        A state that was restored has fewer runs, while the version of an application stays.
+        """
+        assert self._table is not None
+        at = self._table.version()
+        while (commit := self._commit(at)) is not None:
+            if RUN in commit:
+                return int(commit[RUN])
+            if at == 0:
+                return 0
+            is_restore = commit.get("operation") == "RESTORE"
+            at = self._restored_version(commit.get("operationParameters", {})) if is_restore else at - 1
+        return None
+
+    def _commit(self, version: int) -> dict[str, Any] | None:
+        """How a version was made, as the history shows it.  None: the log of the table does not reach back to it.
+
+        `DeltaTable.history` reads several versions at a time, and stops all threads of Python meanwhile.
+        """
+        try:
+            content = bytes(self._store.get(f"_delta_log/{version:020}.json"))
+        except ObjectNotFound:
+            return None
+        actions = [json.loads(line) for line in content.splitlines() if b'"commitInfo"' in line]
+        found: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        return found
+
+    def _restored_version(self, parameters: Mapping[str, Any]) -> int:
+        version = parameters.get("version")
+        if version in (None, "null"):
+            raise InvalidRequest(
+                f"{self.name} was restored to a time, and its history does not say which runs it has since: restore it to "
+                f"the version of the last commit that has {RUN} in its history, or {self._settings.begin_again}"
+            )
+        return int(str(version))
 
     def check(self, rows: pa.Schema) -> None:
         for name in _names(rows):
@@ -104,7 +158,7 @@ class DeltaLog:
                 self._table.schema(),
                 list(self._folders),
                 commit_properties=deltalake.CommitProperties(
-                    custom_metadata={OWNER: self._settings.name, "pylog.run": str(number)},
+                    custom_metadata={OWNER: self._settings.name, RUN: str(number)},
                     max_commit_retries=0,  # A repetition would not read the last run again.
                     app_transactions=[deltalake.Transaction(self._application, number)],
                 ),

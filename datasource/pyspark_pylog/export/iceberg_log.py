@@ -2,14 +2,15 @@
 
 Files are partitioned by the hidden partitions `day(timestamp)` or `hour(timestamp)`, so that queries need not name
 `date`.  The number of the last run is a property of the table, which is set in the commit that adds the files of a run.
-Properties of the snapshot name the run, too, for people: snapshots expire, so nothing reads them back.
+Properties of the snapshot name the run, too: a table that was rolled back has other snapshots and the same properties.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -31,12 +32,14 @@ try:
         TableAlreadyExistsError,
     )
     from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.snapshots import ancestors_of
     from pyiceberg.transforms import DayTransform, HourTransform
 except ImportError as error:
     raise InvalidRequest(
         f"--format iceberg needs the package pyiceberg in the driver: {install_extra('iceberg')}"
     ) from error
 
+T = TypeVar("T")
 OWNER, RUN = "pylog.export", "pylog.run"
 """Properties of a table: the export whose table it is, and its last run."""
 PARTITIONS = {"day": ("date", DayTransform()), "hour": ("hour", HourTransform()), "none": None}
@@ -76,7 +79,16 @@ class IcebergLog:
         self._table.metadata = self._table.metadata.model_copy(update={"properties": {**properties, **ONCE}})
         if properties.get(OWNER) != self._settings.id:
             raise InvalidRequest(f"{self.name} exists and is not of this export: give another --table")
-        return int(properties.get(RUN, 0))
+        run = self._run_in_state()
+        return int(properties.get(RUN, 0)) if run is None else run
+
+    def _run_in_state(self) -> int | None:
+        """The last run that the current snapshot has.  None: the snapshots of runs have expired."""
+        assert self._table is not None
+        for snapshot in ancestors_of(self._table.current_snapshot(), self._table.metadata):
+            if snapshot.summary is not None and (run := snapshot.summary.get(RUN)) is not None:
+                return int(run)
+        return None
 
     def check(self, rows: pa.Schema) -> None:
         if self._table is not None:
@@ -85,7 +97,8 @@ class IcebergLog:
     def create(self, rows: pa.Schema) -> None:
         partition = PARTITIONS[self._settings.partition_by]
         with self._plain_errors():
-            self._catalog.create_namespace_if_not_exists(Catalog.namespace_from(self._settings.table))
+            namespace = Catalog.namespace_from(self._settings.table)
+            _repeated(lambda: self._catalog.create_namespace_if_not_exists(namespace))
             owner = {OWNER: self._settings.id}
             with self._catalog.create_table_transaction(
                 self._settings.table, nullable(rows), self._url, properties=owner
@@ -133,12 +146,23 @@ class IcebergLog:
 
 def _catalog(name: str, options: Mapping[str, str]) -> Catalog:
     try:
-        return load_catalog(name, **options)
+        return _repeated(lambda: load_catalog(name, **options))
     except Exception as error:  # As above.
         raise InvalidRequest(
             f"--catalog {name}: {error}; describe the catalog in ~/.pyiceberg.yaml, or with --catalog-option, such as "
             "uri=https://…"
         ) from error
+
+
+def _repeated(action: Callable[[], T]) -> T:
+    """The result of a step that creates what is missing in a catalog.
+
+    It fails if another job creates the same at the same time, such as the tables of a catalog in a SQL database.
+    """
+    for _ in range(2):
+        with suppress(Exception):
+            return action()
+    return action()
 
 
 def shown_uri(uri: str) -> str:

@@ -97,6 +97,15 @@ class Result(msgspec.Struct, frozen=True):
     files: list[str] = []
 
 
+class Found(msgspec.Struct, frozen=True):
+    """The result of a run that was in the table: another job has committed it, or this one before it was killed."""
+
+    committed_before: bool = True
+    """The table names the files and the records."""
+    lost: int = 0
+    """Records that were removed before the run was planned."""
+
+
 class Manifest:
     """The files that describe an export, in the folder `_pylog` of its table: settings, plans and results of runs."""
 
@@ -140,9 +149,16 @@ class Manifest:
     def is_done(self, number: int) -> bool:
         return self.store.size(_result_key(number)) is not None
 
-    def finish(self, number: int, result: Result) -> None:
-        """Say that all files of a run are written.  Another process may have said so before."""
-        self.store.put_new(_result_key(number), msgspec.json.encode(result))
+    def finish(self, number: int, result: Result | Found) -> None:
+        """Say that all files of a run are written.  Another process may have said so before.
+
+        The result of the job that has written them replaces the one of a job that has found them.
+        """
+        key, content = _result_key(number), msgspec.json.encode(result)
+        if isinstance(result, Found):
+            self.store.put_new(key, content)
+        else:
+            self.store.put(key, [memoryview(content)])
 
     def last(self) -> int:
         """Number of the last run that was planned, 0 without one.  Runs are numbered from 1 without gaps."""

@@ -108,6 +108,20 @@ class Planner:
             self._journal.refresh()
         return row_schema(self._journal.state, self._settings, schema)
 
+    def _checked(self, last: int) -> int:
+        """`schema()`, if the table can get its columns after run `last`, which is done.  Raises InvalidRequest."""
+        schema = self.schema()
+        try:
+            self._table.check(self.rows(schema), last)
+        except InvalidRequest:
+            self._journal.refresh()
+            if self.schema() == schema:
+                raise
+            # Another job has seen a newer schema before this one, and the table has wider types already.
+            schema = self.schema()
+            self._table.check(self.rows(schema), last)
+        return schema
+
     def check_typed(self, parts: Iterable[Part]) -> None:
         """Raises InvalidRequest for bytes from before the topic had a schema, if they are not parsed."""
         if self._settings.value_as != "columns" or self._settings.value_parse:
@@ -153,8 +167,7 @@ class Planner:
                 "run with --skip-lost to export the others"
             )
         self.check_typed(kept)
-        schema = self.schema()
-        self._table.check(self.rows(schema), last)
+        schema = self._checked(last)
         total = sum(chunk.bytes for _, chunk in self.chunks(kept))
         tasks = divide(self.chunks(kept), min(task_bytes, max(TASK_BYTES_MIN, total // parallel)), RUN_TASKS)
         return ExportRun(tasks, {**starts, **_reached(tasks, parts)}, lost, schema)
@@ -169,7 +182,7 @@ class Planner:
         Raises InvalidRequest.
         """
         done = last - 1 if last and not self._manifest.is_done(last) else last
-        self._table.check(self.rows(self.schema()), done)
+        self._checked(done)
         self.check_typed(self._kept(self.parts(self.next_starts(last), self.ends())))
 
 

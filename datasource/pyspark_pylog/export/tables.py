@@ -5,7 +5,8 @@
 
 A table of commits names the last run that it has, and a run is committed on top of the state in which that number was
 read.  If anybody has changed the table meanwhile, it is read again.  So a run is committed once, however many jobs try
-to, and whether or not a job was killed after a commit.
+to, and whether or not a job was killed after a commit.  If an earlier version of the table is restored, it has the last
+run of that version, and the next job refuses it.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class TableLog(Protocol):
     def last_run(self) -> int | None:
         """The last run in the newest state of the table, which the other methods are for.  0: none; None: no table.
 
-        Raises InvalidRequest if the table is not of this export.
+        Raises InvalidRequest if the table is not of this export, or does not say which runs it has.
         """
 
     def check(self, rows: pa.Schema) -> None:
@@ -124,10 +125,11 @@ class Commits:
         """The last run in the table.  Raises InvalidRequest if one before a run is missing."""
         last = self._log.last_run()
         if (last or 0) < number - 1:
-            found = "does not exist" if last is None else f"has the runs up to {last}"
+            found = "does not exist" if last is None else f"has the runs up to {last}" if last else "has no run"
             raise InvalidRequest(
-                f"{self._log.name} {found}, and run {number - 1} is done: check {self._log.place} first; if the table "
-                f"was deleted or restored, records would be missing: {self._settings.begin_again}"
+                f"{self._log.name} {found}, and run {number - 1} is done: check {self._log.place} first. If the table was "
+                f"restored to an earlier version, restore the version that has run {number - 1}. If it was deleted, "
+                f"{self._settings.begin_again}"
             )
         return last
 
