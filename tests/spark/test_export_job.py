@@ -140,7 +140,7 @@ def options_of(kind: str, uri: str) -> list[str]:
 def test_of_two_first_jobs_the_slower_one_continues(
     classic: SparkSession, topic: Log, to: Path, tmp_path: Path, kind: str
 ) -> None:
-    """It has looked for an export before the other one began, and finds the table of the other one, which is its table."""
+    """It looked for an export before the other one began, and finds the table of the other one, which is its table."""
     options = options_of(kind, f"sqlite:///{tmp_path}/catalog.db")
     given = ["--url", topic.url, "--topic", "t", "--to", str(to), *options]
     slower, other = (
