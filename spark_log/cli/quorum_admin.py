@@ -91,7 +91,8 @@ def describe(session: CommandSession, access: Access, status: bool, replication:
     """Show who leads, what is committed, and who votes, or how far each replica is.
 
     The leader answers. If no node leads, the error has the answer of each node, and the exit status is 1. Times are
-    milliseconds since 1970, as in Kafka's tool.
+    milliseconds since 1970, as in Kafka's tool. Of a replica that has not fetched from this leader, offset, lag and
+    times are -1.
 
     \b
     Example:
@@ -119,21 +120,22 @@ def _now_ms() -> int:
 def status_fields(status: NodeStatus) -> dict[str, Any]:
     """Under the names of kafka-metadata-quorum."""
     followers = [one for one in status.replication if one.is_voter]
-    slowest = max(followers, key=lambda one: one.lag, default=None)
+    slowest = max((one for one in followers if one.has_fetched), key=lambda one: one.lag, default=None)
+    lag_time_ms = 0 if slowest is None else _lag_time_ms(slowest.lag, slowest.caught_up_ms_ago)
     return {
         "cluster_id": status.cluster_id,
         "leader_id": status.key.id,
         "leader_epoch": status.epoch,
         "high_watermark": status.high_watermark,
         "max_follower_lag": 0 if slowest is None else slowest.lag,
-        "max_follower_lag_time_ms": 0 if slowest is None else _lag_time_ms(slowest.lag, slowest.caught_up_ms_ago),
+        "max_follower_lag_time_ms": lag_time_ms if all(one.has_fetched for one in followers) else -1,
         "current_voters": [_described(status, key) for key in status.voters],
         "current_observers": [_described(status, one.key) for one in status.replication if not one.is_voter],
     }
 
 
 def _lag_time_ms(lag: int, caught_up_ms_ago: int | None) -> int:
-    """-1: it has not caught up in this epoch."""
+    """-1: it has not caught up in this epoch, or a follower has not fetched in it."""
     return 0 if lag == 0 else -1 if caught_up_ms_ago is None else caught_up_ms_ago
 
 
@@ -143,24 +145,23 @@ def _described(status: NodeStatus, key: Any) -> dict[str, Any]:
 
 def replication_rows(status: NodeStatus, now_ms: int) -> list[dict[str, Any]]:
     """The leader's, then those of the followers and the observers."""
+    from spark_log.node.quorum_description import quorum_reply
 
-    def row(key: Any, end: int, fetched_ms: int, caught_up_ms: int, is_now: str) -> dict[str, Any]:
-        return {
-            "node_id": key.id,
-            "directory_id": key.directory,
-            "log_end_offset": end,
-            "lag": status.log_end - end,
-            "last_fetch_timestamp": fetched_ms,
-            "last_caught_up_timestamp": caught_up_ms,
+    found = quorum_reply(status, now_ms)
+    voters = [(one, "Leader" if one.replica_id == status.key.id else "Follower") for one in found.voters]
+    voters.sort(key=lambda row: row[1] != "Leader")
+    return [
+        {
+            "node_id": one.replica_id,
+            "directory_id": one.replica_directory_id,
+            "log_end_offset": one.log_end_offset,
+            "lag": one.lag,
+            "last_fetch_timestamp": one.last_fetch_timestamp,
+            "last_caught_up_timestamp": one.last_caught_up_timestamp,
             "status": is_now,
         }
-
-    rows = [row(status.key, status.log_end, now_ms, now_ms, "Leader")]
-    for one in sorted(status.replication, key=lambda one: (not one.is_voter, one.key)):
-        caught_up_ms = -1 if one.caught_up_ms_ago is None else now_ms - one.caught_up_ms_ago
-        is_now = "Follower" if one.is_voter else "Observer"
-        rows.append(row(one.key, one.log_end, now_ms - one.fetched_ms_ago, caught_up_ms, is_now))
-    return rows
+        for one, is_now in (*voters, *((one, "Observer") for one in found.observers))
+    ]
 
 
 @click.command("add-voter", cls=Verb)
@@ -171,18 +172,15 @@ def replication_rows(status: NodeStatus, now_ms: int) -> list[dict[str, Any]]:
 def add_voter(session: CommandSession, access: Access, voter: str, timeout_ms: int) -> None:
     """Let a node vote that runs and fetches from the leader already.
 
-    Returns when the change is committed. While the node lacks entries the command tries again.
+    Returns when the change is committed. While the node lacks entries the command tries again. If the node has had
+    other directories, the one that fetches now is meant.
 
     \b
     Example:
       pylog quorum add-voter 4
       pylog quorum add-voter 3@uR5nyd2dTvGpPb6GdkqdJw
     """
-    from spark_log.quorum_node.quorum_admin import key_of
-
-    admin = access.admin()
-    key = key_of(admin.leader()[1], voter)
-    admin.add_voter(key, timeout_ms / 1000)
+    key = access.admin().add_voter(voter, timeout_ms / 1000)
     emit_line(session, f"node {key.id} votes, with the directory {key.directory}", _fields(key))
 
 

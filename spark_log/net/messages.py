@@ -250,7 +250,9 @@ class StatusReply(Message, frozen=True, kw_only=True):
 
 
 class QuorumReplica(Message, frozen=True, kw_only=True):
-    """A replica of the metadata log, under Kafka's names.  Times are ms since 1970; -1: never, in this epoch."""
+    """A replica of the metadata log, under Kafka's names.  Times are ms since 1970; -1: never, in this epoch.  Of a
+    replica that has not fetched in this epoch, offset and lag are -1 as well.
+    """
 
     replica_id: int
     replica_directory_id: str

@@ -25,7 +25,8 @@ def quorum_reply(status: NodeStatus, now_ms: int) -> QuorumReply:
 
 def _other(status: NodeStatus, one: ReplicaStatus, now_ms: int) -> QuorumReplica:
     caught_up_ms = -1 if one.caught_up_ms_ago is None else now_ms - one.caught_up_ms_ago
-    return _replica(status, one.key, one.log_end, now_ms - one.fetched_ms_ago, caught_up_ms)
+    end, fetched_ms = (one.log_end, now_ms - one.fetched_ms_ago) if one.has_fetched else (-1, -1)
+    return _replica(status, one.key, end, fetched_ms, caught_up_ms)
 
 
 def _replica(status: NodeStatus, key: ReplicaKey, end: int, fetched_ms: int, caught_up_ms: int) -> QuorumReplica:
@@ -33,7 +34,7 @@ def _replica(status: NodeStatus, key: ReplicaKey, end: int, fetched_ms: int, cau
         replica_id=key.id,
         replica_directory_id=key.directory,
         log_end_offset=end,
-        lag=status.log_end - end,
+        lag=-1 if end < 0 else status.log_end - end,
         last_fetch_timestamp=fetched_ms,
         last_caught_up_timestamp=caught_up_ms,
     )

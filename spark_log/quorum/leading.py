@@ -222,7 +222,7 @@ def _needs_snapshot(core: Core, end: Position) -> bool:
 
 def _fetched(core: Core, role: Leader, replica: ReplicaKey) -> Progress:
     progress = role.progress.setdefault(replica, Progress())
-    progress.fetched_ms = core.now_ms
+    progress.fetched_ms, progress.has_fetched = core.now_ms, True
     progress.begin_ms = core.now_ms + core.config.fetch_timeout_ms // 2
     return progress
 

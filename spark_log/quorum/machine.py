@@ -57,6 +57,8 @@ class Replication(NamedTuple):
     """When it last fetched."""
     caught_up_ms: int | None
     """When it last had everything that the leader had; None: not yet, in this epoch."""
+    has_fetched: bool
+    """From this leader; otherwise `fetched_ms` is the beginning of its epoch."""
 
 
 class Machine:
@@ -115,7 +117,8 @@ class Machine:
         role = self._core.role
         progress = role.progress if isinstance(role, Leader) else {}
         return {
-            replica: Replication(one.end, one.fetched_ms, one.caught_up_ms) for replica, one in sorted(progress.items())
+            replica: Replication(one.end, one.fetched_ms, one.caught_up_ms, one.has_fetched)
+            for replica, one in sorted(progress.items())
         }
 
     def next_deadline(self) -> int | None:

@@ -76,6 +76,8 @@ class Progress:
     end: int = 0
     """Everything before is durable there."""
     fetched_ms: int = 0
+    """Of a voter that has not fetched from this leader: since when it leads."""
+    has_fetched: bool = False
     caught_up_ms: int | None = None
     """When it last had everything that the leader had."""
     leader_end: int = 0

@@ -9,6 +9,9 @@ from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import Position, ReplicaKey
 from spark_log.quorum.voters import Voters
 
+AWAY_MS = 3_000
+"""A replica that has not fetched for this long does not count as reachable."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
@@ -19,8 +22,15 @@ class ReplicaStatus:
     log_end: int
     lag: int
     fetched_ms_ago: int
+    """If it has not fetched from this leader: since the leader's epoch began."""
     caught_up_ms_ago: int | None
     """Since it last had everything that the leader had; None: not yet, in this epoch."""
+    has_fetched: bool = True
+    """From this leader.  Before that, nobody knows what it has."""
+
+    @property
+    def is_silent(self) -> bool:
+        return self.fetched_ms_ago > AWAY_MS
 
 
 def replication_of(machine: Machine, now_ms: int) -> tuple[ReplicaStatus, ...]:
@@ -33,6 +43,7 @@ def replication_of(machine: Machine, now_ms: int) -> tuple[ReplicaStatus, ...]:
             lag=machine.log.end - one.end,
             fetched_ms_ago=now_ms - one.fetched_ms,
             caught_up_ms_ago=None if one.caught_up_ms is None else now_ms - one.caught_up_ms,
+            has_fetched=one.has_fetched,
         )
         for key, one in machine.replication().items()
     )

@@ -138,6 +138,11 @@ def _obstacle(status: NodeStatus, key: ReplicaKey) -> str:
         return "no majority of the other voters fetches; start them first"
     if found is None:
         return f"{key_text(key)} does not fetch from the leader; start that node, with the addresses of the others"
+    if found.is_silent:
+        return (
+            f"{key_text(key)} has not fetched from the leader for {found.fetched_ms_ago // 1000} s; start that node, or "
+            "format another directory for it"
+        )
     if found.log_end < status.high_watermark:
         return f"{key_text(key)} lacks {status.high_watermark - found.log_end:,} committed entries; wait for it"
     return "the leader has not committed an entry of its epoch yet, or no majority of the new voters fetches"

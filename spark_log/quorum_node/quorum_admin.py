@@ -65,25 +65,39 @@ class QuorumAdmin:
             found = self.answers()
         return leader_among(found)
 
-    def add_voter(self, key: ReplicaKey, timeout_s: float) -> None:
-        """Returns when the change is committed.  Tries again until the timeout, while the voter lacks entries."""
-        self._change(VotersRequest(add=key), lambda voters: key in voters, timeout_s)
+    def add_voter(self, voter: str, timeout_s: float) -> ReplicaKey:
+        """Returns when the change is committed.  Tries again until the timeout, while the voter lacks entries.
+
+        voter:  as for `replica_to_add`, which chooses again for each try: its node may just be starting.
+        """
+
+        def request(status: NodeStatus) -> tuple[ReplicaKey, VotersRequest]:
+            key = replica_to_add(status, voter)
+            return key, VotersRequest(add=key)
+
+        return self._change(request, lambda key, voters: key in voters, timeout_s)
 
     def remove_voter(self, key: ReplicaKey, timeout_s: float) -> None:
         """Returns when the change is committed."""
-        self._change(VotersRequest(remove=key), lambda voters: key not in voters, timeout_s)
+        self._change(lambda _: (key, VotersRequest(remove=key)), lambda key, voters: key not in voters, timeout_s)
 
-    def _change(self, request: VotersRequest, is_made: Callable[[Voters], bool], timeout_s: float) -> None:
+    def _change(
+        self,
+        request: Callable[[NodeStatus], tuple[ReplicaKey, VotersRequest]],
+        is_made: Callable[[ReplicaKey, Voters], bool],
+        timeout_s: float,
+    ) -> ReplicaKey:
         """A change whose answer is lost may have been made."""
         deadline_s, is_repeated = time.monotonic() + timeout_s, False
         while True:
             try:
                 address, status = self.leader()
-                if is_repeated and status.are_voters_committed and is_made(status.voters):
-                    return
+                key, body = request(status)
+                if is_repeated and status.are_voters_committed and is_made(key, status.voters):
+                    return key
                 is_repeated = True
-                self._post(address, VOTERS, request)
-                return
+                self._post(address, VOTERS, body)
+                return key
             except LATER:
                 if time.monotonic() > deadline_s:
                     raise
@@ -133,6 +147,16 @@ def _says(answer: NodeStatus | SparkLogError) -> str:
     if isinstance(answer, NodeStatus):
         return f"node {answer.key.id} is {answer.role} in epoch {answer.epoch}"
     return str(answer)
+
+
+def replica_to_add(status: NodeStatus, text: str) -> ReplicaKey:
+    """As `key_of`; of several replicas with the id, the one that fetches.  The others are former directories of the
+    node: the leader knows them for some minutes.
+    """
+    found = [one for one in status.replication if str(one.key.id) == text]
+    if sum(not one.is_silent for one in found) > 1 or not found:
+        return key_of(status, text)
+    return min(found, key=lambda one: one.fetched_ms_ago).key
 
 
 def key_of(status: NodeStatus, text: str) -> ReplicaKey:

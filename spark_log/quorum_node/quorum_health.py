@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from spark_log.errors import SparkLogError
 from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum.voters import key_text
 from spark_log.quorum_node.node_config import SLOW_DISK_MS
 from spark_log.quorum_node.node_status import NodeStatus
 from spark_log.quorum_node.quorum_admin import leader_among
 from spark_log.text import counted
 
-AWAY_MS = 3_000
-"""A voter that has not fetched for this long does not count as reachable."""
 Answers = Mapping[str, NodeStatus | SparkLogError]
 
 
@@ -35,7 +34,13 @@ def quorum_findings(answers: Answers) -> list[QuorumFinding]:
         return [QuorumFinding("quorum", False, str(error))]
     nodes = {one.key: one for one in answers.values() if isinstance(one, NodeStatus)}
     voters = [_voter(leader, key, nodes.get(key)) for key in leader.voters]
-    return [_quorum(leader, voters), *voters, *_unclear(leader), *_without_answer(leader, answers)]
+    return [
+        _quorum(leader, voters),
+        *voters,
+        *_without_vote(leader),
+        *_unclear(leader),
+        *_without_answer(leader, answers),
+    ]
 
 
 def _quorum(leader: NodeStatus, voters: list[QuorumFinding]) -> QuorumFinding:
@@ -69,10 +74,19 @@ def _problem(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> str
     if key == leader.key:
         return ""
     found = next((one for one in leader.replication if one.key == key), None)
-    if found is None or found.fetched_ms_ago > AWAY_MS:
+    if found is None or found.is_silent:
         why = leader.problems.get(key.id) or "it is connected, and does not fetch"
         return f"the leader cannot reach it: {why}"
     return leader.problems.get(key.id) or ""
+
+
+def _without_vote(leader: NodeStatus) -> Iterator[QuorumFinding]:
+    """Nodes that run and do not vote.  One that runs with another directory than the voter's is named by the voter."""
+    ids = {voter.id for voter in leader.voters}
+    for one in leader.replication:
+        if one.key.id not in ids and not one.is_silent:
+            says = f"it fetches without a vote: run `pylog quorum add-voter {key_text(one.key)}`, or stop the node"
+            yield QuorumFinding(f"quorum node {one.key.id}", False, says)
 
 
 def _unclear(leader: NodeStatus) -> Iterator[QuorumFinding]:

@@ -221,7 +221,7 @@ def test_a_lost_disk_is_replaced_under_load(quorum: QuorumProcesses) -> None:
         quorum.start(lost.node_id)
         client.wait_for(5)
         admin.remove_voter(ReplicaKey(lost.node_id, f"dir-{lost.node_id}"), LIMIT_S)
-        admin.add_voter(ReplicaKey(lost.node_id, "new"), LIMIT_S)
+        admin.add_voter(f"{lost.node_id}@new", LIMIT_S)
         client.wait_for(5)
         with suppress(*LATER):  # not if nodes elect just then
             admin.hand_over(lost.node_id)

@@ -33,6 +33,7 @@ from spark_log.node.root_snapshots import RootSnapshots, newest_snapshot, put_sn
 from spark_log.node.serve_config import ServeConfig
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum.voters import key_text
 from spark_log.quorum_node.directory import DataDirectory, format_directory, open_directory
 from spark_log.quorum_node.file_operations import LocalFiles
 from spark_log.quorum_node.node_config import NodeConfig
@@ -196,7 +197,7 @@ def test_a_dead_disk_is_replaced(store: ObjectStore, tmp_path: Path) -> None:
             third = await start_quorum(nodes.config(3))
             try:
                 await asyncio.to_thread(admin.remove_voter, nodes.voters[2], 60)
-                await asyncio.to_thread(admin.add_voter, new, 60)
+                await asyncio.to_thread(admin.add_voter, key_text(new), 60)
                 second = next(one for one in running if one.coordinator.node.config.node_id == 2)
                 running.remove(second)
                 await second.stop()

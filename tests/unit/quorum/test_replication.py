@@ -223,14 +223,14 @@ def test_the_leader_knows_when_a_follower_had_everything() -> None:
     """Kafka's LastCaughtUpTimestamp: one that is always one fetch behind has caught up at the fetch before."""
     machine = leader()
     give(machine, fetch(TWO, ONE, 1, FIRST), LATER_MS)
-    assert machine.replication()[TWO] == (2, LATER_MS, LATER_MS)
+    assert machine.replication()[TWO] == (2, LATER_MS, LATER_MS, True)
     machine.append([b"x"], LATER_MS + 10)
     give(machine, fetch(TWO, ONE, 1, FIRST), LATER_MS + 20)
     assert machine.replication()[TWO].caught_up_ms == LATER_MS
     machine.append([b"y"], LATER_MS + 30)
     give(machine, fetch(TWO, ONE, 1, Position(1, 3)), LATER_MS + 40)
-    assert machine.replication()[TWO] == (3, LATER_MS + 40, LATER_MS + 20)
-    assert machine.replication()[THREE].caught_up_ms is None
+    assert machine.replication()[TWO] == (3, LATER_MS + 40, LATER_MS + 20, True)
+    assert machine.replication()[THREE].caught_up_ms is None and not machine.replication()[THREE].has_fetched
 
 
 def test_a_hand_over_does_not_wait_for_ever() -> None:

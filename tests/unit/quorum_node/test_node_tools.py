@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from spark_log.cli.quorum_admin import replication_rows, status_fields
 from spark_log.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -25,7 +26,7 @@ from spark_log.quorum.voters import check_quorum
 from spark_log.quorum_node.node_metrics import metrics_text
 from spark_log.quorum_node.node_status import NodeStatus, ReplicaStatus, voter_problems
 from spark_log.quorum_node.node_tools import refusal
-from spark_log.quorum_node.quorum_admin import leader_among
+from spark_log.quorum_node.quorum_admin import leader_among, replica_to_add
 
 ONE, TWO, THREE = (ReplicaKey(number, f"d{number}") for number in (1, 2, 3))
 
@@ -85,6 +86,12 @@ LEADS = NodeStatus(
         (
             VoterChange.REQUEST_TIMED_OUT,
             THREE,
+            replace(LEADS, replication=(replace(of_replica(THREE, 30, is_voter=False), fetched_ms_ago=42_500),)),
+            "3@d3 has not fetched from the leader for 42 s; start that node",
+        ),
+        (
+            VoterChange.REQUEST_TIMED_OUT,
+            THREE,
             replace(LEADS, are_voters_committed=False),
             "another change is not committed",
         ),
@@ -98,6 +105,22 @@ def test_a_change_that_is_refused_names_the_obstacle(
     assert reason in str(error)
     later = change in (VoterChange.REQUEST_TIMED_OUT, VoterChange.NOT_LEADER_OR_FOLLOWER)
     assert isinstance(error, RequestTimedOut | NotLeaderOrFollower) == later
+
+
+def test_of_a_nodes_directories_the_one_that_fetches_is_added() -> None:
+    """The leader knows the removed directory for some minutes.  As long as the new one does not fetch, the one that
+    fetched last is named; two that fetch are not told apart.
+    """
+    old = replace(of_replica(THREE, 30, is_voter=False), fetched_ms_ago=42_500)
+    new = of_replica(ReplicaKey(3, "new"), 30, is_voter=False)
+    assert replica_to_add(replace(LEADS, replication=(old,)), "3") == THREE
+    assert replica_to_add(replace(LEADS, replication=(old, new)), "3") == new.key
+    assert replica_to_add(replace(LEADS, replication=(old, new)), "3@d3") == THREE
+    assert replica_to_add(replace(LEADS, replication=(replace(old, fetched_ms_ago=90_000), old)), "3") == THREE
+    with pytest.raises(InvalidRequest, match="'3' is several replicas that the leader knows"):
+        replica_to_add(replace(LEADS, replication=(of_replica(THREE, 30, is_voter=False), new)), "3")
+    with pytest.raises(InvalidRequest, match="'4' is not a replica that the leader knows"):
+        replica_to_add(LEADS, "4")
 
 
 def test_metrics_have_the_leader_the_lag_and_the_disk() -> None:
@@ -178,3 +201,15 @@ def test_clients_get_the_replicas_as_kafka_names_them() -> None:
     assert (found.leader_id, found.leader_epoch, found.high_watermark, found.nodes) == (1, 7, 80, {1: "one:9551"})
     rows = [msgspec.structs.astuple(one) for one in (*found.voters, *found.observers)]
     assert rows == [(1, "d1", 90, 0, 10_000, 10_000), (2, "d2", 90, 0, 9750, -1), (3, "d3", 30, 60, 9750, -1)]
+
+
+def test_a_replica_that_has_not_fetched_from_this_leader_has_no_lag() -> None:
+    """As in Kafka, its offset is -1: nobody knows what it has.  The lag time says that one has not fetched."""
+    two = replace(of_replica(TWO, 0, is_voter=True), has_fetched=False)
+    status = replace(LEADS, replication=(two,))
+    columns = ("log_end_offset", "lag", "last_fetch_timestamp", "last_caught_up_timestamp", "status")
+    leader, follower = replication_rows(status, 10_000)
+    assert [leader[name] for name in columns] == [90, 0, 10_000, 10_000, "Leader"]
+    assert [follower[name] for name in columns] == [-1, -1, -1, -1, "Follower"]
+    shown = status_fields(status)
+    assert (shown["max_follower_lag"], shown["max_follower_lag_time_ms"]) == (0, -1)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from spark_log.errors import CoordinatorNotAvailable
 from spark_log.quorum.messages import EMPTY, ReplicaKey
-from spark_log.quorum_node.node_status import NodeStatus, ReplicaStatus
-from spark_log.quorum_node.quorum_health import AWAY_MS, Answers, quorum_findings
+from spark_log.quorum_node.node_status import AWAY_MS, NodeStatus, ReplicaStatus
+from spark_log.quorum_node.quorum_health import Answers, quorum_findings
 
 ONE, TWO, THREE = (ReplicaKey(number, f"d{number}") for number in (1, 2, 3))
 
@@ -65,6 +65,18 @@ def test_a_quorum_says_how_many_nodes_may_fail() -> None:
     assert said({"a:1": alone, "c:1": AWAY}) == {
         "quorum": (False, f"no node leads: node 1 is prospective in epoch 7; {AWAY}")
     }
+
+
+def test_a_node_without_a_vote_is_named() -> None:
+    """A forgotten `add-voter`.  Not a removed directory that no longer fetches, nor one whose voter is named."""
+    new = replace(of_replica(ReplicaKey(3, "new")), is_voter=False)
+    two_left = replace(LEADS, voters=(ONE, TWO), replication=(of_replica(TWO), new))
+    healthy, says = said({"a:1": two_left})["quorum node 3"]
+    assert not healthy and "it fetches without a vote: run `pylog quorum add-voter 3@new`" in says
+    silent = replace(new, fetched_ms_ago=AWAY_MS + 1)
+    assert "quorum node 3" not in said({"a:1": replace(two_left, replication=(of_replica(TWO), silent))})
+    other = replace(LEADS, replication=(of_replica(TWO), of_replica(THREE), new))
+    assert said({"a:1": other})["quorum node 3"] == (True, "follows, 1 entry behind")
 
 
 def test_a_node_says_what_its_disk_lacks() -> None:
