@@ -316,7 +316,10 @@ class RegisterBrokerRecord(Record, frozen=True, kw_only=True, tag="register_brok
 
 
 class FenceBrokerRecord(Record, frozen=True, kw_only=True, tag="fence_broker"):
-    """A broker does not answer, or is to stop: it leaves ISRs and leads nothing.  Void if it has another epoch."""
+    """A broker does not answer, or is to stop: it leaves ISRs and leads nothing.  Void if it has another epoch.
+
+    If it was fenced by a check, and this is by hand, it gets the reason, and another epoch.
+    """
 
     broker: int
     epoch: int

@@ -18,6 +18,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.copy_retention import droppable, first_dropped, keeps_newest, with_dropped
 from spark_log.metadata.leader_election import elect_leader
 from spark_log.metadata.replica_state import (
+    CHECK_REASON,
     NO_LEADER,
     OWN_BROKER,
     OWN_GROUP,
@@ -339,11 +340,24 @@ def replay_alter(state: State, record: r.AlterBrokerRecord) -> State | None:
 
 def replay_fence(state: State, record: r.FenceBrokerRecord) -> State | None:
     known = state.brokers.get(record.broker)
-    if known is None or known.fenced or known.epoch != record.epoch or not known.directory:
+    if known is None or known.epoch != record.epoch or not known.directory:
         return None
+    if known.fenced:
+        return _fenced_by_hand(state, record) if known.returns else None
     known = known._replace(fenced=True, reason=record.reason, since=state.time)
     state = replace(state, brokers=state.brokers.set(record.broker, known))
     return _settled(state, _groups_with(state, record.broker))
+
+
+def _fenced_by_hand(state: State, record: r.FenceBrokerRecord) -> State | None:
+    """A broker whose root has failed is not taken back any more when that answers again.
+
+    It gets another epoch, so that a return that is under way is void.
+    """
+    if record.reason.startswith(CHECK_REASON):
+        return None
+    known = state.brokers[record.broker]._replace(reason=record.reason, epoch=state.version)
+    return replace(state, brokers=state.brokers.set(record.broker, known))
 
 
 def replay_return(state: State, record: r.ReturnBrokerRecord) -> State | None:

@@ -62,7 +62,10 @@ class AlterBroker(Command, frozen=True, kw_only=True, tag="alter_broker"):
 
 
 class FenceBroker(Command, frozen=True, kw_only=True, tag="fence_broker"):
-    """Take a broker out of all ISRs.  The reply is False if it was fenced, or has another epoch."""
+    """Take a broker out of all ISRs.  The reply is False if it was fenced, or has another epoch.
+
+    If a check had fenced it, and the reason is another one, it changes to that, and the reply is True.
+    """
 
     broker: int
     epoch: int | None = None

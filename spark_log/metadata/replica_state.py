@@ -15,6 +15,10 @@ OWN_BROKER = 0
 OWN_GROUP = 0
 """The group of partitions whose only replica is broker 0."""
 NO_LEADER = -1
+CHECK_REASON = "its root "
+"""Begins the reason of a fence by a check of the root, and no other: the checks take the broker back.  After any other
+reason, somebody does so by hand.
+"""
 
 Role = Literal["isr", "joining", "out"]
 """Of a replica in its group.  Writers wait for `isr` and `joining`; the replicator copies to all."""
@@ -33,7 +37,8 @@ class Broker(NamedTuple):
     is_async: bool = False
     """Copies go to it, and no writer ever waits for it; it is never in an ISR."""
     epoch: int = 0
-    """Version of its registration or last return: copies that were put under an older one do not count."""
+    """Version of its registration or last return, or since which it is fenced by hand although its root had failed:
+    copies that were put under an older one do not count."""
     fenced: bool = False
     reason: str = ""
     """Why it is fenced."""
@@ -53,6 +58,11 @@ class Broker(NamedTuple):
     """It gets no replicas automatically any more, because it is to be removed."""
     former: tuple[tuple[str, int], ...] = ()
     """Directories that it had before, with the versions at which they were replaced, the newest first."""
+
+    @property
+    def returns(self) -> bool:
+        """Whether it is fenced until its root passes a check."""
+        return self.fenced and self.reason.startswith(CHECK_REASON)
 
 
 class ReplicaMember(NamedTuple):

@@ -27,7 +27,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.root_owner import check_first_use
 from spark_log.metadata.column_map import last_with_copies, rows_with_copies
 from spark_log.metadata.replica_commands import FenceBroker
-from spark_log.metadata.replica_state import Broker
+from spark_log.metadata.replica_state import CHECK_REASON, Broker
 from spark_log.metadata.replicas import epoch_of
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.daemon_tasks import Task
@@ -39,9 +39,6 @@ MARKS = "meta/probe-"
 """In the directory of a broker."""
 MARK_MS_MAX = 600_000
 """After a pause of this length the mark of the last check may have been deleted as that of a dead process."""
-SINCE_REASON = "its root "
-"""Begins the reason with which a prober fences.  A broker that is fenced for another reason was fenced by hand, and is
-taken back by hand."""
 DATA_MS = 30_000
 """How often a check also reads a byte of some object: the files of checks may be in a cache while the disk hangs."""
 TICK_MS = 100
@@ -278,7 +275,7 @@ class Prober:
 
     def _fence(self, root: _Root, failed_ms: int) -> list[str]:
         why = "is not usable" if root.wrong else f"has failed all checks for {failed_ms / 1000:.0f} s"
-        reason = f"{SINCE_REASON}{why}: {root.error}"
+        reason = f"{CHECK_REASON}{why}: {root.error}"
         if not self._journal.propose(FenceBroker(broker=root.broker, epoch=root.known.epoch, reason=reason)):
             return []
         logger.warning("broker %d is fenced: %s", root.broker, reason)
@@ -299,7 +296,7 @@ class Prober:
             if is_back:
                 logger.warning("broker %d is back", root.broker)
             return is_back
-        if root.task is None and not root.error and root.known.reason.startswith(SINCE_REASON):
+        if root.task is None and not root.error and root.known.returns:
             broker, journal = root.broker, self._journal
             root.returning = Task(
                 lambda: return_broker(journal, broker), f"pylog-return-{broker}", self._journal.context.threads

@@ -11,7 +11,6 @@ from spark_log.metadata.replay_replicas import replay_fence
 from spark_log.metadata.replica_state import OWN_BROKER, Copies
 from spark_log.metadata.replicas import can_lead, is_active, last_copies, min_insync
 from spark_log.metadata.state import State
-from spark_log.node.broker_prober import SINCE_REASON
 from spark_log.node.replica_metrics import count_replicas
 from spark_log.node.replicator import lag_of
 from spark_log.text import counted
@@ -158,7 +157,7 @@ def _broker(state: State, broker: int, free: int | None = None) -> Finding:
     what, lag = f"broker {broker}", lag_of(state, broker)
     known = state.brokers.get(broker)
     if known is not None and known.fenced:
-        if known.reason.startswith(SINCE_REASON):
+        if known.returns:
             cure = (
                 "bring its disk or bucket back, or free space there: a coordinator, `pylog replicate` or `pylog maintain` "
                 "takes it back then. "

@@ -19,7 +19,7 @@ from spark_log.journal.root_owner import check_owner
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import is_active
 from spark_log.metadata.state import State
-from spark_log.node.broker_prober import MARK_MS_MAX, MARKS, SINCE_REASON
+from spark_log.node.broker_prober import MARK_MS_MAX, MARKS
 from spark_log.node.daemon_tasks import Task
 from spark_log.settings import cluster_config
 
@@ -96,7 +96,7 @@ class RootCollector:
 
     def _begin(self, broker: int, state: State) -> bool:
         known = state.brokers[broker]
-        if known.fenced and not known.reason.startswith(SINCE_REASON):
+        if known.fenced and not known.returns:
             return False
         root = self._roots.get(broker)
         if root is None or (root.directory, root.epoch) != (known.directory, known.epoch):

@@ -167,6 +167,28 @@ def test_a_broker_that_was_fenced_by_hand_stays_fenced(log: Log) -> None:
     assert log.journal.refresh().brokers[2].fenced
 
 
+def test_a_broker_that_is_fenced_by_hand_while_its_root_fails_stays_fenced(log: Log, tmp_path: Path) -> None:
+    """Its root has failed, and an administrator takes it out of service before it answers again."""
+    prober = Prober(log)
+    move_away(tmp_path, 2)
+    assert prober.round().fenced
+    assert fence_broker(log.journal, 2, "new cable")
+    assert not fence_broker(log.journal, 2), "it was fenced by hand already"
+    move_back(tmp_path, 2)
+    for _ in range(3):
+        assert prober.round(5_000) == ProbeReport()
+    assert log.journal.refresh().brokers[2].reason == "new cable"
+
+
+def test_an_administrator_may_give_any_reason(log: Log) -> None:
+    """Also one that begins as those of checks."""
+    fence_broker(log.journal, 2, "its root is to move")
+    prober = Prober(log)
+    for _ in range(3):
+        assert prober.round(5_000) == ProbeReport()
+    assert log.journal.refresh().brokers[2].reason == "by hand: its root is to move"
+
+
 def test_checks_until_each_root_is_good_or_fenced(log: Log, tmp_path: Path) -> None:
     """As one run of `pylog maintain`."""
     control(log, tmp_path, 1).write_text("fail")

@@ -430,7 +430,7 @@ class Admin:
         brokers.remove_broker(self._journal, broker, force=force)
 
     def fence_broker(self, broker: int, reason: str = "") -> bool:
-        """Take a broker out of all ISRs, until it is unfenced.  False if it was fenced already.
+        """Take a broker out of all ISRs, until it is unfenced.  False if it was fenced by hand already.
 
         Raises BrokerNotAvailable.
         """

@@ -38,7 +38,7 @@ from spark_log.metadata.replica_commands import (
     RemoveCopies,
     ReturnBroker,
 )
-from spark_log.metadata.replica_state import OWN_BROKER, Broker
+from spark_log.metadata.replica_state import CHECK_REASON, OWN_BROKER, Broker
 from spark_log.metadata.state import State
 from spark_log.store.base import ObjectStore
 from spark_log.store.bounded_waits import Slot, Unfinished
@@ -251,11 +251,14 @@ def alter_broker(journal: Journal, broker: int, rack: str | None = None, drained
 
 
 def fence_broker(journal: Journal, broker: int, reason: str = "") -> bool:
-    """Take a broker out of all ISRs.  Returns False if it was fenced already.
+    """Take a broker out of all ISRs.  Returns False if it was fenced by hand already.
 
-    It returns to service by `return_broker`.  A process that checks roots calls that when the root answers again.
+    It returns to service by `return_broker`, which nobody calls automatically, even if its root had failed before.
     """
-    return _changes(journal, FenceBroker(broker=broker, reason=reason or "fenced by an administrator"))
+    reason = reason or "fenced by an administrator"
+    if reason.startswith(CHECK_REASON):  # this would be the reason of a check
+        reason = f"by hand: {reason}"
+    return _changes(journal, FenceBroker(broker=broker, reason=reason))
 
 
 def _changes(journal: Journal, command: AlterBroker | FenceBroker) -> bool:

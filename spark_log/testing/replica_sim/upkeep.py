@@ -34,7 +34,7 @@ from spark_log.metadata.replica_commands import (
     RemoveCopies,
     ReturnBroker,
 )
-from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
+from spark_log.metadata.replica_state import CHECK_REASON, NO_LEADER, OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import (
     can_lead,
     copies_of,
@@ -311,15 +311,17 @@ def _probe(sim: ReplicaSimulation, view: View, broker: int, memory: _Memory) -> 
     except (StorageUnavailable, WrongRoot) as error:
         since = memory.failing.setdefault(broker, sim.now)
         if sim.now - since >= sim.session_ms and not known.fenced:
-            view, _ = yield from propose(sim, view, FenceBroker(broker=broker, epoch=known.epoch, reason=str(error)))
+            reason = f"{CHECK_REASON}fails: {error}"
+            view, _ = yield from propose(sim, view, FenceBroker(broker=broker, epoch=known.epoch, reason=reason))
         return view
     memory.failing.pop(broker, None)
     if known.fenced:
-        if known.reason != BY_HAND or sim.healing:
+        if known.returns or sim.healing:
             view = yield from return_broker(sim, view, broker)
     elif went_back:
         sim.oracle.seen["rollbacks noticed"] += 1
-        view, _ = yield from propose(sim, view, FenceBroker(broker=broker, epoch=known.epoch, reason="an old copy"))
+        reason = f"{CHECK_REASON}is old"
+        view, _ = yield from propose(sim, view, FenceBroker(broker=broker, epoch=known.epoch, reason=reason))
     return view
 
 
@@ -523,7 +525,7 @@ def administrator(sim: ReplicaSimulation) -> Steps[None]:
         state = view.state
         broker, draw = rng.choice(sorted(state.brokers)), rng.random()
         known = state.brokers[broker]
-        if not sim.healing and draw < 0.3 and not known.fenced:
+        if not sim.healing and draw < 0.3 and known.reason != BY_HAND:
             view, _ = yield from propose(sim, view, FenceBroker(broker=broker, reason=BY_HAND))
         elif known.fenced and known.reason == BY_HAND and draw < 0.7:
             view = yield from return_broker(sim, view, broker)

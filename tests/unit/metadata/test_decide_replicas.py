@@ -23,7 +23,14 @@ from spark_log.metadata import records as r
 from spark_log.metadata.commands import AddPartitions, CreateTopic, DeleteTopic, SetConfigs
 from spark_log.metadata.decide.commits import decide_commit
 from spark_log.metadata.decide.replicas import WAITED_FOR_MS
-from spark_log.metadata.replica_commands import ElectLeader, FenceBroker, RegisterBroker, RemoveBroker, ResetReplicas
+from spark_log.metadata.replica_commands import (
+    ElectLeader,
+    FenceBroker,
+    RegisterBroker,
+    RemoveBroker,
+    ResetReplicas,
+    ReturnBroker,
+)
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER
 from spark_log.metadata.replicas import group_numbers
 from spark_log.model import Placed
@@ -492,6 +499,23 @@ def test_a_fence_is_for_the_epoch_that_did_not_answer() -> None:
     assert not log.back(1)
     with pytest.raises(BrokerNotAvailable):
         log.fence(7)
+
+
+def test_a_fence_by_hand_takes_the_place_of_one_by_a_check() -> None:
+    """A return that is under way then is void, and the next check changes nothing."""
+    log = ReplicaHistory(1)
+    epoch = log.state.brokers[1].epoch
+    check = FenceBroker(broker=1, epoch=epoch, reason="its root is not usable")
+    assert log.command(check) and log.state.brokers[1].returns
+    since = log.state.brokers[1].since
+    log.now += 60_000
+    assert log.command(FenceBroker(broker=1, reason="new cable"))
+    known = log.state.brokers[1]
+    assert (known.reason, known.since, known.returns) == ("new cable", since, False)
+    assert not log.command(ReturnBroker(broker=1, epoch=epoch))
+    assert not log.command(check) and not log.command(FenceBroker(broker=1, reason="its root is not usable"))
+    assert log.state.brokers[1] == known
+    assert log.back(1)
 
 
 def test_an_election_is_clean_unless_there_is_no_leader() -> None:
