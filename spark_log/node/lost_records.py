@@ -98,7 +98,12 @@ def _look_on_roots(journal: Journal, state: State) -> frozenset[str]:
 
 
 def _found_on(journal: Journal, state: State, broker: int, names: Iterable[str]) -> Iterator[str]:
-    """Those of some objects of which a root has a good copy after all."""
+    """Those of some objects of which a root has a good copy after all.
+
+    Raises StorageUnavailable or WrongRoot if the root cannot be read, also if that was so for a moment: what was not
+    found then may be there.
+    """
+    mount = journal.roots.mount(broker)
     check_answers(journal.roots, broker)
     store = journal.roots[broker]
     for name in names:
@@ -112,6 +117,9 @@ def _found_on(journal: Journal, state: State, broker: int, names: Iterable[str])
             raise StorageUnavailable(f"broker {broker} may have {name}, and cannot be read: {error}") from error
         if good:
             yield name
+    check_answers(journal.roots, broker)
+    if journal.roots.mount(broker) != mount:
+        raise StorageUnavailable(f"the root of broker {broker} was mounted again meanwhile: run the command again")
 
 
 def give_up(state: State, context: Context, looked: frozenset[str]) -> Steps[list[GivenUp]]:

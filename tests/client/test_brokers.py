@@ -31,7 +31,9 @@ from spark_log.journal.root_owner import OWNER_KEY
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies, RegisterBroker, RemoveCopies
 from spark_log.node.verify import verify
+from spark_log.store.base import ObjectStore
 from spark_log.testing.broker_roots import ControlledRoots
+from spark_log.testing.stores import Wrapper
 from tests.client.replicated import commit_copies, with_copies
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")
@@ -276,6 +278,36 @@ def test_a_return_leaves_out_what_the_root_lacks(log: Log, tmp_path: Path) -> No
     assert {name for name, _ in held_objects(journal.state, 1)} == {old}
     assert {name for name, _ in held_objects(journal.state, 2)} == {old, new}
     assert journal.state.placement_groups[1].isr == (0, 2)
+
+
+def test_a_disk_that_goes_while_it_is_listed_does_not_return(log: Log, tmp_path: Path) -> None:
+    """Otherwise all of its copies would be recorded as missing."""
+    root = tmp_path / "disk1"
+    journal = with_copies(log, [root, tmp_path / "disk2"])
+    names = {commit_copies(log, "t", [value]) for value in (b"a", b"b")}
+    fence_broker(journal, 1, "test")
+    store = journal.roots[1]
+    inner = store.inner  # type: ignore[attr-defined]
+    store.inner = GoesWhenListed(inner, root)  # type: ignore[attr-defined]
+    with pytest.raises(WrongRoot, match="is its disk mounted"):
+        return_broker(journal, 1)
+    assert journal.refresh().brokers[1].fenced
+    (tmp_path / "away").rename(root)
+    store.inner = inner  # type: ignore[attr-defined]
+    assert return_broker(journal, 1)
+    assert {name for name, _ in held_objects(journal.refresh(), 1)} == names
+
+
+class GoesWhenListed(Wrapper):
+    """The disk of a broker, which is unmounted when somebody lists it."""
+
+    def __init__(self, inner: ObjectStore, root: Path) -> None:
+        super().__init__(inner)
+        self._root = root
+
+    def list(self, prefix: str) -> list[str]:
+        self._root.rename(self._root.with_name("away"))
+        return self.inner.list(prefix)
 
 
 def test_a_return_of_another_disk_is_refused(log: Log, tmp_path: Path) -> None:

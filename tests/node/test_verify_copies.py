@@ -184,6 +184,36 @@ def test_nothing_is_given_up_that_a_root_may_have(log: Log, tmp_path: Path) -> N
     assert log.read("t").num_rows == 4
 
 
+def test_a_root_that_is_away_for_a_moment_of_the_look_gives_nothing_up(log: Log, tmp_path: Path) -> None:
+    """Its disk is unmounted and mounted again while somebody looks for the last copy there."""
+    name, roots = put(log, [1], 4), ControlledRoots.of(log, tmp_path)
+    log.journal.propose(RemoveCopies(copies=(Copy(name, 1, epoch_of(log.journal.refresh(), 1) or 0),)))
+    store = Roots.__getitem__(roots, 1)
+    inner = store.inner  # type: ignore[attr-defined]
+    store.inner = _AwayForARead(inner, tmp_path, roots)  # type: ignore[attr-defined]
+    with pytest.raises(StorageUnavailable, match="broker 1 was mounted again meanwhile"):
+        give_up_lost(log)
+    store.inner = inner  # type: ignore[attr-defined]
+    assert give_up_lost(log) == [] and brokers_of(log.journal.refresh(), name) == (1,)
+    assert log.read("t").num_rows == 4
+
+
+class _AwayForARead(Wrapper):
+    """The disk of broker 1, which is not mounted during each read."""
+
+    def __init__(self, inner: ObjectStore, folder: Path, roots: ControlledRoots) -> None:
+        super().__init__(inner)
+        self._folder, self._roots = folder, roots
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        away = move_away(self._folder, 1)
+        try:
+            return self.inner.get(key, start, end)
+        finally:
+            away.rename(self._folder / "broker-1")
+            self._roots.mount_again(1)
+
+
 def test_what_is_lost_after_the_look_is_not_given_up(log: Log, tmp_path: Path) -> None:
     """Another process may record a copy as missing meanwhile: nobody has looked for that object."""
     put(log, [1], 4)

@@ -286,7 +286,7 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     check_first_use(journal.roots, broker)
     store = journal.roots[broker]
     found = set(store.list(DATA))
-    missing = _missing(journal.refresh(), broker, store, found, deep=deep)
+    missing = _lacking(journal, broker, store, found, deep=deep)
     epoch = known.epoch
     while len(missing) > MISSING_MAX:
         gone, missing = missing[:MISSING_MAX], missing[MISSING_MAX:]
@@ -298,7 +298,7 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     if now is None or now.fenced or now.directory != known.directory:
         return False
     # A commit under the old epoch may have come between the listing and the return; none comes from now on.
-    late = _missing(state, broker, store, found.union(missing), deep=False)
+    late = _lacking(journal, broker, store, found.union(missing), deep=False)
     if late:
         journal.propose(RemoveCopies(copies=tuple(Copy(name, broker, now.epoch) for name in late)))
     return True
@@ -319,17 +319,20 @@ def _url_of(roots: Roots, broker: int) -> str:
     return roots.own.url if broker == OWN_BROKER else roots.brokers[broker].url
 
 
-def _missing(state: State, broker: int, store: ObjectStore, found: set[str], *, deep: bool) -> list[str]:
-    """Objects that the broker should have, and has not.
+def _lacking(journal: Journal, broker: int, store: ObjectStore, found: set[str], *, deep: bool) -> list[str]:
+    """Objects that the broker should have in the newest state, and has not.
 
     found:  names that were listed.  An object that was put since is looked for.
+    Raises as `check_answers` if the root is not there any more: everything would be missing.
     """
     missing = []
-    for name, size in held_objects(state, broker):
+    for name, size in held_objects(journal.refresh(), broker):
         if name not in found or deep:
             there = store.size(name)
             if there is None or (deep and there != size):
                 missing.append(name)
+    if missing:
+        check_answers(journal.roots, broker)
     return missing
 
 
