@@ -2,7 +2,7 @@
 
 A check puts a mark on the root, reads it, and looks for the mark of the last check.  If that one is gone, the root was
 rolled back to an older copy or swapped.  The first check of a process, which may come after the machine was restarted,
-looks for the newest object instead.  Now and then a check also reads a byte of some object.  A root that is not that of
+looks for the newest object and some older ones instead.  Now and then a check also reads a byte of some object.  A root that is not that of
 its broker is fenced immediately; one that does not answer when it has failed all checks for
 `broker.session.timeout.ms`.  Time is measured by this process's own monotonic clock, and does not count while the
 process was stopped.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,11 +24,12 @@ from spark_log.client.log import Log
 from spark_log.errors import AccessDenied, SparkLogError, StorageError
 from spark_log.journal.broker_roots import WrongRoot
 from spark_log.journal.journal import Journal
+from spark_log.journal.object_names import upload_epoch
 from spark_log.journal.root_owner import check_first_use
 from spark_log.metadata.column_map import last_with_copies, rows_with_copies
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.metadata.replica_state import CHECK_REASON, Broker
-from spark_log.metadata.replicas import epoch_of
+from spark_log.metadata.replicas import epoch_of, has_copy
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.daemon_tasks import Task
 from spark_log.settings import cluster_config
@@ -178,7 +179,7 @@ class Prober:
         if last is not None:
             with suppress(StorageError):  # collected later
                 store.delete([last.key])
-        gone = gone or (last is None and self._lacks_newest(root.broker, store))
+        gone = gone or (last is None and self._lacks_any(root.broker, store))
         if gone:
             root.rolled_back = f"{store.url} does not have what was put there before: it was rolled back, or swapped"
         self._read_object(root, store)
@@ -194,13 +195,15 @@ class Prober:
                 store.get(root.reading, row.size // 2, row.size // 2 + 1)
         root.reading, root.read_ms = "", self._clock.monotonic_ms()
 
-    def _lacks_newest(self, broker: int, store: ObjectStore) -> bool:
-        """Whether the newest object that a broker should have is not there."""
-        found = _newest_on(self._journal.newest, broker)
-        if found is None or store.size(found[0]) is not None:
+    def _lacks_any(self, broker: int, store: ObjectStore) -> bool:
+        """Whether one of `_samples_on` is not there."""
+        state = self._journal.newest
+        gone = next((name for name in _samples_on(state, broker) if store.size(name) is None), None)
+        if gone is None:
             return False
         # It may have been deleted, or recorded as missing, since this state was read.
-        return found == _newest_on(self._journal.refresh(), broker)
+        now = self._journal.refresh()
+        return has_copy(now, broker, gone) and epoch_of(now, broker) == epoch_of(state, broker)
 
     def _wait(self, wait_ms: int) -> None:
         """Wait for the checks under way."""
@@ -325,11 +328,22 @@ def probe_every(log: Log, has_ended: Callable[[], bool], brokers: Iterable[int] 
             left_ms = began_ms + interval_ms - clock.monotonic_ms()
 
 
-def _newest_on(state: State, broker: int) -> tuple[str, int] | None:
-    """The object with the newest upload of which a broker has a copy, and the broker's epoch."""
+def _samples_on(state: State, broker: int) -> Iterator[str]:
+    """Objects of which a broker has a copy: the newest, and the first after the version that is 1, 2, 4, 8, … before.
+
+    A disk that was set back may have got new objects since, and lacks those from before.  With as many versions between
+    these as there were since, one of them is usually among the samples.
+    """
     held = {number for number, copies in state.copies.items() if broker in copies.brokers}
-    found = last_with_copies(state.objects, held) if held else None
-    return None if found is None else (found[0], epoch_of(state, broker) or 0)
+    newest = last_with_copies(state.objects, held) if held else None
+    if newest is None:
+        return
+    yield (last := newest[0])
+    version, back = upload_epoch(last), 1
+    while back <= version:
+        if (found := next(rows_with_copies(state.objects, held, version - back - 1), None)) and found[0] != last:
+            yield (last := found[0])
+        back *= 2
 
 
 def _some_object_on(state: State, broker: int, rng: random.Random) -> tuple[str, ObjectRow] | None:

@@ -230,3 +230,21 @@ def test_a_new_process_notices_an_older_disk(log: Log, tmp_path: Path) -> None:
     version = state.version
     assert [prober.round(5_000) for _ in range(3)] == [ProbeReport()] * 3
     assert log.journal.refresh().version == version
+
+
+@pytest.mark.parametrize("newer", [1, 3])
+def test_a_new_process_notices_an_older_disk_with_newer_objects(log: Log, tmp_path: Path, newer: int) -> None:
+    """Writers were faster than the first check: what they have put there says nothing about what is missing."""
+    kept = put(log, [0, 1, 2])
+    shutil.copytree(tmp_path / "broker-2", tmp_path / "snapshot")
+    lost = [put(log, [0, 1, 2]) for _ in range(4)]
+    shutil.rmtree(tmp_path / "broker-2")
+    (tmp_path / "snapshot").rename(tmp_path / "broker-2")
+    new = [put(log, [0, 1, 2]) for _ in range(newer)]
+    prober = Prober(log)
+    (text,) = rounds_until(prober, lambda report: report.fenced).fenced
+    assert "does not have what was put there before" in text
+    rounds_until(prober, lambda report: report.returned)
+    state = log.journal.refresh()
+    assert [brokers_of(state, name) for name in (kept, *new)] == [(0, 1, 2)] * (1 + newer)
+    assert [brokers_of(state, name) for name in lost] == [(0, 1)] * 4
