@@ -421,15 +421,15 @@ def lacking_objects(state: State, commits: Iterable[PendingCommit]) -> tuple[Lac
 def stuck_partition(state: State, keys: Iterable[TopicKey]) -> TopicKey | None:
     """The first partition in which a new commit would be behind pending ones that copies do not make visible."""
     behind = [key for key in keys if (part := state.partitions.get(key)) and part.end != part.readable_end]
-    if not behind or not any(_is_stuck(state, one) for one in _waited_for(state, behind)):
+    if not behind or not any(_is_stuck(state, one) for one in _in_front_of(state.pending, behind)):
         return None
-    return next(key for key in behind if any(_is_stuck(state, one) for one in _waited_for(state, [key])))
+    return next(key for key in behind if any(_is_stuck(state, one) for one in _in_front_of(state.pending, [key])))
 
 
-def _waited_for(state: State, keys: Iterable[TopicKey]) -> Iterator[PendingCommit]:
-    """The pending commits for which a new one in these partitions waits, the newest first."""
+def _in_front_of(pending: Sequence[PendingCommit], keys: Iterable[TopicKey]) -> Iterator[PendingCommit]:
+    """Those of some pending commits for which one after them in these partitions waits, the newest first."""
     named = set(keys)
-    for one in reversed(state.pending):
+    for one in reversed(pending):
         if not named.isdisjoint(new := entries_of(one)):
             named.update(new)
             yield one
@@ -445,9 +445,7 @@ def _is_stuck(state: State, commit: PendingCommit) -> bool:
     return _is_short(state, commit)
 
 
-def pending_until(state: State, commit: PendingCommit) -> Iterator[PendingCommit]:
-    """The pending commits up to one."""
-    for one in state.pending:
-        yield one
-        if one is commit:
-            return
+def waited_for(state: State, commit: PendingCommit) -> list[PendingCommit]:
+    """A pending commit, and those before it that must become visible first, in order."""
+    before = state.pending[: state.pending.index(commit)]
+    return [*reversed(list(_in_front_of(before, entries_of(commit)))), commit]

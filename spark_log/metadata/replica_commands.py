@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import msgspec
 
 from spark_log.metadata import records as r
-from spark_log.metadata.command_base import Command
+from spark_log.metadata.command_base import Command, topic_names
 from spark_log.metadata.decide import reassignments, replicas
 from spark_log.metadata.decide.copy_retention import decide_drop
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.reassignments import NewReplicas
+from spark_log.metadata.pending_commits import entries_of
 from spark_log.metadata.state import State
 
 
@@ -122,6 +123,12 @@ class AddPendingCopies(Command, frozen=True, kw_only=True, tag="add_pending_copi
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
         return replicas.decide_pending_copies(state, self.copies, self.late)
+
+    def topics(self, state: State) -> Sequence[str]:
+        """Those of the pending commits that have these objects."""
+        names = {copy.object for copy in self.copies} | {name for name, _ in self.late}
+        commits = [one for one in state.pending if not names.isdisjoint(one.objects)]
+        return topic_names(state, [topic_id for one in commits for topic_id, _ in entries_of(one)])
 
 
 class LoseCommit(Command, frozen=True, kw_only=True, tag="lose_commit"):

@@ -31,8 +31,8 @@ from spark_log.metadata.pending_commits import (
     is_full,
     lacking_objects,
     pending_of,
-    pending_until,
     stuck_partition,
+    waited_for,
 )
 from spark_log.metadata.replay import admits, known_objects, replay_records
 from spark_log.metadata.replicas import group_number
@@ -173,7 +173,7 @@ def _with_pending(state: State, commit: r.CommitRecord, committed: Committed) ->
     waiting = pending_of(state, commit.producer, commit.sequence) if state.pending else None
     if waiting is None:
         return committed
-    some = pending_until(state, waiting) if commit.acks == ACKS_ALL else (waiting,)
+    some = waited_for(state, waiting) if commit.acks == ACKS_ALL else (waiting,)
     return committed._replace(pending=True, lacking=lacking_objects(state, some))
 
 

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from spark_log.errors import DataLoss, InvalidRequest, LeaderNotAvailable, NotEnoughReplicas, OffsetOutOfRange
+from spark_log.errors import (
+    AuthorizationFailed,
+    DataLoss,
+    InvalidRequest,
+    LeaderNotAvailable,
+    NotEnoughReplicas,
+    OffsetOutOfRange,
+)
 from spark_log.metadata import pending_commits
 from spark_log.metadata import records as r
 from spark_log.metadata.batch_format import encode_batch
@@ -21,6 +28,7 @@ from spark_log.metadata.projection import apply, delta, held_of, nothing_held
 from spark_log.metadata.replica_commands import AddPendingCopies, AlterReassignments, LoseCommit, ResetReplicas
 from spark_log.metadata.replicas import deficit, deficits, last_copies
 from spark_log.model import ACKS_LEADER, DataObject, Placed, Run
+from spark_log.net.tokens import Grant, check_allowed
 from tests.unit.metadata.replica_history import ReplicaHistory
 
 TWO, THREE = (0, 1), (0, 1, 2)
@@ -118,6 +126,31 @@ def test_the_reply_to_acks_all_names_what_it_waits_for(log: PendingHistory) -> N
     assert [one.name for one in committed.lacking] == list(log.names())
     waiting = log.commit_record(log.upload_to(TWO))
     assert [one.name for one in waiting.lacking] == [*first, *log.names()]
+
+
+def test_a_commit_waits_for_no_commit_of_other_partitions(log: PendingHistory) -> None:
+    """Unless an earlier one of its partitions does."""
+    log.leader_only(("t", 1))
+    other = log.names()
+    log.leader_only(("t", 0))
+    first = log.names()
+    assert [one.name for one in log.commit_record(log.upload_to(TWO)).lacking] == [*first]
+    log.leader_only(("t", 0), ("t", 1))
+    waiting = log.commit_record(log.upload_to(TWO))
+    assert [one.name for one in waiting.lacking] == [*other, *first, *log.names()]
+
+
+def test_a_tenant_records_no_copies_of_others(log: PendingHistory) -> None:
+    """Readers would see records that are on one root only; and a replica would be taken out of another's ISR."""
+    log.leader_only()
+    name, tenant = log.names()[0], Grant("tenant", "write", ("u",))
+    for command in (
+        AddPendingCopies(copies=(r.Copy(name, 1, log.held((1,))[0][1]),)),
+        AddPendingCopies(copies=(), late=((name, 1),)),
+    ):
+        check_allowed(Grant("owner", "write", ("t",)), command, log.state)
+        with pytest.raises(AuthorizationFailed, match="topics that begin with u, not 't'"):
+            check_allowed(tenant, command, log.state)
 
 
 def test_an_isr_below_the_minimum_shows_nothing_new(log: PendingHistory) -> None:
