@@ -7,10 +7,11 @@ import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from spark_log.errors import AccessDenied, SparkLogError
+from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.replicas import epoch_of
 from spark_log.node.daemon_tasks import Task
+from spark_log.node.own_failures import is_own
 from spark_log.store.retry import RetryingStore
 
 logger = logging.getLogger("spark_log")
@@ -25,7 +26,7 @@ class RootAnswers:
         self._asked: dict[tuple[int, int, int], Task[None]] = {}
         """By broker, its epoch and mount: a root that was replaced or detached may hang for ever."""
         self._denied: dict[int, int] = {}
-        """Broker and epoch of the roots whose last answer was that this process has no access."""
+        """Broker and epoch of the roots whose last answer was that this process has no access, or is at its limits."""
 
     def among(self, brokers: Collection[int], wait_s: float, names: Mapping[int, str] | None = None) -> set[int]:
         """The brokers whose roots answer within `wait_s`, and prove to be the roots of those brokers.
@@ -40,7 +41,7 @@ class RootAnswers:
         return {one for one, task in asked.items() if _has_answered(one, task)}
 
     def was_denied(self, broker: int) -> bool:
-        """Whether this process has no access to the root of a broker, by its last answer: it may be in order."""
+        """Whether the last answer of the root of a broker was an error of this process: the root may be in order."""
         return self._denied.get(broker) == (epoch_of(self._journal.newest, broker) or 0)
 
     def _ask(self, broker: int, name: str | None) -> Task[None]:
@@ -50,11 +51,11 @@ class RootAnswers:
         def ask() -> None:
             try:
                 self._look(broker, name)
-            except AccessDenied:
-                self._denied[broker] = key[1]
-                raise
-            except Exception:
-                self._denied.pop(broker, None)
+            except Exception as error:
+                if is_own(error):
+                    self._denied[broker] = key[1]
+                else:
+                    self._denied.pop(broker, None)
                 raise
             self._denied.pop(broker, None)
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from spark_log.client.administering.brokers import return_broker
 from spark_log.client.log import Log
-from spark_log.errors import AccessDenied, SparkLogError, StorageError
+from spark_log.errors import SparkLogError, StorageError
 from spark_log.journal.broker_roots import WrongRoot
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import upload_epoch
@@ -32,6 +32,7 @@ from spark_log.metadata.replica_state import CHECK_REASON, Broker
 from spark_log.metadata.replicas import epoch_of, has_copy
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.daemon_tasks import Task
+from spark_log.node.own_failures import is_own
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import RetryingStore
@@ -257,11 +258,12 @@ class Prober:
         root.task = None
         try:
             task.result()
-        except AccessDenied as error:
-            self._leave_out(root, error)
         except Exception as error:  # noqa: BLE001  of one root; the others are checked
-            root.error, root.wrong = str(error) or repr(error), isinstance(error, WrongRoot)
-            root.failing_ms = root.began_ms if root.failing_ms is None else root.failing_ms
+            if is_own(error):
+                self._leave_out(root, error)
+            else:
+                root.error, root.wrong = str(error) or repr(error), isinstance(error, WrongRoot)
+                root.failing_ms = root.began_ms if root.failing_ms is None else root.failing_ms
         else:
             root.error, root.wrong, root.failing_ms = "", False, None
         if root.known.fenced:
@@ -270,7 +272,7 @@ class Prober:
             root.error, root.wrong, root.failing_ms = root.rolled_back, True, root.began_ms
 
     @staticmethod
-    def _leave_out(root: _Root, error: AccessDenied) -> None:
+    def _leave_out(root: _Root, error: Exception) -> None:
         """This process cannot check a root that may be in order: another one has to."""
         if root.error != str(error):
             logger.warning("the root of broker %d is not checked: %s", root.broker, error)

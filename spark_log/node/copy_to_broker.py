@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from spark_log.errors import AccessDenied, SparkLogError
+from spark_log.errors import SparkLogError
 from spark_log.journal.broker_roots import Roots
 from spark_log.journal.root_owner import check_first_use
 from spark_log.metadata.records import Copy
@@ -19,6 +19,7 @@ from spark_log.node.checked_copies import BadCopy, SourceFailed, check_copy, cop
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.daemon_tasks import Task
 from spark_log.node.hung_threads import hung_threads
+from spark_log.node.own_failures import is_own
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import RetryingStore
 from spark_log.threads import SYSTEM_THREADS, Threads
@@ -53,7 +54,7 @@ class CopiedObjects:
     failed: set[int] = field(default_factory=set)
     """Placement groups of objects that could not be copied."""
     denied: set[str] = field(default_factory=set)
-    """Those of which a copy may be on a root to which this process has no access."""
+    """Those of which a copy may be on a root that this process cannot read, for its own reasons."""
     bad: list[Copy] = field(default_factory=list)
     """Copies that were read twice and are bad, on roots that are those of their brokers."""
     problems: list[str] = field(default_factory=list)
@@ -76,7 +77,7 @@ class _Job:
     moved_ms: int = 0
     source: int = -1
     is_denied: bool = False
-    """Whether a root has denied access."""
+    """Whether a root has denied access, or this process is at its limits."""
     bad: list[Copy] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -159,7 +160,7 @@ class ObjectCopying:
                     return
             except SourceFailed as error:
                 job.problems.append(f"broker {job.source}: {error}")
-                job.is_denied |= isinstance(error.__cause__, AccessDenied)
+                job.is_denied |= is_own(error)
             except BadCopy:
                 moved("read")
                 self._look_again(job, source, epoch)

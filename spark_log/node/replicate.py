@@ -13,6 +13,7 @@ from spark_log.metadata.replicas import epoch_of
 from spark_log.node.broker_prober import Prober, probe_every
 from spark_log.node.copy_threads import Copier
 from spark_log.node.copy_throttle import pace_of
+from spark_log.node.failure_isolation import log_failure
 from spark_log.node.leader_balance import LeaderBalance
 from spark_log.node.partition_moves import Mover, move_every
 from spark_log.node.replicator import ReplicationReport, Replicator
@@ -118,10 +119,10 @@ def replicate_every(
                 report = replicator.round()
                 if brokers is None:
                     balance.round()
-            except SparkLogError as error:
+            except Exception as error:  # nobody else may copy
                 if is_first:
                     raise
-                logger.warning("replication of %s failed, retrying: %s", log.url, error)
+                log_failure(f"replication of {log.url} failed, retrying", error)
             else:
                 moved = mover.take()
                 yield replace(report, moved_partitions=moved.partitions, moved_bytes=moved.bytes)

@@ -6,14 +6,18 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from spark_log import Log, connect
 from spark_log.errors import BrokerNotAvailable
+from spark_log.journal.journal import Journal
 from spark_log.node.replica_metrics import ReplicaMetrics, count_replicas
 from spark_log.node.replicate import replicate_every, replicate_once
+from spark_log.store.open import open_store
+from spark_log.threads import SystemThreads, Thread
 from tests.node.replicated_logs import brokers_of, group_of, move_away, move_back, put, replicated_log
 from tests.services import Services
 
@@ -78,6 +82,32 @@ def test_replication_for_long_ends_when_it_is_told_to(log: Log) -> None:
     assert [report.objects for report in reports] == [2, 0, 0]
     assert brokers_of(log.journal.refresh(), name) == (0, 1, 2)
     eventually(lambda: not any(thread.name == "pylog-prober" for thread in set(threading.enumerate()) - others))
+
+
+class FewThreads(SystemThreads):
+    """The threads of a process that may have no more, now and then."""
+
+    none_left = False
+
+    def start(self, work: Callable[[], None], name: str) -> Thread:
+        if self.none_left:
+            raise RuntimeError("can't start new thread")
+        return super().start(work, name)
+
+
+def test_replication_continues_when_the_process_has_threads_again(log: Log, tmp_path: Path) -> None:
+    """Otherwise nobody would copy any more, or fence a root that fails."""
+    threads, stop = FewThreads(), threading.Event()
+    log = Log(Journal.open(open_store(str(tmp_path / "log")), create=False, threads=threads))
+    rounds = replicate_every(log, 50, stop=stop, probes=False)
+    next(rounds)
+    name, threads.none_left = put(log, [0]), True
+    freed = threading.Timer(0.3, lambda: setattr(threads, "none_left", False))
+    freed.start()
+    assert sum(report.objects for report in islice(rounds, 1)) == 2
+    assert brokers_of(log.journal.refresh(), name) == (0, 1, 2)
+    stop.set()
+    assert not [*rounds]
 
 
 def test_replication_once_copies_all(log: Log) -> None:

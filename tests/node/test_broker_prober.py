@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -248,3 +250,34 @@ def test_a_new_process_notices_an_older_disk_with_newer_objects(log: Log, tmp_pa
     state = log.journal.refresh()
     assert [brokers_of(state, name) for name in (kept, *new)] == [(0, 1, 2)] * (1 + newer)
     assert [brokers_of(state, name) for name in lost] == [(0, 1)] * 4
+
+
+WITHOUT_FILES = """
+import os, resource, sys
+from spark_log import connect
+from spark_log.node.broker_prober import Prober
+log = connect(sys.argv[1])
+prober = Prober(log)
+prober.round(5_000)
+files = [os.open("/dev/null", os.O_RDONLY) for _ in range(20)]
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(files) + 1, most))
+os.close(files[-1])
+for _ in range(10):
+    report = prober.round(5_000)
+    assert not report.fenced and not report.failing, report
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(files) + 30, most))
+assert not prober.round(5_000).failing
+"""
+
+
+def test_a_process_without_files_fences_nobody(tmp_path: Path) -> None:
+    """It has one left: enough to read the log and to change it, and too few for a check."""
+    log = replicated_log(tmp_path, **{**TIMEOUTS, "broker_session_timeout_ms": "1"})
+    put(log, [0, 1, 2])
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FILES, str(tmp_path / "log")], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Too many open files" in done.stderr, "that is why the roots are not checked"
+    assert not any(known.fenced for known in log.journal.refresh().brokers.values())
