@@ -89,6 +89,18 @@ class ReplicationReport:
     """There is more that could be copied now."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Miss:
+    """The last missed write of a replica, as this process knows it."""
+
+    missed: int
+    misses: int
+    seen_ms: int
+    """When this process first saw it, on the monotonic clock."""
+    before: bool
+    """It may have been long before that: this process has just begun."""
+
+
 class Replicator:
     """Rounds of copying for one log.  Not thread-safe."""
 
@@ -113,6 +125,8 @@ class Replicator:
         self._fenced, self._answers = FencedCopies(log.journal, pace, self._only), RootAnswers(log.journal)
         self._whole_ms: dict[tuple[int, int], int] = {}
         """By group and broker: when the state was read of which the replica lacks nothing, on the monotonic clock."""
+        self._misses: dict[tuple[int, int], _Miss] = {}
+        """By group and broker."""
         self._pending_ms: dict[tuple[str, int], int] = {}
         """By object of a pending commit and in-sync replica that lacks it: since when, on the monotonic clock."""
         self._lost_ms: dict[tuple[str, ...], int] = {}
@@ -256,19 +270,29 @@ class Replicator:
         ready = []
         for number, group in sorted(state.placement_groups.items()):
             for member in group.members:
+                has_waited = self._has_waited(number, member, lag_ms)
                 if member.role != "out" or not can_lead(state, member.broker):
                     continue
                 is_near = now_ms - self._whole_ms.get((number, member.broker), -lag_ms - 1) <= lag_ms
-                if (is_near or not deficit(state, number, member.broker).objects) and self._has_waited(member, lag_ms):
+                if (is_near or not deficit(state, number, member.broker).objects) and has_waited:
                     ready.append((number, member.broker))
         if ready:
             self._journal.propose(JoinIsr(members=tuple(ready)))
         return tuple(ready)
 
-    def _has_waited(self, member: ReplicaMember, lag_ms: int) -> bool:
-        """Whether its last miss is long enough ago: twice as long for each further one within an hour."""
+    def _has_waited(self, number: int, member: ReplicaMember, lag_ms: int) -> bool:
+        """Whether its last miss is long enough ago: twice as long for each further one within an hour.
+
+        The time of the miss is that of a writer's clock, which may be some minutes wrong, and so may this one.  It counts
+        only for what this process has not seen happen.
+        """
+        key, now_ms = (number, member.broker), self._clock.monotonic_ms()
+        known = self._misses.get(key)
+        if known is None or (known.missed, known.misses) != (member.missed, member.misses):
+            known = self._misses[key] = _Miss(member.missed, member.misses, now_ms, before=known is None)
         wait_ms = min(WAIT_MS_MAX, lag_ms << min(max(member.misses - 1, 0), 24))
-        return not member.misses or self._clock.now_ms() - member.missed >= wait_ms
+        is_old = known.before and self._clock.now_ms() - member.missed >= wait_ms
+        return not member.misses or is_old or now_ms - known.seen_ms >= wait_ms
 
     # -------------------------------------------------------------------------------------- objects without any known copy
 

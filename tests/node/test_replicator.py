@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log
+from spark_log.clock import SystemClock
 from spark_log.journal.journal import Journal
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
@@ -24,8 +25,9 @@ from spark_log.node.missing_copies import copies_wanted
 from spark_log.node.object_search import ObjectSearch
 from spark_log.node.replicator import Replicator
 from spark_log.store.local import LocalStore
+from spark_log.store.open import open_store
 from spark_log.testing.broker_roots import ControlledRoots
-from spark_log.testing.clocks import ManualClock
+from spark_log.testing.clocks import ManualClock, SkewedClock
 from tests.node.replicated_logs import add_broker, brokers_of, create_topic, folder_of, group_of, put, replicated_log
 
 
@@ -164,6 +166,32 @@ def test_a_replica_waits_after_it_has_missed_a_write(tmp_path: Path) -> None:
     report = Replicator(log).round()
     assert (report.objects, report.joined) == (1, ())
     assert group_of(log.journal.refresh()).isr == (0, 1)
+
+
+def with_clock(tmp_path: Path, skew_ms: int) -> Replicator:
+    """In a process whose clock is wrong by less than `log.clock.skew.max.ms`."""
+    clock = SkewedClock(SystemClock(), skew_ms)
+    return Replicator(Log(Journal.open(open_store(str(tmp_path / "log")), create=False, clock=clock)))
+
+
+def test_a_clock_that_is_behind_keeps_no_replica_out(tmp_path: Path) -> None:
+    """Writers and the replicator are on different machines."""
+    log = replicated_log(tmp_path, replica_lag_time_max_ms="300")
+    put(log, [0, 1])
+    replicator, until = with_clock(tmp_path, -500_000), time.monotonic() + 30
+    while group_of(log.journal.refresh()).isr != (0, 1, 2):
+        assert time.monotonic() < until, "it would be out for 8 minutes"
+        replicator.round()
+        time.sleep(0.1)
+
+
+def test_a_clock_that_is_ahead_lets_no_replica_join_early(tmp_path: Path) -> None:
+    log = replicated_log(tmp_path, replica_lag_time_max_ms="400000")
+    replicator = with_clock(tmp_path, 500_000)
+    replicator.round()
+    put(log, [0, 1])
+    report = replicator.round()
+    assert (report.objects, report.joined) == (1, ())
 
 
 def test_a_throttle_limits_the_bytes(log: Log) -> None:
