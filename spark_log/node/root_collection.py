@@ -133,15 +133,20 @@ class RootCollector:
         return found
 
     def _sweep(self, broker: int, root: _Root, state: State) -> int:
-        """As for the log's own root, once in `PUT_MS_MAX`."""
+        """As for the log's own root, once in `PUT_MS_MAX`.
+
+        The files have the times of the root's storage, whose clock may be years behind: the newest mark shows that.
+        """
         journal = self._journal
         now_ms = journal.context.clock.now_ms()
         if root.swept_ms is not None and 0 <= now_ms - root.swept_ms < PUT_MS_MAX:
             return 0
         store = journal.roots[broker]
-        before_ms = now_ms - max(cluster_config(state.configs, "gc.fence.age.ms"), PUT_MS_MAX)
         marks = [name for name in store.list(META) if name.startswith(MARKS)]
-        old = [name for name in marks if now_ms - (store.written_ms(name) or now_ms) > PUT_MS_MAX + MARK_MS_MAX]
+        times = {name: written_ms for name in marks if (written_ms := store.written_ms(name))}
+        there_ms = min(now_ms, max(times.values(), default=now_ms))
+        old = [name for name, written_ms in times.items() if there_ms - written_ms > PUT_MS_MAX + MARK_MS_MAX]
         store.delete(old)
+        before_ms = there_ms - max(cluster_config(state.configs, "gc.fence.age.ms"), PUT_MS_MAX)
         root.swept_ms = now_ms
         return store.sweep(DATA, before_ms) + store.sweep(META, before_ms) + len(old)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from spark_log.client.administering.brokers import add_broker as add_root
 from spark_log.client.administering.brokers import remove_broker, replace_broker, return_broker
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.replica_commands import FenceBroker
-from spark_log.node.broker_prober import Prober
+from spark_log.node.broker_prober import Prober, ProbeReport
 from spark_log.node.maintain import Maintainer, collect_garbage, maintain_round
 from spark_log.node.maintain_report import MaintainReport
 from spark_log.node.root_collection import RootCollector
@@ -110,8 +111,22 @@ def test_maintain_checks_brokers_and_copies(log: Log, tmp_path: Path) -> None:
     assert group_of(state).isr == (0, 1)
 
 
+def test_the_clock_of_a_file_server_may_be_years_behind(log: Log, tmp_path: Path) -> None:
+    """Marks of live probers stay: one that is gone would look like an older disk."""
+    prober, then = Prober(log), 1_000_000_000
+    prober.round(5_000)
+    meta, data = (folder_of(log, tmp_path, 2) / name for name in ("meta", "data"))
+    data.mkdir(exist_ok=True)
+    (live,), dead, writing = meta.glob("probe-*"), meta / "probe-dead-1", data / ".tmp-writing"
+    for file, age_s in ((live, 0), (dead, 5_000), (writing, 1)):
+        file.write_bytes(file.read_bytes() if file is live else b"x")
+        os.utime(file, (then - age_s, then - age_s))
+    assert RootCollector(log.journal).round(log.journal.refresh()).unfinished == 1
+    assert (live.exists(), dead.exists(), writing.exists()) == (True, False, True)
+    assert prober.round(5_000) == ProbeReport()
+
+
 def test_unfinished_files_of_dead_writers_are_deleted(log: Log, tmp_path: Path) -> None:
-    import os
 
     data = folder_of(log, tmp_path, 1) / "data" / "0000000000000001"
     data.mkdir(parents=True)
