@@ -2,8 +2,8 @@
 
 A check puts a mark on the root, reads it, and looks for the mark of the last check.  If that one is gone, the root was
 rolled back to an older copy or swapped.  The first check of a process, which may come after the machine was restarted,
-looks for the newest object and some older ones instead.  Now and then a check also reads a byte of some object.  A root that is not that of
-its broker is fenced immediately; one that does not answer when it has failed all checks for
+looks for the newest object and some older ones instead.  Now and then a check also reads a byte of some object.  A root
+that is not that of its broker is fenced immediately; one that does not answer when it has failed all checks for
 `broker.session.timeout.ms`.  Time is measured by this process's own monotonic clock, and does not count while the
 process was stopped.
 
