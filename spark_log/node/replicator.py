@@ -283,8 +283,8 @@ class Replicator:
     def _has_waited(self, number: int, member: ReplicaMember, lag_ms: int) -> bool:
         """Whether its last miss is long enough ago: twice as long for each further one within an hour.
 
-        The time of the miss is that of a writer's clock, which may be some minutes wrong, and so may this one.  It counts
-        only for what this process has not seen happen.
+        The time of the miss is that of a writer's clock, which may be some minutes wrong, and so may this one.  It
+        counts only for what this process has not seen happen.
         """
         key, now_ms = (number, member.broker), self._clock.monotonic_ms()
         known = self._misses.get(key)
