@@ -91,6 +91,8 @@ class ReplicaSimulation(Simulation):
         """Partitions get other replicas."""
         self.old_disks = seed % 5 == 3
         """An old copy of a disk is mounted in its place now and then."""
+        self.fences_again = seed % 10 == 8
+        """Brokers that a check has fenced are fenced by hand, too."""
         self.leader_share = self.acks_rng.choice((0.0, 0.0, 0.3, 0.8))
         """How many of the writes that is."""
         self.keep_ms = random.Random(f"keep {seed}").choice((0, self.age // 2))

@@ -525,7 +525,8 @@ def administrator(sim: ReplicaSimulation) -> Steps[None]:
         state = view.state
         broker, draw = rng.choice(sorted(state.brokers)), rng.random()
         known = state.brokers[broker]
-        if not sim.healing and draw < 0.3 and known.reason != BY_HAND:
+        may_fence = known.returns if known.fenced and sim.fences_again else not known.fenced
+        if not sim.healing and draw < 0.3 and may_fence:
             view, _ = yield from propose(sim, view, FenceBroker(broker=broker, reason=BY_HAND))
         elif known.fenced and known.reason == BY_HAND and draw < 0.7:
             view = yield from return_broker(sim, view, broker)
