@@ -162,6 +162,22 @@ def test_five_nodes_lose_two_and_are_restarted_one_by_one(tmp_path: Path) -> Non
     run(test)
 
 
+def test_the_secret_is_changed_node_by_node(tmp_path: Path) -> None:
+    """Nodes with different secrets refuse each other, and a majority has the same one again soon."""
+
+    async def test() -> None:
+        async with cluster(tmp_path) as found:
+            await found.append(b"old")
+            for node in found.addresses:
+                await found.stop(node)
+                found.nodes[node] = found.node(node, secret="another-secret-of-nodes")
+                await found.nodes[node].start()
+                await found.append(b"%d" % node)
+            await found.all_have([b"old", b"1", b"2", b"3"])
+
+    run(test)
+
+
 def test_two_clusters_under_one_id_do_not_connect(tmp_path: Path) -> None:
     """Each node was formatted as the first of a cluster."""
 

@@ -19,7 +19,7 @@ NOTICED_IN = {
     "change_before_own": 18,
     "changes_overlap": 4,
     "fetched_snapshot_dropped": 3,
-    "follows_itself": 31,
+    "follows_itself": 101,
     "half_commits": 1,
     "half_elects": 1,
     "hands_over_immediately": 28,
