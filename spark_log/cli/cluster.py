@@ -321,7 +321,7 @@ def _upkeep(log: Log) -> Check:
     if not metadata_log.is_served:  # otherwise this user may have no rights on the files
         for why in log.journal.run(damaged_checkpoints()).values():
             return Check("checkpoint", False, f"{why}; `pylog maintain` writes a new one")
-    behind = state.version - log.journal.run(metadata_log.status()).checkpoint
+    behind = max(0, state.version - log.journal.run(metadata_log.status()).checkpoint)  # others commit meanwhile
     if behind > LATE * cluster_config(state.configs, "metadata.checkpoint.interval"):
         return Check(
             "checkpoint", False, f"{counted(behind, 'version')} ago: a committing process writes one, see its log"

@@ -50,7 +50,7 @@ def tree_of(state: State) -> dict[str, Any]:
         if one.name not in IN_TOPICS:
             value = getattr(state, one.name)
             found[one.name] = _folder(value, names) if hasattr(value, "items") else value
-    return found
+    return dict(sorted(found.items()))
 
 
 def _topic(state: State, topic_id: str, parts: Mapping[int, Any]) -> dict[str, Any]:
@@ -130,7 +130,10 @@ class Shell:
             case "help", _:
                 yield from HELP
             case _:
-                raise ShellError(f"{shlex.join([verb, *args])!r} is not a command: expected {'; '.join(HELP)}")
+                raise ShellError(
+                    f"{shlex.join([verb, *args])!r} is not a command: expected ls, cat, tree, find, cd, pwd or exit; `help` "
+                    "shows them with their arguments"
+                )
 
     def _path(self, path: str = "") -> str:
         return posixpath.normpath(posixpath.join(self.folder, path))

@@ -56,6 +56,8 @@ class Access:
 
     def admin(self) -> QuorumAdmin:
         """Raises a usage error for an option that is missing."""
+        from spark_log.errors import InvalidRequest
+        from spark_log.net.quorum_handshake import check_secret
         from spark_log.quorum_node.quorum_admin import QuorumAdmin
 
         if self._conf:
@@ -74,6 +76,10 @@ class Access:
                 secret = file.read().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise Failed(f"{self._secret_file} cannot be read: {error}") from error
+        try:
+            check_secret(secret)
+        except InvalidRequest as error:
+            raise Failed(f"{self._secret_file} has no secret of nodes: {error}") from error
         return QuorumAdmin(self._nodes.split(","), secret, self._ca)
 
 

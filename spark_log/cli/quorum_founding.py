@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -101,23 +101,25 @@ def restore(
       pylog quorum restore /data/new --voters 2@ID,3@ID -u s3://bucket/log --from /data/quorum --yes
     """
     from spark_log.cli.quorum import random_name
-    from spark_log.node.quorum_founding import check_restore, former_addresses, restore_log
+    from spark_log.node.quorum_founding import check_restore, content_to_restore, former_addresses, restore_log
     from spark_log.positions import format_timestamp_ms
+    from spark_log.quorum.messages import EMPTY
 
     store = _storage(session)
-    with _opened(directory) as found:
+    with _opened(directory) as found, nullcontext() if source is None else _opened(source) as left:
         voters = _voters(found, others)
-        _, form = check_restore(store, found, voters)
+        restored, form = check_restore(store, found, voters)
         if not force:
             _check_are_silent(former_addresses(store, form), form.cluster_id)
-        what = f"replace the quorum of {store.url} by {others or 'one node'}, and lose its changes since the last copy"
+        state = content_to_restore(store, found, restored, form, left).state
+        has = directory if restored.snapshot != EMPTY else source or "the newest copy"
+        what = (
+            f"replace the quorum of {store.url} by {others or 'one node'}, and lose its changes after version "
+            f"{state.version}, of {format_timestamp_ms(state.time)}, which {has} has"
+        )
         if not confirmed(what, dry_run=dry_run, yes=yes):
             return
-        if source is None:
-            done = restore_log(store, found, voters, random_name())
-        else:
-            with _opened(source) as left:
-                done = restore_log(store, found, voters, random_name(), left)
+        done = restore_log(store, found, voters, random_name(), left)
     lost = f"; {counted(done.missing, 'object')} of it missing, run `pylog verify`" if done.missing else ""
     text = (
         f"{directory} has version {done.version} of the log, of {format_timestamp_ms(done.time_ms)}: all later changes are lost{lost}; "

@@ -90,11 +90,13 @@ def check_is_here(form: Format, url: str) -> None:
 def in_quorum_error(url: str, quorum: str) -> InvalidRequest:
     """The error of a process that opens a log by the URL of its records.
 
-    quorum:  the URL of the nodes.
+    quorum:  the URL of the nodes, as their first leader knew it.
     """
     return InvalidRequest(
         f"{url} has the records of a log whose metadata is in a quorum: open the log with the addresses of its nodes, "
-        f"{quorum}; repair, mirror and move are not possible for it yet, see docs/quorum.md"
+        f"{quorum} and others: each has its address for clients as advertise or listen in [coordinator] of its `pylog serve "
+        "--conf` file, and a node that is gone may be among these; repair, mirror and move are not possible for it yet, see "
+        "docs/quorum.md"
     )
 
 

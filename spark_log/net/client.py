@@ -78,7 +78,10 @@ RESOLVED_S = 30.0
 """How long the resolved endpoints of a name are cached."""
 KAFKA = "this is a Kafka broker, not pylog; Spark reads and writes it with format('kafka')"
 NOT_KAFKA = ": it closed the connection, as a Kafka broker does, and did not answer Kafka's ApiVersions request either"
-NO_COORDINATOR = "start one with `pylog serve`, or open a log without a coordinator by its storage's URL"
+NO_COORDINATOR = (
+    "start one with `pylog serve`, or open a log without a coordinator by its storage's URL; of a quorum, "
+    "give the addresses of all nodes"
+)
 GONE = (
     "; it has the log: start it again, or another one on this log, with `pylog serve`; if it is gone for good, "
     "`pylog cluster release --force` gives the log back to embedded writers"

@@ -23,6 +23,7 @@ from spark_log.net.quorum_handshake import (
     check_request,
     reply_headers,
 )
+from spark_log.net.server import failure_response
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.voters import Voters, key_text
 from spark_log.quorum.wire import Received, decode_message
@@ -95,10 +96,12 @@ class QuorumPort:
         return await self._listen(request, other)
 
     async def _serve_tool(self, request: web.BaseRequest) -> web.StreamResponse:
-        check_authorization(request.headers, self._secret)
         tool = self._tools.get((request.method, request.path))
         if tool is None:
-            raise InvalidRequest(f"{request.method} {request.path}: no such path")
+            return failure_response(
+                InvalidRequest("this is the port for the other nodes of a quorum: clients use the node's other port")
+            )
+        check_authorization(request.headers, self._secret)
         try:
             body = await asyncio.wait_for(request.read(), LIMITS.request_ms / 1000)
         except asyncio.TimeoutError as error:

@@ -42,6 +42,11 @@ def ask_node(address: str, method: str, path: str, body: bytes | None, *, secret
 
 def _error(address: str, reply: HttpResponse) -> SparkLogError:
     text = f"{address}: {reply.data.decode(errors='replace').strip() or f'status {reply.status}'}"
+    if reply.status == 404:
+        return InvalidRequest(
+            f"{address} is the port for clients: give the port for the other nodes, listen in [quorum] of the node's "
+            "`pylog serve --conf` file"
+        )
     kind = next((kind for kind, status in STATUS if status == reply.status), InvalidRequest)
     if kind is AuthenticationFailed:
         return kind(f"{address}: the secret differs from that of this node: give the file with the nodes' secret")

@@ -75,11 +75,15 @@ class LeaderWatch:
             self._followed_s = self._host.monotonic_s()
         return self._followed_s
 
-    def not_leading(self) -> NotCoordinator:
-        """The error for requests to a node that does not lead."""
+    def not_leading(self, obstacle: str) -> NotCoordinator:
+        """The error for requests to a node that does not lead.
+
+        obstacle:  why it could not lead when it was elected; empty: nothing is known.
+        """
         held, leader = self._state().coordinator, self.leader
         if not self._follows:
-            return NotCoordinator("no node of the quorum leads at the moment", address="", epoch=leader.epoch)
+            why = f" ({obstacle})" if obstacle else self._away()
+            return NotCoordinator(f"no node of the quorum leads at the moment{why}", address="", epoch=leader.epoch)
         return NotCoordinator(
             f"this node of the quorum follows, {held.address} leads", address=held.address, epoch=held.epoch
         )
@@ -88,5 +92,13 @@ class LeaderWatch:
         """Why the node is not healthy; empty if it is."""
         for_s = self._host.monotonic_s() - self._leaderless_s
         if self.leader.key is None and for_s > LEADERLESS_S:
-            return f"no node of the quorum has led for {for_s:.0f} s: a majority has to run, and to be connected"
+            needs = "a majority has to run, and to be connected"
+            return f"no node of the quorum has led for {for_s:.0f} s: {needs}{self._away()}"
         return ""
+
+    def _away(self) -> str:
+        """Why this node has no connection to others, such as those of a quorum that has replaced this one."""
+        status = self._node.status()
+        problems = {} if status is None else status.problems
+        known = [f"node {node}: {problem}" for node, problem in problems.items() if problem]
+        return f" ({'; '.join(known)})" if known else ""

@@ -192,7 +192,7 @@ class QuorumCoordinator:
 
     def not_leading(self) -> NotCoordinator:
         """The error for requests to a node that does not lead."""
-        return self._leader_watch.not_leading()
+        return self._leader_watch.not_leading(self._take_over.obstacle)
 
     def health(self) -> Health:
         problem = self._problem()

@@ -180,20 +180,31 @@ def restore_log(
     Raises InvalidRequest if the directory cannot be used, NoLog if the storage has no copy, CorruptObject.
     """
     restored, form = check_restore(store, directory, voters)
+    content = content_to_restore(store, directory, restored, form, source)
+    if restored.snapshot == EMPTY:
+        content = content._replace(founding=founding)
+        store.put(FORMAT_KEY, (form.of_quorum(form.quorum, founding).encode(),))
+        _begin(directory, voters, content, content.state.coordinator.epoch + EPOCHS_APART)
+    state = content.state
+    return Founded(state.version, state.time, _missing(store, state))
+
+
+def content_to_restore(
+    store: ObjectStore, directory: DataDirectory, restored: Restored, form: Format, source: DataDirectory | None
+) -> Content:
+    """The metadata that the other quorum begins with.  After a restoration that was killed, the directory may have it.
+
+    restored, form:  of `check_restore`.
+    Raises as `restore_log` does, and changes nothing.
+    """
     if source is not None and source.meta.cluster_id != form.cluster_id:
         raise InconsistentClusterId(
             f"{store.url} has the log {form.cluster_id}, and {key_text(source.meta.key)} has the metadata of the log "
             f"{source.meta.cluster_id}, with which upkeep would delete all records: give a directory of this log"
         )
-    if restored.snapshot == EMPTY:
-        content = _copy_of(store) if source is None else stored_content(source, source.disk.load())
-        content = content._replace(founding=founding)
-        store.put(FORMAT_KEY, (form.of_quorum(form.quorum, founding).encode(),))
-        _begin(directory, voters, content, content.state.coordinator.epoch + EPOCHS_APART)
-    else:
-        content = stored_content(directory, restored)
-    state = content.state
-    return Founded(state.version, state.time, _missing(store, state))
+    if restored.snapshot != EMPTY:
+        return stored_content(directory, restored)
+    return _copy_of(store) if source is None else stored_content(source, source.disk.load())
 
 
 def check_restore(store: ObjectStore, directory: DataDirectory, voters: Voters) -> tuple[Restored, Format]:

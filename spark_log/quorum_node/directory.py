@@ -116,10 +116,14 @@ def _check_empty(path: str) -> None:
             f"{path} is formatted already, for node {found.node_id} of the cluster {found.cluster_id}: use another "
             "directory, or delete its content, which other nodes may need"
         )
-    # A process that formatted it may have been killed.
-    known = {LOCK, "lost+found", *FIRST, *(name + ending for name in (META, *FIRST) for ending in (NEW, PART))}
-    if others := sorted(set(os.listdir(path)) - known):
+    if others := _others(path):
         raise InvalidRequest(f"{path} is not empty: it has {others[0]}; use an empty directory")
+
+
+def _others(path: str) -> list[str]:
+    """Names in a directory, apart from those of a formatting, whose process may have been killed."""
+    known = {LOCK, "lost+found", *FIRST, *(name + ending for name in (META, *FIRST) for ending in (NEW, PART))}
+    return sorted(set(os.listdir(path)) - known)
 
 
 def read_meta(path: str) -> Meta:
@@ -128,6 +132,11 @@ def read_meta(path: str) -> Meta:
     try:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
+        if os.path.exists(path) and (not os.path.isdir(path) or _others(path)):
+            raise InvalidRequest(
+                f"{path} is not the directory of a node of a quorum, which has a file {META}: give the one that `pylog "
+                "quorum init` has formatted"
+            ) from None
         raise InvalidRequest(f"{path} is not formatted: run `pylog quorum init` for an empty directory") from None
     except OSError as error:
         raise StorageError(error.errno, f"{file} cannot be read: {error.strerror}") from error

@@ -34,6 +34,7 @@ def shell(pylog: Pylog, *command: str) -> list[str]:
 def test_the_state_is_shown_as_a_tree(pylog: Pylog) -> None:
     """Topics by name and by id, partitions, groups, producers and all other fields."""
     assert {"topics", "groups", "producers", "brokers", "configs", "features", "fence"} <= set(shell(pylog, "ls"))
+    assert shell(pylog, "ls", "/") == sorted(shell(pylog, "ls"))
     assert shell(pylog, "ls", "/topics/byName") == ["orders"]
     (topic_id,) = shell(pylog, "ls", "topics/byId")
     described = json.loads("\n".join(shell(pylog, "cat", "/topics/byName/orders")))
@@ -52,7 +53,7 @@ def test_commands_come_from_standard_input(pylog: Pylog) -> None:
     assert said.startswith("/topics/byName\norders\n{") and said.rstrip().endswith("}")
     assert "tree [PATH]" in pylog.ok("metadata", "shell", stdin="help")
     for command, says in (
-        (("rm", "x"), "'rm x' is not a command: expected ls [PATH]"),
+        (("rm", "x"), "'rm x' is not a command: expected ls, cat, tree"),
         (("ls", "/x"), "/x does not exist: `ls` shows what there is"),
         (("cd", "/fence"), "/fence is a value, not a folder"),
     ):

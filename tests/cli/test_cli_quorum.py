@@ -15,6 +15,7 @@ from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.net.messages import Health
 from spark_log.node.quorum_state import Content
 from spark_log.node.root_snapshots import put_snapshot
+from spark_log.positions import format_timestamp_ms
 from spark_log.quorum.messages import Entry, Kind, Position
 from spark_log.quorum.ready import Persist
 from spark_log.quorum.voters import encode_voters
@@ -75,7 +76,10 @@ def test_storage_info_shows_identity_and_content(pylog: Pylog, directory: Path) 
     assert (found["epoch"], found["voted"], found["voters"]) == (3, "2@bb", "1@aa, 2@bb")
     assert (found["log_start"], found["log_end"], found["high_watermark"]) == (0, 4, 2)
     assert found["snapshot"] == "00000000000000000002-0000000003.checkpoint"
-    assert "is not formatted" in pylog.refused("storage", "info", str(directory.parent))
+    says = "is not the directory of a node of a quorum, which has a file meta.properties: give the one that"
+    assert says in pylog.refused("storage", "info", str(directory.parent))
+    assert says in pylog.refused("metadata", "shell", "--snapshot", str(directory.parent), "ls")
+    assert "is not formatted: run `pylog quorum init`" in pylog.refused("storage", "info", str(directory / "nothing"))
 
 
 def test_a_dump_shows_writes_and_snapshots(pylog: Pylog, directory: Path) -> None:
@@ -134,10 +138,14 @@ def test_a_directory_adopts_a_log_or_restores_it(tmp_path: Path) -> None:
     store.put(FORMAT_KEY, (form.encode(),))
     assert "has no copy of the metadata: give the directory of a lost node" in pylog.refused(*restore, "--yes")
     put_snapshot(store, Content(state), "u")
-    assert "and lose its changes since the last copy" in pylog.refused(*restore)
+    lost = f"and lose its changes after version {state.version}, of {format_timestamp_ms(state.time)}, which"
+    assert f"{lost} the newest copy has" in pylog.refused(*restore)
+    of_node = pylog.run(*restore, "--from", first, "--dry-run").stderr
+    assert f"after version {state.version + 1}, of 20" in of_node and f"which {first} has" in of_node
     for _ in range(2):
         said = pylog.ok(*restore, "--yes")
         assert f"has version {state.version} of the log, of 20" in said and "all later changes are lost; start" in said
+    assert f"{lost} {second} has" in pylog.run(*restore, "--dry-run").stderr
     third = str(tmp_path / "third")
     pylog.ok("quorum", "init", third, "--cluster-id", cluster, "--node", "1")
     assert "has version" in pylog.ok("quorum", "restore", third, "--from", first, "--yes")

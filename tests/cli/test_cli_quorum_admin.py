@@ -146,6 +146,9 @@ def test_a_command_without_an_answer_says_why(running: Running, tmp_path: Path) 
     (tmp_path / "other").write_text("another-secret-of-nodes")
     refused = pylog.refused("quorum", "describe", *options[:3], str(tmp_path / "other"))
     assert "the secret differs from that of this node" in refused
+    (tmp_path / "broken").write_text("two words and a secret")
+    refused = pylog.refused("quorum", "describe", *options[:3], str(tmp_path / "broken"))
+    assert f"{tmp_path / 'broken'} has no secret of nodes: " in refused
     leader = running.do(running.cluster.leader())
 
     def metrics() -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import spark_log
+from spark_log.cli.cluster import log_checks
 from spark_log.cli.console.of_coordinator import pages_of
 from spark_log.clock import SystemClock
 from spark_log.errors import (
@@ -39,6 +40,7 @@ from spark_log.node.serve_config import ServeConfig, check_config, read_config
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.directory import format_directory
+from spark_log.quorum_node.quorum_admin import QuorumAdmin
 from spark_log.quorum_node.vote_and_identity import Meta
 from spark_log.store.open import open_store
 from spark_log.testing.clocks import SkewedClock
@@ -322,6 +324,64 @@ def test_nodes_that_were_formatted_again_begin_no_log_beside_the_records(tmp_pat
         await node.stop()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_the_ports_for_nodes_and_for_clients_are_told_apart(tmp_path: Path) -> None:
+    """Each says so when the other's address is given."""
+
+    async def scenario() -> None:
+        async with running(one_node(tmp_path, listen=f"127.0.0.1:{free_port()}")) as node:
+            config = node.coordinator.node.config
+            with pytest.raises(InvalidRequest, match="is the port for clients: give the port for the other nodes"):
+                await asyncio.to_thread(QuorumAdmin([node.coordinator.address], config.secret).leader)
+            with pytest.raises(InvalidRequest, match="this is the port for the other nodes of a quorum: clients use"):
+                await asyncio.to_thread(_append_one, f"pylog://{config.listen}")
+
+    asyncio.run(scenario())
+
+
+def test_a_node_whose_quorum_was_replaced_says_so(tmp_path: Path) -> None:
+    """One that is left of a quorum that was restored on other disks: it cannot be elected, and its clients ask why."""
+
+    async def scenario() -> None:
+        ports = free_port(), free_port()
+        voters = (ReplicaKey(1, "lost-1"), ReplicaKey(2, "lost-2"))
+        found = []
+        for node, key, formatted in ((1, voters[0], voters), (2, ReplicaKey(2, "new"), (ReplicaKey(2, "new"),))):
+            folder = tmp_path / key.directory
+            meta = Meta(cluster_id="a-cluster", node_id=node, directory_id=key.directory)
+            format_directory(str(folder / "a-cluster"), meta, formatted)
+            peers = {3 - node: f"127.0.0.1:{ports[2 - node]}"}
+            found.append(
+                await start_quorum(
+                    one_node(folder, node_id=node, listen=f"127.0.0.1:{ports[node - 1]}", peers=peers, times=TIMES)
+                )
+            )
+        try:
+            expected = "leads at the moment (node 2: another quorum has the same cluster id: its voters are 2@new"
+            await until(lambda: expected in str(found[0].coordinator.not_leading()), expected)
+        finally:
+            for one in found:
+                await one.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_checkpoint_is_not_ahead_of_the_log(tmp_path: Path) -> None:
+    """The leader has a newer version than the client that checks the log."""
+
+    def check(url: str) -> None:
+        with spark_log.connect(url) as log:
+            log.journal.refresh()
+            _append_one(url)
+            (says,) = (one.says for one in log_checks(log, url, [], writes=False) if one.check == "checkpoint")
+            assert says == "0 versions ago"
+
+    async def scenario() -> None:
+        async with running(one_node(tmp_path)) as node:
+            await asyncio.to_thread(check, f"pylog://{node.coordinator.address}")
+
+    asyncio.run(scenario())
 
 
 def _append_one(url: str) -> None:
