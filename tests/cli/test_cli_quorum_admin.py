@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_log.net.quorum_request import ask_node
+from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.ready import Config
 from spark_log.quorum_node.tool_requests import METRICS
 from tests.cli.commands import Pylog
@@ -84,6 +87,24 @@ def test_the_quorum_is_shown_and_changed(running: Running, tmp_path: Path) -> No
     conf = str(running.conf(tmp_path))
     until_said(lambda: pylog.run("quorum", "describe", "--conf", conf).stdout, "1@d1, 2@d2, 3@d3")
     until_said(lambda: pylog.run("quorum", "describe", "--conf", conf).stdout, "current_observers         -")
+
+
+def test_a_node_with_a_new_disk_is_added_while_it_starts(running: Running) -> None:
+    """The leader still knows the removed directory alone when the command begins."""
+    pylog, options, cluster = Pylog(""), running.options, running.cluster
+    lost = running.do(cluster.leader()) % 3 + 1
+    running.do(cluster.stop(lost))
+    until_said(lambda: pylog.run("cluster", "health", *options, url=False).stdout, "the leader cannot reach it")
+    until_said(lambda: pylog.run("quorum", "remove-voter", f"{lost}@d{lost}", "--yes", *options).output, "not a voter")
+    said = pylog.refused("quorum", "add-voter", str(lost), "--timeout", "1ms", *options)
+    assert f"{lost}@d{lost} has not fetched from the leader for" in said or "the leader knows" in said
+    shutil.rmtree(cluster.path(lost))
+    cluster.format(ReplicaKey(lost, "new"), ())
+    with ThreadPoolExecutor(1) as threads:
+        adding = threads.submit(pylog.run, "quorum", "add-voter", str(lost), "--timeout", "60s", *options)
+        running.do(cluster.start(lost))
+        adding.result()
+    until_said(lambda: pylog.run("quorum", "add-voter", str(lost), *options).output, f"as {lost}@new: there is nothing")
 
 
 def until_said(say: Callable[[], str], expected: str) -> None:
