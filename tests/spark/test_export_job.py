@@ -27,7 +27,7 @@ from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Found, Mani
 from pyspark_pylog.export.parquet_files import ParquetFile, WrittenFile, by_folder
 from pyspark_pylog.export.planning import divide
 from pyspark_pylog.export.task import Written, result_of, write_files
-from pyspark_pylog.job_support import sentence, storage_beside
+from pyspark_pylog.job_support import PYTHON_LATE, sentence, storage_beside
 from pyspark_pylog.open_log import planned_log
 from pyspark_pylog.options.parse import Location
 
@@ -365,9 +365,11 @@ def test_bytes_that_are_not_text_are_named(classic: SparkSession, topic: Log, to
 
 
 def test_a_query_that_failed_is_named_without_its_state() -> None:
-    failed = "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back."
-    assert sentence(Exception(f"{failed}\n=== Streaming Query ===\nThread State: RUNNABLE")) == failed
-    assert "run this again, with less beside" in sentence(Exception("[STREAM_FAILED] Python worker failed to connect back"))
+    """What is known to pass is said to be so."""
+    query = "[STREAM_FAILED] Query [id = 1] terminated with exception: "
+    for failed, advice in (("Division by zero.", ""), ("Python worker failed to connect back.", PYTHON_LATE)):
+        error = Exception(f"{query}{failed}\n=== Streaming Query ===\nThread State: RUNNABLE")
+        assert sentence(error) == f"{query}{failed}{advice}"
 
 
 ORDERS = "id INT NOT NULL, date DATE, price DECIMAL(10,2), item STRUCT<name: STRING>, tags ARRAY<STRING>"
