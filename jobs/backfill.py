@@ -201,10 +201,23 @@ class TargetTopic:
                 f"topic {topic!r} does not exist: create it with `pylog topic create {topic} -p 3 -c retention.ms=-1`, "
                 "or, for --value columns, give --create 3"
             )
-        self.configs = log.admin.describe_topics([topic])[topic].configs
+        self._log, self._name = log, topic
+        found = log.admin.describe_topics([topic])[topic]
+        self.configs, self._id = found.configs, found.topic_id
         known = log.journal.state.producers.get(txn_identity(name, 0, topic).producer)
+        if known is not None and known.last_commit is not None and self._id not in known.last_commit.topics:
+            raise InvalidRequest(
+                f"topic {topic!r} was deleted and created again since the backfill {name!r} wrote to it: give another "
+                "--name, which writes all rows"
+            )
         self.done_hour = None if known is None else (known.last - YEAR_1_MS) // HOUR_MS
         """The log has all rows before this hour; None: this backfill has not begun."""
+
+    def check_there(self) -> None:
+        """Raises InvalidRequest if the topic is another one by now, which would get the rest of the rows only."""
+        state = self._log.journal.refresh()
+        if state.names.get(self._name) != self._id:
+            raise InvalidRequest(f"topic {self._name!r} was deleted while this job wrote to it")
 
     def expired(self, hours: Iterable[tuple[int, int]], now_ms: int) -> int:
         """Rows that the next upkeep would remove, about."""
@@ -226,15 +239,16 @@ def backfill(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, A
         if args.value == COLUMNS:
             prepare_columns(log, args, records)
         target = TargetTopic(log, args.topic, name)
-    hours = rows_by_hour(records)
-    left = [(hour, rows) for hour, rows in hours if target.done_hour is None or hour >= target.done_hour]
-    chunks = list(chunks_of(left, args.chunk_rows))
-    expired = target.expired(left, int(time.time() * 1000))
-    warn(args.topic, target, expired)
-    if not args.dry_run:
-        for number, chunk in enumerate(chunks, 1):
-            write_chunk(records, args, name, chunk)
-            progress(f"chunk {number} of {len(chunks)}: {counted(chunk.rows, 'row')} before {time_of(chunk.end)}")
+        hours = rows_by_hour(records)
+        left = [(hour, rows) for hour, rows in hours if target.done_hour is None or hour >= target.done_hour]
+        chunks = list(chunks_of(left, args.chunk_rows))
+        expired = target.expired(left, int(time.time() * 1000))
+        warn(args.topic, target, expired)
+        if not args.dry_run:
+            for number, chunk in enumerate(chunks, 1):
+                target.check_there()
+                write_chunk(records, args, name, chunk)
+                progress(f"chunk {number} of {len(chunks)}: {counted(chunk.rows, 'row')} before {time_of(chunk.end)}")
     summary = {
         "name": name,
         "topic": args.topic,

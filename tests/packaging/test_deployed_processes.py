@@ -73,6 +73,24 @@ def test_the_coordinators_of_the_compose_file_share_a_log(s3: Any, tmp_path: Pat
             one.kill()
 
 
+def test_a_coordinator_with_tls_passes_the_health_check_of_the_image(tmp_path: Path) -> None:
+    """Its port answers https:// only, with a certificate of an unknown authority."""
+    certificate, key = make_certificate(tmp_path)
+    address, conf = f"127.0.0.1:{free_port()}", tmp_path / "coordinator.ini"
+    conf.write_text(
+        f"[coordinator]\nurl = {tmp_path}/log\nlisten = {address}\n[tls]\ncertificate = {certificate}\nkey = {key}\n"
+    )
+    command = ["pylog", "serve", "--conf", str(conf)]
+    running = Container(command, address, environment(tmp_path), tmp_path / "stderr")
+    try:
+        assert health_check(address) == 0
+        running.stop()
+        assert health_check(address, wait_s=0.5) != 0
+        running.go_on()
+    finally:
+        running.kill()
+
+
 def health_check(address: str, wait_s: float = 5) -> int:
     """The exit status of the image's."""
     found = re.search(r"HEALTHCHECK .*?CMD (\[.*?\])\n", DOCKERFILE, re.DOTALL)

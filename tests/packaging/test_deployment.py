@@ -81,9 +81,13 @@ def test_a_pod_starts_with_the_settings_of_the_manifest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("manifest", [COORDINATOR, QUORUM], ids=["coordinator", "quorum"])
 def test_probes_and_names_of_a_manifest_agree(manifest: Manifest) -> None:
-    """Readiness asks for health, liveness only whether the process answers; at most one pod is evicted at a time."""
+    """Readiness asks for health, liveness only whether the process answers; at most one pod is evicted at a time.  A
+    process that opens a log does not answer yet, and is not killed.
+    """
     assert manifest.container["readinessProbe"]["httpGet"]["path"] == "/health"
     assert manifest.container["livenessProbe"]["httpGet"]["path"] == "/alive"
+    startup = manifest.container["startupProbe"]
+    assert startup["httpGet"]["path"] == "/alive" and startup["periodSeconds"] * startup["failureThreshold"] >= 300
     labels = manifest.set["template"]["metadata"]["labels"]
     selectors = [manifest.of_kind("Service")["spec"]["selector"], manifest.set["selector"]["matchLabels"]]
     selectors.append(manifest.of_kind("PodDisruptionBudget")["spec"]["selector"]["matchLabels"])

@@ -104,6 +104,21 @@ def test_a_run_continues_after_the_last_chunk(classic: SparkSession, topic: Log,
     assert written(topic) == expected(400)
 
 
+def test_a_topic_that_was_created_again_is_refused(classic: SparkSession, topic: Log, table: Path) -> None:
+    """The log still knows that the backfill is done, and the new topic has no rows.  In the middle of a run, too."""
+    run(classic, topic, table, *BY_ID)
+    target = job.TargetTopic(topic, "t", "other")
+    target.check_there()
+    topic.admin.delete_topics(["t"])
+    with pytest.raises(InvalidRequest, match="topic 't' was deleted while this job wrote to it"):
+        target.check_there()
+    topic.admin.create_topics([NewTopic("t", 2, FOREVER)])
+    with pytest.raises(InvalidRequest, match="topic 't' was deleted and created again since .* another --name"):
+        run(classic, topic, table, *BY_ID)
+    run(classic, topic, table, *BY_ID, "--name", "again")
+    assert written(topic) == expected()
+
+
 def test_the_row_as_json_to_a_partition(classic: SparkSession, topic: Log, table: Path) -> None:
     """From a table of the catalog."""
     classic.read.parquet(str(table)).createOrReplaceTempView("orders")
