@@ -82,6 +82,7 @@ def settings_of(args: argparse.Namespace) -> MirrorSettings:
         args.parallel,
         args.bad_records,
         args.drop_fields,
+        location_of(args).token,
     )
 
 

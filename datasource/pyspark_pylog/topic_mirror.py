@@ -96,6 +96,8 @@ class MirrorSettings(NamedTuple):
     bad_records: str = ""
     """The topic for records that do not fit the schema of theirs; empty: they stop the run."""
     drop_fields: bool = False
+    token: str | None = None
+    """For the coordinator of the log."""
 
 
 class TopicMirror:
@@ -171,12 +173,13 @@ class TopicMirror:
         """
         settings, log_id, known = self._settings, self._log.cluster_id, self._log.admin.describe_topics([topic])[topic]
         starts = {str(n): reached(copied, topic, n) or -2 for n in range(source.partitions)}
+        token = {} if settings.token is None else {"token": settings.token}
         copy = MirroredTopic(
             topic, known.topic_id, source.id, settings.map, has_cleanup_policy(known.configs, "compact")
         )
         return (
             self._rows(copy, source, self._source.records(topic, starts).select(*COLUMNS))
-            .options(**{f"storage.{name}": value for name, value in settings.storage.items()})
+            .options(**token, **{f"storage.{name}": value for name, value in settings.storage.items()})
             .option("producerId", f"{settings.map}/{topic}")
             .option("checkpointLocation", f"{settings.checkpoint.rstrip('/')}/{topic}-{known.topic_id}-{log_id}")
             .queryName(f"mirror of {topic}")

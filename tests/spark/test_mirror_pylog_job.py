@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark_pylog.mirror_job import settings_of
 from pyspark_pylog.typed_mirror import TypedCopy, with_typed_map
 
-from jobs.mirror_pylog import LogSource, parse_args, run
+from jobs.mirror_pylog import LogSource, parse_args, run, source_of
 from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition, connect
 from spark_log.client.mirror_map import MirroredTopic, MirrorMap
 from spark_log.errors import ConcurrentChange, InvalidRequest
@@ -43,6 +44,17 @@ def source(tmp_path: Path) -> Log:
     compact(log)
     log.admin.delete_records({TopicPartition("keyed", 0): 3})
     return log
+
+
+def test_the_source_can_have_another_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each coordinator gets its token, also from the tasks that write; a log on storage gets none."""
+    places = ["--url", "pylog://there:9550", "--checkpoint", "/c", "--topics", "t"]
+    args = parse_args([*places, "--source", "pylog://here:9550"])
+    monkeypatch.setenv("PYLOG_TOKEN", "there")
+    assert (source_of(args).token, settings_of(args).token) == ("there", "there")
+    monkeypatch.setenv("PYLOG_SOURCE_TOKEN", "here")
+    assert (source_of(args).token, settings_of(args).token) == ("here", "there")
+    assert source_of(parse_args([*places, "--source", "file:///here"])).token is None
 
 
 def mirrored(spark: SparkSession, tmp_path: Path, *more: str) -> dict[str, Any]:
