@@ -140,9 +140,9 @@ def in_tasks(spark: SparkSession, shares: Sequence[Share], work: Callable[[Share
 
 
 def waves(spark: SparkSession, shares: Iterable[Share]) -> Iterator[list[Share]]:
-    """The shares of one Spark job after another."""
-    rest, size = iter(shares), spark.sparkContext.defaultParallelism * SHARES_PER_SLOT
-    while some := list(islice(rest, size)):
+    """The shares of one Spark job after another: with dynamic allocation, later ones have more executors."""
+    rest = iter(shares)
+    while some := list(islice(rest, spark.sparkContext.defaultParallelism * SHARES_PER_SLOT)):
         yield some
 
 
