@@ -1,4 +1,4 @@
-"""What the jobs share, under spark-submit."""
+"""`pyspark_pylog.job_support`, which the jobs share, under spark-submit."""
 
 from __future__ import annotations
 
