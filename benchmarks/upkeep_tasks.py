@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from typing import Any
 
@@ -74,8 +74,17 @@ def slow(url: str) -> ObjectStore:
 
 def merge_one(url: str, share: MergeShare) -> tuple[Tally, ReportedFailures]:
     """Does what a task of `jobs/maintain.py` does."""
-    failures = Failures(url)
-    return merge_share(Log(Journal.open(slow(url), create=False)), share, failures), failures.reported()
+    journal, failures = kept(url), Failures(url)
+    journal.refresh()
+    tally = merge_share(Log(journal), share, failures)
+    journal.finish_upkeep()
+    return tally, failures.reported()
+
+
+@cache
+def kept(url: str) -> Journal:
+    """A process that does several shares opens the log once, as Python workers of Spark do."""
+    return Journal.open(slow(url), create=False)
 
 
 def check_one(url: str, cluster_id: str, work: Callable[[Roots, Any], Any], share: Any) -> Any:
