@@ -313,6 +313,8 @@ class RegisterBrokerRecord(Record, frozen=True, kw_only=True, tag="register_brok
     is_async: bool = False
     keep_ms: int = 0
     """It keeps only the objects that were written in this time; 0: all."""
+    mount_point: str = ""
+    """Where the disk of its root is mounted on the machine of the administrator; empty: not known, or on the system's."""
 
 
 class FenceBrokerRecord(Record, frozen=True, kw_only=True, tag="fence_broker"):

@@ -304,6 +304,7 @@ def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
         since=state.time,
         drained=old is not None and old.drained,
         former=() if old is None else _former(old, state.version),
+        mount_point=record.mount_point,
     )
     new = first_dropped(state, new, record.keep_ms)
     copies = state.copies.update(

@@ -27,6 +27,8 @@ class RegisterBroker(Command, frozen=True, kw_only=True, tag="register_broker"):
     is_async: bool = False
     keep_ms: int = 0
     """It keeps only the objects that were written in this time; 0: all."""
+    mount_point: str = ""
+    """As in the record."""
     replaces: bool = False
     """The broker exists: it gets this directory in place of the one that it had."""
     lose_data: bool = False
@@ -41,6 +43,7 @@ class RegisterBroker(Command, frozen=True, kw_only=True, tag="register_broker"):
             options=self.options,
             is_async=self.is_async,
             keep_ms=self.keep_ms,
+            mount_point=self.mount_point,
         )
         return replicas.decide_register(state, record, replaces=self.replaces, lose_data=self.lose_data)
 

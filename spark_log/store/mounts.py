@@ -69,6 +69,25 @@ def _is_in(path: str, point: str) -> bool:
     return f"{path}/".startswith(f"{point.rstrip('/')}/")
 
 
+def mount_point_of(path: str) -> str:
+    """Where the disk of a path is mounted; empty if that is `/`, or not known, as on other systems than Linux."""
+    return _nearest(_points(), os.path.realpath(path)).rstrip("/")
+
+
+def is_mounted(point: str) -> bool:
+    """Whether something is mounted at a path.  Makes no request to it."""
+    return point in map(_unescaped, _points())
+
+
+def _points() -> list[str]:
+    """The mount points of this machine, as they are listed."""
+    try:
+        mounts = MOUNTS.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return [line.split(" ", 5)[4] for line in mounts.splitlines()]
+
+
 def _unescaped(text: str) -> str:
     """A space, tab, newline or backslash is `\\` and its number in three octal digits."""
     for code in ("\\040", "\\011", "\\012", "\\134"):

@@ -12,7 +12,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import Guard, LocalStore
 from spark_log.store.memory import MemoryStore
-from spark_log.store.mounts import mount_of, unmounted_point
+from spark_log.store.mounts import mount_of, mount_point_of, unmounted_point
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 """At least two letters: one letter is a Windows drive."""
@@ -61,6 +61,11 @@ def open_store(
 def is_local(url: str) -> bool:
     """Whether a store's URL is of a folder, or of memory: its operations take microseconds."""
     return url.startswith(("file:", "memory:"))
+
+
+def mount_point_of_url(url: str) -> str:
+    """As `mount_point_of`, for the URL of a store; empty for a bucket."""
+    return mount_point_of(_path_of(url, url.removeprefix("file:"))) if url.startswith("file:") else ""
 
 
 def mount_of_url(url: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import threading
 import time
 import warnings
@@ -393,6 +394,36 @@ def test_a_replaced_broker_begins_without_copies(log: Log, tmp_path: Path) -> No
     assert not list(held_objects(journal.state, 1))
     elsewhere = replace_broker(journal, 1, str(tmp_path / "disk3"))
     assert elsewhere.url == (tmp_path / "disk3").as_uri()
+
+
+def test_a_replaced_broker_does_not_take_the_folder_of_a_disk_that_is_not_mounted(
+    log: Log, mount: Callable[[str], Path]
+) -> None:
+    disk = mount("size=1m")
+    add_broker(log.journal, 1, str(disk / "log"))
+    fence_broker(log.journal, 1)
+    subprocess.run(["umount", str(disk)], check=True)
+    try:
+        with pytest.raises(InvalidRequest, match=rf"nothing is mounted at {disk} on .*replace 1 --root {disk}/log"):
+            replace_broker(log.journal, 1)
+        assert not list(disk.iterdir())
+    finally:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "pylog", str(disk)], check=True)
+    with pytest.raises(WrongRoot, match="is its disk mounted.*new, empty disk, run `pylog broker replace 1`"):
+        return_broker(log.journal, 1)
+    assert not replace_broker(log.journal, 1).fenced
+
+
+def test_a_broker_may_be_replaced_on_another_disk_that_is_named(log: Log, mount: Callable[[str], Path]) -> None:
+    disk = mount("size=1m")
+    add_broker(log.journal, 1, str(disk))
+    subprocess.run(["umount", str(disk)], check=True)
+    try:
+        assert replace_broker(log.journal, 1, str(disk)).mount_point != str(disk)
+        shutil.rmtree(disk / "meta")
+        assert replace_broker(log.journal, 1).url == disk.as_uri(), "it has been on this disk since"
+    finally:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "pylog", str(disk)], check=True)
 
 
 def test_the_last_copies_are_not_given_up_without_saying_so(log: Log, tmp_path: Path) -> None:

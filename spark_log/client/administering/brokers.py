@@ -15,12 +15,13 @@ from urllib.parse import unquote
 
 import msgspec
 
-from spark_log.client.administering.root_places import check_place, warn_of_shared_disk
+from spark_log.client.administering.root_places import check_mounted, check_place, warn_of_shared_disk
 from spark_log.errors import BrokerNotAvailable, InvalidRequest, SparkLogError, StorageError, StorageUnavailable
 from spark_log.journal.broker_roots import (
     BROKER_KEY,
     BrokerFile,
     Roots,
+    WrongRoot,
     check_root,
     encode_broker_file,
     read_broker_file,
@@ -42,6 +43,7 @@ from spark_log.metadata.replica_state import CHECK_REASON, OWN_BROKER, Broker
 from spark_log.metadata.state import State
 from spark_log.store.base import ObjectStore
 from spark_log.store.bounded_waits import Slot, Unfinished
+from spark_log.store.open import mount_point_of_url
 
 MISSING_MAX = 10_000
 """Copies that one command reports as missing."""
@@ -106,7 +108,7 @@ def replace_broker(
 ) -> Broker:
     """Give a broker an empty root, after its disk was replaced or emptied.  The replicator then copies to it.
 
-    url:              the new root's URL; None: unchanged.
+    url:              the new root's URL; None: unchanged, and on a disk as before.
     storage_options:  as in `add_broker`; None: unchanged.
     lose_data:        replace the root even if it has the only copies of some objects.  Their records are lost.
     Raises the errors of `add_broker`; BrokerNotAvailable for an unknown broker.
@@ -116,6 +118,8 @@ def replace_broker(
     known = _known(state, broker)
     options = dict(known.options) if storage_options is None else registered_options(broker, storage_options)
     store = journal.roots.open(broker, url or known.url, options)
+    if url is None:
+        check_mounted(broker, known)
     wanted = RegisterBroker(
         broker=broker,
         directory="",
@@ -155,7 +159,8 @@ def _register(journal: Journal, state: State, wanted: RegisterBroker, store: Obj
     write_owner(store, journal.roots.own.url)
     for text in warn_of_shared_disk(journal, state, wanted.broker, store):
         warnings.warn(text, stacklevel=3)
-    journal.propose(msgspec.structs.replace(wanted, directory=found.directory))
+    point = mount_point_of_url(store.url)
+    journal.propose(msgspec.structs.replace(wanted, directory=found.directory, mount_point=point))
     return journal.refresh().brokers[wanted.broker]  # the answer may have been lost, and the state with it
 
 
@@ -282,7 +287,7 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     known = _known(journal.refresh(), broker)
     if not known.fenced:
         return False
-    check_answers(journal.roots, broker)
+    _check_has_disk(journal.roots, broker)
     check_first_use(journal.roots, broker)
     store = journal.roots[broker]
     found = set(store.list(DATA))
@@ -302,6 +307,16 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     if late:
         journal.propose(RemoveCopies(copies=tuple(Copy(name, broker, now.epoch) for name in late)))
     return True
+
+
+def _check_has_disk(roots: Roots, broker: int) -> None:
+    """`check_answers`, with what to do if the root is empty."""
+    try:
+        check_answers(roots, broker)
+    except WrongRoot as wrong:
+        if read_broker_file(roots.root(broker)) is not None:
+            raise
+        raise WrongRoot(f"{wrong} If that is a new, empty disk, run `pylog broker replace {broker}`") from wrong
 
 
 def check_answers(roots: Roots, broker: int) -> None:

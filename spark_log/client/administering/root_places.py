@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
@@ -10,9 +11,11 @@ from urllib.parse import unquote
 
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
+from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.state import State
 from spark_log.store.base import ObjectStore
 from spark_log.store.bounded_waits import Slot, Unfinished
+from spark_log.store.mounts import is_mounted
 from spark_log.store.open import unmounted_point_of_url
 
 FILE = "file://"
@@ -41,6 +44,17 @@ def check_place(journal: Journal, state: State, broker: int, store: ObjectStore)
         here, there = _place(store.url), _answer(partial(_place, url), f"{url.rstrip('/')}/")
         if here.startswith(there) or there.startswith(here):
             raise InvalidRequest(f"{store.url} and {whose}, {url}, are one within the other: choose another folder")
+
+
+def check_mounted(broker: int, known: Broker) -> None:
+    """Raise InvalidRequest if the disk of a broker's root was mounted when it was registered, and none is there now."""
+    if known.mount_point and not is_mounted(known.mount_point):
+        path = _path(known.url)
+        raise InvalidRequest(
+            f"{path}: nothing is mounted at {known.mount_point} on {platform.node()}, as there was when broker {broker} "
+            f"got this root: mount the new disk there. If the root is to be on another disk, name it: `pylog broker "
+            f"replace {broker} --root {path}`"
+        )
 
 
 def warn_of_shared_disk(journal: Journal, state: State, broker: int, store: ObjectStore) -> Iterator[str]:
