@@ -162,6 +162,7 @@ def full_state() -> State:
                     since=9,
                     drained=True,
                     former=(("8c0e9a1b3d4e6f73", 3),),
+                    mount_point="/disks/3",
                 ),
             }
         ),
