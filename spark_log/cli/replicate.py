@@ -58,7 +58,8 @@ def replicate(session: CommandSession, every_ms: int | None, throttle: int | Non
         return
     with _ended_by_sigterm():
         for report in replicate_every(log, every_ms, bytes_per_s=throttle, brokers=only):
-            if report.objects or report.joined or report.removed or report.found or report.moved_bytes:
+            moved = report.moved_bytes or report.moved_partitions
+            if report.objects or report.joined or report.removed or report.found or moved:
                 _say(session, report)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from spark_log.clock import Clock
 from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.replicas import epoch_of
@@ -30,11 +31,27 @@ class Copier(Protocol):
     def copy(self, state: State, read_ms: int, brokers: Sequence[int], limit_ms: int) -> dict[int, CopyTally]:
         """Copy to brokers for about `limit_ms`.  Returns the results by broker; failures of roots are logged.
 
-        A pass that is late has its result in a later call.
+        A pass that is late has its result in a later call; it is a problem only if it has copied nothing for as long as
+        this call waited.
         state:    the newest state.
         read_ms:  when it was read, on the monotonic clock.
         brokers:  the brokers that lack objects in this state.
         """
+
+
+class _Progress:
+    """When the last bytes of a pass were read or written."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._moved_ms, self._waits = clock, clock.monotonic_ms(), False
+
+    def note(self, doing: str) -> None:
+        """Called with the next step of some copy: "read", "wait" for the throttle, or "write"."""
+        self._waits, self._moved_ms = doing == "wait", self._clock.monotonic_ms()
+
+    def has_stopped(self, after_ms: int) -> bool:
+        """Whether nothing was copied for so long, although the throttle allowed it."""
+        return not self._waits and self._clock.monotonic_ms() - self._moved_ms >= after_ms
 
 
 @dataclass(slots=True)
@@ -48,6 +65,7 @@ class _Copying:
     """The state whose objects are copied, and when it was read, on the monotonic clock."""
     began_ms: int
     """On the same clock."""
+    progress: _Progress
     said_ms: int = 0
     """How long it had taken when it was last said to be late."""
 
@@ -73,27 +91,31 @@ class CopyThreads:
         until_ms = self._clock.monotonic_ms() + limit_ms
         for broker in brokers:
             self._begin(state, read_ms, broker, until_ms)
-        done = {broker: self._result(broker, until_ms + LATE_MS) for broker in list(self._copying)}
-        log_problems(self._journal, {broker: copied for broker, copied in done.items() if self._is_news(broker)})
+        wait_ms = limit_ms + LATE_MS
+        done = {broker: self._result(broker, until_ms + LATE_MS, wait_ms) for broker in list(self._copying)}
+        failed = {broker: copied for broker, copied in done.items() if copied.problems and self._is_news(broker)}
+        log_problems(self._journal, failed)
         return done
 
     def _begin(self, state: State, read_ms: int, broker: int, until_ms: int) -> None:
         root, known = (epoch_of(state, broker) or 0, self._journal.roots.mount(broker)), self._copying.get(broker)
         if known is not None and known.root == root:
             return  # still under way; of another root it changes nothing any more, or hangs with it
-        journal, pace = self._journal, self._pace
+        journal, pace, progress = self._journal, self._pace, _Progress(self._clock)
         work = Task(
-            lambda: catch_up_broker(journal, state, broker, pace, until_ms),
+            lambda: catch_up_broker(journal, state, broker, pace, until_ms, progress.note),
             f"pylog-copy-{broker}",
             journal.context.threads,
         )
-        self._copying[broker] = _Copying(root, work, (state, read_ms), self._clock.monotonic_ms())
+        self._copying[broker] = _Copying(root, work, (state, read_ms), self._clock.monotonic_ms(), progress)
 
-    def _result(self, broker: int, until_ms: int) -> CopyTally:
+    def _result(self, broker: int, until_ms: int, wait_ms: int) -> CopyTally:
         copying = self._copying[broker]
         task = copying.task
         task.wait((until_ms - self._clock.monotonic_ms()) / 1000)
         if not task.ended:
+            if not copying.progress.has_stopped(wait_ms):
+                return CopyTally(left=True, is_under_way=True)
             why = f"copying to broker {broker} is late: its root, or that of another copy, does not answer"
             return CopyTally(problems=[why], left=True)
         del self._copying[broker]

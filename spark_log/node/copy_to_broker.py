@@ -5,7 +5,7 @@ Roots may hang.  Each object is copied in a separate thread, which is left alone
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -32,6 +32,9 @@ STALLED_S = 20.0
 """A copy that makes no progress for so long is given up; so much longer for each `STALLED_BYTES` of the object."""
 STALLED_BYTES = 20 << 20
 WAIT_S = 0.2
+
+
+Moved = Callable[[str], None]
 
 
 class WantedCopy(NamedTuple):
@@ -85,9 +88,17 @@ class _Job:
 class ObjectCopying:
     """Copies objects to one broker.  `run` may hang with the broker's root."""
 
-    def __init__(self, roots: Roots, broker: int, pace: Pace, threads: Threads = SYSTEM_THREADS) -> None:
+    def __init__(
+        self,
+        roots: Roots,
+        broker: int,
+        pace: Pace,
+        threads: Threads = SYSTEM_THREADS,
+        moved: Moved = lambda doing: None,
+    ) -> None:
+        """moved:  called when bytes were read or written, with the next step, as by `copy_checked`."""
         self._roots, self._broker, self._pace = roots, broker, pace
-        self._clock, self._threads = roots.clock, threads
+        self._clock, self._threads, self._moved = roots.clock, threads, moved
         self._lock = threads.lock()
         self._ended = threads.condition(self._lock)
         """Notified when a copy ends."""
@@ -150,6 +161,7 @@ class ObjectCopying:
 
         def moved(to: str) -> None:
             job.doing, job.moved_ms = to, self._clock.monotonic_ms()
+            self._moved(to)
 
         while job.sources:
             job.source, epoch = job.sources[0]

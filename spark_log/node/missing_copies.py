@@ -21,7 +21,7 @@ from spark_log.metadata.replicas import (
 )
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.copy_throttle import Pace
-from spark_log.node.copy_to_broker import CopiedObjects, ObjectCopying, WantedCopy
+from spark_log.node.copy_to_broker import CopiedObjects, Moved, ObjectCopying, WantedCopy
 
 OBJECTS_AT_ONCE, BYTES_AT_ONCE = 256, 256 << 20
 """After about so many, a record says that the broker has them."""
@@ -44,6 +44,8 @@ class CopyTally:
     problems: list[str] = field(default_factory=list)
     left: bool = False
     """The time was over before all was copied, or the broker's root failed."""
+    is_under_way: bool = False
+    """The pass has not ended, and copies."""
     planned: tuple[State, int] | None = None
     """The state whose objects were copied, and when it was read, on the monotonic clock; None: those of the caller."""
 
@@ -105,21 +107,34 @@ def next_share(wanted: Iterator[WantedCopy], bytes_max: int = BYTES_AT_ONCE) -> 
     return share
 
 
-def catch_up_broker(journal: Journal, state: State, broker: int, pace: Pace, until_ms: int) -> CopyTally:
-    """Copy what the broker lacks in a state, until the time is over.  May hang with the broker's root."""
-    return copy_objects(journal, broker, epoch_of(state, broker) or 0, copies_wanted(state, broker), pace, until_ms)
+def catch_up_broker(
+    journal: Journal, state: State, broker: int, pace: Pace, until_ms: int, moved: Moved = lambda doing: None
+) -> CopyTally:
+    """Copy what the broker lacks in a state, until the time is over.  May hang with the broker's root.
+
+    moved:  as for `ObjectCopying`.
+    """
+    wanted = copies_wanted(state, broker)
+    return copy_objects(journal, broker, epoch_of(state, broker) or 0, wanted, pace, until_ms, moved)
 
 
 def copy_objects(
-    journal: Journal, broker: int, epoch: int, wanted: Iterator[WantedCopy], pace: Pace, until_ms: float | None
+    journal: Journal,
+    broker: int,
+    epoch: int,
+    wanted: Iterator[WantedCopy],
+    pace: Pace,
+    until_ms: float | None,
+    moved: Moved = lambda doing: None,
 ) -> CopyTally:
     """Copy objects to a broker, and record the copies in the log.
 
     epoch:     the broker's epoch in the state from which `wanted` was made.
     until_ms:  when to stop, on the monotonic clock; None: when all are copied.
+    moved:     as for `ObjectCopying`.
     """
     context, done = journal.context, CopyTally()
-    copying = ObjectCopying(journal.roots, broker, pace, context.threads)
+    copying = ObjectCopying(journal.roots, broker, pace, context.threads, moved)
     while not done.left and (share := next_share(wanted)):
         record_copies(journal, broker, epoch, [copying.run(share)], done)
         if until_ms is not None and context.clock.monotonic_ms() >= until_ms:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
 
@@ -181,12 +181,17 @@ class Mover:
         self._seen = log.journal.newest
         """The state before the last round."""
 
-    def move_all(self) -> tuple[Moves, list[str]]:
-        """Move what can be moved now; what was moved, and one sentence for each failure, which is logged."""
+    def move_all(self, progress: Progress | None = None) -> tuple[Moves, list[str]]:
+        """Move what can be moved now; what was moved, and one sentence for each failure, which is logged.
+
+        The partitions count whose moves have ended meanwhile, also those that another process has moved.
+        """
         failed = Failures(self._log.url)
-        self._log.journal.refresh()
-        how = Moving(on_failure=failed, pace=self._pace.take)
-        return self._run(lambda state, context: move_all(state, context, how)), failed.problems
+        before = moving(self._log.journal.refresh())
+        how = Moving(on_failure=failed, pace=self._pace.take, progress=progress)
+        found = self._run(lambda state, context: move_all(state, context, how))
+        left = set(moving(self._log.journal.state))
+        return replace(found, partitions=sum(key not in left for key in before)), failed.problems
 
     def round(self) -> Moves:
         """Move a portion, if the newest state of this process has something to move.  Failures are logged."""

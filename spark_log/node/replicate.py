@@ -17,6 +17,7 @@ from spark_log.node.failure_isolation import log_failure
 from spark_log.node.leader_balance import LeaderBalance
 from spark_log.node.partition_moves import Mover, move_every
 from spark_log.node.replicator import ReplicationReport, Replicator
+from spark_log.node.rewrite import Progress
 from spark_log.text import unknown_brokers
 
 EVERY_MS = 1_000
@@ -31,7 +32,7 @@ def replicate_once(
     bytes_per_s: int | None = None,
     brokers: Collection[int] | None = None,
     copier: Copier | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> ReplicationReport:
     """Check the roots of brokers, copy all that can be copied now, then move partitions.
 
@@ -41,7 +42,7 @@ def replicate_once(
     brokers:      check these brokers and copy to them, and move nothing; None: all brokers.
     copier:       copies the objects that active brokers have, instead of threads of this process.  Then nothing is
                   moved.
-    progress:     called with ("copy", bytes so far, bytes in all).
+    progress:     called with ("copy", bytes so far, bytes in all), and then with ("move", …) for each portion.
     Raises BrokerNotAvailable for an unknown broker.
     """
     _check_known(log, brokers)
@@ -62,7 +63,7 @@ def replicate_once(
         if progress is not None:
             progress("copy", total.bytes, total.bytes + sum(lag.bytes for lag in one.lag.values()))
         if replicator.is_done(one):
-            return _with_moves(Mover(log, pace), total) if moves else total
+            return _with_moves(Mover(log, pace), total, progress) if moves else total
 
 
 def _check_known(log: Log, brokers: Collection[int] | None) -> None:
@@ -71,9 +72,9 @@ def _check_known(log: Log, brokers: Collection[int] | None) -> None:
         raise BrokerNotAvailable(unknown_brokers(unknown))
 
 
-def _with_moves(mover: Mover, report: ReplicationReport) -> ReplicationReport:
+def _with_moves(mover: Mover, report: ReplicationReport, progress: Progress | None) -> ReplicationReport:
     """The report, after all was moved that can be."""
-    found, problems = mover.move_all()
+    found, problems = mover.move_all(progress)
     return replace(
         report,
         moved_partitions=found.partitions,

@@ -171,7 +171,7 @@ class Replicator:
             lag=self._lags(state),
             problems=(*(one for copied in done.values() for one in copied.problems), *self._fenced.problems(state)),
             busy=bool(removed or rescued)
-            or any(one.objects and (one.left or is_behind(state, b)) for b, one in done.items()),
+            or any(one.is_under_way or (one.objects and (one.left or is_behind(state, b))) for b, one in done.items()),
         )
 
     def is_done(self, report: ReplicationReport) -> bool:

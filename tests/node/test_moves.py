@@ -89,7 +89,9 @@ def test_the_replication_factor_is_raised_and_lowered(log: Log) -> None:
     append(log, 2)
     before = records(log)
     log.admin.alter_partition_reassignments({TopicPartition("t", number): [number, 2, 1 - number] for number in (0, 1)})
-    assert replicate_once(log).moved_partitions == 2
+    shown = list[str]()
+    assert replicate_once(log, progress=lambda what, at, total: shown.append(what)).moved_partitions == 2
+    assert "move" in shown
     assert holders(log) == {(0, 1, 2)} and records(log) == before
     log.admin.create_partitions({"t": 3})
     log.admin.alter_partition_reassignments({TopicPartition("t", number): [0] for number in range(3)})

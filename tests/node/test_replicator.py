@@ -309,6 +309,34 @@ def test_a_root_that_is_slow_for_days_is_named_ever_less_often(
     assert copied.planned is not None and copied.planned[1] == read_ms, "not when the thread began"
 
 
+def test_a_pass_that_still_copies_when_its_time_is_over_is_no_problem(tmp_path: Path) -> None:
+    """Until it has copied nothing for as long as a round waits."""
+    clock = ManualClock(round(time.time() * 1000))
+    log = Log(Journal.open(LocalStore(f"{tmp_path}/log", "os"), create=True, clock=clock))
+    add_broker(log, 1, str(tmp_path / "broker-1"))
+    create_topic(log, "t", (0, 1))
+    put(log, [0])
+    second = put(log, [0])
+    (tmp_path / "orders").mkdir()
+    roots = ControlledRoots.of(log, tmp_path / "orders")
+    roots.order(1, "hang")
+    replicator, limit_ms = Replicator(log), 100 - LATE_MS
+    report = replicator.round(limit_ms)
+    assert report.busy and not report.problems, "the next round waits for it"
+    clock.sleep_ms(100)
+    report = replicator.round(limit_ms)
+    assert not report.busy and "does not answer" in report.problems[0]
+    roots.order(1, f"hang {second}")
+    while replicator.round(limit_ms).problems:
+        pass
+    clock.sleep_ms(100)
+    assert "does not answer" in replicator.round(limit_ms).problems[0]
+    roots.order(1, "")
+    while not (report := replicator.round(limit_ms)).objects:
+        pass
+    assert report.objects == 2 and not report.problems
+
+
 def test_a_replica_does_not_join_because_an_old_backlog_was_copied_at_last(tmp_path: Path) -> None:
     """A slow root takes longer for it than a round: what it has missed meanwhile counts."""
     clock = ManualClock(round(time.time() * 1000))
