@@ -171,14 +171,6 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "Maximum size of a merged segment.",
     ),
     ConfigSpec(
-        "stats.columns",
-        "auto",
-        Names(8),
-        "Data columns whose least and greatest values are kept for each commit and batch, so that a read with a condition "
-        "skips those that cannot match: up to 8 names, joined by commas; empty: none. `auto`: the first 8 columns of "
-        "numbers and times, then those of text. Applies to new segments.",
-    ),
-    ConfigSpec(
         "segment.ms",
         604800000,
         _ms(1),
@@ -192,6 +184,14 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "Data columns by which the rows of a frame are sorted, in portions of about 32 MiB, so that reads with a condition "
         "skip more: up to 8 names, joined by commas. Offsets follow the sorted order. Not with "
         "`cleanup.policy=compact`.",
+    ),
+    ConfigSpec(
+        "stats.columns",
+        "auto",
+        Names(8),
+        "Data columns whose least and greatest values are kept for each commit and batch, so that a read with a condition "
+        "skips those that cannot match: up to 8 names, joined by commas; empty: none. `auto`: the first 8 columns of "
+        "numbers and times, then those of text. Applies to new segments.",
     ),
     _without_effect(
         "file.delete.delay.ms", 60000, _ms(0), "`gc.fence.age.ms` of the log decides when files are deleted."

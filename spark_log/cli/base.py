@@ -13,7 +13,7 @@ from typing import IO, Any
 import click
 
 from spark_log.cli.completion import complete_profiles
-from spark_log.cli.kafka_flags import with_kafka_hint
+from spark_log.cli.kafka_flags import check_no_kafka_tool, with_kafka_hint
 from spark_log.cli.profiles import OUTPUTS
 from spark_log.cli.session import OUTPUT_VARIABLE, PROFILE_VARIABLE, URL_VARIABLE, CommandSession
 from spark_log.cli.units import parse_rate
@@ -59,6 +59,13 @@ class Verb(click.Command):
 
 class Noun(click.Group):
     """A group of commands."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None:
+            check_no_kafka_tool(ctx, args[0])
+        return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with with_kafka_hint(ctx):

@@ -1,4 +1,4 @@
-"""Options of Kafka's tools: rejected, with pylog's equivalent."""
+"""Options and names of Kafka's tools: rejected, with pylog's equivalent."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ CONSUME: Mapping[str, str] = {
 PRODUCE: Mapping[str, str] = {
     "--property": PRODUCE_PROPERTIES,
     "--reader-property": PRODUCE_PROPERTIES,
-    "--producer-property": "leave it out",
+    "--producer-property": "give --acks for acks; leave others out",
+    "--request-required-acks": "give --acks 0, 1 or all",
     "--producer.config": "a profile holds how the log is reached: --profile NAME",
     "--sync": "leave it out: a line is durable before the next lines are read",
 }
@@ -93,6 +94,33 @@ OF_COMMAND: Mapping[str, Mapping[str, str]] = {
     "remove-voter": {"--controller-id": VOTER, "--controller-directory-id": VOTER},
     "alter": {"--delete-config": "give --unset KEY", "--add-config": "give -c KEY=VALUE"},
 }
+COMMANDS: Mapping[str, str] = {
+    "topics": "pylog topic",
+    "console-producer": "pylog produce",
+    "console-consumer": "pylog consume",
+    "consumer-groups": "pylog group",
+    "configs": "pylog config",
+    "delete-records": "pylog topic trim",
+    "reassign-partitions": "pylog reassign",
+    "leader-election": "pylog elect",
+    "log-dirs": "pylog broker list",
+    "metadata-quorum": "pylog quorum describe",
+    "features": "pylog cluster upgrade",
+    "transactions": "pylog transaction",
+    "producer-perf-test": "pylog bench produce",
+    "consumer-perf-test": "pylog bench consume",
+    "storage format": "pylog quorum init",
+    "storage random-uuid": "pylog quorum random-id",
+}
+"""Kafka's tools, without `kafka-` and `.sh`, and commands of theirs."""
+
+
+def check_no_kafka_tool(ctx: click.Context, name: str) -> None:
+    """Raise UsageError for a command that is unknown here and has the name of a tool of Kafka's."""
+    tool = name.removeprefix("kafka-").removesuffix(".sh")
+    inner = f"{ctx.info_name} {tool}" if ctx.parent is not None else tool
+    if (command := COMMANDS.get(inner)) is not None:
+        raise click.UsageError(f"{inner} is a command of Kafka's tools. In pylog, it is `{command}`.", ctx)
 
 
 @contextmanager

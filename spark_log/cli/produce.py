@@ -41,10 +41,10 @@ APPEND_BYTES = 8 << 20
 )
 @click.option(
     "--acks",
-    type=click.Choice(["0", "1", "all"]),
+    type=click.Choice(["0", "1", "all", "-1"]),
     default="all",
     show_default=True,
-    help="The replicas to wait for: all in-sync ones, or only the leader (1, and 0 is the same here).",
+    help="The replicas to wait for: all in-sync ones (all, or -1), or only the leader (1, or 0).",
 )
 @pass_session
 def produce(

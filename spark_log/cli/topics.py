@@ -304,9 +304,10 @@ def alter(
     schema: its earlier records stay bytes.
 
     With another replication factor, the partitions are spread over all brokers again, as pylog reassign generate would
-    do it. New records are written to the new replicas immediately. A coordinator, pylog replicate or pylog maintain
-    moves the older ones: pylog reassign list shows which partitions are moving. While they move, another factor needs
-    --additional: it replaces the replicas to which they move.
+    do it; with a factor of 1, all are in the log's own root, as those of a new topic. New records are written to the
+    new replicas immediately. A coordinator, pylog replicate or pylog maintain moves the older ones: pylog reassign list
+    shows which partitions are moving. While they move, another factor needs --additional: it replaces the replicas to
+    which they move.
 
     \b
     Example:

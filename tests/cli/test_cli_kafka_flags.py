@@ -7,7 +7,7 @@ import re
 import click
 import pytest
 
-from spark_log.cli.kafka_flags import EVERYWHERE, OF_COMMAND
+from spark_log.cli.kafka_flags import COMMANDS, EVERYWHERE, OF_COMMAND
 from spark_log.cli.main import pylog as root
 from spark_log.cli.reference import verbs
 from tests.cli.commands import Pylog
@@ -26,6 +26,8 @@ from tests.cli.commands import Pylog
         ("consume --whitelist x", "give --include REGEX."),
         ("consume orders --property print.key=true", "give -f FORMAT"),
         ("produce orders --property parse.key=true", "give --key-delimiter TEXT"),
+        ("produce orders --request-required-acks 1", "give --acks 0, 1 or all."),
+        ("produce orders --producer-property acks=1", "give --acks for acks; leave others out."),
         ("topic --create --topic orders", "as in `pylog topic create TOPIC`."),
         ("topic describe orders --under-replicated-partitions", "give --under-replicated to `pylog topic describe`"),
         ("topic create orders --config retention.ms=1", None),
@@ -52,6 +54,32 @@ def test_an_option_of_kafkas_is_answered_with_pylogs(pylog: Pylog, line: str, hi
         return
     shown = pylog.wrong(*line.split())
     assert hint in shown and "is an option of Kafka's tools" in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("storage format", "pylog quorum init"),
+        ("metadata-quorum describe --status", "pylog quorum describe"),
+        ("kafka-topics.sh --list", "pylog topic"),
+    ],
+)
+def test_a_tool_of_kafkas_is_answered_with_pylogs(pylog: Pylog, line: str, command: str) -> None:
+    shown = pylog.wrong(*line.split())
+    assert "is a command of Kafka's tools" in shown and f"`{command}`" in shown
+
+
+def test_a_tool_of_kafkas_has_a_name_that_pylog_has_not(pylog: Pylog) -> None:
+    """And leads to a command that exists."""
+    paths = {path for path, _ in verbs()}
+    known = {" ".join(path.split()[:length]) for path in paths for length in (2, 3)}
+    assert not {f"pylog {name}" for name in COMMANDS} & known
+    assert set(COMMANDS.values()) <= known
+
+
+def test_acks_of_a_producer_may_be_kafkas_number(pylog: Pylog) -> None:
+    pylog.ok("produce", "orders", "--acks", "-1", stdin="a\n")
+    assert "a" in pylog.ok("consume", "orders", "-n", "1")
 
 
 def test_a_hint_names_options_that_exist(pylog: Pylog) -> None:

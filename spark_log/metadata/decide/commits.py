@@ -149,7 +149,8 @@ def _check_pending(state: State, commit: r.CommitRecord) -> None:
     if key is not None:
         raise NotEnoughReplicas(
             f"earlier records of {state.topics[key[0]].name}-{key[1]}, written with acks 0 or 1, are not on all in-sync "
-            "replicas, and their only brokers cannot be reached, or too few replicas are in sync: bring these back; after "
+            "replicas, and their only brokers are fenced, or too few replicas are in sync. A coordinator or `pylog "
+            "replicate` copies them while the roots of these brokers can be read; otherwise bring these back; after "
             "`replica.lost.after.ms` the records are given up. Nothing was written",
             lacking={},
             placement_group=group_number(state, key),

@@ -152,7 +152,7 @@ def check_min_insync(name: str, wanted: int, replicas: int) -> None:
     if wanted > replicas:
         raise InvalidRequest(
             f"topic {name!r}: min.insync.replicas={wanted}, and its partitions have {text.counted(replicas, 'replica')}: "
-            "no write would succeed; choose a lower number, or create the topic with a higher replication factor"
+            "no write would succeed; choose a lower number, or a higher replication factor"
         )
 
 
@@ -493,7 +493,7 @@ def _check_moved_off(state: State, broker: int, *, force: bool) -> None:
     if not force and any(not groups.isdisjoint(row.former) for row in state.reassignments.values()):
         raise InvalidRequest(
             f"partitions were moved off broker {broker}, and writes that began before may still put records there: wait "
-            "until the fence has passed (`gc.fence.age.ms`), or remove the broker with --force (force=True); such "
+            "until the fence has passed (`gc.fence.age.ms`), or remove the broker with `pylog broker remove --force`; such "
             "writes then fail, and have to be run again"
         )
 
