@@ -314,7 +314,7 @@ class RegisterBrokerRecord(Record, frozen=True, kw_only=True, tag="register_brok
     keep_ms: int = 0
     """It keeps only the objects that were written in this time; 0: all."""
     mount_point: str = ""
-    """Where the disk of its root is mounted on the machine of the administrator; empty: not known, or on the system's."""
+    """Where the disk of its root is mounted on the administrator's machine; empty: not known, or on the system's."""
 
 
 class FenceBrokerRecord(Record, frozen=True, kw_only=True, tag="fence_broker"):

@@ -59,7 +59,7 @@ class Broker(NamedTuple):
     former: tuple[tuple[str, int], ...] = ()
     """Directories that it had before, with the versions at which they were replaced, the newest first."""
     mount_point: str = ""
-    """Where the disk of its root was mounted on the machine that registered it; empty: not known, or on the system's."""
+    """Where the disk of its root was mounted on the machine that registered it; empty: not known, or the system's."""
 
     @property
     def returns(self) -> bool:

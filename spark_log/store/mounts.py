@@ -7,7 +7,7 @@ nothing about the new one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 MOUNTS = Path("/proc/self/mountinfo")
@@ -59,7 +59,7 @@ def _is_entry(line: str) -> bool:
     return len(line.split()) > 2 and not line.lstrip().startswith("#")
 
 
-def _nearest(points: Iterator[str], path: str) -> str:
+def _nearest(points: Iterable[str], path: str) -> str:
     """The mount point in which a path is; empty if it is in none."""
     found = (_unescaped(point).rstrip("/") or "/" for point in points)
     return max((point for point in found if _is_in(path, point)), key=len, default="")
