@@ -365,7 +365,7 @@ def test_bytes_that_are_not_text_are_named(classic: SparkSession, topic: Log, to
 
 
 def test_a_query_that_failed_is_named_without_its_state() -> None:
-    """What is known to pass is said to be so."""
+    """A late Python gets the remedy."""
     query = "[STREAM_FAILED] Query [id = 1] terminated with exception: "
     for failed, advice in (("Division by zero.", ""), ("Python worker failed to connect back.", PYTHON_LATE)):
         error = Exception(f"{query}{failed}\n=== Streaming Query ===\nThread State: RUNNABLE")
