@@ -1,8 +1,8 @@
-"""All jobs that write, killed and run again: in one application under spark-submit, whose executor is another process.
+"""All jobs that write, killed and run again: in applications under spark-submit, whose executors are other processes.
 
-Each job has a separate log.  They run at the same time.  When each of them has begun to write, SIGKILL ends the
-executor, and Spark starts another one.  When each job has ended, or has written more, SIGKILL ends the application.
-Then the same jobs run to their end in this process.
+Each job has a separate log.  Those of an application run at the same time.  When each of them has begun to write,
+SIGKILL ends the executor, and Spark starts another one.  When each job has ended, or has written more, SIGKILL ends the
+application.  Then the same jobs run to their end in this process.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ import importlib
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
+import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from spark_log import Log, NewTopic, connect
@@ -41,7 +45,7 @@ ended, gate = map(pathlib.Path, sys.argv[2:])
 def run(name, function, args, waits):
     while waits and not gate.exists():
         time.sleep(0.1)
-    job, status = importlib.import_module(f"jobs.{name}"), 1
+    job, status = importlib.import_module(f"jobs.{name.partition('-')[0]}"), 1
     try:
         given = [job.parse_args(args)]
         status = getattr(job, function)(*(given if name == "admin" else [spark, *given]))[1]
@@ -53,6 +57,8 @@ for one in json.loads(sys.argv[1]):
 time.sleep(600)
 """
 EXECUTOR = b"CoarseGrainedExecutorBackend"
+FAIR = {"spark.scheduler.mode": "FAIR"}
+"""Tasks of all jobs take turns, so that none waits for the end of another one."""
 FOREVER = {"retention.ms": "-1"}
 
 
@@ -60,6 +66,7 @@ class Case(NamedTuple):
     """A job."""
 
     name: str
+    """The job, and what it is used for if there are several: `export-delta`."""
     function: str
     args: Sequence[str]
     written: Callable[[], int]
@@ -194,17 +201,58 @@ def backed_up(folder: Path) -> Case:
     return Case("backup", "run", args, objects, check, slowly)
 
 
-def exported(folder: Path) -> Case:
+def export(folder: Path, kind: str, values: Callable[[], list[bytes]], more: Sequence[str] = ()) -> Case:
+    """An export to `folder / "table"`.
+
+    values:  of the table, by the readers of its format.
+    """
     log, to = connect(str(folder / "log"), durability="os"), folder / "table"
     log.admin.create_topics([NewTopic("t", 2, FOREVER)])
     log.append("t", [{"value": b"%d" % n} for n in range(5000)])
 
     def check(summary: dict[str, Any]) -> None:
-        values = ds.dataset(to, partitioning="hive").to_table(columns=["value"]).column("value").to_pylist()
-        assert sorted(map(int, values)) == list(range(5000))
+        assert sorted(map(int, values())) == list(range(5000))
 
-    args = ["--url", log.url, "--topic", "t", "--to", str(to)]
-    return Case("export", "export", args, lambda: len(list(to.rglob("*.parquet"))), check, ["--task-bytes", "2k"])
+    args = ["--url", log.url, "--topic", "t", "--to", str(to), "--format", kind, *more]
+    slowly = ["--task-bytes", "400"]
+    return Case(f"export-{kind}", "export", args, lambda: len(list(to.rglob("*.parquet"))), check, slowly)
+
+
+def in_files(names: Sequence[str]) -> list[bytes]:
+    """Values of the files that a table names, by DuckDB.  Its readers of Delta and Iceberg would have to be fetched."""
+    paths = [unquote(name.removeprefix("file://")) for name in names]
+    return [value for (value,) in duckdb.sql(f"SELECT value FROM read_parquet({paths})").fetchall()]
+
+
+def exported(folder: Path) -> Case:
+    def values() -> list[bytes]:
+        found = ds.dataset(folder / "table", partitioning="hive").to_table(columns=["value"])
+        return found.column("value").to_pylist()
+
+    return export(folder, "parquet", values)
+
+
+def exported_to_delta(folder: Path) -> Case:
+    def values() -> list[bytes]:
+        table = DeltaTable(str(folder / "table"))
+        found: list[bytes] = table.to_pyarrow_table().column("value").to_pylist()
+        assert sorted(found) == sorted(in_files(table.file_uris()))
+        return found
+
+    return export(folder, "delta", values)
+
+
+def exported_to_iceberg(folder: Path) -> Case:
+    uri = f"sqlite:///{folder}/catalog.db"
+
+    def values() -> list[bytes]:
+        table = load_catalog("lake", uri=uri).load_table("db.t")
+        found: list[bytes] = table.scan().to_arrow().column("value").to_pylist()
+        assert sorted(found) == sorted(in_files(table.inspect.files()["file_path"].to_pylist()))
+        return found
+
+    more = ["--catalog", "lake", "--catalog-option", f"uri={uri}", "--table", "db.t"]
+    return export(folder, "iceberg", values, more)
 
 
 def mirrored(folder: Path) -> Case:
@@ -231,21 +279,22 @@ CASES = (
     measured,
     filled,
     backed_up,
-    exported,
     mirrored,
 )
+EXPORTS = (exported, exported_to_delta, exported_to_iceberg)
 
 
 class Application:
     """The jobs of some cases under spark-submit, on a local cluster."""
 
-    def __init__(self, folder: Path, cases: Sequence[Case]) -> None:
+    def __init__(self, folder: Path, cases: Sequence[Case], confs: Mapping[str, str]) -> None:
         self._cases, self._ended, self._gate = cases, folder / "ended", folder / "gate"
         self._ended.mkdir()
         script = folder / "application.py"
         script.write_text(APPLICATION)
         jobs = [[one.name, one.function, [*one.args, *one.slowly], not one.is_first] for one in cases]
-        self._process = submitted(str(script), json.dumps(jobs), str(self._ended), str(self._gate), **local_cluster())
+        args = (str(script), json.dumps(jobs), str(self._ended), str(self._gate))
+        self._process = submitted(*args, **local_cluster(), **confs)
         self._output = draining(self._process)
         self._before = self.written()
 
@@ -296,21 +345,24 @@ class Application:
 
 
 @pytest.mark.slow
-def test_jobs_that_are_killed_are_run_again(tmp_path: Path, classic: SparkSession) -> None:
+@pytest.mark.parametrize(("makes", "confs"), [(CASES, {}), (EXPORTS, FAIR)], ids=["jobs", "exports"])
+def test_jobs_that_are_killed_are_run_again(
+    tmp_path: Path, classic: SparkSession, makes: Sequence[Callable[[Path], Case]], confs: Mapping[str, str]
+) -> None:
     """No record is lost or there twice, and nothing is left to do."""
     cases = list[Case]()
-    for make in CASES:
+    for make in makes:
         folder = tmp_path / make.__name__
         folder.mkdir()
         cases.append(make(folder))
-    application = Application(tmp_path, cases)
+    application = Application(tmp_path, cases, confs)
     try:
         has_gone_on, ended = application.run(), application.ended()
     finally:
         said = application.kill()
     assert has_gone_on and set(ended.values()) <= {0}, f"ended: {ended}, written: {application.written()}: {said}"
     for one in cases:
-        job = importlib.import_module(f"jobs.{one.name}")
+        job = importlib.import_module(f"jobs.{one.name.partition('-')[0]}")
         given = [job.parse_args(one.args)]  # jobs/admin.py needs no Spark
         summary, status = getattr(job, one.function)(*(given if one.name == "admin" else [classic, *given]))
         assert status == 0, (one.name, summary)
