@@ -311,6 +311,10 @@ class StoreNotExclusive(StorageError):
     """The storage let two writers create the same name.  A log would lose data there, so pylog rejects the storage."""
 
 
+class WrongRoot(StorageError):
+    """The root of a log or a broker is not the one that was opened: its disk is not mounted, or another one is there."""
+
+
 class NoLog(StorageError):
     """The URL has no log, and the caller did not ask to create one."""
 

@@ -29,6 +29,7 @@ from spark_log.errors import (
     SparkLogError,
     StorageError,
     UnsupportedVersion,
+    WrongRoot,
 )
 from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.journal.read_failover import PATIENT_MS, WARN_EVERY_S, BoundedStore, copies_away, from_sources
@@ -58,10 +59,6 @@ class BrokerFile(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     broker: int
     directory: str
-
-
-class WrongRoot(StorageError):
-    """The root of a broker is not the broker's: not mounted, swapped, or of another log."""
 
 
 class Roots(Mapping[int, ObjectStore]):

@@ -27,8 +27,9 @@ from spark_log.errors import (
     SparkLogError,
     StorageError,
     StorageUnavailable,
+    WrongRoot,
 )
-from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, Roots, WrongRoot
+from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, Roots
 from spark_log.journal.context import Context, Proposal, is_led_elsewhere
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.metadata_log import LogView, MetadataLog, MetadataReader, decided

@@ -26,8 +26,9 @@ from spark_log.errors import (
     StorageError,
     StorageUnavailable,
     UnsupportedVersion,
+    WrongRoot,
 )
-from spark_log.journal.broker_roots import Roots, WrongRoot
+from spark_log.journal.broker_roots import Roots
 from spark_log.journal.copy_sources import CopySource
 from spark_log.journal.root_owner import check_first_use
 from spark_log.metadata.replica_state import OWN_BROKER, OWN_GROUP

@@ -10,8 +10,8 @@ import platform
 
 import msgspec
 
-from spark_log.errors import ObjectNotFound
-from spark_log.journal.broker_roots import BROKER_KEY, Roots, WrongRoot
+from spark_log.errors import ObjectNotFound, WrongRoot
+from spark_log.journal.broker_roots import BROKER_KEY, Roots
 from spark_log.journal.object_names import META
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import is_other_storage

@@ -20,8 +20,8 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from spark_log.clock import Clock
-from spark_log.errors import NotCoordinator, StorageUnavailable
-from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, WrongRoot
+from spark_log.errors import NotCoordinator, StorageUnavailable, WrongRoot
+from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore
 from spark_log.journal.read_failover import NOT_READ
 from spark_log.journal.replica_puts import copy_missing, put_replicas
 from spark_log.metadata.decide.coordinators import check_is_here

@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 from spark_log.client.administering.brokers import return_broker
 from spark_log.client.log import Log
-from spark_log.errors import SparkLogError, StorageError
-from spark_log.journal.broker_roots import WrongRoot
+from spark_log.errors import SparkLogError, StorageError, WrongRoot
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import upload_epoch
 from spark_log.journal.root_owner import check_first_use

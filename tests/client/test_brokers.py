@@ -25,8 +25,8 @@ from spark_log.client.administering.brokers import (
     return_broker,
 )
 from spark_log.client.log import Log
-from spark_log.errors import BrokerNotAvailable, InvalidRequest, StorageError, StorageUnavailable
-from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile, WrongRoot, read_broker_file, write_broker_file
+from spark_log.errors import BrokerNotAvailable, InvalidRequest, StorageError, StorageUnavailable, WrongRoot
+from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile, read_broker_file, write_broker_file
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_owner import OWNER_KEY
 from spark_log.metadata.records import Copy

@@ -13,8 +13,8 @@ import pytest
 import spark_log
 from spark_log.client.producing.append import upload_rows
 from spark_log.client.producing.commit import PlainProducer
-from spark_log.errors import InvalidRequest, LeaderNotAvailable, NotEnoughReplicas
-from spark_log.journal.broker_roots import BrokerFile, WrongRoot, write_broker_file
+from spark_log.errors import InvalidRequest, LeaderNotAvailable, NotEnoughReplicas, WrongRoot
+from spark_log.journal.broker_roots import BrokerFile, write_broker_file
 from spark_log.metadata.replica_commands import FenceBroker, ReturnBroker
 from spark_log.metadata.replicas import copies_of
 from spark_log.metadata.state import State

@@ -12,8 +12,7 @@ import pytest
 
 import spark_log
 from spark_log.client.log import Log
-from spark_log.errors import CommitUnknown
-from spark_log.journal.broker_roots import WrongRoot
+from spark_log.errors import CommitUnknown, WrongRoot
 from spark_log.node.verify import verify
 
 ROW = [{"value": b"x"}]

@@ -10,8 +10,8 @@ import pytest
 
 from spark_log import Log, connect
 from spark_log.client.administering.brokers import return_broker
-from spark_log.errors import InvalidRequest, ObjectNotFound, SparkLogError, StorageUnavailable
-from spark_log.journal.broker_roots import Roots, WrongRoot
+from spark_log.errors import InvalidRequest, ObjectNotFound, SparkLogError, StorageUnavailable, WrongRoot
+from spark_log.journal.broker_roots import Roots
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
 from spark_log.metadata.replicas import epoch_of

@@ -12,7 +12,8 @@ import pytest
 
 from spark_log import Log, connect
 from spark_log.client.open_journal import open_journal
-from spark_log.journal.broker_roots import Roots, WrongRoot
+from spark_log.errors import WrongRoot
+from spark_log.journal.broker_roots import Roots
 from spark_log.journal.journal import Journal
 from spark_log.node.maintain import checkpoint
 from spark_log.node.object_repair import repair_objects

@@ -16,12 +16,18 @@ from urllib.parse import unquote
 import msgspec
 
 from spark_log.client.administering.root_places import check_mounted, check_place, warn_of_shared_disk
-from spark_log.errors import BrokerNotAvailable, InvalidRequest, SparkLogError, StorageError, StorageUnavailable
+from spark_log.errors import (
+    BrokerNotAvailable,
+    InvalidRequest,
+    SparkLogError,
+    StorageError,
+    StorageUnavailable,
+    WrongRoot,
+)
 from spark_log.journal.broker_roots import (
     BROKER_KEY,
     BrokerFile,
     Roots,
-    WrongRoot,
     check_root,
     encode_broker_file,
     read_broker_file,

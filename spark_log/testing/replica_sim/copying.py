@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spark_log.errors import StorageUnavailable
-from spark_log.journal.broker_roots import BROKER_KEY, WrongRoot
+from spark_log.errors import StorageUnavailable, WrongRoot
+from spark_log.journal.broker_roots import BROKER_KEY
 from spark_log.journal.store_operations import Get, Put, Steps
 from spark_log.metadata.pending_commits import LackingObject
 from spark_log.metadata.records import Copy

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace as with_values
 
-from spark_log.errors import InvalidRequest, SparkLogError, StorageUnavailable
+from spark_log.errors import InvalidRequest, SparkLogError, StorageUnavailable, WrongRoot
 from spark_log.journal import garbage_collection, upkeep
-from spark_log.journal.broker_roots import BROKER_KEY, WrongRoot
+from spark_log.journal.broker_roots import BROKER_KEY
 from spark_log.journal.context import Proposal
 from spark_log.journal.object_names import DATA, data_key
 from spark_log.journal.opening import View
