@@ -323,7 +323,7 @@ def append(
             gone = max((version for (version, _), start in zip(heads, last, strict=True) if start is None), default=0)
             if gone and (yield from newest_checkpoint_from(gone)) is None:
                 if not (yield from _withdraw(key, gone)):
-                    yield from check_is_there(view)
+                    yield from check_is_there(view.log)
                     raise restored_error(f"version {gone}")
                 withdrawn = gone
         if not withdrawn:
@@ -333,7 +333,7 @@ def append(
         error.maybe_applied = True
         raise
     if withdrawn:
-        yield from check_is_there(view)
+        yield from check_is_there(view.log)
         raise restored_error(f"version {withdrawn}")
     return view, seen
 

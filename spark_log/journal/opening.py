@@ -289,7 +289,7 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
     """
     version = view.state.version
     if last and last[0] != view.head:
-        yield from check_is_there(view)
+        yield from check_is_there(view.log)
         newest = yield from newest_checkpoint_from(version)
         if newest is not None:
             return newest == view.checkpoint
@@ -299,7 +299,7 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
         return False
     if not went_back(view, names):
         return True
-    yield from check_is_there(view)
+    yield from check_is_there(view.log)
     reads: list[Op] = [Get(log_key(version)), Get(view.checkpoint, 0, 1)]
     record, known = yield reads
     if record is None and known is None:
@@ -309,11 +309,10 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
     return known is not None
 
 
-def check_is_there(view: View) -> Steps[None]:
-    """Raise WrongRoot if the storage has another log than that of the view, or none: a disk is not mounted, or another
-    one is in its place."""
-    if view.log is not None:
-        check_own_file((yield Get(FORMAT_KEY)), view.log.url, view.log.cluster_id)
+def check_is_there(log: LogIdentity | None) -> Steps[None]:
+    """Raise WrongRoot if the storage has another log, or none: a disk is not mounted, or another one is in its place."""
+    if log is not None:
+        check_own_file((yield Get(FORMAT_KEY)), log.url, log.cluster_id)
 
 
 def newest_checkpoint_from(version: int) -> Steps[str | None]:
@@ -447,7 +446,7 @@ def _open_again(view: View, seen: dict[str, int] | None = None) -> Steps[View]:
     """Raises WrongRoot as `check_is_there` does."""
     if seen is not None:
         seen.clear()  # they may be leftovers: no batch of ours among them is applied
-    yield from check_is_there(view)
+    yield from check_is_there(view.log)
     return (yield from open_view())._replace(log=view.log)
 
 

@@ -56,7 +56,7 @@ class StorageLog:
         """
         self.context = context
         self.form, self._store, self._listed = form, store, listed
-        self._probed = False
+        self._probed = self._has_opened = False
 
     @property
     def cluster_id(self) -> str:
@@ -65,11 +65,18 @@ class StorageLog:
     # ------------------------------------------------------------------------------------------------------------- reading
 
     def open(self) -> Steps[View]:
-        """Reads ahead on a bucket, where requests are slow and cheap."""
+        """Reads ahead on a bucket, where requests are slow and cheap.
+
+        Raises WrongRoot as `check_is_there` does, if the log was opened before.
+        """
         now, ahead = self.context.clock.monotonic_ms(), 0 if self._store.local else READ_AHEAD
         listed, self._listed = self._listed, None
+        identity = LogIdentity(self.cluster_id, self._store.url)
+        if self._has_opened:  # its format was read long ago
+            yield from opening.check_is_there(identity)
         view = yield from opening.open_view(listed, ahead)
-        return view._replace(listed_ms=now, log=LogIdentity(self.cluster_id, self._store.url))
+        self._has_opened = True
+        return view._replace(listed_ms=now, log=identity)
 
     def refresh(self, view: View) -> Steps[View]:
         now, together = self.context.clock.monotonic_ms(), self._reads_together(view)

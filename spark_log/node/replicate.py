@@ -125,11 +125,10 @@ def replicate_every(
                     raise
                 log_failure(f"replication of {log.url} failed, retrying", error)
             else:
-                moved = mover.take()
+                is_first, moved = False, mover.take()
                 yield replace(report, moved_partitions=moved.partitions, moved_bytes=moved.bytes)
                 if report.busy:
                     continue
-            is_first = False
             stop.wait(max(0.0, began_ms + interval_ms - clock.monotonic_ms()) / 1000)
     finally:
         ended.set()

@@ -48,10 +48,10 @@ def unmounted_point(path: str) -> str:
 def find_unmounted(fstab: str, mounts: str, path: str) -> str:
     """
     fstab:   as `/etc/fstab`: device, mount point, type, …
-    mounts:  as for `find_mount`.
+    mounts:  as for `find_mount`.  In a `chroot`, `/` is often absent.
     """
     listed = _nearest((line.split()[1] for line in fstab.splitlines() if _is_entry(line)), path)
-    mounted = _nearest((line.split(" ", 5)[4] for line in mounts.splitlines()), path)
+    mounted = _nearest((line.split(" ", 5)[4] for line in mounts.splitlines()), path) or "/"
     return listed if len(listed) > len(mounted) else ""
 
 
@@ -75,8 +75,12 @@ def mount_point_of(path: str) -> str:
 
 
 def is_mounted(point: str) -> bool:
-    """Whether something is mounted at a path.  Makes no request to it."""
-    return point in map(_unescaped, _points())
+    """Whether something is mounted at a path; also if that is not known, as on other systems than Linux.
+
+    Makes no request to it.
+    """
+    points = _points()
+    return not points or point in map(_unescaped, points)
 
 
 def _points() -> list[str]:

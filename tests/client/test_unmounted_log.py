@@ -13,6 +13,7 @@ import pytest
 import spark_log
 from spark_log.client.log import Log
 from spark_log.errors import CommitUnknown, WrongRoot
+from spark_log.node.maintain import Maintainer, plan_round
 from spark_log.node.verify import verify
 
 ROW = [{"value": b"x"}]
@@ -83,6 +84,26 @@ def test_a_log_that_was_begun_in_the_folder_is_another_one(log: Log, tmp_path: P
         records = begun.read("t").drop_columns(["topic", "offset"])
         log.append("t", records, txn_app_id="begun", txn_version=1)
     assert log.read("t").num_rows == 12 + versions
+
+
+def test_upkeep_does_not_continue_in_a_log_that_was_begun_in_the_folder(log: Log, tmp_path: Path) -> None:
+    """After a round that failed, the next one opens the log again."""
+    maintainer = Maintainer(log)
+    maintainer.round_or_raise()
+    (tmp_path / "log").rename(tmp_path / "disk")
+    other = spark_log.connect(tmp_path / "log", durability="os")
+    for _ in range(20):
+        other.append("u", ROW)
+    version = other.journal.state.version
+    for upkeep in (maintainer.round_or_raise, maintainer.round_or_raise, lambda: plan_round(log)):
+        with pytest.raises(WrongRoot, match="a new log was begun in the folder"):
+            upkeep()
+    assert other.journal.refresh().version == version, "nothing was written in it"
+    (tmp_path / "log").rename(tmp_path / "begun")
+    (tmp_path / "disk").rename(tmp_path / "log")
+    maintainer.round_or_raise()
+    log.append("t", ROW)
+    assert log.read("t").num_rows == 2
 
 
 def test_no_log_begins_in_a_mount_point_of_fstab_without_its_disk(tmp_path: Path) -> None:

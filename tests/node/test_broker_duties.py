@@ -110,6 +110,23 @@ def test_replication_continues_when_the_process_has_threads_again(log: Log, tmp_
     assert not [*rounds]
 
 
+def test_a_failure_after_the_first_round_is_retried_while_there_is_more_to_copy(log: Log, tmp_path: Path) -> None:
+    """The rounds after a broker was added may last for hours."""
+    threads, stop = FewThreads(), threading.Event()
+    log = Log(Journal.open(open_store(str(tmp_path / "log")), create=False, threads=threads))
+    name = put(log, [0, 1])
+    (tmp_path / "log" / name).unlink()
+    rounds = replicate_every(log, 50, stop=stop, probes=False)
+    assert next(rounds).busy, "a missing copy was found"
+    threads.none_left = True
+    freed = threading.Timer(0.3, lambda: setattr(threads, "none_left", False))
+    freed.start()
+    assert sum(report.objects for report in islice(rounds, 1)) == 1
+    assert brokers_of(log.journal.refresh(), name) == (0, 1, 2)
+    stop.set()
+    assert not [*rounds]
+
+
 def test_replication_once_copies_all(log: Log) -> None:
     names = [put(log, [0]) for _ in range(5)]
     report = replicate_once(log)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_log.store.mounts import find_mount, find_unmounted
+from spark_log.store.mounts import find_mount, find_unmounted, is_mounted, mount_point_of
 from spark_log.store.open import mount_of_url
 
 MOUNTS = r"""22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -58,3 +58,18 @@ def test_the_mount_point_that_a_path_lacks(path: str, point: str) -> None:
     assert find_unmounted(FSTAB, MOUNTS, path) == point
     mounted = path.replace(" ", r"\040")
     assert find_unmounted(FSTAB, f"{MOUNTS}50 27 8:3 / {mounted} rw - ext4 /dev/sdc rw\n", path) == ""
+
+
+def test_the_root_of_a_chroot_is_not_a_disk_that_is_away() -> None:
+    """There, the mount table begins below `/`, and an image's `/etc/fstab` may have it."""
+    mounts = "50 27 0:21 / /proc rw - proc proc rw\n"
+    assert find_unmounted(FSTAB, mounts, "/home/log") == ""
+    assert find_unmounted(FSTAB, mounts, "/mnt/away/log") == "/mnt/away"
+
+
+def test_a_system_without_a_table_of_mounts_says_of_none_that_it_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that was mounted where a broker was registered may be there, too."""
+    monkeypatch.setattr("spark_log.store.mounts.MOUNTS", tmp_path / "absent")
+    assert is_mounted(str(tmp_path)) and mount_point_of(str(tmp_path)) == ""
