@@ -312,7 +312,8 @@ class StoreNotExclusive(StorageError):
 
 
 class WrongRoot(StorageError):
-    """The root of a log or a broker is not the one that was opened: its disk is not mounted, or another one is there."""
+    """The root of a log or a broker is not the one that was opened: its disk is not mounted, or another one is
+    there."""
 
 
 class NoLog(StorageError):

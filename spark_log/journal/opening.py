@@ -310,7 +310,7 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
 
 
 def check_is_there(log: LogIdentity | None) -> Steps[None]:
-    """Raise WrongRoot if the storage has another log, or none: a disk is not mounted, or another one is in its place."""
+    """Raise WrongRoot if the storage has another log, or none: its disk is not mounted, or another one is there."""
     if log is not None:
         check_own_file((yield Get(FORMAT_KEY)), log.url, log.cluster_id)
 
@@ -480,10 +480,14 @@ def follow(view: View, told: Answered | Changes) -> Steps[View]:
 
 
 def _skip_on(view: View) -> Steps[View]:
-    """Like `refresh`, for a view that is far behind: a newer checkpoint replaces the records before it."""
+    """Like `refresh`, for a view that is far behind: a newer checkpoint replaces the records before it.
+
+    Raises WrongRoot as `check_is_there` does.
+    """
     names = yield List(CHECKPOINTS)
     if follows_checkpoint(view, newest_checkpoint(names)):
         return (yield from refresh(view))
+    yield from check_is_there(view.log)
     return (yield from open_view(names))._replace(log=view.log)
 
 

@@ -13,6 +13,7 @@ import pytest
 import spark_log
 from spark_log.client.log import Log
 from spark_log.errors import CommitUnknown, WrongRoot
+from spark_log.journal.store_operations import Changes
 from spark_log.node.maintain import Maintainer, plan_round
 from spark_log.node.verify import verify
 
@@ -104,6 +105,18 @@ def test_upkeep_does_not_continue_in_a_log_that_was_begun_in_the_folder(log: Log
     maintainer.round_or_raise()
     log.append("t", ROW)
     assert log.read("t").num_rows == 2
+
+
+def test_a_client_that_is_far_behind_its_coordinator_does_not_continue_there(log: Log, tmp_path: Path) -> None:
+    """It reads the newest checkpoint from the storage, which may not be mounted on its machine."""
+    journal = log.journal
+    (tmp_path / "log").rename(tmp_path / "disk")
+    other = spark_log.connect(tmp_path / "log", durability="os")
+    for _ in range(20):
+        other.append("u", ROW)
+    Maintainer(other).round_or_raise()
+    with pytest.raises(WrongRoot, match="a new log was begun in the folder"):
+        journal.run(journal.metadata_log.follow(journal.view, Changes(100)))
 
 
 def test_no_log_begins_in_a_mount_point_of_fstab_without_its_disk(tmp_path: Path) -> None:
