@@ -32,6 +32,7 @@ import spark_log  # before Spark starts: it tells Spark which Python has pylog
 from spark_log import Log, NewTopic
 from spark_log.client.producing.append import txn_identity
 from spark_log.errors import InvalidRequest, UnknownTopicOrPartition
+from spark_log.metadata.last_commit import LastCommit
 from spark_log.positions import format_timestamp_ms
 from spark_log.schema.arrow_types import nullable
 from spark_log.schema.names import shown_name
@@ -192,6 +193,20 @@ def chunks_of(hours: Iterable[tuple[int, int]], rows_min: int) -> Iterator[HourR
         yield HourRange(start, end, rows)
 
 
+def check_same_topic(last: LastCommit, topic_id: str, topic: str, backfill: str) -> None:
+    """Raises InvalidRequest if the last commit of a backfill was to another topic of the name, or was lost."""
+    if not last.topics:
+        raise InvalidRequest(
+            f"the last commit of {backfill} was lost with the disks of brokers, and the log does not know where it began: "
+            f"give another --name, and with --where only the rows that are later than all of its rows in {topic}"
+        )
+    if topic_id not in last.topics:
+        raise InvalidRequest(
+            f"{topic} was deleted and created again since {backfill} wrote to it: give another --name, which writes all "
+            "rows"
+        )
+
+
 class TargetTopic:
     """The topic, and what it already has."""
 
@@ -205,11 +220,8 @@ class TargetTopic:
         found = log.admin.describe_topics([topic])[topic]
         self.configs, self._id = found.configs, found.topic_id
         known = log.journal.state.producers.get(txn_identity(name, 0, topic).producer)
-        if known is not None and known.last_commit is not None and self._id not in known.last_commit.topics:
-            raise InvalidRequest(
-                f"topic {topic!r} was deleted and created again since the backfill {name!r} wrote to it: give another "
-                "--name, which writes all rows"
-            )
+        if known is not None and known.last_commit is not None:
+            check_same_topic(known.last_commit, self._id, f"topic {topic!r}", f"the backfill {name!r}")
         self.done_hour = None if known is None else (known.last - YEAR_1_MS) // HOUR_MS
         """The log has all rows before this hour; None: this backfill has not begun."""
 

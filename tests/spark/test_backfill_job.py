@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from jobs import backfill as job
 from spark_log import Log, NewTopic
 from spark_log.errors import InvalidRecord, InvalidRequest, SparkLogError
+from spark_log.metadata.last_commit import last_commit
 from spark_log.schema.ddl import to_ddl
 
 FOREVER = {"retention.ms": "-1"}
@@ -117,6 +118,15 @@ def test_a_topic_that_was_created_again_is_refused(classic: SparkSession, topic:
         run(classic, topic, table, *BY_ID)
     run(classic, topic, table, *BY_ID, "--name", "again")
     assert written(topic) == expected()
+
+
+def test_a_last_commit_that_was_lost_with_its_disks_is_not_taken_for_another_topic() -> None:
+    """Another name would have written all rows again, beside those of earlier commits."""
+    job.check_same_topic(last_commit(7, 3, {("id", 0): (0, 9)}, ""), "id", "topic 't'", "the backfill 'b'")
+    with pytest.raises(
+        InvalidRequest, match="the last commit of the backfill 'b' was lost with .* --where only the rows"
+    ):
+        job.check_same_topic(last_commit(6, 4, {}, ""), "id", "topic 't'", "the backfill 'b'")
 
 
 def test_the_row_as_json_to_a_partition(classic: SparkSession, topic: Log, table: Path) -> None:
