@@ -8,7 +8,8 @@ Each run continues where the last one ended.  If nothing is missing in a topic, 
 Otherwise, the topic --map maps offsets of the source to those of the copy.  Positions of groups are set to the same
 records.  Values from before a topic's schema are parsed as JSON; --bad-records takes those that do not fit.
 
-Tokens of coordinators are in PYLOG_TOKEN, and that of the source in PYLOG_SOURCE_TOKEN if it is another one.
+Tokens of coordinators are in PYLOG_TOKEN, and that of the source in PYLOG_SOURCE_TOKEN if it is another one,
+or empty if the source has none.
 
 The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, or a group could not
 be set, 2 wrong usage.  See docs/tasks/mirror-topics.md.
@@ -107,9 +108,9 @@ class LogSource:
 
 
 def source_of(args: argparse.Namespace) -> Location:
-    """The log to copy from."""
-    given = os.environ.get(SOURCE_TOKEN_VARIABLE) or os.environ.get(TOKEN_VARIABLE)
-    token = given if is_coordinator(args.source) else None
+    """The log to copy from.  An empty variable is none: the token of the copy is not sent to the source."""
+    given = os.environ.get(SOURCE_TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE))
+    token = given or None if is_coordinator(args.source) else None
     return Location(url=args.source, storage=storage_beside(args.source_option, args.source, args), token=token)
 
 

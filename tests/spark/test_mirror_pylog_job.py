@@ -55,6 +55,8 @@ def test_the_source_can_have_another_token(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PYLOG_SOURCE_TOKEN", "here")
     assert (source_of(args).token, settings_of(args).token) == ("here", "there")
     assert source_of(parse_args([*places, "--source", "file:///here"])).token is None
+    monkeypatch.setenv("PYLOG_SOURCE_TOKEN", "")
+    assert source_of(args).token is None, "the token of the copy is for the copy"
 
 
 def mirrored(spark: SparkSession, tmp_path: Path, *more: str) -> dict[str, Any]:
