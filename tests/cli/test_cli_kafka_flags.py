@@ -78,8 +78,9 @@ def test_a_tool_of_kafkas_has_a_name_that_pylog_has_not(pylog: Pylog) -> None:
 
 
 def test_acks_of_a_producer_may_be_kafkas_number(pylog: Pylog) -> None:
-    pylog.ok("produce", "orders", "--acks", "-1", stdin="a\n")
-    assert "a" in pylog.ok("consume", "orders", "-n", "1")
+    pylog.ok("topic", "create", "acks")
+    pylog.ok("produce", "acks", "--acks", "-1", stdin="a\n")
+    assert "a" in pylog.ok("consume", "acks", "-n", "1")
 
 
 def test_a_hint_names_options_that_exist(pylog: Pylog) -> None:

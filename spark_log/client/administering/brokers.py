@@ -266,10 +266,11 @@ def fence_broker(journal: Journal, broker: int, reason: str = "") -> bool:
 
     It returns to service by `return_broker`, which nobody calls automatically, even if its root had failed before.
     """
-    reason = reason or "fenced by an administrator"
-    if reason.startswith(CHECK_REASON):  # this would be the reason of a check
-        reason = f"by hand: {reason}"
-    return _changes(journal, FenceBroker(broker=broker, reason=reason))
+    command = FenceBroker(broker=broker, reason=reason or "fenced by an administrator")
+    command.check_types()
+    if command.reason.startswith(CHECK_REASON):  # this would be the reason of a check
+        command = FenceBroker(broker=broker, reason=f"by hand: {command.reason}")
+    return _changes(journal, command)
 
 
 def _changes(journal: Journal, command: AlterBroker | FenceBroker) -> bool:
