@@ -89,7 +89,7 @@ def administer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
 
 
 def declared_journal(args: argparse.Namespace) -> Journal:
-    """The log's journal.  If there is no log, and --create, that of an empty one; no log is begun for a wrong file."""
+    """The journal of the log.  Where there is none, --create begins it after the file was checked on an empty log."""
     location = location_of(args)
     try:
         return journal_of(location)

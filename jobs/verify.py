@@ -15,8 +15,8 @@ With --repair, the driver replaces bad copies by good ones of other brokers, and
 A check writes nothing.  If the job is killed, run it again.  If the log's folder is not mounted on the machine of a
 task, the job fails, with an error that names the machine, and nothing is repaired.
 
-The last line of standard output is a summary in JSON.  Exit status: 0 no problems, 1 problems found, or the job failed
-and there is no summary, 2 wrong usage.  See docs/storage.md.
+The last line of standard output is a summary in JSON, unless the job failed.  Exit status: 0 no problems, 1 problems
+found or the job failed, 2 wrong usage.  See docs/storage.md.
 """
 
 from __future__ import annotations
