@@ -31,6 +31,7 @@ from spark_log.metadata.replica_state import CHECK_REASON, Broker
 from spark_log.metadata.replicas import epoch_of, has_copy
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.daemon_tasks import Task
+from spark_log.node.failure_isolation import log_retry
 from spark_log.node.own_failures import is_own
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
@@ -318,10 +319,8 @@ def probe_every(log: Log, has_ended: Callable[[], bool], brokers: Iterable[int] 
         began_ms = clock.monotonic_ms()
         try:
             prober.round()
-        except SparkLogError as error:
-            logger.warning("the roots of %s were not checked: %s", log.url, error)
-        except Exception:  # nobody else would check them
-            logger.exception("the roots of %s were not checked", log.url)
+        except Exception as error:  # noqa: BLE001  nobody else would check them
+            log_retry(f"the roots of {log.url} were not checked", error, has_ended)
         interval_ms = cluster_config(log.journal.state.configs, "broker.heartbeat.interval.ms")
         left_ms = began_ms + interval_ms - clock.monotonic_ms()
         while left_ms > 0 and not has_ended():

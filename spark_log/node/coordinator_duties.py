@@ -77,7 +77,8 @@ class Duties:
                     due = self._clock.monotonic_ms() + (self._maintain_ms or 0)
                     self._maintain(maintainer)
             except SparkLogError as error:
-                logger.warning("upkeep of %s failed, retrying in its next run: %s", url, error)
+                if not stop.is_set():
+                    logger.warning("upkeep of %s failed, retrying in its next run: %s", url, error)
             except Exception:
                 logger.exception("upkeep of %s failed, restarting it", url)
                 maintainer = None

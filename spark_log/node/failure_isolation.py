@@ -96,6 +96,14 @@ def log_failure(message: str, error: Exception) -> None:
         logger.error("%s", message, exc_info=error)
 
 
+def log_retry(message: str, error: Exception, has_ended: Callable[[], bool]) -> None:
+    """Log a failure of a duty that tries again, unless it has ended: a failure of its end is expected.  A bug is logged
+    anyway.
+    """
+    if not (isinstance(error, SparkLogError) and has_ended()):
+        log_failure(message, error)
+
+
 def partition_name(state: State, key: TopicKey) -> str:
     """The name in messages: orders-0."""
     topic_id, number = key

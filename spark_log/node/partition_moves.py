@@ -23,7 +23,7 @@ from spark_log.metadata.replica_commands import EndReassignments
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.copy_throttle import Pace
-from spark_log.node.failure_isolation import Failures, OnFailure, log_failure, raise_failure
+from spark_log.node.failure_isolation import Failures, OnFailure, log_failure, log_retry, raise_failure
 from spark_log.node.merge_candidates import live_slices, stretches_of
 from spark_log.node.rewrite import OpenSpool, Progress, Rewriting, open_spool, rewrite
 from spark_log.node.rewrite_packs import Stretch
@@ -239,7 +239,7 @@ def move_every(mover: Mover, clock: Clock, has_ended: Callable[[], bool]) -> Non
         try:
             found = mover.round()
         except Exception as error:  # noqa: BLE001  the next round may succeed
-            log_failure("moving failed, retrying", error)
+            log_retry("moving failed, retrying", error, has_ended)
         until_ms = clock.monotonic_ms() + (0 if found.slices or found.partitions else AGAIN_MS)
         while not has_ended() and clock.monotonic_ms() < until_ms and not mover.has_news():
             clock.sleep_ms(TICK_MS)

@@ -380,8 +380,8 @@ class QuorumCoordinator:
             return
         logger.warning("not leading %s any more", self.storage)
         self.epoch = 0
+        self._duties_end.set()  # before the commands of the duties fail
         self._commands.give_up_waiting()
-        self._duties_end.set()
         self.on_change()
 
     async def _confirm_often(self) -> None:

@@ -13,7 +13,7 @@ from spark_log.metadata.replicas import epoch_of
 from spark_log.node.broker_prober import Prober, probe_every
 from spark_log.node.copy_threads import Copier
 from spark_log.node.copy_throttle import pace_of
-from spark_log.node.failure_isolation import log_failure
+from spark_log.node.failure_isolation import log_retry
 from spark_log.node.leader_balance import LeaderBalance
 from spark_log.node.partition_moves import Mover, move_every
 from spark_log.node.replicator import ReplicationReport, Replicator
@@ -123,7 +123,7 @@ def replicate_every(
             except Exception as error:  # nobody else may copy
                 if is_first:
                     raise
-                log_failure(f"replication of {log.url} failed, retrying", error)
+                log_retry(f"replication of {log.url} failed, retrying", error, stop.is_set)
             else:
                 is_first, moved = False, mover.take()
                 yield replace(report, moved_partitions=moved.partitions, moved_bytes=moved.bytes)

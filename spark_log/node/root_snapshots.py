@@ -13,9 +13,10 @@ from functools import partial
 
 from spark_log.clock import Clock
 from spark_log.collector_pause import collector_paused
-from spark_log.errors import CorruptObject, ObjectNotFound, SparkLogError
+from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.journal.object_names import SNAPSHOTS, snapshot_key
 from spark_log.metadata.checkpoint_format import folded
+from spark_log.node.failure_isolation import log_retry
 from spark_log.node.quorum_state import Content, parse_snapshot
 from spark_log.quorum.messages import Position
 from spark_log.quorum.snapshot_format import encode_snapshot, read_state
@@ -112,10 +113,8 @@ class RootSnapshots:
         while not stop.wait(LOOK_S):
             try:
                 self.look()
-            except SparkLogError as error:
-                logger.warning("no snapshot was written to %s: %s", self._store.url, error)
-            except Exception:  # nobody else would write them
-                logger.exception("no snapshot was written to %s", self._store.url)
+            except Exception as error:  # noqa: BLE001  nobody else would write them
+                log_retry(f"no snapshot was written to {self._store.url}", error, stop.is_set)
 
     def look(self) -> None:
         """Write a snapshot, if it is due."""

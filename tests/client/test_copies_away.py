@@ -19,6 +19,7 @@ from spark_log.model import TopicPartition
 from spark_log.node.maintain import merge
 from spark_log.node.verify import verify
 from spark_log.testing.broker_roots import register_broker
+from tests.logged import logged
 from tests.node.replicated_logs import create_topic, folder_of, move_away, move_back, put, replicated_log
 
 
@@ -153,7 +154,7 @@ def test_an_old_plan_of_objects_that_were_merged(log: Log, tmp_path: Path) -> No
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name == "spark_log" and r.levelno == logging.WARNING]
+    return logged(caplog, "another copy of", "other copies of", "--repair", "trim")
 
 
 def test_a_root_that_is_away_is_warned_of_once(log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -162,7 +163,7 @@ def test_a_root_that_is_away_is_warned_of_once(log: Log, tmp_path: Path, caplog:
     move_away(tmp_path, 1)
     with caplog.at_level(logging.WARNING):
         assert _count(log) == 30
-    (warned,) = [text for text in _warnings(caplog) if "another copy" in text]
+    (warned,) = logged(caplog, "another copy")
     assert "is its disk mounted? Bring this root back" in warned
     assert not any("--repair" in text or "trim" in text for text in _warnings(caplog))
 

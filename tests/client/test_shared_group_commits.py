@@ -13,7 +13,7 @@ from spark_log.client.consuming.consumer import Consumer
 from spark_log.errors import FencedInstanceId, GroupInUse, IllegalGeneration
 from spark_log.model import TopicPartition
 from tests.client.team import ALL, Listener, Team
-from tests.client.test_shared_group_failures import said
+from tests.logged import logged
 
 
 def test_an_auto_commit_of_who_was_removed_says_so(team: Team, caplog: pytest.LogCaptureFixture) -> None:
@@ -23,7 +23,9 @@ def test_an_auto_commit_of_who_was_removed_says_so(team: Team, caplog: pytest.Lo
     team.poll_until(lambda: len(team.got) == 20)
     team.log.admin.remove_members_from_consumer_group("g")
     consumer.close()
-    assert said(caplog, "auto-commit of group g failed: this consumer was removed from the group; poll() rejoins, and")
+    assert logged(
+        caplog, "auto-commit of group g failed: this consumer was removed from the group; poll() rejoins, and"
+    )
     assert team.log.admin.list_consumer_group_offsets("g") == {}
 
 

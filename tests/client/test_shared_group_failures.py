@@ -17,6 +17,7 @@ from spark_log.model import TopicPartition
 from spark_log.net.tokens import parse_tokens
 from tests.client.half_open import Proxy
 from tests.client.team import ALL, Listener, Team
+from tests.logged import logged
 from tests.node.test_serve import Process, free_port
 from tests.services import Services
 
@@ -236,12 +237,8 @@ def test_members_keep_their_partitions_when_a_standby_takes_over(
     other.commit()
     assert sum(at.offset for at in team.log.admin.list_consumer_group_offsets("g").values()) == 8
     assert (team.generation(), listener.told) == (generation, told)
-    team.poll_until(lambda: len(said(caplog, "answers again")) >= 2)
-    away, again = said(caplog, "no coordinator is available; retrying"), said(caplog, "answers again")
+    team.poll_until(lambda: len(logged(caplog, "answers again")) >= 2)
+    away, again = logged(caplog, "no coordinator is available; retrying"), logged(caplog, "answers again")
     assert (len(away), len(again)) == (2, 2), [away, again]
     team.close()
     services.stop_all()
-
-
-def said(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
-    return [record.getMessage() for record in caplog.records if text in record.getMessage()]

@@ -16,6 +16,7 @@ from spark_log.net.address import Target, parse_target
 from spark_log.net.client import HttpLink
 from spark_log.net.client_timeouts import ClientTimeouts
 from spark_log.net.kafka_probe import is_answer, is_kafka
+from tests.logged import logged
 
 
 @pytest.mark.parametrize(
@@ -107,8 +108,8 @@ def test_a_port_that_refuses_is_waited_for_aloud(caplog: pytest.LogCaptureFixtur
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     with pytest.raises(CoordinatorNotAvailable, match=rf"{address}: it does not answer .*refused\) for 1 s"):
         HttpLink(Target((address,)), timeouts=BRIEF).info()
-    (warning,) = [one.getMessage() for one in caplog.records if one.name == "spark_log"]
-    assert address in warning and "refused; waiting up to 1 s for a coordinator to start" in warning
+    (warning,) = logged(caplog, address)
+    assert "refused; waiting up to 1 s for a coordinator to start" in warning
 
 
 class Broker:

@@ -20,6 +20,7 @@ from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.state import State
 from spark_log.model import Slice
 from spark_log.node.maintain import maintain_once
+from tests.logged import records_of
 
 Result = TypeVar("Result")
 
@@ -76,9 +77,9 @@ def pass_the_fence(log: Log) -> None:
         maintain_once(log)
 
 
-def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Messages that were logged with a traceback.
+def tracebacks(caplog: pytest.LogCaptureFixture, url: str) -> list[str]:
+    """Messages of a log's upkeep that were logged with a traceback.
 
     Not from `caplog.text`: Spark's loggers of errors turn its format into JSON, for every test after them.
     """
-    return [record.getMessage() for record in caplog.records if record.exc_info]
+    return [record.getMessage() for record in records_of(caplog, f"upkeep of {url}") if record.exc_info]

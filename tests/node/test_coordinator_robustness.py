@@ -33,8 +33,10 @@ from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.model import DataObject, Run
 from spark_log.node.coordinator import Coordinator, LeaderStatus
+from spark_log.node.failure_isolation import log_retry
 from spark_log.store.local import LocalStore
 from spark_log.testing.clocks import SkewedClock
+from tests.logged import logged
 from tests.processes import eventually
 
 
@@ -89,8 +91,7 @@ def test_of_two_coordinators_with_one_address_and_host_name_the_older_one_waits_
         while not older.leading:
             time.sleep(0.05)
         assert (older.health().healthy, older.epoch) == (True, 3)
-    errors = [record for record in caplog.records if "another process took over as" in record.getMessage()]
-    assert len(errors) == 1
+    assert len(logged(caplog, "another process took over as")) == 1
 
 
 class Lossy:
@@ -225,9 +226,16 @@ class Breaking(LocalStore):
     broken = ""
     """Name of the thread."""
 
+    def __init__(self, root: str) -> None:
+        super().__init__(root, "os")
+        self.thread, self.may_fail = threading.current_thread(), threading.Event()
+        """Which one failed last, or waits until it may."""
+        self.may_fail.set()
+
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         if self.broken == threading.current_thread().name:
-            self.broken = self.broken if self.lasts else ""
+            self.broken, self.thread = self.broken if self.lasts else "", threading.current_thread()
+            self.may_fail.wait(60)
             raise self.error
         return super().get(key, start, end)
 
@@ -240,21 +248,53 @@ def test_a_thread_that_breaks_off_begins_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, thread: str, said: str
 ) -> None:
     """And says so: what is asked afterwards is done."""
-    store = Breaking(str(tmp_path / "log"), "os")
+    store = Breaking(str(tmp_path / "log"))
     with caplog.at_level(logging.ERROR, "spark_log"), leading(store) as coordinator:
         store.broken = thread
         deadline = time.monotonic() + 30
-        while not any(re.match(said, record.getMessage()) for record in caplog.records):
+        while not any(re.match(said, message) for message in caplog.messages):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert outcome_of(coordinator, CreateTopic(name="t", partitions=1, topic_id="id"), deadline) == "id"
         assert coordinator.epoch == 1
 
 
+def test_a_duty_that_fails_after_its_end_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """While its coordinator leads, it says that it tries again."""
+    store = Breaking(str(tmp_path / "log"))
+    store.error = StorageError("cannot be read now")
+    with leading(store):
+        store.broken = "pylog-upkeep"
+        eventually(lambda: logged(caplog, "failed, retrying in its next run: cannot be read now"))
+        store.may_fail.clear()
+        store.broken = "pylog-upkeep"
+        eventually(lambda: not store.broken)
+    store.may_fail.set()
+    store.thread.join(60)
+    assert not store.thread.is_alive()
+    assert len(logged(caplog, "cannot be read now")) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "ended", "said"),
+    [
+        (StorageError("away"), False, ["copying failed, retrying: away"]),
+        (StorageError("away"), True, []),
+        (KeyError("a bug"), True, ["copying failed, retrying"]),
+    ],
+)
+def test_a_failure_of_the_end_is_not_said(
+    caplog: pytest.LogCaptureFixture, error: Exception, ended: bool, said: list[str]
+) -> None:
+    """It is expected, other than a bug."""
+    log_retry("copying failed, retrying", error, lambda: ended)
+    assert logged(caplog, "copying failed") == said
+
+
 @pytest.mark.parametrize("error", [RuntimeError("nobody thought of this"), StorageError("the storage is unreadable")])
 def test_a_coordinator_that_cannot_read_the_log_does_not_lead(tmp_path: Path, error: Exception) -> None:
     """However many requests ask for the end of the log: each of them fails, and none waits for ever."""
-    store = Breaking(str(tmp_path / "log"), "os")
+    store = Breaking(str(tmp_path / "log"))
     with leading(store) as coordinator:
         store.error, store.lasts, store.broken = error, True, "coordinator"
         deadline = time.monotonic() + 30

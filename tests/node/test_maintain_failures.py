@@ -49,6 +49,7 @@ from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import Wrapper
 from tests.cli.commands import Pylog
+from tests.logged import logged, records_of
 from tests.node.logs import HOUR_MS, append_small, new_log, rows, slices, tracebacks, upkeep
 
 DAY_MS = 24 * HOUR_MS
@@ -143,7 +144,7 @@ def test_a_damaged_object_stops_nothing_else(tmp_path: Path, caplog: pytest.LogC
     assert len(list(tmp_path.glob("meta/ckpt/*"))) == 1
     (problem,) = report.problems
     assert problem.startswith("merging a-0 failed: ") and broken in problem
-    assert problem in caplog.text and not tracebacks(caplog)
+    assert problem in caplog.text and not tracebacks(caplog, log.url)
     collected = maintain_round(log).collected + maintain_round(log).collected + report.collected
     assert collected >= 6
 
@@ -318,12 +319,12 @@ def test_a_bug_ends_neither_a_round_nor_the_rounds(
     report = next(rounds)
     assert report.problems == (f"deleting pins failed: {error!r}",)
     assert report.merged_slices == 3
-    assert tracebacks(caplog)
+    assert tracebacks(caplog, log.url)
     append_small(log, 3, first=3)
     caplog.clear()
     store.error, store.prefix = error, ""
     assert next(rounds).merged_slices == 4
-    assert "failed, retrying in its next run" in caplog.text and tracebacks(caplog)
+    assert "failed, retrying in its next run" in caplog.text and tracebacks(caplog, log.url)
 
 
 @pytest.mark.parametrize("prefix", ["", "meta/pin"])
@@ -354,7 +355,7 @@ def test_a_log_of_which_an_older_copy_was_restored_is_maintained(caplog: pytest.
         append_small(other, 2)
         assert next(rounds).version == other.journal.refresh().version, number
     assert len(slices(other)) == 1
-    assert caplog.records == []
+    assert not logged(caplog, f"upkeep of {log.url}", "restored")
 
 
 def test_the_storage_fails_for_all_duties(store: Breaking, caplog: pytest.LogCaptureFixture) -> None:
@@ -362,8 +363,8 @@ def test_the_storage_fails_for_all_duties(store: Breaking, caplog: pytest.LogCap
     log = Log(Journal.open(store, create=False))
     store.error, store.prefix = StorageError("data/: access denied"), "data"
     assert maintain_round(log).problems == ("garbage collection failed: data/: access denied",)
-    assert "access denied" in caplog.text and not tracebacks(caplog)
-    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    assert "access denied" in caplog.text and not tracebacks(caplog, log.url)
+    assert {record.levelno for record in records_of(caplog, log.url)} == {logging.WARNING}
 
 
 # ------------------------------------------------------------------------------------------------------------ the command
@@ -422,14 +423,13 @@ def test_a_coordinator_that_is_gone_is_waited_for_once(
     clock = ManualClock(SystemClock().now_ms())
     log = Log(Journal.open(LocalStore(str(tmp_path), "os"), create=False, clock=clock, link=HttpLink(Target(()))))
     before = clock.ms
-    caplog.clear()
     with (
         caplog.at_level(logging.WARNING, "spark_log"),
         pytest.raises(CoordinatorNotAvailable, match=r"127\.0\.0\.1:1.*pylog serve.*pylog cluster release --force"),
     ):
         duties(log)
     assert clock.ms - before < 2 * log.journal.context.coordinator_wait_ms
-    assert caplog.records == []
+    assert not logged(caplog, f"upkeep of {log.url}")
 
 
 class RefusingLink:

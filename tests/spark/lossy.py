@@ -6,13 +6,14 @@ import pytest
 
 import spark_log
 from spark_log import TopicPartition
+from tests.logged import logged
 
 GOING_ON = "going on with what is there (failOnDataLoss=false)"
 
 
 def losses(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Warnings of losses so far."""
-    return [message for message in caplog.messages if "failOnDataLoss=false" in message]
+    return logged(caplog, "failOnDataLoss=false")
 
 
 def trim(log: spark_log.Log, first: int, partition: int = 0, topic: str = "t") -> None:

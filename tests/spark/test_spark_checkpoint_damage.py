@@ -22,6 +22,7 @@ from pyspark_pylog.sink.writer import TaskWritten, stream_writer
 
 import spark_log
 from spark_log.errors import SequenceConflict
+from tests.logged import logged
 from tests.spark.builders import (
     DEADLINE_S,
     Batches,
@@ -210,7 +211,7 @@ def test_what_is_not_written_is_in_the_drivers_log(url: str, caplog: pytest.LogC
     log = spark_log.connect(url)
     version = log.journal.state.producers["query:q"].version
     assert log.read("t").num_rows == 5
-    assert [line for line in caplog.messages if line.startswith("query")] == [
+    assert logged(caplog, "query q: batch") == [
         f"query q: batch 5 is in the log since version {version}; its 3 rows are not written again",
         f"query q: batch 4 is skipped, 2 rows not written: the last batch in the log is 5 (version {version})",
         f"query q: batch 5 is skipped, 1 row not written: the last batch in the log is 5 (version {version})",

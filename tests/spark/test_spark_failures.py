@@ -23,6 +23,7 @@ import spark_log
 from spark_log import TopicPartition
 from spark_log.errors import InvalidRecord, SequenceConflict, StorageError
 from spark_log.node.maintain import maintain_once
+from tests.logged import logged, records_of
 from tests.spark.builders import (
     DEADLINE_S,
     append,
@@ -153,7 +154,9 @@ def test_a_version_that_is_skipped_is_a_warning(url: str, caplog: pytest.LogCapt
         write_version(url, version, topic)
     log = spark_log.connect(url)
     assert log.read("a").num_rows == 2 and log.read("b").num_rows == 0
-    assert [record.message.partition(":")[0] for record in caplog.records if record.levelname == "WARNING"] == [
+    assert [
+        record.message.partition(":")[0] for record in records_of(caplog, "txnVersion") if record.levelname == "WARNING"
+    ] == [
         "txnVersion 2 of application 'etl' is skipped, 2 rows not written",
         "txnVersion 1 of application 'etl' is skipped, 2 rows not written",
     ]
@@ -193,8 +196,8 @@ def test_seconds_in_a_timestamp_column_are_a_warning(url: str, caplog: pytest.Lo
     batch = pa.record_batch({"value": ["v"], "timestamp": pa.array([1_700_000_000], pa.int64())})
     writer = batch_writer({"path": url, "topic": "t"}, from_arrow_schema(batch.schema), overwrite=False)
     writer.commit([writer.write(iter([batch]))])
-    assert "1700000000 seconds would be 2023-11-14T22:13:20.000Z" in caplog.messages[0]
-    assert "timestamp_seconds(column)" in caplog.messages[0]
+    (message,) = logged(caplog, "1700000000 seconds would be 2023-11-14T22:13:20.000Z")
+    assert "timestamp_seconds(column)" in message
 
 
 def write_version(url: str, version: str, *topics: str) -> None:

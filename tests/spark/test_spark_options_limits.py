@@ -18,6 +18,7 @@ import spark_log
 from spark_log import NewTopic
 from spark_log.errors import InvalidRequest, StorageUnavailable
 from spark_log.testing.clocks import ManualClock
+from tests.logged import logged
 from tests.spark.builders import asked, load, texts
 from tests.spark.driver import SCHEMA, Stream
 
@@ -91,7 +92,7 @@ def test_a_batch_warns_of_options_without_effect(
     options = read_options(asked(url, groupIdPrefix="x", maxOffsetsPerTrigger=1), streaming=False)
     with caplog.at_level(logging.WARNING, "spark_log"):
         LogReader(options, SCHEMA).partitions()
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+    assert [message.split(":")[0] for message in logged(caplog, "option ")] == [
         "option maxOffsetsPerTrigger",
         "option groupIdPrefix",
     ]
@@ -106,9 +107,7 @@ def test_a_stream_warns_once_of_options_without_effect(
         for _ in range(3):
             log.append("t", texts(1))
             stream.batch()
-    assert [record.getMessage() for record in caplog.records] == [
-        "option groupIdPrefix: without effect, tasks join no consumer group"
-    ]
+    assert logged(caplog, "option ") == ["option groupIdPrefix: without effect, tasks join no consumer group"]
 
 
 # ------------------------------------------------------------------------------------------------------------- patience

@@ -19,6 +19,7 @@ from spark_log import NewTopic, TopicPartition
 from spark_log.errors import DataLoss, GroupInUse, IllegalGeneration, InvalidRequest
 from spark_log.groups.member_share import Share
 from spark_log.journal.journal import Journal
+from tests.logged import logged
 from tests.spark.builders import asked
 from tests.spark.driver import Row, Stream, rows
 
@@ -159,7 +160,7 @@ def test_an_old_checkpoint_moves_no_position_back(
     back = Query(url, 0, old)
     assert back.run() == [("t-0", 6)]
     assert committed(filled) == {0: 7, 1: 5, 2: 6, 3: 5}
-    told = [one.getMessage() for one in caplog.records if "the checkpoint is at" in one.getMessage()]
+    told = logged(caplog, "the checkpoint is at")
     assert [text.partition(": the query")[0] for text in told] == [
         f"t-{number}: the checkpoint is at 5, and group 'g' at 6" for number in (0, 2)
     ]
