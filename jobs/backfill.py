@@ -6,7 +6,8 @@
 With --value columns, the columns of the table are those of a topic with a schema; --create 3 creates it.
 
 The rows are written in chunks, in the order of their times.  Each chunk is one commit, and the log remembers the time
-up to which it has the rows: a job that is killed and run again continues there, and writes no row twice.
+up to which it has the rows: a job that is killed and run again continues there, and writes no row twice.  Of two that
+run at the same time, one ends with an error if it would write rows that the other one has written.
 
 The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, 2 wrong usage.
 See docs/tasks/backfill.md.
@@ -20,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, IntegralType, MapType, StringType, StructType
@@ -31,7 +33,7 @@ from pyspark_pylog.sink.typed_frame import checked_frame
 import spark_log  # before Spark starts: it tells Spark which Python has pylog
 from spark_log import Log, NewTopic
 from spark_log.client.producing.append import txn_identity
-from spark_log.errors import InvalidRequest, UnknownTopicOrPartition
+from spark_log.errors import InvalidRequest, SequenceConflict, SparkLogError, UnknownTopicOrPartition
 from spark_log.metadata.last_commit import LastCommit
 from spark_log.positions import format_timestamp_ms
 from spark_log.schema.arrow_types import nullable
@@ -222,6 +224,8 @@ class TargetTopic:
         known = log.journal.state.producers.get(txn_identity(name, 0, topic).producer)
         if known is not None and known.last_commit is not None:
             check_same_topic(known.last_commit, self._id, f"topic {topic!r}", f"the backfill {name!r}")
+        self.version = -1 if known is None else known.last
+        """Of the last commit of the backfill; -1: it has not begun."""
         self.done_hour = None if known is None else (known.last - YEAR_1_MS) // HOUR_MS
         """The log has all rows before this hour; None: this backfill has not begun."""
 
@@ -257,10 +261,7 @@ def backfill(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, A
         expired = target.expired(left, int(time.time() * 1000))
         warn(args.topic, target, expired)
         if not args.dry_run:
-            for number, chunk in enumerate(chunks, 1):
-                target.check_there()
-                write_chunk(records, args, name, chunk)
-                progress(f"chunk {number} of {len(chunks)}: {counted(chunk.rows, 'row')} before {time_of(chunk.end)}")
+            write_chunks(records, args, name, target, chunks)
     summary = {
         "name": name,
         "topic": args.topic,
@@ -299,8 +300,35 @@ def warn(topic: str, target: TargetTopic, expired: int) -> None:
         progress(f"warning: the times of the rows are lost: topic {topic!r} has message.timestamp.type=LogAppendTime")
 
 
-def write_chunk(records: DataFrame, args: argparse.Namespace, name: str, chunk: HourRange) -> None:
-    """Write the rows of a chunk in one commit, unless the log has it."""
+def write_chunks(
+    records: DataFrame, args: argparse.Namespace, name: str, target: TargetTopic, chunks: Sequence[HourRange]
+) -> None:
+    """Write the chunks, each after the one before it.
+
+    Raises SparkLogError if another run of this backfill has committed meanwhile: the chunks were planned without it.
+    """
+    after = target.version
+    for number, chunk in enumerate(chunks, 1):
+        target.check_there()
+        try:
+            write_chunk(records, args, name, chunk, after)
+        except PySparkException as error:
+            if SequenceConflict.__name__ not in str(error):
+                raise
+            raise SparkLogError(
+                f"another run of the backfill {name!r} has written to topic {args.topic!r} since this one began, and this "
+                f"one would write rows twice: chunk {number} of {len(chunks)} is not written. When the other run has "
+                "ended, run this again: it continues there"
+            ) from error
+        after = chunk.version
+        progress(f"chunk {number} of {len(chunks)}: {counted(chunk.rows, 'row')} before {time_of(chunk.end)}")
+
+
+def write_chunk(records: DataFrame, args: argparse.Namespace, name: str, chunk: HourRange, after: int) -> None:
+    """Write the rows of a chunk in one commit, unless the log has it.
+
+    after:  the version of the commit before it, which no other run may have followed.
+    """
     rows = records.where(F.col("timestamp") >= instant(chunk.start)).where(F.col("timestamp") < instant(chunk.end))
     if args.order == "time":
         rows = rows.orderBy("timestamp")
@@ -312,6 +340,7 @@ def write_chunk(records: DataFrame, args: argparse.Namespace, name: str, chunk: 
         .option("topic", args.topic)
         .option("txnAppId", name)
         .option("txnVersion", chunk.version)
+        .option("pylog.txnAfter", after)
         .options(**token, **{f"storage.{key}": value for key, value in location.storage.items()})
         .save(args.url)
     )

@@ -199,7 +199,7 @@ class _PackedCommitted(NamedTuple):
     lacking: tuple[LackingObject, ...] = ()
 
 
-class Append(Command, frozen=True, kw_only=True, tag="append"):
+class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=True):
     """Add uploads to the log as records, with positions of groups."""
 
     role = "write"
@@ -207,7 +207,8 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
     by: tuple[tuple[str, Committer], ...] = ()
     """By group: the member that the coordinator must find in groups whose positions are committed."""
     skip_older: bool = False
-    """As `keyless`, see `decide_commit`."""
+    """As `after` and `keyless`, see `decide_commit`."""
+    after: int | None = None
     keyless: tuple[str, ...] = ()
     schemas: dict[str, int] = msgspec.field(default_factory=dict)
     """As for `decide_commit`."""
@@ -215,7 +216,12 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
     def __call__(self, state: State, now_ms: int) -> Decision[commits.Committed]:
         _check_objects(self.commit)
         decision = commits.decide_commit(
-            state, self.commit, skip_older=self.skip_older, keyless=self.keyless, schemas=self.schemas
+            state,
+            self.commit,
+            skip_older=self.skip_older,
+            after=self.after,
+            keyless=self.keyless,
+            schemas=self.schemas,
         )
         if decision.records:  # a duplicate was applied, even if the group has another owner by now
             check_unfenced(state, self.commit.groups, now_ms)

@@ -105,6 +105,26 @@ def test_a_run_continues_after_the_last_chunk(classic: SparkSession, topic: Log,
     assert written(topic) == expected(400)
 
 
+def test_of_two_runs_that_planned_other_chunks_one_ends(classic: SparkSession, topic: Log, table: Path) -> None:
+    """Its chunk has rows that the other run has written meanwhile.  A run after that continues."""
+    args = job.parse_args(arguments(topic, table, *BY_ID, "--name", "b"))
+    records, target = job.read_table(classic, args), job.TargetTopic(topic, "t", "b")
+    hour = int(START.timestamp()) // 3600
+    run(classic, topic, table, *BY_ID, "--name", "b", "--where", "id < 60")
+    for end in (hour + 1, hour + 2):
+        stale = [job.HourRange(hour, end, 60 * (end - hour))]
+        if end == hour + 1:  # as the other run: it is a repeat
+            job.write_chunks(records, args, "b", target, stale)
+        else:
+            with pytest.raises(
+                SparkLogError, match="another run of the backfill 'b' has written .* chunk 1 of 1 is not"
+            ):
+                job.write_chunks(records, args, "b", target, stale)
+    assert written(topic) == expected(60)
+    assert run(classic, topic, table, *BY_ID, "--name", "b")["written_before"] == 60
+    assert written(topic) == expected()
+
+
 def test_a_topic_that_was_created_again_is_refused(classic: SparkSession, topic: Log, table: Path) -> None:
     """The log still knows that the backfill is done, and the new topic has no rows.  In the middle of a run, too."""
     run(classic, topic, table, *BY_ID)

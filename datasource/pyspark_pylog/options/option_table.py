@@ -368,8 +368,9 @@ ALL = (*READING, *WRITING, *SHARED)
 
 SPARKS = ("paths", "checkpointLocation", "queryName")
 """Options that Spark sets."""
-INTERNAL = ("pylog.txnFromQuery", "pylog.queryId", "pylog.checkpoint", "pylog.beside")
-"""Set by `spark_log.sink`: the application is the streaming query, running or named; and its checkpoint."""
+INTERNAL = ("pylog.txnFromQuery", "pylog.queryId", "pylog.checkpoint", "pylog.beside", "pylog.txnAfter")
+"""The first three are set by `spark_log.sink`: the application is the streaming query, running or named; and its
+checkpoint.  The others by jobs, for writes of mirrors and backfills."""
 
 SPELLING = {name.lower(): name for name in (*(option.name for option in ALL), *SPARKS, *INTERNAL)}
 

@@ -138,6 +138,8 @@ class WriteOptions:
     compression: str
     txn_app_id: str | None
     txn_version: int | None
+    txn_after: int | None
+    """The version that the last one in the log must be, -1: there must be none; None: any lower one."""
     txn_from_query: bool
     query_id: str | None
     """Id of the streaming query, if tasks do not know it."""
@@ -391,6 +393,7 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
         compression=_compression(options),
         txn_app_id=_name(options, "txnappid"),
         txn_version=whole(options, "txnversion"),
+        txn_after=int(options["pylog.txnafter"]) if "pylog.txnafter" in options else None,
         txn_from_query=flag(options, "pylog.txnfromquery", False),
         query_id=options.get("pylog.queryid"),
         producer_id=_name(options, "producerid"),

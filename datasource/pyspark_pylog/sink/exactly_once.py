@@ -28,10 +28,12 @@ def commit_version(journal: Journal, options: WriteOptions, epoch: int, uploads:
     """Commit a batch write with txnAppId and txnVersion.  A version at or below the last one adds nothing, with a
     warning.
 
-    Raises SequenceConflict for the last version with other content.
+    Raises SequenceConflict for the last version with other content, and if the last version is not the one that this
+    write is to follow.
     """
     assert options.txn_version is not None
     identity = txn_identity(options.txn_app_id or "", options.txn_version, options.topic)
+    identity = replace(identity, after=options.txn_after)
     try:
         committed = _commit_once(journal, options, identity, epoch, uploads)
     except SequenceConflict as error:

@@ -171,13 +171,20 @@ def skipped_version(identity: Identity, committed: Committed, uploads: Sequence[
 
 
 def version_conflict(identity: Identity, error: SequenceConflict) -> SequenceConflict:
-    """The error for a write that has the last version in the log, but different content."""
+    """The error for a write that has the last version in the log, but different content, or does not follow it."""
     app_id, _ = _application(identity)
+    if error.last == identity.sequence:
+        why = (
+            f"is in the log (version {error.version}) with other content ({error}). These rows were not written: to "
+            "append them, give them a higher txnVersion"
+        )
+    else:
+        why = (
+            f"is not written: it was to follow version {identity.after}, and the last one in the log is {error.last}: "
+            "another writer has written under this name since"
+        )
     refusal = SequenceConflict(
-        f"txnVersion {identity.sequence} of application {app_id!r} is in the log (version {error.version}) with other "
-        f"content ({error}). These rows were not written: to append them, give them a higher txnVersion",
-        last=error.last,
-        version=error.version,
+        f"txnVersion {identity.sequence} of application {app_id!r} {why}", last=error.last, version=error.version
     )
     refusal.maybe_applied = error.maybe_applied
     return refusal

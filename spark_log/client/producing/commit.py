@@ -71,7 +71,8 @@ class Identity:
     holder: str = ""
     source: str = ""
     skip_older: bool = False
-    """As for `decide_commit`."""
+    """As `after`, for `decide_commit`."""
+    after: int | None = None
 
 
 class RetryPolicy(NamedTuple):
@@ -140,6 +141,7 @@ def commit_uploads(
         commit=commit,
         by=tuple(by),
         skip_older=identity.skip_older,
+        after=identity.after,
         keyless=upload.keyless,
         schemas=dict(upload.schemas),
     )

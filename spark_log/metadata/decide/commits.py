@@ -65,6 +65,7 @@ def decide_commit(
     commit: r.CommitRecord,
     *,
     skip_older: bool = False,
+    after: int | None = None,
     keyless: Sequence[str] = (),
     schemas: Mapping[str, int] = MappingProxyType({}),
 ) -> Decision[Committed]:
@@ -73,9 +74,12 @@ def decide_commit(
 
     skip_older:  a sequence below the last one succeeds without effect, whatever its content: a version of an
                  application.
+    after:       the sequence that the last commit must have, -1: there must be none; None: any.  It does not refuse a
+                 repeat of the last commit.
     keyless:     ids of the topics of which the commit has records without a key.
     schemas:     by topic id, the version of the schema by which rows were converted; topics with bytes are left out.
-    Raises SequenceConflict for a sequence below a stream's last one, and for the last one with other content;
+    Raises SequenceConflict for a sequence below a stream's last one, for the last one with other content, and for
+    another last one than `after`;
     NotEnoughReplicas and LeaderNotAvailable as `check_replicas` and `_check_pending` do.
     """
     commit = without_places(commit)
@@ -88,8 +92,9 @@ def decide_commit(
             repeat = Committed(last.version, last.ranges, repeated=True, last=last.sequence, time_ms=known.time)
             _check_lost(state, repeat)
             return Decision((), _with_pending(state, commit, repeat))
-        if not commit.dense and commit.sequence <= known.last:
+        if after is None and not commit.dense and commit.sequence <= known.last:
             return Decision((), Committed(known.version, {}, repeated=True, last=known.last))
+    _check_after(known, commit, after)
     _check_producer(state, commit)
     _check_time(state, commit)
     if commit.upload_epoch <= state.fence:
@@ -193,6 +198,17 @@ def _check_repeat(known: ProducerState, commit: r.CommitRecord) -> None:
     else:
         return
     raise SequenceConflict(f"producer {commit.producer}: {why}", last=last.sequence, version=last.version)
+
+
+def _check_after(known: ProducerState | None, commit: r.CommitRecord, after: int | None) -> None:
+    """A writer that planned a commit by what the log had must not add it to what another one has written since."""
+    last = -1 if known is None else known.last
+    if after is not None and last != after:
+        raise SequenceConflict(
+            f"producer {commit.producer}: commit {commit.sequence} follows {after}, and the last one in the log is {last}",
+            last=last,
+            version=-1 if known is None else known.version,
+        )
 
 
 def _check_producer(state: State, commit: r.CommitRecord) -> None:

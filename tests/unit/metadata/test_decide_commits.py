@@ -159,6 +159,26 @@ def test_an_applications_older_version_is_skipped(log: History) -> None:
         again(5, 3)
 
 
+def test_a_version_that_was_planned_by_an_older_one_is_refused(log: History) -> None:
+    """Another writer has committed since, or the application has expired.  A repeat of the last commit is a repeat."""
+    topic = log.create()
+
+    def write(version: int, after: int) -> Committed:
+        commit = log.upload((topic, 0, 2), producer="app:a:t", sequence=version, birth=-1, dense=False)
+        return log.do(lambda state, now: decide_commit(state, commit, skip_older=True, after=after))
+
+    with pytest.raises(SequenceConflict, match="commit 5 follows 4, and the last one in the log is -1"):
+        write(5, after=4)
+    assert not write(5, after=-1).repeated
+    assert write(5, after=-1).repeated
+    for version, after in ((4, -1), (7, -1), (7, 4)):
+        with pytest.raises(SequenceConflict, match=f"follows {after}, and the last one in the log is 5") as caught:
+            write(version, after)
+        assert caught.value.last == 5
+    assert not write(7, after=5).repeated
+    assert log.state.partitions[topic, 0].end == 4
+
+
 def test_a_transactional_application_writes_a_version_once(log: History) -> None:
     """txnAppId and txnVersion: the second write of a version adds nothing, another application's does."""
     topic = log.create()
