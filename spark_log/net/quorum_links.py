@@ -28,6 +28,7 @@ from spark_log.net.quorum_handshake import (
     voters_of,
 )
 from spark_log.net.quorum_port import MESSAGE_BYTES_MAX
+from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.voters import Voters
 from spark_log.quorum.wire import Received, encode_message
 
@@ -178,17 +179,18 @@ class Connect:
         tls: Tls,
         *,
         refused: Callable[[int], None],
-        voters: Callable[[Voters], None],
+        accepted: Callable[[ReplicaKey, Voters], None],
     ) -> None:
         """
-        refused:  called with the id of a node at whose address nobody listens.
-        voters:   called with the voters that another node knows.  If it raises InvalidRequest, there is no connection.
+        refused:   called with the id of a node at whose address nobody listens.
+        accepted:  called with another node and the voters that it knows.  If it raises InvalidRequest, there is no
+                   connection.
         """
         self.me = me
         self._secret = secret
         self._scheme = "http" if tls is None else "https"
         self._refused = refused
-        self._voters = voters
+        self._accepted = accepted
         self._session = aiohttp.ClientSession(connector=None if tls is None else aiohttp.TCPConnector(ssl=tls))
 
     async def __call__(self, link: NodeLink) -> aiohttp.ClientWebSocketResponse:
@@ -206,8 +208,9 @@ class Connect:
             raise
         try:
             headers = socket._response.headers
-            self._voters(voters_of(headers))
-            link.directory, link.level = parse_key(headers.get(SOURCE, "")).directory, level_of(headers)
+            other = parse_key(headers.get(SOURCE, ""))
+            self._accepted(other, voters_of(headers))
+            link.directory, link.level = other.directory, level_of(headers)
         except BaseException:
             await socket.close()
             raise

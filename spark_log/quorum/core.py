@@ -13,7 +13,7 @@ from random import Random
 from spark_log.quorum.messages import Message, Position, ReplicaKey
 from spark_log.quorum.ready import Config, Persist, ReadChunk, Ready, Restored, SnapshotPart
 from spark_log.quorum.replica_log import ReplicaLog
-from spark_log.quorum.roles import Follower, Leader, Prospective, Role, Unattached
+from spark_log.quorum.roles import Download, Follower, Leader, Prospective, Role, Unattached
 from spark_log.quorum.voters import Voters
 
 
@@ -22,7 +22,8 @@ class Core:
 
     def __init__(self, key: ReplicaKey, restored: Restored, config: Config, rng: Random, now_ms: int) -> None:
         self.key, self.config, self.rng, self.now_ms = key, config, rng, now_ms
-        self._are_voters_heard = restored.are_voters_heard
+        self.met: dict[int, ReplicaKey] = {}
+        """By node: the replica that runs there, as far as it is known."""
         self.log = ReplicaLog.restore(restored.snapshot, restored.voters, restored.entries)
         self.epoch = max(restored.epoch, self.log.position.epoch)
         self.voted = restored.voted if self.epoch == restored.epoch else None
@@ -79,8 +80,6 @@ class Core:
         entry of the removal, and the others cannot be elected without its vote (Raft's thesis, 4.2.2).
         """
         log = self.log
-        if self._are_voters_heard and log.end == 0:
-            return False
         is_changing = log.voters_end > self.high_watermark
         return self.key in log.voters or (is_changing and self.key in log.voters_before)
 
@@ -112,9 +111,9 @@ class Core:
             self.reads.clear()
         self.epoch, self.voted, self._state_changed = epoch, voted, True
 
-    def become_unattached(self, after_ms: int) -> None:
+    def become_unattached(self, after_ms: int, download: Download | None = None) -> None:
         """Wait for a leader; a voter stands for election after a time."""
-        self.role = Unattached(self.now_ms + after_ms)
+        self.role = Unattached(self.now_ms + after_ms, download)
 
     def enter_epoch(self, epoch: int) -> None:
         """A higher epoch exists: whatever this replica was, it is not any more."""

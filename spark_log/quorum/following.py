@@ -18,15 +18,21 @@ from spark_log.quorum.messages import (
     ReplicaKey,
 )
 from spark_log.quorum.ready import SnapshotPart
-from spark_log.quorum.roles import Download, Follower, Prospective
+from spark_log.quorum.roles import Download, Follower, Prospective, Unattached
 
 
-def follow(core: Core, leader: ReplicaKey) -> None:
-    """Fetch from the leader of this epoch, unless it has ended the epoch.  A download that waited for it continues."""
+def follow(core: Core, leader: ReplicaKey, answer: FetchResponse | FetchSnapshotResponse | None = None) -> None:
+    """Fetch from the leader of this epoch, unless it has ended the epoch.  A download that waited for it continues.
+
+    answer:  of the leader, which came later than the fetch timeout.  It is taken in: on a slow network, the next large
+             one would come as late.
+    """
     if core.ended_epoch == core.epoch:
         return
-    download = core.role.download if isinstance(core.role, Prospective) else None
+    download = core.role.download if isinstance(core.role, Prospective | Unattached) else None
     core.role = role = Follower(leader, core.now_ms + draw_fetch_timeout_ms(core), download=download)
+    if answer is not None and may_fetch(core):
+        take(core, role, answer)
     maybe_fetch(core, role)
 
 
@@ -80,6 +86,14 @@ def tick(core: Core, role: Follower) -> None:
 def _answered(core: Core, role: Follower) -> None:
     role.asked_ms, role.has_fetched = None, True
     role.deadline_ms = core.now_ms + draw_fetch_timeout_ms(core)
+
+
+def take(core: Core, role: Follower, answer: FetchResponse | FetchSnapshotResponse) -> None:
+    """Apply an answer of the leader."""
+    if isinstance(answer, FetchResponse):
+        fetched(core, role, answer)
+    else:
+        fetched_chunk(core, role, answer)
 
 
 def fetched(core: Core, role: Follower, response: FetchResponse) -> None:

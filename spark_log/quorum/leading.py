@@ -22,6 +22,9 @@ from spark_log.quorum.ready import Kept, ReadChunk
 from spark_log.quorum.roles import Leader, Progress
 from spark_log.quorum.voters import Voters, encode_voters, majority_reached
 
+ENTRIES = 1 << 62
+"""Behind all parts of a snapshot, in the place where a part begins: a replica asks for entries."""
+
 
 class VoterChange(str, Enum):
     """The answer to a change of voters, under the name of Kafka's error."""
@@ -167,7 +170,7 @@ def may_be_committed(role: Leader, end: int) -> bool:
 def fetch(core: Core, role: Leader, request: FetchRequest) -> None:
     """Answer a follower or an observer, or let it wait.  Its request acknowledges what it has."""
     before_ms = role.progress[request.source].fetched_ms if request.source in role.progress else core.now_ms
-    progress = _fetched(core, role, request.source)
+    progress = _fetched(core, role, request.source, (request.end, ENTRIES))
     if progress.parked is not None and _is_older(request, progress.parked):
         return
     progress.parked = None
@@ -220,8 +223,9 @@ def _needs_snapshot(core: Core, end: Position) -> bool:
     return end.offset < start.offset or end.epoch < start.epoch or (end.offset == start.offset and end != start)
 
 
-def _fetched(core: Core, role: Leader, replica: ReplicaKey) -> Progress:
+def _fetched(core: Core, role: Leader, replica: ReplicaKey, asked: tuple[Position, int]) -> Progress:
     progress = role.progress.setdefault(replica, Progress())
+    _note_arrival(core, progress, asked)
     progress.fetched_ms, progress.has_fetched = core.now_ms, True
     progress.begin_ms = core.now_ms + core.config.fetch_timeout_ms // 2
     return progress
@@ -272,23 +276,29 @@ def _answer_parked(core: Core, role: Leader, progress: Progress) -> None:
     if request is not None:
         entries = core.log.read_bytes(request.end.offset, core.config.fetch_bytes)
         is_large = sum(len(entry.data) for entry in entries) > core.config.large_bytes
-        if not is_large or sends_now(core, progress, (request.end, -1)):
+        if not is_large or sends_now(core, progress, (request.end, ENTRIES)):
             core.send(_response(core, role, request, entries=entries))
 
 
 def sends_now(core: Core, progress: Progress, answer: tuple[Position, int]) -> bool:
     """Whether to send a large answer.  Not if it was sent a short time ago: a slow network carries it still, and with
-    a copy for each time that the replica asks, every next answer would take longer.  So the time doubles each time.
+    a copy for each time that the replica asks, every next answer would take longer.  So the time doubles each time.  It
+    begins with twice the time that the answer before needed.
     """
     config = core.config
-    if progress.sent == answer:
-        if core.now_ms < progress.sent_ms + progress.again_ms:
-            return False
-        progress.again_ms = min(2 * progress.again_ms, config.again_ms)
-    else:
-        progress.again_ms = max(progress.again_ms // 2, config.retry_ms // 2)
-    progress.sent, progress.sent_ms = answer, core.now_ms
+    if progress.sent != answer:
+        progress.sent, progress.sent_ms = answer, core.now_ms
+    elif core.now_ms < progress.again_ms:
+        return False
+    wait_ms = max(2 * progress.needed_ms, config.retry_ms // 2, core.now_ms - progress.sent_ms)
+    progress.again_ms = core.now_ms + min(wait_ms, config.again_ms)
     return True
+
+
+def _note_arrival(core: Core, progress: Progress, asked: tuple[Position, int]) -> None:
+    """Measure a large answer: it has arrived if the replica asks for what is behind it."""
+    if progress.sent is not None and asked > progress.sent:
+        progress.needed_ms, progress.sent = core.now_ms - progress.sent_ms, None
 
 
 def answer_waiting(core: Core, role: Leader) -> None:
@@ -299,7 +309,7 @@ def answer_waiting(core: Core, role: Leader) -> None:
 
 def fetch_snapshot(core: Core, role: Leader, request: FetchSnapshotRequest) -> None:
     """Let the shell read a chunk of a snapshot that is kept, or say that there is a newer one."""
-    progress = _fetched(core, role, request.source)
+    progress = _fetched(core, role, request.source, (request.snapshot, request.start))
     if request.snapshot in (core.log.snapshot, role.older):
         progress.snapshot = request.snapshot
         if sends_now(core, progress, (request.snapshot, request.start)):

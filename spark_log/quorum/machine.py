@@ -44,7 +44,7 @@ from spark_log.quorum.messages import (
 )
 from spark_log.quorum.ready import Config, Kept, Ready, Restored
 from spark_log.quorum.replica_log import ReplicaLog
-from spark_log.quorum.roles import Candidate, Follower, Leader, Prospective
+from spark_log.quorum.roles import Candidate, Follower, Leader, Prospective, Unattached
 from spark_log.quorum.voters import Voters
 
 
@@ -163,6 +163,12 @@ class Machine:
         if isinstance(self._core.role, Follower) and self._core.leader == replica and self._core.may_stand:
             election.stand(self._core)
 
+    def meet(self, replica: ReplicaKey) -> None:
+        """The transport has a connection to another replica, be it a voter or not.  This one asks it for the leader, if
+        it is not a voter: the voters in its log may all be gone.
+        """
+        self._core.met[replica.id] = replica
+
     def append(self, data: Sequence[bytes], now_ms: int) -> int | None:
         """Add entries to the log.  The offset of the first one, or None if this replica does not lead, or hands over.
 
@@ -275,12 +281,13 @@ class Machine:
                 self._ask_for_leader()
 
     def _ask_for_leader(self) -> None:
-        """A replica that is not a voter asks one of them, again and again."""
+        """A replica that is not a voter asks another one, again and again."""
         core = self._core
-        core.become_unattached(core.config.retry_ms)
-        others = [voter for voter in core.voters if voter.id != core.key.id]
+        download = core.role.download if isinstance(core.role, Follower | Unattached) else None
+        core.become_unattached(core.config.retry_ms, download)
+        others = {voter.id: voter for voter in core.voters if voter.id != core.key.id} | core.met
         if following.may_fetch(core) and others:
-            core.send(following.fetch_request(core, core.rng.choice(others)))
+            core.send(following.fetch_request(core, core.rng.choice([*others.values()])))
 
     def _dispatch(self, message: Message) -> None:
         core, role = self._core, self._core.role
@@ -303,14 +310,11 @@ class Machine:
                     leading.fetch_snapshot(core, role, message)
                 else:
                     core.send(leading.not_leader(core, message.source))
-            case FetchResponse():
+            case FetchResponse() | FetchSnapshotResponse():
                 if isinstance(role, Follower) and role.leader == message.source:
-                    following.fetched(core, role, message)
+                    following.take(core, role, message)
                 else:
-                    self._begin(message.source)  # It answers as the leader.
-            case FetchSnapshotResponse():
-                if isinstance(role, Follower) and role.leader == message.source:
-                    following.fetched_chunk(core, role, message)
+                    self._begin(message.source, message)  # It answers as the leader.
             case _ as never:
                 assert_never(never)
 
@@ -324,9 +328,11 @@ class Machine:
         elif isinstance(response, VoteResponse):
             election.voted(core, response)
 
-    def _begin(self, leader: ReplicaKey) -> None:
+    def _begin(self, leader: ReplicaKey, answer: FetchResponse | FetchSnapshotResponse | None = None) -> None:
         """There is a leader in this epoch; there is one only.  A replica that led it before a restart may have lost
         entries that it had announced, so it does not lead it again.
+
+        answer:  of the leader, if that says so.
         """
         core = self._core
         if leader == core.key:
@@ -336,7 +342,7 @@ class Machine:
                 f"{leader} and {core.leader} lead epoch {core.epoch}, and only one can have a majority"
             )
         if not isinstance(core.role, Follower):
-            following.follow(core, leader)
+            following.follow(core, leader, answer)
 
 
 def is_addressed(core: Core, message: Message) -> bool:

@@ -37,7 +37,9 @@ class Config:
     a snapshot: a slow network carries it still.
     """
     again_ms: int = 8_000
-    """How long the leader waits with that at most.  It begins with half of `retry_ms`."""
+    """How long the leader waits with that at most.  It begins with twice the time that the answer before needed, and
+    with half of `retry_ms` at least.
+    """
     observer_timeout_ms: int = 300_000
     """The leader forgets a replica that is not a voter and has not fetched for this time."""
     fetch_bytes: int = 1 << 20
@@ -52,8 +54,8 @@ class Config:
 class Restored:
     """The content of a replica's disk.
 
-    A new disk has epoch 0, no vote, and the snapshot (0, 0) with the voters that it was formatted with: the first ones,
-    or for a replica that is to join, the present ones, which it asks for the leader.
+    A new disk has epoch 0, no vote, and the snapshot (0, 0) with the first voters, or with none for a replica that is
+    to join: it finds them in the leader's log.
     """
 
     epoch: int = 0
@@ -62,10 +64,6 @@ class Restored:
     snapshot: Position = EMPTY
     voters: Voters
     """At the snapshot's end."""
-    are_voters_heard: bool = False
-    """The disk has no voters: others have named these.  As long as its log is empty, the replica does not stand for
-    election: it may be among the voters of a quorum that begins with a state, which it lacks.
-    """
     entries: tuple[Entry, ...] = ()
     """In order, from the snapshot's end or from an earlier offset on."""
     high_watermark: int = 0

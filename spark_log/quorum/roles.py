@@ -14,20 +14,22 @@ from spark_log.quorum.messages import FetchRequest, Position, ReplicaKey
 
 
 @dataclass(slots=True)
-class Unattached:
-    """Knows no leader of its epoch.  May have voted."""
-
-    deadline_ms: int
-    """A voter stands for election then; another replica asks a voter for the leader."""
-
-
-@dataclass(slots=True)
 class Download:
     """A snapshot that is being fetched."""
 
     snapshot: Position
     end: int = 0
     """How many bytes there are of it."""
+
+
+@dataclass(slots=True)
+class Unattached:
+    """Knows no leader of its epoch.  May have voted."""
+
+    deadline_ms: int
+    """A voter stands for election then; another replica asks a voter for the leader."""
+    download: Download | None = None
+    """Of a replica that is not a voter, as in `Prospective`."""
 
 
 @dataclass(slots=True)
@@ -91,10 +93,13 @@ class Progress:
     snapshot: Position | None = None
     """It was told to fetch this snapshot, and lacks entries from before the newest one since."""
     sent: tuple[Position, int] | None = None
-    """The last large answer: a part of a snapshot and where it begins, or entries behind a position."""
+    """The large answer that is under way: a part of a snapshot and where it begins, or entries behind a position."""
     sent_ms: int = 0
+    """When it was sent first."""
     again_ms: int = 0
-    """How long after that it is sent again, if the replica asks for the same."""
+    """It is sent again at this time, if the replica still asks for the same."""
+    needed_ms: int = 0
+    """How long the one before was under way."""
 
 
 @dataclass(slots=True)

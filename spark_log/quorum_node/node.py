@@ -27,7 +27,7 @@ from spark_log.net.quorum_handshake import NodeIdentity
 from spark_log.net.tls import node_contexts
 from spark_log.quorum.leading import VoterChange
 from spark_log.quorum.machine import Machine
-from spark_log.quorum.messages import Entry, FetchSnapshotResponse, Kind, Message, Position, ReplicaKey
+from spark_log.quorum.messages import Entry, FetchSnapshotResponse, Message, Position, ReplicaKey
 from spark_log.quorum.ready import Kept, ReadChunk, Ready, Restored
 from spark_log.quorum.snapshot_format import is_frame
 from spark_log.quorum.voters import Voters, check_quorum
@@ -82,6 +82,8 @@ class Node:
         self._clock = self._host.clock
         self._clocks = VoterClocks()
         self._machine: Machine | None = None
+        self._named_voters: Voters = ()
+        """By the node that was connected last."""
         self._pending = PendingAppends()
         self._appending: list[tuple[bytes, asyncio.Future[int]]] = []
         self._reads: dict[int, asyncio.Future[None]] = {}
@@ -120,14 +122,15 @@ class Node:
             restored = await self._writer.thread.submit(disk.load)
             if restored.snapshot.offset:
                 await self._applier.restore(restored.snapshot)
-            await self._connect()
+            await self._connect(restored)
         except BaseException:
             await self._release(CLOSE_S)
             raise
-        self._spawn(self._begin(restored))
+        self._spawn(self._applier.run())
         self._spawn(self._watch())
+        loop.call_soon(self._input, Machine.tick)
 
-    async def _connect(self) -> None:
+    async def _connect(self, restored: Restored) -> None:
         config = self.config
         address, port = split_address(config.listen, "listen")
         server_tls, client_tls = node_contexts(config.certificate, config.key, config.ca)
@@ -143,18 +146,19 @@ class Node:
             config.secret,
             self._receive,
             connected=self._meet,
-            voters=self._voters,
+            voters=self._present_voters,
             tools=NodeTools(self).by_path,
         )
         try:
             self.port = await self._server.start(address, port, server_tls)
         except OSError as error:
             raise InvalidRequest(f"cannot listen on {config.listen}: {error.strerror or error}") from error
-        self._found_voters: asyncio.Future[Voters] = asyncio.get_running_loop().create_future()
+        # The connections introduce the other nodes to it.
+        self._machine = Machine(self.key, restored, config.times, self._host.random(), self._clock.monotonic_ms())
         identity = replace(identity, address=config.advertise or f"{address}:{self.port}")
         try:
             self._links = self._host.links(
-                identity, config.secret, client_tls, config.peers, refused=self._refused, voters=self._heard_of
+                identity, config.secret, client_tls, config.peers, refused=self._refused, accepted=self._accepted
             )
         except BaseException:
             await self._server.stop()
@@ -164,21 +168,19 @@ class Node:
         self._links.meet(other)
 
     def _voters(self) -> Voters:
-        return () if self._machine is None else self._machine.voters
+        """Of the log; those that another node has named, as long as there are none."""
+        return (() if self._machine is None else self._machine.voters) or self._named_voters
 
-    def _heard_of(self, voters: Voters) -> None:
+    def _present_voters(self) -> Voters:
+        """Those that another node has named, if this one is not a voter: its log may name those of long ago."""
+        voters = self._voters()
+        return voters if self.key in voters else self._named_voters
+
+    def _accepted(self, other: ReplicaKey, voters: Voters) -> None:
         """Raises InvalidRequest if another quorum was formed under the same cluster id."""
-        if voters and not self._found_voters.done():
-            self._found_voters.set_result(voters)
-        check_quorum(self._voters(), voters)
-
-    async def _begin(self, restored: Restored) -> None:
-        """Make the machine.  A replica that joins, and has no entry yet, asks the others for the voters first."""
-        if not restored.voters and not any(entry.kind is Kind.VOTERS for entry in restored.entries):
-            restored = replace(restored, voters=await self._found_voters, are_voters_heard=True)
-        self._machine = Machine(self.key, restored, self.config.times, self._host.random(), self._clock.monotonic_ms())
-        self._spawn(self._applier.run())
-        self._input(Machine.tick)
+        check_quorum(self._present_voters(), voters)
+        self._named_voters = voters or self._named_voters
+        self._input(lambda machine, now_ms: machine.meet(other))
 
     @property
     def key(self) -> ReplicaKey:
@@ -351,9 +353,9 @@ class Node:
         )
 
     def status(self) -> NodeStatus | None:
-        """None until the node takes part."""
+        """None until the node knows the voters."""
         machine = self._machine
-        if machine is None:
+        if machine is None or not self._voters():
             return None
         now_ms = self._clock.monotonic_ms()
         return NodeStatus(
@@ -362,7 +364,7 @@ class Node:
             role=machine.role,
             epoch=machine.epoch,
             leader=machine.leader,
-            voters=machine.voters,
+            voters=self._voters(),
             are_voters_committed=machine.log.voters_end <= machine.high_watermark,
             high_watermark=machine.high_watermark,
             log_start=machine.log.start.offset,
@@ -372,7 +374,7 @@ class Node:
             snapshot=machine.log.snapshot,
             replication=replication_of(machine, now_ms),
             addresses={self.key.id: self._links.me.address, **self._links.addresses()},
-            problems=self._problems(machine),
+            problems=self._problems(),
             elections=self._elections,
             writes=self._writer.writes,
             write_ms_sum=self._writer.ms_sum,
@@ -385,9 +387,9 @@ class Node:
             levels={self.key.id: self.config.level, **self._links.levels()},
         )
 
-    def _problems(self, machine: Machine) -> dict[int, str | None]:
+    def _problems(self) -> dict[int, str | None]:
         """Of the connections, and of voters to which there is none."""
-        others = tuple(voter for voter in machine.voters if voter != self.key)
+        others = tuple(voter for voter in self._voters() if voter != self.key)
         return voter_problems(others, self._links.problems(), self._links.directories())
 
     # ----------------------------------------------------------------------------------------------------------- inputs

@@ -14,6 +14,7 @@ from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.net.quorum_handshake import NodeIdentity
 from spark_log.net.quorum_links import Connect, QuorumLinks, Tls
 from spark_log.net.quorum_port import QuorumPort, Tools
+from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.voters import Voters
 from spark_log.quorum.wire import Received
 from spark_log.quorum_node.directory import DataDirectory, open_directory
@@ -76,6 +77,6 @@ class NodeHost:
         peers: Mapping[int, str],
         *,
         refused: Callable[[int], None],
-        voters: Callable[[Voters], None],
+        accepted: Callable[[ReplicaKey, Voters], None],
     ) -> QuorumLinks:
-        return QuorumLinks(Connect(me, secret, tls, refused=refused, voters=voters), peers)
+        return QuorumLinks(Connect(me, secret, tls, refused=refused, accepted=accepted), peers)

@@ -36,7 +36,7 @@ def test_one_large_message_waits_for_a_slow_node() -> None:
     async def test() -> None:
         port, received = free_port(), list[Message]()
         links = QuorumLinks(
-            Connect(identity(ONE), SECRET, None, refused=lambda node: None, voters=lambda voters: None),
+            Connect(identity(ONE), SECRET, None, refused=lambda node: None, accepted=lambda other, voters: None),
             {2: f"127.0.0.1:{port}"},
         )
         epochs = [BeginQuorumEpoch(source=ONE, target=TWO, epoch=epoch) for epoch in (1, 2, 3)]

@@ -7,13 +7,18 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, NotLeaderOrFollower, StorageError
-from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum.leading import VoterChange
+from spark_log.quorum.messages import Entry, Kind, ReplicaKey
+from spark_log.quorum.ready import Persist
+from spark_log.quorum.voters import encode_voters
+from spark_log.quorum_node.directory import open_directory
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
 from spark_log.quorum_node.node_config import NodeConfig
 from tests.net.asking import make_certificate
@@ -112,6 +117,38 @@ def test_a_node_joins_and_takes_the_place_of_a_lost_disk(tmp_path: Path) -> None
             await until(replaced, "the new disk is a voter, and knows it")
             await found.append(b"b")
             await found.all_have([b"a", b"b"])
+
+    run(test)
+
+
+def test_a_new_disk_whose_log_names_only_the_old_one_catches_up(tmp_path: Path) -> None:
+    """It was stopped after it had received the first entries, which name the voters of that time."""
+
+    async def test() -> None:
+        found = Cluster(tmp_path)
+        old, first = ReplicaKey(1, "d1"), Entry(0, 1, Kind.LEADER, b"")
+        for node in (1, 2, 3):
+            shutil.rmtree(found.path(node))
+            found.format(ReplicaKey(node, f"d{node}"), (old,) if node == 1 else ())
+        await found.start()
+        await found.append(b"a")
+        for key in (ReplicaKey(2, "d2"), ReplicaKey(3, "d3")):
+            add = partial(found.nodes[1].add_voter, key)
+            await until(lambda add=add: add() is VoterChange.DUPLICATE_VOTER, "the others are added")  # type: ignore[misc]
+        await found.hand_over_to(2)
+        await until(lambda: found.nodes[2].remove_voter(old) is VoterChange.VOTER_NOT_FOUND, "the old disk is removed")
+        await found.stop(1)
+        shutil.rmtree(found.path(1))
+        found.format(ReplicaKey(1, "new"))
+        with open_directory(str(found.path(1)), cluster_id="c", node_id=1) as directory:
+            directory.disk.load()
+            voters = Entry(1, 1, Kind.VOTERS, encode_voters((old,)))
+            directory.disk.write(Persist(number=1, epoch=1, voted=None, entries=(first, voters)))
+        await found.start(1)
+        await found.append(b"b")
+        await found.all_have([b"a", b"b"])
+        for node in list(found.nodes):
+            await found.stop(node)
 
     run(test)
 

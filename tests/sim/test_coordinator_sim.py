@@ -18,9 +18,8 @@ NOTICED_IN = {
     "claimed_newest": 4,
     "commits_unchecked": 2,
     "leads_immediately": 2,
-    "empty_stands": 37,
     "levels_unchecked": 8,
-    "own_clock": 8,
+    "own_clock": 29,
     "not_moved": 7,
     "two_directories": 47,
 }

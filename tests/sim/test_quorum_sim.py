@@ -11,32 +11,32 @@ from spark_log.testing.quorum_sim.mutations import MUTATIONS
 from spark_log.testing.quorum_sim.run import simulate
 from spark_log.testing.simulation import replay_command
 
-SEEDS = 20
+SEEDS = 24
 NOTICED_IN = {
-    "any_chunk": 5,
+    "any_chunk": 35,
     "any_log_elected": 3,
     "candidate_after_restart": 11,
     "change_before_own": 18,
     "changes_overlap": 4,
-    "fetched_snapshot_dropped": 3,
-    "follows_itself": 101,
+    "fetched_snapshot_dropped": 22,
+    "follows_itself": 65,
     "half_commits": 1,
     "half_elects": 1,
     "hands_over_immediately": 28,
     "high_watermark_falls": 3,
     "joins_behind": 10,
-    "late_answers": 30,
+    "late_answers": 18,
     "longest_log_elected": 4,
     "no_pre_vote": 11,
     "observers_counted": 1,
     "parked_despite_news": 2,
-    "pre_vote_despite_leader": 211,
+    "pre_vote_despite_leader": 208,
     "reads_unconfirmed": 171,
-    "received_forgotten": 475,
+    "received_forgotten": 82,
     "removed_voter_waits": 1490,
-    "resigns_silently": 20,
+    "resigns_silently": 41,
     "snapshot_without_voters": 4,
-    "truncated_too_little": 31,
+    "truncated_too_little": 402,
     "voters_of_truncated": 3,
     "votes_for_all": 2,
 }

@@ -27,7 +27,6 @@ from spark_log.node.quorum_pipeline import Offer, Pipeline
 from spark_log.node.quorum_root import QuorumRoot
 from spark_log.node.quorum_state import QuorumState
 from spark_log.node.quorum_take_over import TakeOver
-from spark_log.quorum.core import Core
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.voter_clocks import VoterClocks
 from spark_log.testing.mutation import Mutation, Patch
@@ -146,10 +145,6 @@ def _any_directory(key: ReplicaKey) -> str:
     return "any"
 
 
-def _any_voter_stands(self: Core) -> bool:
-    return self.key in self.log.voters
-
-
 MUTATIONS = {
     "answered_when_offered": Mutation(
         "a reply waits for its batch", (Patch(Pipeline, "offer", _answered_when_offered),)
@@ -199,10 +194,6 @@ MUTATIONS = {
     ),
     "two_directories": Mutation(
         "one directory gets the state of a log", (Patch(quorum_founding, "key_text", _any_directory),)
-    ),
-    "empty_stands": Mutation(
-        "a node that has nothing, and has heard of the voters, does not lead",
-        (Patch(Core, "may_stand", property(_any_voter_stands)),),
     ),
     "replay_diverges": Mutation("all nodes replay alike", (Patch(QuorumState, "apply", _applied_twice),)),
 }

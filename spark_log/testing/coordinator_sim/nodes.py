@@ -93,18 +93,25 @@ class Port:
 class Links:
     """The connections of one process to the other nodes."""
 
-    def __init__(self, node: SimulatedNode, me: Any, refused: Callable[[int], None], voters: Callable[[Voters], None]):
+    def __init__(
+        self,
+        node: SimulatedNode,
+        me: Any,
+        refused: Callable[[int], None],
+        accepted: Callable[[ReplicaKey, Voters], None],
+    ):
         self.me = me
-        self._node, self._loop, self._refused, self._voters = node, node.loop, refused, voters
+        self._node, self._loop, self._refused, self._accepted = node, node.loop, refused, accepted
         self._loop.create_task(self._introduce())
 
     async def _introduce(self) -> None:
-        """Ask the others for the voters, until one answers."""
+        """Connect to each other process of a node that runs."""
+        connected: dict[int, object] = {}
         while True:
             for other in self._node.world.others(self._node):
-                if other.runs and (voters := other.voters):
-                    self._voters(voters)
-                    return
+                if other.runs and connected.get(other.key.id) is not other.coordinator:
+                    connected[other.key.id] = other.coordinator
+                    self._accepted(other.key, other.voters)
             await asyncio.sleep(0.2)
 
     def send(self, sent: Received) -> None:

@@ -180,7 +180,7 @@ class Faults:
         ids = [voter.id for voter in voters]
         others = [node for number, node in sorted(self.world.nodes.items()) if number not in ids]
         if not others and len(self.world.nodes) < NODES_MAX:
-            self.world.add_node(ReplicaKey(len(self.world.nodes) + 1, "a"), voters)
+            self.world.add_node(ReplicaKey(len(self.world.nodes) + 1, "a"), ())
         elif others:
             key = self.rng.choice(others).key
 
@@ -205,15 +205,12 @@ class Faults:
         node = self.rng.choice([*self.world.nodes.values()])
         if any(not self._may_lose(voters, node.key) for voters in self._sets_of_voters()):
             return
-        voters = next((other.running.voters for other in self._nodes() if other is not node), None)
-        if voters is None:
-            return
         self.world.counts["disks replaced"] += 1
         self._gone.add(node.key)
         if node.machine is not None:
             self.world.crash(node)
         directory = node.key.directory if self.world.keeps_directory else chr(ord(node.key.directory) + 1)
-        self.world.add_node(ReplicaKey(node.key.id, directory), voters)
+        self.world.add_node(ReplicaKey(node.key.id, directory), ())
 
     def _may_lose(self, voters: Voters, key: ReplicaKey) -> bool:
         return key not in voters or len({*self._gone, key} & set(voters)) <= (len(voters) - 1) // 2

@@ -84,9 +84,9 @@ def _never_timed_out(self: machine.Machine) -> None:
 _timed_out = machine.Machine._timed_out
 
 
-def _follow_even_itself(self: machine.Machine, leader: ReplicaKey) -> None:
+def _follow_even_itself(self: machine.Machine, leader: ReplicaKey, answer: Any = None) -> None:
     if self._core.leader is None:
-        following.follow(self._core, leader)
+        following.follow(self._core, leader, answer)
 
 
 # ---------------------------------------------------------------------------------------------------------- replication
@@ -286,6 +286,9 @@ MUTATIONS = {
     "received_forgotten": Mutation(
         "a snapshot that is on the disk replaces the log, whoever leads by then",
         (Patch(Core, "enter_epoch", _forget_received),),
+    ),
+    "asks_voters_only": Mutation(
+        "a replica that is not a voter asks all nodes for the leader", (Patch(machine.Machine, "meet", _no),)
     ),
     "snapshot_without_voters": Mutation(
         "a snapshot brings its voters", (Patch(Core, "install", _install_with_old_voters),)

@@ -20,6 +20,8 @@ CHUNK = 30
 """Bytes of a chunk of a snapshot."""
 KEEP_MS = 600
 """Less than a follower is away in a probe that makes the leader forget what it lacks."""
+LAST_PART_SLOWNESS = 0.3
+"""Of snapshots: another replica may lead by the time at which it is durable."""
 EVENTS_MAX = 30_000
 """More than any run needs: a run with more is going round in circles."""
 
@@ -98,6 +100,10 @@ class World:
     def start(self, node: Node) -> None:
         self.note(f"{node} starts")
         node.start(Random(self.rng.random()), self.now_ms)
+        for other in self.nodes.values():
+            if other is not node and other.machine is not None:
+                node.running.meet(other.key)
+                other.running.meet(node.key)
         node.led_ms = 0
         if node.disk.snapshot.offset:
             self.oracle.restored(node, node.disk.snapshot, node.disk.snapshot_data)
@@ -179,7 +185,9 @@ class World:
         if node.is_syncing or not node.disk.pending:
             return
         node.is_syncing, starts = True, node.starts
-        slow = self.is_faulty and self.rng.random() < self.slowness
+        chunk = node.disk.pending[0].chunk
+        slowness = LAST_PART_SLOWNESS if chunk is not None and chunk.is_last else self.slowness
+        slow = self.is_faulty and self.rng.random() < slowness
         self.at(self.rng.randrange(50, 800) if slow else self.rng.randrange(1, 5), lambda: self._synced(node, starts))
 
     def _synced(self, node: Node, starts: int) -> None:

@@ -155,17 +155,14 @@ def test_the_end_of_an_epoch_begins_an_election() -> None:
         assert machine.leader is None
 
 
-def test_a_replica_that_has_only_heard_of_the_voters_does_not_stand() -> None:
-    """One of them has the state with which the quorum begins, and a majority without it must not begin."""
-    machine = replica(TWO, are_voters_heard=True)
+def test_a_replica_that_knows_no_voters_votes_and_does_not_stand() -> None:
+    """It may be among those of a quorum that begins with a state: a majority without the state must not begin."""
+    machine = replica(TWO, voters=())
     machine.tick(10 * LATER_MS)
     assert machine.role == "unattached"
     assert not any(isinstance(message, VoteRequest) for message in sent(machine, 10 * LATER_MS))
     answers = give(machine, vote(ONE, TWO, 2, Position(epoch=1, offset=7)), 10 * LATER_MS)
     assert answers == [granted(TWO, ONE, 2)]
-    machine = replica(TWO, 1, 1, are_voters_heard=True)
-    machine.tick(10 * LATER_MS)
-    assert machine.role == "prospective"
 
 
 def test_a_refused_connection_begins_an_election() -> None:

@@ -21,6 +21,7 @@ from spark_log.quorum.messages import (
     ReplicaKey,
 )
 from spark_log.quorum.ready import Config, Kept, ReadChunk
+from spark_log.quorum.voters import Voters
 from tests.unit.quorum.replicas import (
     CONFIG,
     LATER_MS,
@@ -297,6 +298,29 @@ def test_a_download_continues_after_a_time_without_the_leader() -> None:
     assert isinstance(request, FetchSnapshotRequest) and (request.snapshot, request.start) == (snapshot, 3)
 
 
+@pytest.mark.parametrize(("voters", "waits_as"), [(VOTERS, "prospective"), ((TWO, THREE), "unattached")])
+def test_an_answer_that_needs_longer_than_the_fetch_timeout_is_taken_in(voters: Voters, waits_as: str) -> None:
+    """A large one, on a slow network: the next one would be as late.  A replica without a vote began its download again
+    and again, and came never to its end.
+    """
+    snapshot, machine = Position(2, 9), replica(ONE, voters=voters)
+    give(machine, begin(TWO, ONE, 3))
+    give(machine, fetched(TWO, ONE, 3, EMPTY, snapshot=snapshot))
+    for time, start in enumerate(range(0, 9, 3), 1):
+        machine.tick(time * LATER_MS)
+        sent(machine, time * LATER_MS)
+        assert machine.role == waits_as
+        part = FetchSnapshotResponse(
+            source=TWO, target=ONE, epoch=3, snapshot=snapshot, start=start, size=9, data=b"abc", voters=voters
+        )
+        (request,) = give(machine, part, time * LATER_MS)
+    assert request == fetch(ONE, TWO, 3, snapshot, 9)
+    machine.tick(4 * LATER_MS)
+    sent(machine, 4 * LATER_MS)
+    late = fetched(TWO, ONE, 3, snapshot, entries=(Entry(9, 3, Kind.DATA, b"x"),))
+    assert give(machine, late, 4 * LATER_MS) == [fetch(ONE, TWO, 3, Position(3, 10), 9)]
+
+
 def test_a_snapshot_that_was_received_replaces_the_log_whoever_leads_by_then() -> None:
     """The disk took long to write the last part.  It has no older snapshot now, and the next leader's may be older."""
     snapshot = Position(2, 9)
@@ -351,13 +375,13 @@ def test_the_leader_lets_the_shell_read_its_snapshot() -> None:
     assert (response.target, response.start, response.size, response.voters) == (THREE, 4, 8, VOTERS)
 
 
-def times_of_answers(machine: Machine, request: Message) -> list[int]:
+def times_of_answers(machine: Machine, request: Message, start_ms: int = LATER_MS) -> list[int]:
     """When the leader answers node 3, which asks for the same every half second."""
     found = []
     for after_ms in range(0, 20_000, CONFIG.retry_ms):
-        machine.step(fetch(TWO, ONE, 1, machine.log.position), LATER_MS + after_ms)
-        machine.step(request, LATER_MS + after_ms)
-        for ready in work(machine, LATER_MS + after_ms):
+        machine.step(fetch(TWO, ONE, 1, machine.log.position), start_ms + after_ms)
+        machine.step(request, start_ms + after_ms)
+        for ready in work(machine, start_ms + after_ms):
             found += [after_ms for answer in [*ready.read, *ready.send] if to_three(answer)]
     return sorted(set(found))
 
@@ -380,6 +404,28 @@ def test_a_large_answer_is_repeated_less_and_less() -> None:
     machine.snapshotted(2, 2, LATER_MS)
     part = FetchSnapshotRequest(source=THREE, target=ONE, epoch=1, snapshot=FIRST, start=4)
     assert times_of_answers(machine, part) == seldom
+
+
+@pytest.mark.parametrize(
+    ("needed", "times"),
+    [
+        ([3000], [0, 6000, 12_000]),
+        ([60_000], [0, 8000, 16_000]),
+        ([60_000, 100], [0, 500, 1000, 2000, 4000, 8000, 16_000]),
+    ],
+)
+def test_a_large_answer_is_repeated_after_twice_the_time_that_the_last_one_needed(
+    needed: list[int], times: list[int]
+) -> None:
+    """So a network that is slow carries one copy of each, and one that was slow is asked sooner again."""
+    machine, now_ms = leader(config=Config(fetch_bytes=1)), LATER_MS
+    machine.append([bytes(CONFIG.large_bytes + 1)] * 3, now_ms)
+    for offset, one_ms in enumerate(needed, 2):
+        give(machine, fetch(THREE, ONE, 1, Position(1, offset)), now_ms)
+        for after_ms in range(0, one_ms, 1000):
+            give(machine, fetch(TWO, ONE, 1, FIRST), now_ms + after_ms)
+        now_ms += one_ms
+    assert times_of_answers(machine, fetch(THREE, ONE, 1, Position(1, 2 + len(needed))), now_ms) == times
 
 
 def snapshot_while_one_is_fetched(config: Config, now_ms: int) -> Kept:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+
 from spark_log.quorum.leading import VoterChange
 from spark_log.quorum.machine import Machine
-from spark_log.quorum.messages import EMPTY, Entry, FetchRequest, Kind, Position, ReplicaKey, VoteResponse
-from spark_log.quorum.voters import encode_voters
+from spark_log.quorum.messages import (
+    EMPTY,
+    Entry,
+    FetchRequest,
+    Kind,
+    NotLeaderResponse,
+    Position,
+    ReplicaKey,
+    VoteResponse,
+)
+from spark_log.quorum.voters import Voters, encode_voters
 from tests.unit.quorum.replicas import (
     CONFIG,
     LATER_MS,
@@ -134,3 +145,21 @@ def test_a_replica_that_is_not_a_voter_asks_for_the_leader_and_stands_for_no_ele
     assert machine.role == "unattached" and machine.epoch == 0
     give(machine, fetched(ONE, machine.key, 0, EMPTY))
     assert machine.leader == ONE
+
+
+@pytest.mark.parametrize("voters", [(), (THREE,), (ONE, THREE)], ids=["none", "its former disk", "one that is gone"])
+def test_a_replica_that_is_not_a_voter_asks_every_node_that_it_meets(voters: Voters) -> None:
+    """A new disk knows no voters, and those in a log that is not complete may all be gone.  So it also finds the next
+    leader, if the first one dies before the replica has the whole log.
+    """
+    machine = replica(ReplicaKey(3, "b"), voters=voters)
+    machine.meet(ReplicaKey(1, "b"))
+    machine.meet(TWO)
+    asked = set()
+    for time in range(20):
+        machine.tick(time * LATER_MS)
+        asked |= {message.target for message in sent(machine, time * LATER_MS)}
+    assert asked == {ReplicaKey(1, "b"), TWO}
+    late_ms = 20 * LATER_MS
+    (request,) = give(machine, NotLeaderResponse(source=TWO, target=machine.key, epoch=1, leader=ONE), late_ms)
+    assert request.target == ONE
