@@ -98,7 +98,7 @@ def describe(session: CommandSession, access: Access, status: bool, replication:
 
     The leader answers. If no node leads, the error has the answer of each node, and the exit status is 1. Times are
     milliseconds since 1970, as in Kafka's tool. Of a replica that has not fetched from this leader, offset, lag and
-    times are -1.
+    times are -1, and max_follower_lag counts the whole log.
 
     \b
     Example:
@@ -126,22 +126,21 @@ def _now_ms() -> int:
 def status_fields(status: NodeStatus) -> dict[str, Any]:
     """Under the names of kafka-metadata-quorum."""
     followers = [one for one in status.replication if one.is_voter]
-    slowest = max((one for one in followers if one.has_fetched), key=lambda one: one.lag, default=None)
-    lag_time_ms = 0 if slowest is None else _lag_time_ms(slowest.lag, slowest.caught_up_ms_ago)
+    slowest = max(followers, key=lambda one: one.lag, default=None)
     return {
         "cluster_id": status.cluster_id,
         "leader_id": status.key.id,
         "leader_epoch": status.epoch,
         "high_watermark": status.high_watermark,
         "max_follower_lag": 0 if slowest is None else slowest.lag,
-        "max_follower_lag_time_ms": lag_time_ms if all(one.has_fetched for one in followers) else -1,
+        "max_follower_lag_time_ms": 0 if slowest is None else _lag_time_ms(slowest.lag, slowest.caught_up_ms_ago),
         "current_voters": [_described(status, key) for key in status.voters],
         "current_observers": [_described(status, one.key) for one in status.replication if not one.is_voter],
     }
 
 
 def _lag_time_ms(lag: int, caught_up_ms_ago: int | None) -> int:
-    """-1: it has not caught up in this epoch, or a follower has not fetched in it."""
+    """-1: it has not caught up in this epoch."""
     return 0 if lag == 0 else -1 if caught_up_ms_ago is None else caught_up_ms_ago
 
 

@@ -204,7 +204,9 @@ def test_clients_get_the_replicas_as_kafka_names_them() -> None:
 
 
 def test_a_replica_that_has_not_fetched_from_this_leader_has_no_lag() -> None:
-    """As in Kafka, its offset is -1: nobody knows what it has.  The lag time says that one has not fetched."""
+    """As in Kafka, its offset is -1: nobody knows what it has.  The largest lag is that of a replica without entries,
+    as in `pylog_quorum_lag`: a follower that is dead since the election is not left out.
+    """
     two = replace(of_replica(TWO, 0, is_voter=True), has_fetched=False)
     status = replace(LEADS, replication=(two,))
     columns = ("log_end_offset", "lag", "last_fetch_timestamp", "last_caught_up_timestamp", "status")
@@ -212,4 +214,5 @@ def test_a_replica_that_has_not_fetched_from_this_leader_has_no_lag() -> None:
     assert [leader[name] for name in columns] == [90, 0, 10_000, 10_000, "Leader"]
     assert [follower[name] for name in columns] == [-1, -1, -1, -1, "Follower"]
     shown = status_fields(status)
-    assert (shown["max_follower_lag"], shown["max_follower_lag_time_ms"]) == (0, -1)
+    assert (shown["max_follower_lag"], shown["max_follower_lag_time_ms"]) == (90, -1)
+    assert 'pylog_quorum_lag{node="2",voter="true"} 90' in metrics_text(status)
