@@ -301,6 +301,12 @@ def _note_arrival(core: Core, progress: Progress, asked: tuple[Position, int]) -
         progress.needed_ms, progress.sent = core.now_ms - progress.sent_ms, None
 
 
+def forget_sent(role: Leader, replica: ReplicaKey) -> None:
+    """There is a new connection to a replica: a large answer that the former one carried is lost, or has arrived."""
+    if replica in role.progress:
+        role.progress[replica].sent = None
+
+
 def answer_waiting(core: Core, role: Leader) -> None:
     """Answer the fetches that wait for what there is now."""
     for progress in role.progress.values():

@@ -163,11 +163,14 @@ class Machine:
         if isinstance(self._core.role, Follower) and self._core.leader == replica and self._core.may_stand:
             election.stand(self._core)
 
-    def meet(self, replica: ReplicaKey) -> None:
-        """The transport has a connection to another replica, be it a voter or not.  This one asks it for the leader, if
-        it is not a voter: the voters in its log may all be gone.
+    def meet(self, replica: ReplicaKey, now_ms: int) -> None:
+        """The transport has a new connection to another replica, be it a voter or not.  This one asks it for the leader,
+        if it is not a voter: the voters in its log may all be gone.
         """
+        self._advance(now_ms)
         self._core.met[replica.id] = replica
+        if isinstance(self._core.role, Leader):
+            leading.forget_sent(self._core.role, replica)
 
     def append(self, data: Sequence[bytes], now_ms: int) -> int | None:
         """Add entries to the log.  The offset of the first one, or None if this replica does not lead, or hands over.

@@ -180,7 +180,7 @@ class Node:
         """Raises InvalidRequest if another quorum was formed under the same cluster id."""
         check_quorum(self._present_voters(), voters)
         self._named_voters = voters or self._named_voters
-        self._input(lambda machine, now_ms: machine.meet(other))
+        self._input(lambda machine, now_ms: machine.meet(other, now_ms))
 
     @property
     def key(self) -> ReplicaKey:

@@ -20,6 +20,8 @@ CHUNK = 30
 """Bytes of a chunk of a snapshot."""
 KEEP_MS = 600
 """Less than a follower is away in a probe that makes the leader forget what it lacks."""
+CONNECT_MS = 50
+"""Until a connection that broke is replaced, if it can be."""
 LAST_PART_SLOWNESS = 0.3
 """Of snapshots: another replica may lead by the time at which it is durable."""
 EVENTS_MAX = 30_000
@@ -51,6 +53,8 @@ class World:
         """Share of messages and of fsyncs that take long."""
         self.blocked: set[tuple[int, int]] = set()
         """Pairs of node ids: nothing of the first reaches the second."""
+        self._broken: set[tuple[int, int]] = set()
+        """Pairs of node ids: the first connects to the second again."""
         self.cut_off: Node | None = None
         """Nothing reaches it, and nothing leaves it."""
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -100,14 +104,17 @@ class World:
     def start(self, node: Node) -> None:
         self.note(f"{node} starts")
         node.start(Random(self.rng.random()), self.now_ms)
-        for other in self.nodes.values():
-            if other is not node and other.machine is not None:
-                node.running.meet(other.key)
-                other.running.meet(node.key)
         node.led_ms = 0
         if node.disk.snapshot.offset:
             self.oracle.restored(node, node.disk.snapshot, node.disk.snapshot_data)
         self.after_input(node)
+        for other in self.nodes.values():
+            if other is not node and other.machine is not None:
+                self._meet(node, other)
+                self._meet(other, node)
+
+    def _meet(self, node: Node, other: Node) -> None:
+        self.input(node, lambda machine, now_ms: machine.meet(other.key, now_ms))
 
     def crash(self, node: Node) -> None:
         self.note(f"{node} crashes")
@@ -219,6 +226,7 @@ class World:
     def send(self, message: Message) -> None:
         source, target = message.source.id, message.target.id
         if self._is_blocked(source, target) or (self.is_faulty and self.rng.random() < self.loss):
+            self._break(source, target)
             return
         for _ in range(2 if self.is_faulty and self.rng.random() < self.doubling else 1):
             slow = self.is_faulty and self.rng.random() < self.slowness
@@ -231,11 +239,25 @@ class World:
     def _deliver(self, message: Message) -> None:
         source, target = message.source.id, message.target.id
         if self._is_blocked(source, target):
+            self._break(source, target)
             return
         node = self.nodes[target]
         if node.machine is None and source in self.nodes:
             self.input(self.nodes[source], lambda machine, now_ms: machine.unreachable(message.target, now_ms))
         self.input(node, lambda machine, now_ms: self._step(node, machine, message, now_ms))
+
+    def _break(self, source: int, target: int) -> None:
+        """A message was lost, so the connection is: another one is made as soon as one can."""
+        if (source, target) not in self._broken:
+            self._broken.add((source, target))
+            self.at(CONNECT_MS, lambda: self._connect_again(source, target))
+
+    def _connect_again(self, source: int, target: int) -> None:
+        if self._is_blocked(source, target):
+            self.at(CONNECT_MS, lambda: self._connect_again(source, target))
+            return
+        self._broken.remove((source, target))
+        self._meet(self.nodes[source], self.nodes[target])
 
     def _step(self, node: Node, machine: Machine, message: Message, now_ms: int) -> None:
         if self.transcript is not None:

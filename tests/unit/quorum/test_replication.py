@@ -428,6 +428,19 @@ def test_a_large_answer_is_repeated_after_twice_the_time_that_the_last_one_neede
     assert times_of_answers(machine, fetch(THREE, ONE, 1, Position(1, 2 + len(needed))), now_ms) == times
 
 
+def test_a_large_answer_is_sent_again_over_a_new_connection() -> None:
+    """The former one may have carried it for long, as the last answer, and has lost it."""
+    machine, now_ms = leader(config=Config(fetch_bytes=1)), LATER_MS
+    machine.append([bytes(CONFIG.large_bytes + 1)] * 2, now_ms)
+    give(machine, fetch(THREE, ONE, 1, Position(1, 2)), now_ms)
+    now_ms += 60_000
+    request = fetch(THREE, ONE, 1, Position(1, 3))
+    assert len([one for one in give(machine, request, now_ms) if to_three(one)]) == 1
+    assert not [one for one in give(machine, request, now_ms + 1000) if to_three(one)]
+    machine.meet(THREE, now_ms + 1000)
+    assert len([one for one in give(machine, request, now_ms + 1000) if to_three(one)]) == 1
+
+
 def snapshot_while_one_is_fetched(config: Config, now_ms: int) -> Kept:
     """Node 3 asked for a part of a snapshot; ten bytes of entries and another snapshot follow."""
     machine = leader(config=config)

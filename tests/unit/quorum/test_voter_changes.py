@@ -153,8 +153,8 @@ def test_a_replica_that_is_not_a_voter_asks_every_node_that_it_meets(voters: Vot
     leader, if the first one dies before the replica has the whole log.
     """
     machine = replica(ReplicaKey(3, "b"), voters=voters)
-    machine.meet(ReplicaKey(1, "b"))
-    machine.meet(TWO)
+    machine.meet(ReplicaKey(1, "b"), 0)
+    machine.meet(TWO, 0)
     asked = set()
     for time in range(20):
         machine.tick(time * LATER_MS)
