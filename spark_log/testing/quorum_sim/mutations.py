@@ -287,9 +287,6 @@ MUTATIONS = {
         "a snapshot that is on the disk replaces the log, whoever leads by then",
         (Patch(Core, "enter_epoch", _forget_received),),
     ),
-    "former_connection_trusted": Mutation(
-        "a large answer that a former connection carried is sent again", (Patch(leading, "forget_sent", _no),)
-    ),
     "asks_voters_only": Mutation(
         "a replica that is not a voter asks all nodes for the leader", (Patch(machine.Machine, "meet", _no),)
     ),

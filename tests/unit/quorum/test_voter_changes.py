@@ -155,6 +155,7 @@ def test_a_replica_that_is_not_a_voter_asks_every_node_that_it_meets(voters: Vot
     machine = replica(ReplicaKey(3, "b"), voters=voters)
     machine.meet(ReplicaKey(1, "b"), 0)
     machine.meet(TWO, 0)
+    sent(machine)  # asked before it had met all
     asked = set()
     for time in range(20):
         machine.tick(time * LATER_MS)
