@@ -187,17 +187,18 @@ class Connect:
                    connection.
         """
         self.me = me
+        self.tls = tls
         self._secret = secret
-        self._scheme = "http" if tls is None else "https"
         self._refused = refused
         self._accepted = accepted
-        self._session = aiohttp.ClientSession(connector=None if tls is None else aiohttp.TCPConnector(ssl=tls))
+        self._session = aiohttp.ClientSession()
 
     async def __call__(self, link: NodeLink) -> aiohttp.ClientWebSocketResponse:
-        url = f"{self._scheme}://{link.address}{PATH}"
+        url = f"{'http' if self.tls is None else 'https'}://{link.address}{PATH}"
         try:
             socket = await self._session.ws_connect(
                 url,
+                ssl=self.tls or True,
                 headers=request_headers(self.me, link.node_id, self._secret),
                 heartbeat=LINK_HEARTBEAT_S,
                 max_msg_size=1 << 10,
@@ -228,6 +229,10 @@ class QuorumLinks:
         self._connect = connect
         self._known = frozenset(peers)
         self._links = {node_id: NodeLink(node_id, address, connect) for node_id, address in peers.items()}
+
+    def use(self, tls: Tls) -> None:
+        """For new connections."""
+        self._connect.tls = tls
 
     def send(self, sent: Received) -> None:
         """Nothing, if the address of the node is not known: it introduces itself when it connects."""

@@ -72,6 +72,10 @@ class QuorumPort:
         """Listen, and return the port.  Raises OSError."""
         return await self._port.start(host, port, tls)
 
+    def use(self, tls: ssl.SSLContext | None) -> None:
+        """For new connections."""
+        self._port.use(tls)
+
     async def stop(self) -> None:
         closing = [asyncio.create_task(socket.close()) for _, found in self._open.values() for socket in found]
         if closing:

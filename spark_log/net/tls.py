@@ -15,7 +15,7 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise InvalidRequest(f"[tls]: {certificate} and {key} cannot be used: {error}") from error
+        raise InvalidRequest(f"certificate {certificate} and key {key} cannot be used: {error}") from error
     return context
 
 

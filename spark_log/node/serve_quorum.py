@@ -6,9 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from spark_log.errors import InvalidRequest
 from spark_log.journal.root_options import RootOptions
 from spark_log.net.server import Pages, Server
-from spark_log.net.tls import tls_context
+from spark_log.net.tls import node_contexts, tls_context
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.quorum_coordinator import QuorumCoordinator
 from spark_log.node.quorum_root import QuorumRoot
@@ -28,6 +29,15 @@ class RunningNode(Reloadable):
         super().__init__(config, server)
         self.coordinator = coordinator
         self.port = port
+
+    def replace(self, new: ServeConfig) -> None:
+        """Also the certificates of the node."""
+        before = self._config.quorum
+        if before is None or new.quorum is None or bool(before.certificate) != bool(new.quorum.certificate):
+            raise InvalidRequest("[quorum]: enabling or disabling TLS requires a restart")
+        contexts = node_contexts(new.quorum.certificate, new.quorum.key, new.quorum.ca)
+        super().replace(new)
+        self.coordinator.node.use_tls(*contexts)
 
     async def ended(self) -> None:
         """Raises the error that ended the node."""

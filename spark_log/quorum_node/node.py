@@ -24,7 +24,7 @@ from uuid import uuid4
 from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, SparkLogError, StorageError
 from spark_log.net.address import split_address
 from spark_log.net.quorum_handshake import NodeIdentity
-from spark_log.net.tls import node_contexts
+from spark_log.net.tls import Tls, node_contexts
 from spark_log.quorum.leading import VoterChange
 from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import Entry, FetchSnapshotResponse, Message, Position, ReplicaKey
@@ -163,6 +163,11 @@ class Node:
         except BaseException:
             await self._server.stop()
             raise
+
+    def use_tls(self, server: Tls | None, client: Tls | None) -> None:
+        """Certificates for new connections, as `node_contexts` makes them; those that are open continue."""
+        self._server.use(server)
+        self._links.use(client)
 
     def _meet(self, other: NodeIdentity) -> None:
         self._links.meet(other)

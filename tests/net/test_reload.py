@@ -16,6 +16,8 @@ from spark_log.errors import AuthenticationFailed, AuthorizationFailed, SparkLog
 from spark_log.groups.messages import HeartbeatRequest
 from spark_log.net.address import parse_target
 from spark_log.net.client import HttpLink
+from spark_log.quorum_node.directory import format_directory
+from spark_log.quorum_node.vote_and_identity import Meta
 from tests.net.asking import ADMIN, READ, WRITE, eventually, make_certificate
 from tests.processes import Process, free_port
 
@@ -181,4 +183,28 @@ def test_certificates_are_read_again(tmp_path: Path) -> None:
     assert "ERROR SIGHUP" in reloading.reload(text(files[0][0], files[1][1]))
     with spark_log.connect(f"pylog://{reloading.address}?ca={files[1][0]}", token=WRITE) as log:
         log.append("t", [{"value": b"x"}])
+    assert reloading.process.terminate() == 0
+
+
+def test_the_certificates_of_a_node_are_read_again(tmp_path: Path) -> None:
+    """Of the port for the other nodes; a certificate that does not fit its key changes nothing."""
+    files = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        files.append(make_certificate(tmp_path / name))
+    meta = Meta(cluster_id="a-cluster", node_id=1, directory_id="directory-1")
+    format_directory(str(tmp_path / "quorum"), meta, (meta.key,))
+    address = ("127.0.0.1", free_port())
+
+    def text(certificate: str, key: str) -> str:
+        quorum = f"[quorum]\ndirectory = {tmp_path}/quorum\nlisten = {address[0]}:{address[1]}\n"
+        return quorum + f"certificate = {certificate}\nkey = {key}\nca = {certificate}\n"
+
+    reloading = Reloading(tmp_path, text(*files[0]))
+    assert "INFO SIGHUP" in reloading.reload(text(*files[1]))
+    assert ssl.get_server_certificate(address) == Path(files[1][0]).read_text()
+    said = reloading.reload(text(files[0][0], files[1][1]))
+    assert "ERROR SIGHUP" in said and f"certificate {files[0][0]} and key {files[1][1]} cannot be used" in said
+    assert "enabling or disabling TLS requires a restart" in reloading.reload(text("", "").replace("ca = ", ""))
+    assert ssl.get_server_certificate(address) == Path(files[1][0]).read_text()
     assert reloading.process.terminate() == 0

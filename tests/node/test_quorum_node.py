@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, NotLeaderOrFollower, StorageError
+from spark_log.net.tls import node_contexts
 from spark_log.quorum.leading import VoterChange
 from spark_log.quorum.messages import Entry, Kind, ReplicaKey
 from spark_log.quorum.ready import Persist
@@ -363,6 +364,30 @@ def test_nodes_talk_over_tls(tmp_path: Path) -> None:
         async with cluster(tmp_path / "data", **tls) as nodes:
             await nodes.append(b"x")
             await nodes.all_have([b"x"])
+
+    run(test)
+
+
+def test_certificates_are_renewed_while_nodes_run(tmp_path: Path) -> None:
+    """A node that starts with the new ones alone is verified by the others, and verifies them."""
+    old, new = ((tmp_path / name) for name in ("old", "new"))
+    for folder in (old, new):
+        folder.mkdir()
+    certificate, key = make_certificate(old)
+    new_certificate, new_key = make_certificate(new)
+    both = tmp_path / "both.pem"
+    both.write_text(Path(certificate).read_text() + Path(new_certificate).read_text())
+
+    async def test() -> None:
+        async with cluster(tmp_path / "data", certificate=certificate, key=key, ca=certificate) as found:
+            await found.append(b"a")
+            for node in found.nodes.values():
+                node.use_tls(*node_contexts(new_certificate, new_key, str(both)))
+            await found.stop(1)
+            found.nodes[1] = found.node(1, certificate=new_certificate, key=new_key, ca=new_certificate)
+            await found.nodes[1].start()
+            await found.append(b"b")
+            await found.all_have([b"a", b"b"])
 
     run(test)
 
