@@ -324,8 +324,11 @@ def check_own_file(data: bytes | None, url: str, cluster_id: str) -> None:
         )
 
 
-def check_is_mounted(own: ObjectStore) -> None:
+def check_is_mounted(own: ObjectStore, cluster_id: str = "") -> None:
     """Raise WrongRoot if the log's own root is a folder that is not there on this machine: a put would make another.
+    The same if another log was begun in the folder.
+
+    cluster_id:  of the log; empty: not known.
 
     Buckets are not asked.  Nothing is known if this process has no access to the metadata, and another error of the
     storage is one of the put, too.
@@ -333,11 +336,13 @@ def check_is_mounted(own: ObjectStore) -> None:
     if not own.url.startswith("file://"):
         return
     try:
-        size = own.size(FORMAT_KEY)
+        data = own.get(FORMAT_KEY)
+    except ObjectNotFound:
+        raise not_there(own.url) from None
     except StorageError:
         return
-    if size is None:
-        raise not_there(own.url)
+    if cluster_id:
+        check_own_file(data, own.url, cluster_id)
 
 
 def raise_if_away(store: ObjectStore, name: str) -> None:

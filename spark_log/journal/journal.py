@@ -160,7 +160,7 @@ class Journal:
         if objects is not None:
             objects = with_retries(objects, context.clock, context.random())
         stores = Stores.of(metadata, objects)
-        log = open_storage_log(stores, context, create=create)
+        log = open_storage_log(stores, context, create=create, opens_later=partial)
         if log.form.mirrors:
             link, partial = None, False  # its state names the coordinator of the log that it mirrors
         one_root = bool(log.form.mirrors)

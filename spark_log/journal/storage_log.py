@@ -50,13 +50,23 @@ class StorageLog:
 
     is_served = False
 
-    def __init__(self, context: Context, form: Format, store: ObjectStore, listed: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        form: Format,
+        store: ObjectStore,
+        listed: Sequence[str] | None = None,
+        *,
+        opens_later: bool = False,
+    ) -> None:
         """
-        listed:  the checkpoints, if they were just listed.
+        listed:       the checkpoints, if they were just listed.
+        opens_later:  `open` may be called long after this, or never.
         """
         self.context = context
         self.form, self._store, self._listed = form, store, listed
-        self._probed = self._has_opened = False
+        self._probed, self._is_format_old = False, opens_later
+        """The second: whether `form` may have been read long ago."""
 
     @property
     def cluster_id(self) -> str:
@@ -67,15 +77,15 @@ class StorageLog:
     def open(self) -> Steps[View]:
         """Reads ahead on a bucket, where requests are slow and cheap.
 
-        Raises WrongRoot as `check_is_there` does, if the log was opened before.
+        Raises WrongRoot as `check_is_there` does, unless the format was just read.
         """
         now, ahead = self.context.clock.monotonic_ms(), 0 if self._store.local else READ_AHEAD
         listed, self._listed = self._listed, None
         identity = LogIdentity(self.cluster_id, self._store.url)
-        if self._has_opened:  # its format was read long ago
+        if self._is_format_old:
             yield from opening.check_is_there(identity)
         view = yield from opening.open_view(listed, ahead)
-        self._has_opened = True
+        self._is_format_old = True
         return view._replace(listed_ms=now, log=identity)
 
     def refresh(self, view: View) -> Steps[View]:
@@ -205,9 +215,10 @@ class StorageLog:
         return data is not None and parse_format(data, self._store.url).cluster_id == self.cluster_id
 
 
-def open_storage_log(stores: Stores, context: Context, *, create: bool) -> StorageLog:
+def open_storage_log(stores: Stores, context: Context, *, create: bool, opens_later: bool = False) -> StorageLog:
     """The metadata log in a store; if there is none and `create`, a new one.
 
+    opens_later:  as of `StorageLog`.
     Raises NoLog, also for a mirror that has nothing yet; UnsupportedVersion, StoreNotExclusive.
     """
     url = stores.metadata.url
@@ -225,7 +236,7 @@ def open_storage_log(stores: Stores, context: Context, *, create: bool) -> Stora
     check_is_stored_here(form, url)
     if form.mirrors and not listed:
         raise NoLog(f"the mirror at {url} has nothing of {form.mirrors} yet: wait for `pylog mirror run`")
-    return StorageLog(context, form, stores.metadata, listed)
+    return StorageLog(context, form, stores.metadata, None if opens_later else listed, opens_later=opens_later)
 
 
 def begin_log(stores: Stores, context: Context, cluster_id: str, mirrors: str = "") -> bytes:

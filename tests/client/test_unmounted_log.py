@@ -16,6 +16,9 @@ from spark_log.errors import CommitUnknown, WrongRoot
 from spark_log.journal.store_operations import Changes
 from spark_log.node.maintain import Maintainer, plan_round
 from spark_log.node.verify import verify
+from spark_log.store.local import LocalStore
+from tests.net.asking import eventually
+from tests.services import Services
 
 ROW = [{"value": b"x"}]
 
@@ -85,6 +88,44 @@ def test_a_log_that_was_begun_in_the_folder_is_another_one(log: Log, tmp_path: P
         records = begun.read("t").drop_columns(["topic", "offset"])
         log.append("t", records, txn_app_id="begun", txn_version=1)
     assert log.read("t").num_rows == 12 + versions
+
+
+def test_a_client_of_a_coordinator_puts_nothing_in_a_log_that_was_begun_in_its_folder(
+    services: Services, tmp_path: Path
+) -> None:
+    """The coordinator is on another machine, where the disk is mounted: it would take the change."""
+    running = services.start(tmp_path / "log", Elsewhere(tmp_path / "disk", tmp_path / "log"))
+    eventually(lambda: running.coordinator.leading)
+    (tmp_path / "log").symlink_to(tmp_path / "disk")
+    client = spark_log.connect(f"pylog://{running.coordinator.address}", durability="os")
+    client.append("t", ROW)
+    producer = client.producer(linger_ms=0)
+    (tmp_path / "log").unlink()
+    other = spark_log.connect(tmp_path / "log", durability="os")
+    other.append("t", ROW)
+    files = {path for path in (tmp_path / "log").rglob("*") if path.is_file()}
+    for write in (lambda: client.append("t", ROW), lambda: producer.send("t", b"x").result(60)):
+        with pytest.raises(WrongRoot, match="a new log was begun in the folder"):
+            write()
+    assert {path for path in (tmp_path / "log").rglob("*") if path.is_file()} == files
+    (tmp_path / "log").rename(tmp_path / "begun")
+    (tmp_path / "log").symlink_to(tmp_path / "disk")
+    client.append("t", ROW)
+    assert producer.send("t", b"x").result(60).offset == 2
+    assert client.read("t").num_rows == 3 and verify(client, deep=True) == []
+    producer.close()
+
+
+class Elsewhere(LocalStore):
+    """The store of a coordinator on another machine, where another disk is mounted under the same path."""
+
+    def __init__(self, disk: Path, path: Path) -> None:
+        super().__init__(str(disk), durability="os")
+        self._path_there = path
+
+    @property
+    def url(self) -> str:
+        return self._path_there.as_uri()
 
 
 def test_upkeep_does_not_continue_in_a_log_that_was_begun_in_the_folder(log: Log, tmp_path: Path) -> None:

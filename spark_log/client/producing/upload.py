@@ -216,7 +216,7 @@ class Uploader:
         ]
         assert self._replicas is not None or not others, "only groups with brokers are put by replica"
         if own:
-            check_is_mounted(self._store)
+            check_is_mounted(self._store, "" if self._replicas is None else self._replicas.roots.cluster_id)
         begun = self._replicas.begin(others) if self._replicas is not None else {}
         for name, segment in own.items():
             self._store.put(name, Chunks(segment.chunks))

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from spark_log.errors import AuthenticationFailed, CoordinatorNotAvailable, InvalidTopic, LogRestored, SparkLogError
+from spark_log.errors import (
+    AuthenticationFailed,
+    CoordinatorNotAvailable,
+    InvalidTopic,
+    LogRestored,
+    SparkLogError,
+    WrongRoot,
+)
 from spark_log.journal.journal import Journal
 from spark_log.journal.store_operations import Answered, Changes
 from spark_log.journal.topic_feed import UNANSWERED_MS
@@ -301,3 +308,25 @@ def test_a_name_that_no_topic_can_have_is_refused(leader: Leader) -> None:
     journal = client_of(leader)
     with pytest.raises(InvalidTopic, match="expected a-z"):
         journal.require(["\ud800"])
+
+
+def test_a_first_read_of_the_whole_log_long_after_the_connection_is_of_the_same_log(leader: Leader) -> None:
+    """Another log may be in its place by then: its disk is not mounted, or it was begun again."""
+    journal, asking = client_of(leader), client_of(leader)
+    asking.require(["a"])
+    store = leader.journal.metadata
+    disk = {name: store.get(name) for name in store.list("meta/")}
+    store.delete(disk)
+    other = Leader(store)
+    other.write("of-another-log")
+    other.journal.take_over(0, "other:1", "there")
+    with pytest.raises(WrongRoot, match="is the root of log .* not of log"):
+        journal.require(None)
+    leader.error = CoordinatorNotAvailable("nobody answers")
+    with pytest.raises(CoordinatorNotAvailable):
+        asking.propose(CreateTopic(name="mine", partitions=1, topic_id="new"))
+    assert asking.state.coordinator.address != "other:1" and not holds_all(journal)
+    store.delete(store.list("meta/"))
+    for name, data in disk.items():
+        store.put(name, [data])
+    assert {"a", "b"} == {*journal.require(None).names} and holds_all(journal)
