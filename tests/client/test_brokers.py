@@ -311,6 +311,51 @@ class GoesWhenListed(Wrapper):
         return self.inner.list(prefix)
 
 
+def test_a_disk_that_goes_after_its_return_is_for_the_next_check(log: Log, tmp_path: Path) -> None:
+    """The return is done by then, be it that writers have used the root since: its caller is told so."""
+    root = tmp_path / "disk1"
+    journal = with_copies(log, [root, tmp_path / "disk2"])
+    other = spark_log.connect(tmp_path / "log")
+    commit_copies(log, "t", [b"a"])
+    fence_broker(journal, 1, "test")
+
+    def goes() -> None:
+        commit_copies(other, "t", [b"b"])
+        root.rename(tmp_path / "away")
+
+    store = journal.metadata
+    store.inner = ThenHappens(store.inner, goes)  # type: ignore[attr-defined]
+    assert return_broker(journal, 1)
+    assert not journal.refresh().brokers[1].fenced and len([*held_objects(journal.state, 1)]) == 2
+
+
+class ThenHappens(Wrapper):
+    """A store with which something happens after the next record is put."""
+
+    def __init__(self, inner: ObjectStore, happens: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._happens: Callable[[], object] | None = happens
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        is_new, happens = self.inner.put_new(key, data), self._happens
+        if happens is not None:
+            self._happens = None
+            happens()
+        return is_new
+
+
+def test_a_commit_names_no_copy_on_a_broker_that_is_fenced(log: Log, tmp_path: Path) -> None:
+    """A return looks for the copies that were there before: none may be added while it does."""
+    journal = with_copies(log, [tmp_path / "disk1", tmp_path / "disk2"])
+    old = commit_copies(log, "t", [b"a"])
+    epoch = journal.state.brokers[1].epoch
+    fence_broker(journal, 1, "test")
+    new = commit_copies(log, "t", [b"b"])
+    journal.propose(AddCopies(copies=(Copy(new, 1, epoch),)))
+    assert {name for name, _ in held_objects(journal.refresh(), 1)} == {old}
+    assert return_broker(journal, 1) and {name for name, _ in held_objects(journal.state, 1)} == {old}
+
+
 def test_a_return_of_another_disk_is_refused(log: Log, tmp_path: Path) -> None:
     roots = [tmp_path / "disk1", tmp_path / "disk2"]
     journal = with_copies(log, roots)

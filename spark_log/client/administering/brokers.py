@@ -298,22 +298,15 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     check_first_use(journal.roots, broker)
     store = journal.roots[broker]
     found = set(store.list(DATA))
-    missing = _lacking(journal, broker, store, found, deep=deep)
+    missing = _lacking(journal, broker, store, found, deep=deep)  # no copy on a fenced broker is added meanwhile
     epoch = known.epoch
     while len(missing) > MISSING_MAX:
         gone, missing = missing[:MISSING_MAX], missing[MISSING_MAX:]
         journal.propose(RemoveCopies(copies=tuple(Copy(name, broker, epoch) for name in gone)))
     journal.propose(ReturnBroker(broker=broker, epoch=epoch, missing=tuple(missing)))
     # The reply is False, too, if its answer was lost, and it was sent again.
-    state = journal.refresh()
-    now = state.brokers.get(broker)
-    if now is None or now.fenced or now.directory != known.directory:
-        return False
-    # A commit under the old epoch may have come between the listing and the return; none comes from now on.
-    late = _lacking(journal, broker, store, found.union(missing), deep=False)
-    if late:
-        journal.propose(RemoveCopies(copies=tuple(Copy(name, broker, now.epoch) for name in late)))
-    return True
+    now = journal.refresh().brokers.get(broker)
+    return now is not None and not now.fenced and now.directory == known.directory
 
 
 def _check_has_disk(roots: Roots, broker: int) -> None:
