@@ -36,11 +36,14 @@ from spark_log.metadata.decide.coordinators import check_is_here
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
-from spark_log.store.open import unmounted_point_of_url
+from spark_log.store.mounts import is_mounted
+from spark_log.store.open import mount_point_of_url, unmounted_point_of_url
 from spark_log.store.probe import probe
 
 RELIST_MS = 60_000
 """A waiting reader lists the checkpoints at least this often: its clock may stop while the machine sleeps."""
+_points: dict[str, str] = {}
+"""Where the disks of the logs that this process has opened were mounted, by the URLs of the logs."""
 READ_AHEAD = 32
 """Versions that are read together with the checkpoint when a log on an object store is opened."""
 
@@ -234,6 +237,8 @@ def open_storage_log(stores: Stores, context: Context, *, create: bool, opens_la
         data = begin_log(stores, context, context.unique() + context.unique())
     form = parse_format(data, url)
     check_is_stored_here(form, url)
+    if point := mount_point_of_url(url):
+        _points[url] = point
     if form.mirrors and not listed:
         raise NoLog(f"the mirror at {url} has nothing of {form.mirrors} yet: wait for `pylog mirror run`")
     return StorageLog(context, form, stores.metadata, None if opens_later else listed, opens_later=opens_later)
@@ -242,12 +247,18 @@ def open_storage_log(stores: Stores, context: Context, *, create: bool, opens_la
 def begin_log(stores: Stores, context: Context, cluster_id: str, mirrors: str = "") -> bytes:
     """Probe the store of the metadata and write `meta/format`; returns its bytes, ours or another process's.
 
-    Raises NoLog if the folder is on a disk that is not mounted, as far as `/etc/fstab` tells: the log is on that disk.
+    Raises NoLog if the folder is on a disk that is not mounted, as far as `/etc/fstab` tells, or was when this process
+    opened the log there: the log is on that disk.
     """
     store = stores.metadata
     if point := unmounted_point_of_url(store.url):
         raise NoLog(
             f"there is no log at {store.url}: {point} is in /etc/fstab, and is not mounted on {platform.node()}: mount it"
+        )
+    if (point := _points.get(store.url, "")) and not is_mounted(point):
+        raise NoLog(
+            f"there is no log at {store.url}: nothing is mounted at {point} on {platform.node()}, as there was when this "
+            "process opened the log: mount it"
         )
     probe(store, nonce=context.unique())
     form = Format(

@@ -174,6 +174,22 @@ def test_no_log_begins_in_a_mount_point_of_fstab_without_its_disk(tmp_path: Path
     assert f"{point} is in /etc/fstab, and is not mounted: mount it" in in_namespace(tmp_path / "fstab", beside)
 
 
+def test_a_process_begins_no_log_where_it_had_one_open_on_a_disk_that_is_away(tmp_path: Path) -> None:
+    """As the sink of a query does, which opens the log again for a micro-batch.  A log that was deleted begins anew."""
+    point = tmp_path / "disk"
+    point.mkdir()
+    (tmp_path / "fstab").write_text("")
+    mount = f"subprocess.run(['mount', '-t', 'tmpfs', 'x', '{point}'], check=True)"
+    unmount = f"subprocess.run(['umount', '-l', '{point}'], check=True)"
+    opened = f"import shutil, subprocess; {mount}; spark_log.connect('{point}/log')"
+    again = f"spark_log.connect('{point}/log')"
+    said = in_namespace(tmp_path / "fstab", f"{opened}; {unmount}; {again}")
+    assert f"there is no log at file://{point}/log: nothing is mounted at {point} on " in said
+    assert not (point / "log").exists()
+    assert in_namespace(tmp_path / "fstab", f"{opened}; shutil.rmtree('{point}/log'); {again}") == ""
+    assert in_namespace(tmp_path / "fstab", f"{opened}; {unmount}; {mount}; {again}") == "", "an empty disk"
+
+
 def in_namespace(fstab: Path, code: str) -> str:
     """The errors of a process that has another `/etc/fstab`."""
     if os.geteuid() != 0 or not Path("/etc/fstab").exists():

@@ -64,6 +64,45 @@ def three_batches(spark: SparkSession, url: str, log: spark_log.Log, checkpoint:
     log.append("t", texts(2, 6))
 
 
+# -------------------------------------------------------------------------------------------------------------- another log
+
+
+@pytest.mark.parametrize("is_sink", [False, True], ids=["stream", "sink"])
+def test_a_query_writes_to_no_other_log_than_before(
+    classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path, tmp_path: Path, is_sink: bool
+) -> None:
+    """The disk of its log is away: it begins no log in the empty folder, and does not use one that is begun there."""
+    place = tmp_path / "place" / "log"
+    log.append("t", texts(2))
+    frame = load_stream(classic, url)
+
+    def run() -> None:
+        if is_sink:
+            to_sink(frame, spark_log.sink(str(place), topic="copy", checkpoint=str(checkpoint)), checkpoint)
+        else:
+            copy(frame, str(place), "copy", checkpoint)
+
+    run()
+    ((noted,),) = [[*(checkpoint / "pylog").iterdir()]]
+    assert noted.read_text() == spark_log.connect(place, create=False).cluster_id
+    log.append("t", texts(2, 2))
+    place.rename(tmp_path / "disk")
+    with pytest.raises(
+        StreamingQueryException, match=f"has written to the log {noted.read_text()}, which is not there"
+    ):
+        run()
+    assert not place.exists()
+    other = spark_log.connect(place)
+    version = other.journal.state.version
+    with pytest.raises(StreamingQueryException, match=f"Start the query with a new checkpoint.* delete {noted}"):
+        run()
+    assert other.journal.refresh().version == version
+    place.rename(tmp_path / "begun")
+    (tmp_path / "disk").rename(place)
+    run()
+    assert copied(spark_log.connect(place)) == as_bytes(range(4))
+
+
 # ---------------------------------------------------------------------------------------------------- streams into the log
 
 

@@ -15,6 +15,7 @@ from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.source.offset_format import STARTS, TOPICS
 from spark_log.errors import SparkLogError
+from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 
 HEADER_LINES = 2
@@ -22,13 +23,21 @@ _unreadable: set[str] = set()
 """Checkpoints that this process does not read again: each attempt may take as long as the storage's retries."""
 
 
+def checkpoint_store(checkpoint: str, location: Location) -> ObjectStore:
+    """The store of a query's checkpoint, with the storage options of its log if it is not a folder.
+
+    Raises SparkLogError, OSError, ImportError and ValueError if it cannot be used here.
+    """
+    storage = location.storage if ":" in checkpoint and not checkpoint.startswith("file:") else {}
+    return open_store(checkpoint, storage)
+
+
 def source_fingerprint(checkpoint: str | None, batch_id: int, location: Location) -> str:
     """A fingerprint of the source offsets of a batch; empty if the checkpoint is unknown or unreadable here."""
     if checkpoint is None or checkpoint in _unreadable:
         return ""
-    storage = location.storage if ":" in checkpoint and not checkpoint.startswith("file:") else {}
     try:
-        text = open_store(checkpoint, storage).get(f"offsets/{batch_id}").decode()
+        text = checkpoint_store(checkpoint, location).get(f"offsets/{batch_id}").decode()
     except (SparkLogError, OSError, ImportError, ValueError) as error:
         if not (isinstance(error, SparkLogError) and error.retriable):
             _unreadable.add(checkpoint)

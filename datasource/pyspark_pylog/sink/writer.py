@@ -25,13 +25,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_pylog.driver_log import tell
-from pyspark_pylog.open_log import kept_journal, planned_log
+from pyspark_pylog.open_log import planned_log
 from pyspark_pylog.options.parse import WriteOptions, write_options
 from pyspark_pylog.options.values import Options
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.sink.bad_records import Topics, letters, refusal, sift
 from pyspark_pylog.sink.exactly_once import commit_sink_batch, commit_stream_batch, commit_version
+from pyspark_pylog.sink.log_of_query import journal_to_write
 from pyspark_pylog.sink.other_topics import split, typed_part
 from pyspark_pylog.sink.typed_frame import (
     TypedFrame,
@@ -140,7 +141,7 @@ def _checked(options: WriteOptions, schema: StructType) -> tuple[tuple[str, ...]
     if has_data_columns(schema, options):
         return _checked_data(options, schema)
     columns = written_columns(schema, options.topic)
-    journal = kept_journal(options.location, create=True)
+    journal = journal_to_write(options)
     if options.topic is not None:
         ensure_topic(journal, options.topic)
         check_bytes(topic_spec(journal.newest, options.topic))
@@ -151,7 +152,7 @@ def _checked(options: WriteOptions, schema: StructType) -> tuple[tuple[str, ...]
 def _checked_data(options: WriteOptions, schema: StructType) -> tuple[tuple[str, ...], TypedFrame | None, Journal]:
     """The same for data columns.  Nothing is created for a frame that cannot be written."""
     try:
-        journal = kept_journal(options.location)
+        journal = journal_to_write(options, create=False)
     except NoLog:
         written_columns(schema, options.topic)
         raise

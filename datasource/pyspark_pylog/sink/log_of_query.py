@@ -1,0 +1,78 @@
+"""The log of a streaming query: the file `pylog/<hash of the URL>` in its checkpoint has the id of the log.
+
+Spark's own files name no log.  A query begins a log for its first batch only, and writes to no other log later: the
+batches that are done by its checkpoint would be missing there.  It may be that the disk of its log is not mounted, and
+that the folder is empty or has another log; or that the log was restored from a backup.
+"""
+
+from __future__ import annotations
+
+import logging
+from hashlib import blake2b
+
+from pyspark_pylog.driver_log import notice
+from pyspark_pylog.open_log import kept_journal
+from pyspark_pylog.options.parse import WriteOptions
+from pyspark_pylog.sink.source_offsets import checkpoint_store
+from spark_log.errors import NoLog, ObjectNotFound, SparkLogError, WrongRoot
+from spark_log.journal.journal import Journal
+
+_known: dict[tuple[str, str], str] = {}
+"""By checkpoint and file, the ids that this process has read or written."""
+
+
+def journal_to_write(options: WriteOptions, *, create: bool = True) -> Journal:
+    """The log of a write, as `kept_journal` returns it.
+
+    create:  create the log if there is none, unless it is that of a query which has written to it before.
+    Raises NoLog, and WrongRoot if there is another log than that of the query.
+    """
+    if options.checkpoint is None:
+        return kept_journal(options.location, create=create)
+    url, checkpoint = options.location.url, options.checkpoint
+    name = f"pylog/{blake2b(url.encode(), digest_size=8).hexdigest()}"
+    known = _known.get((checkpoint, name)) or _read(options, checkpoint, name)
+    try:
+        journal = kept_journal(options.location, create=create and not known)
+    except NoLog as error:
+        if not known:
+            raise
+        raise NoLog(f"{error}. {_had_batches(checkpoint, known)}, which is not there any more") from error
+    if known not in ("", journal.cluster_id):
+        raise WrongRoot(
+            f"{_had_batches(checkpoint, known)}, and {url} has the log {journal.cluster_id}: another disk is in its place, or "
+            "its disk is not mounted, and a new log was begun in the folder; or it was restored from a backup. Start the "
+            f"query with a new checkpoint if it is to write to this log. If this log has its earlier batches, delete "
+            f"{checkpoint}/{name}"
+        )
+    if (checkpoint, name) not in _known:
+        _note(options, checkpoint, name, known, journal.cluster_id)
+    return journal
+
+
+def _had_batches(checkpoint: str, known: str) -> str:
+    return f"The query with the checkpoint {checkpoint} has written to the log {known}"
+
+
+def _read(options: WriteOptions, checkpoint: str, name: str) -> str:
+    """The id in the file; empty if there is none, or if it cannot be read here."""
+    try:
+        return checkpoint_store(checkpoint, options.location).get(name).decode()
+    except ObjectNotFound:
+        return ""
+    except (SparkLogError, OSError, ImportError, ValueError) as error:
+        notice(logging.INFO, f"{checkpoint}/{name} cannot be read ({error}): it is not known which log the query had")
+        return ""
+
+
+def _note(options: WriteOptions, checkpoint: str, name: str, known: str, cluster_id: str) -> None:
+    """Write the file, unless it has this id.  A process tries it once."""
+    _known[checkpoint, name] = cluster_id
+    if known:
+        return
+    try:
+        store = checkpoint_store(checkpoint, options.location)
+        if store.size("metadata") is not None:  # otherwise Spark's path is of another file system
+            store.put(name, (cluster_id.encode(),))
+    except (SparkLogError, OSError, ImportError, ValueError) as error:
+        notice(logging.INFO, f"{checkpoint}/{name} cannot be written ({error}): the query may begin another log later")
