@@ -6,21 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from spark_log.errors import CorruptObject, ObjectNotFound, StorageUnavailable
-from spark_log.journal.broker_roots import sources_of
-from spark_log.journal.read_failover import NOT_READ, from_sources
+from spark_log.journal.read_failover import NOT_READ
 from spark_log.metadata.state import ObjectRow
-from spark_log.node.checked_copies import BadCopy, SourceFailed, copy_checked
+from spark_log.node.checked_copies import copy_from_any
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.size_groups import size_groups
 from spark_log.store.base import ObjectStore
-from spark_log.store.copy_object import copy_object
 
 PARALLEL_COPIES = 4
 """Objects that a task copies at the same time."""
 SHARE_BYTES, SHARE_OBJECTS = 256 << 20, 1000
 """A task copies about so much."""
-SEGMENT = ".seg"
 
 
 class NeededObject(NamedTuple):
@@ -72,7 +68,7 @@ def copy_share(source: ObjectStore, target: ObjectStore, share: BackupShare, pac
 
     def copied(one: NeededObject) -> None:
         try:
-            sizes.append(_copy(source, target, one, pace))
+            sizes.append(copy_from_any(source, target, one.name, one.row, pace))
         except NOT_READ as error:
             absent[one.name] = str(error)
 
@@ -80,31 +76,3 @@ def copy_share(source: ObjectStore, target: ObjectStore, share: BackupShare, pac
         for _ in pool.map(copied, share.objects):
             pass
     return CopiedShare(len(sizes), sum(sizes), absent)
-
-
-def _copy(source: ObjectStore, target: ObjectStore, needed: NeededObject, pace: Pace) -> int:
-    """Copy one object from any root that has it; its size."""
-    name, row = needed
-
-    def copied(root: ObjectStore) -> int:
-        if row is not None and name.endswith(SEGMENT):
-            return _copy_segment(root, target, name, row, pace)
-        pace.take(0 if row is None else row.size)
-        size = copy_object(root, target, name, None if row is None else row.size)
-        if size is None:
-            raise ObjectNotFound(f"{root.url}/{name} is not there", key=name)
-        return size
-
-    return from_sources(name, sources_of(source, name), copied)
-
-
-def _copy_segment(root: ObjectStore, target: ObjectStore, name: str, row: ObjectRow, pace: Pace) -> int:
-    try:
-        copy_checked(root, target, name, row, pace)
-    except BadCopy as error:
-        if isinstance(error.__cause__, ObjectNotFound):
-            raise ObjectNotFound(str(error), key=name) from error
-        raise CorruptObject(str(error)) from error
-    except SourceFailed as error:
-        raise StorageUnavailable(str(error)) from error
-    return row.size

@@ -12,13 +12,17 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from spark_log.errors import CorruptObject, ObjectNotFound, SparkLogError
+from spark_log.errors import CorruptObject, ObjectNotFound, SparkLogError, StorageUnavailable
+from spark_log.journal.broker_roots import sources_of
+from spark_log.journal.read_failover import from_sources
 from spark_log.metadata.state import ObjectRow
 from spark_log.node.copy_throttle import Pace
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import Index, parse_index
 from spark_log.store.base import Chunks, ObjectStore
-from spark_log.store.copy_object import RANGE_BYTES
+from spark_log.store.copy_object import RANGE_BYTES, copy_object
+
+SEGMENT = ".seg"
 
 
 class BadCopy(SparkLogError):
@@ -74,9 +78,49 @@ def copy_checked(
     target.put(name, Chunks(ranges))
 
 
+def copy_from_any(source: ObjectStore, target: ObjectStore, name: str, row: ObjectRow | None, pace: Pace) -> int:
+    """Copy an object from any root that has a good copy; returns its size.
+
+    row:  None for an object that is no segment: then only its size is checked.
+    Raises ObjectNotFound; CorruptObject for a damaged object; StorageError if a storage fails.
+    """
+
+    def copied(root: ObjectStore) -> int:
+        if row is not None and name.endswith(SEGMENT):
+            return _copy_segment(root, target, name, row, pace)
+        pace.take(0 if row is None else row.size)
+        size = copy_object(root, target, name, None if row is None else row.size)
+        if size is None:
+            raise ObjectNotFound(f"{root.url}/{name} is not there", key=name)
+        return size
+
+    return from_sources(name, sources_of(source, name), copied)
+
+
+def _copy_segment(root: ObjectStore, target: ObjectStore, name: str, row: ObjectRow, pace: Pace) -> int:
+    try:
+        copy_checked(root, target, name, row, pace)
+    except BadCopy as error:
+        if isinstance(error.__cause__, ObjectNotFound):
+            raise ObjectNotFound(str(error), key=name) from error
+        raise CorruptObject(str(error)) from error
+    except SourceFailed as error:
+        raise StorageUnavailable(str(error)) from error
+    return row.size
+
+
 def checked_ranges(store: ObjectStore, name: str, row: ObjectRow) -> Iterator[bytes]:
-    """The bytes of an object, a range at a time.  Raises BadCopy, after the last range at the latest; SourceFailed."""
-    end, step = _read(store, name, row.index_position, row.size), RANGE_BYTES["local" if store.local else "remote"]
+    """The bytes of an object, a range at a time.  Raises BadCopy, after the last range at the latest; SourceFailed.
+
+    A small object is read in one request.
+    """
+    step = RANGE_BYTES["local" if store.local else "remote"]
+    whole = _read(store, name, 0, row.size + 1) if row.size < step else None
+
+    def read(start: int, end: int) -> bytes:
+        return _read(store, name, start, end) if whole is None else whole[start:end]
+
+    end = read(row.index_position, row.size + 1)
     try:
         index = parse_index(end, name=name, object_size=row.size)
         if len(end) != row.size - row.index_position or index.index_position != row.index_position:
@@ -85,14 +129,12 @@ def checked_ranges(store: ObjectStore, name: str, row: ObjectRow) -> Iterator[by
         raise BadCopy(f"{store.url}: {error}") from error
     check = _Check(index)
     for at in range(0, row.index_position, step):
-        data = _read(store, name, at, min(at + step, row.index_position))
+        data = read(at, min(at + step, row.index_position))
         check.feed(data)
         yield data
     if not check.is_whole():
         raise BadCopy(f"{store.url}/{name} is damaged: bytes before its index are not those that were written")
     yield end
-    if (size := _size(store, name)) != row.size:
-        raise BadCopy(f"{store.url}/{name} has {size} bytes, not {row.size}")
 
 
 def _read(store: ObjectStore, name: str, start: int, end: int) -> bytes:
@@ -102,13 +144,6 @@ def _read(store: ObjectStore, name: str, start: int, end: int) -> bytes:
         raise BadCopy(f"{store.url}/{name} is not there") from error
     except CorruptObject as error:
         raise BadCopy(str(error)) from error
-    except (SparkLogError, OSError) as error:
-        raise SourceFailed(str(error)) from error
-
-
-def _size(store: ObjectStore, name: str) -> int | None:
-    try:
-        return store.size(name)
     except (SparkLogError, OSError) as error:
         raise SourceFailed(str(error)) from error
 

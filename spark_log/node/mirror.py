@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -33,7 +33,6 @@ from spark_log.errors import (
     SparkLogError,
     StorageError,
 )
-from spark_log.journal.broker_roots import sources_of
 from spark_log.journal.checkpointing import checkpoint, damaged_between, truncate
 from spark_log.journal.context import Context
 from spark_log.journal.garbage_collection import Collected, collect
@@ -41,7 +40,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import Format, parse_format
 from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, META, log_key
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
-from spark_log.journal.read_failover import CopiesAway, from_sources
+from spark_log.journal.read_failover import CopiesAway
 from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.batch_format import decode_batch
@@ -52,7 +51,9 @@ from spark_log.metadata.records import CommitRecord, ListDroppedRecord, LostReco
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import ResetReplicas
 from spark_log.metadata.replicas import copies_of, is_active
-from spark_log.metadata.state import PendingCommit, State
+from spark_log.metadata.state import ObjectRow, PendingCommit, State
+from spark_log.node.checked_copies import copy_from_any
+from spark_log.node.copy_throttle import Pace
 from spark_log.node.lost_commits import lose_in_own_root
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
@@ -64,6 +65,8 @@ from spark_log.text import counted
 PARALLEL_COPIES = 4
 """Objects that are copied at the same time."""
 FACTOR = "default.replication.factor"
+Wanted: TypeAlias = Mapping[str, ObjectRow | None]
+"""Objects by name; None: the row is not known."""
 
 logger = logging.getLogger("spark_log")
 
@@ -253,10 +256,10 @@ class Mirror:
             batches = [data for data in self._source.run(_get_all(keys)) if data is not None]
             if len(batches) < len(keys):
                 return False
-            wanted = dict[str, int | None]()
+            wanted = dict[str, ObjectRow | None]()
             for key, data in zip(keys, batches, strict=True):
                 state = _replayed(state, data, key, wanted)
-            if copier.copy({name: size for name, size in wanted.items() if name not in self._ahead}):
+            if copier.copy({name: row for name, row in wanted.items() if name not in self._ahead}):
                 return False
             _check_format(self._store, self._source)  # its disk may not be mounted any more
             for key, data in zip(keys, batches, strict=True):
@@ -276,7 +279,7 @@ class Mirror:
         for first in range(0, len(new), PARALLEL_COPIES):
             some = new[first : first + PARALLEL_COPIES]
             try:
-                if copier.copy({name: state.objects[name].size for name in some}):
+                if copier.copy({name: state.objects[name] for name in some}):
                     break
             except (StorageError, CorruptObject) as error:
                 logger.info("records that readers do not see yet were not mirrored: %s", error)
@@ -307,16 +310,16 @@ class Mirror:
 
     def _jump(self, copier: _Copier) -> None:
         """Copy the objects of the newest state, and write this state as the newest checkpoints of the mirror."""
-        wanted, gone = dict[str, int | None](), ""
+        wanted, gone = dict[str, ObjectRow | None](), ""
         while True:
             self._source.refresh()
             view, there = self._source.view, set(self._store.list(DATA))
             pending = pending_copies(view.state)
-            wanted = {name: row.size for name, row in view.state.objects.items() if name not in pending}
+            wanted = {name: row for name, row in view.state.objects.items() if name not in pending}
             wanted |= dict.fromkeys(view.state.dropped_lists)
             if gone in wanted:
                 raise CorruptObject(f"{self._source.metadata.url}/{gone} is missing: run `pylog verify`")
-            gone = copier.copy({name: size for name, size in wanted.items() if name not in there})
+            gone = copier.copy({name: row for name, row in wanted.items() if name not in there})
             if not gone:
                 break
         last = log_key(view.state.version)
@@ -384,8 +387,8 @@ def _get_all(keys: Sequence[str]) -> Steps[list[bytes | None]]:
     return found
 
 
-def _replayed(state: State, data: bytes, key: str, wanted: dict[str, int | None]) -> State:
-    """The state after a record; adds the objects that readers may need from it on, with their sizes."""
+def _replayed(state: State, data: bytes, key: str, wanted: dict[str, ObjectRow | None]) -> State:
+    """The state after a record; adds the objects that readers may need from it on."""
     batch = decode_batch(data, key)
     before, state = pending_copies(state), replay(state, batch)
     pending = pending_copies(state)
@@ -396,7 +399,7 @@ def _replayed(state: State, data: bytes, key: str, wanted: dict[str, int | None]
         elif isinstance(record, ListDroppedRecord) and record.object in state.dropped_lists:
             wanted[record.object] = None
     # A void record has no object in the state, and a lost commit has no more.
-    wanted.update((name, row.size) for name in new if (row := state.objects.get(name)) is not None)
+    wanted.update((name, row) for name in new if (row := state.objects.get(name)) is not None)
     return state
 
 
@@ -420,26 +423,26 @@ def _write_checkpoints(view: View, context: Context) -> Steps[None]:
     yield from truncate(view, context)
 
 
-def _copy(source: Journal, target: ObjectStore, name: str, size: int | None) -> int | None:
-    """`copy_object` from any root that has the object with this size; None if it is gone.
+def _copy(source: Journal, target: ObjectStore, name: str, row: ObjectRow | None) -> int | None:
+    """Copy an object from any root that has a good copy; its size, or None if it is gone.
 
+    If all are damaged, one is copied as it is: the mirror would not continue with what comes later.
     Raises StorageUnavailable if the newest state has it, and the root that does cannot be reached.
     """
-
-    def copied(root: ObjectStore) -> int:
-        found = copy_object(root, target, name, size)
-        if found is None:
-            raise ObjectNotFound(f"{root.url}/{name} is not there", key=name)
-        return found
-
     try:
-        return from_sources(name, sources_of(source.objects, name), copied)
+        return copy_from_any(source.objects, target, name, row, Pace(source.context.clock))
     except ObjectNotFound:
         return None
     except CopiesAway:
         if name in source.newest.objects:
             raise
         return None
+    except CorruptObject as error:
+        if row is None:
+            raise
+        size = copy_object(source.objects, target, name, row.size)
+        logger.warning("%s is mirrored as it is, because it is damaged: run `pylog verify --deep`: %s", name, error)
+        return size
 
 
 @dataclass(slots=True)
@@ -452,13 +455,13 @@ class _Copier:
     objects: int = 0
     bytes: int = 0
 
-    def copy(self, wanted: Mapping[str, int | None]) -> str:
-        """Copy objects, by name with their size, if it is known; the name of one that is gone, and "" if none is.
+    def copy(self, wanted: Wanted) -> str:
+        """Copy objects; the name of one that is gone, and "" if none is.
 
         An object that is there already has the same content.  Raises CorruptObject for one of another size, and
         StorageUnavailable for one whose root cannot be reached.
         """
-        total, at = sum(size or 0 for size in wanted.values()), 0
+        total, at = sum(row.size for row in wanted.values() if row is not None), 0
         with ThreadPoolExecutor(PARALLEL_COPIES, thread_name_prefix="pylog-mirror") as pool:
             copies = pool.map(partial(_copy, self.source, self.target), wanted, wanted.values())
             for name, copied in zip(wanted, copies, strict=True):

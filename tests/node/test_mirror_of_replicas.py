@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from spark_log.node.replicator import Replicator
 from spark_log.node.verify import verify
 from spark_log.store.local import LocalStore
 from tests.client.replicated import commit_copies, create_replicated, with_copies
+from tests.node.test_replicator import flip, pad
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")
 
@@ -60,12 +62,29 @@ def test_a_mirror_copies_from_any_root_and_is_read_alone(log: Log, mirror: Mirro
     assert mirror.round().versions == 0
 
 
-def test_a_damaged_copy_is_not_mirrored(log: Log, mirror: Mirror, tmp_path: Path) -> None:
-    """A copy of another size is passed over."""
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"x"), flip(0.3), flip(0.6), pad])
+def test_a_damaged_copy_is_not_mirrored(
+    log: Log, mirror: Mirror, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """Whatever its size, it is passed over."""
     for path in (tmp_path / "log" / "data").rglob("*.seg"):
-        path.write_bytes(b"x")
+        damage(path)
     mirror.round()
-    assert _values(spark_log.connect(tmp_path / "mirror")) == VALUES
+    copy = spark_log.connect(tmp_path / "mirror")
+    assert _values(copy) == VALUES and verify(copy, deep=True) == []
+
+
+def test_a_mirror_continues_after_an_object_whose_copies_are_all_damaged(
+    log: Log, mirror: Mirror, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is copied as it is, with a warning: later commits are needed after a disaster."""
+    (file,) = (tmp_path / "disk2").glob(f"*/{commit_copies(log, 't', [b'e'], held=(2,))}")
+    flip(0.3)(file)
+    commit_copies(log, "t", [b"f"])
+    assert mirror.round().behind == 0
+    assert f"{file.name} is mirrored as it is, because it is damaged: run `pylog verify --deep`" in caplog.text
+    copy = spark_log.connect(tmp_path / "mirror")
+    assert [file.name in problem.what for problem in verify(copy, deep=True)] == [True]
 
 
 def test_what_was_acknowledged_before_the_last_copy_is_recovered(log: Log, mirror: Mirror, tmp_path: Path) -> None:

@@ -41,6 +41,12 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
 
 
+def pad(file: Path) -> None:
+    """A file whose end was never written, as after a power cut."""
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+
+
 def flip(at: float) -> Callable[[Path], None]:
     def damage(file: Path) -> None:
         data = bytearray(file.read_bytes())
@@ -100,7 +106,7 @@ def test_a_fenced_broker_gets_nothing(log: Log) -> None:
     assert report.lag[2].objects == 1
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, cut, flip(0), flip(0.3), flip(0.6), flip(0.9), flip(1)])
+@pytest.mark.parametrize("damage", [Path.unlink, cut, pad, flip(0), flip(0.3), flip(0.6), flip(0.9), flip(1)])
 def test_a_bad_copy_is_never_copied(log: Log, tmp_path: Path, damage: Callable[[Path], None]) -> None:
     """It is recorded as missing, the next copy is taken, and the damaged one replaced."""
     name = put(log, [0, 1])

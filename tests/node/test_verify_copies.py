@@ -23,10 +23,10 @@ from spark_log.store.base import Bytes, ObjectStore
 from spark_log.testing.broker_roots import ControlledRoots, register_broker
 from spark_log.testing.stores import Wrapper
 from tests.node.replicated_logs import brokers_of, folder_of, move_away, put, replicated_log
-from tests.node.test_replicator import cut, flip
+from tests.node.test_replicator import cut, flip, pad
 from tests.thinning import seal_all
 
-DAMAGES = [(Path.unlink, False), (cut, False), (flip(0.3), True)]
+DAMAGES = [(Path.unlink, False), (cut, False), (flip(0.3), True), (pad, True)]
 """With whether --deep is needed to find it."""
 
 
