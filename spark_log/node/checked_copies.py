@@ -81,7 +81,7 @@ def copy_checked(
 def copy_from_any(source: ObjectStore, target: ObjectStore, name: str, row: ObjectRow | None, pace: Pace) -> int:
     """Copy an object from any root that has a good copy; returns its size.
 
-    row:  None for an object that is no segment: then only its size is checked.
+    row:  None for one that is not a segment: then only the size is checked.
     Raises ObjectNotFound; CorruptObject for a damaged object; StorageError if a storage fails.
     """
 

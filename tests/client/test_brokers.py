@@ -312,7 +312,7 @@ class GoesWhenListed(Wrapper):
 
 
 def test_a_disk_that_goes_after_its_return_is_for_the_next_check(log: Log, tmp_path: Path) -> None:
-    """The return is done by then, be it that writers have used the root since: its caller is told so."""
+    """The return is done by then, and writers may have used the root since: it returns True."""
     root = tmp_path / "disk1"
     journal = with_copies(log, [root, tmp_path / "disk2"])
     other = spark_log.connect(tmp_path / "log")
