@@ -175,7 +175,7 @@ def test_no_log_begins_in_a_mount_point_of_fstab_without_its_disk(tmp_path: Path
 
 
 def test_a_process_begins_no_log_where_it_had_one_open_on_a_disk_that_is_away(tmp_path: Path) -> None:
-    """As the sink of a query does, which opens the log again for a micro-batch.  A log that was deleted begins again."""
+    """As the sink of a query does, which opens the log for each micro-batch.  A deleted log begins again."""
     point = tmp_path / "disk"
     point.mkdir()
     (tmp_path / "fstab").write_text("")
