@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -47,7 +48,12 @@ def check_place(journal: Journal, state: State, broker: int, store: ObjectStore)
 
 
 def check_mounted(broker: int, known: Broker) -> None:
-    """Raise InvalidRequest if the disk of a broker's root was mounted when it was registered, and none is there now."""
+    """Raise InvalidRequest if the disk of a broker's root was mounted when it was registered, and none is there now.
+
+    An automounter mounts it when somebody looks into the folder.
+    """
+    if known.mount_point and not is_mounted(known.mount_point):
+        _stat(f"{Path(known.mount_point).as_uri()}/.")
     if known.mount_point and not is_mounted(known.mount_point):
         path = _path(known.url)
         raise InvalidRequest(
