@@ -65,6 +65,9 @@ class ProbeReport:
 class _Mark(NamedTuple):
     key: str
     put_ms: int
+    """On the monotonic clock."""
+    put_at_ms: int
+    """On the wall clock, which shows that this machine was suspended since."""
 
 
 @dataclass(slots=True)
@@ -159,7 +162,7 @@ class Prober:
         if root.task is None:
             self._count += 1
             key, now_ms = f"{MARKS}{self._unique}-{self._count}", self._clock.monotonic_ms()
-            last = root.mark if root.mark is not None and now_ms - root.mark.put_ms < MARK_MS_MAX else None
+            last = root.mark if root.mark is not None and self._is_kept(root.mark) else None
             root.began_ms = now_ms
             root.task = Task(
                 lambda: self._check(root, key, last), f"pylog-probe-{root.broker}", self._journal.context.threads
@@ -176,7 +179,7 @@ class Prober:
         if store.get(key) != content:
             raise StorageError(f"{store.url}/{key}: a read after a write returned different data")
         gone = last is not None and store.size(last.key) is None
-        root.mark = _Mark(key, self._clock.monotonic_ms())
+        root.mark = _Mark(key, self._clock.monotonic_ms(), self._clock.now_ms())
         if last is not None:
             with suppress(StorageError):  # collected later
                 store.delete([last.key])
@@ -184,6 +187,11 @@ class Prober:
         if gone:
             root.rolled_back = f"{store.url} does not have what was put there before: it was rolled back, or swapped"
         self._read_object(root, store)
+
+    def _is_kept(self, mark: _Mark) -> bool:
+        """Whether nobody can have deleted a mark as that of a dead process."""
+        ages_ms = self._clock.monotonic_ms() - mark.put_ms, abs(self._clock.now_ms() - mark.put_at_ms)
+        return max(ages_ms) < MARK_MS_MAX
 
     def _read_object(self, root: _Root, store: ObjectStore) -> None:
         """Only whether it is answered counts: one bad object says nothing about the others."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from spark_log.node import broker_prober
 from spark_log.node.broker_prober import Prober, ProbeReport
 from spark_log.node.replicator import Replicator
 from spark_log.testing.broker_roots import ControlledRoots
+from spark_log.testing.clocks import SkewedClock
 from spark_log.testing.stores import ControlledStore
 from tests.node.replicated_logs import brokers_of, folder_of, group_of, move_away, move_back, put, replicated_log
 
@@ -213,6 +215,21 @@ def test_several_probers_check_the_same_roots(log: Log, tmp_path: Path) -> None:
     others = [Prober(connect(str(tmp_path / "log"))) for _ in range(3)]
     for _ in range(4):
         assert not any(one.round(5_000).fenced for one in others)
+
+
+def test_a_machine_that_was_suspended_does_not_miss_its_mark(log: Log, tmp_path: Path) -> None:
+    """Another process has deleted it as that of a dead one.  The monotonic clock stands still meanwhile."""
+    clock = SkewedClock(log.journal.context.clock)
+    log.journal.metadata_log.context = replace(log.journal.context, clock=clock)
+    put(log, [0, 1, 2])
+    prober, marks = Prober(log), folder_of(log, tmp_path, 2) / "meta"
+    prober.round(5_000)
+    for skew_ms in (7_200_000, 0):
+        clock.skew_ms = skew_ms
+        shutil.rmtree(marks)
+        assert prober.round(5_000) == ProbeReport()
+    shutil.rmtree(marks)
+    assert "it was rolled back, or swapped" in prober.round(5_000).fenced[0]
 
 
 def test_a_new_process_notices_an_older_disk(log: Log, tmp_path: Path) -> None:
