@@ -101,6 +101,10 @@ def test_a_query_writes_to_no_other_log_than_before(
     (tmp_path / "disk").rename(place)
     run()
     assert copied(spark_log.connect(place)) == as_bytes(range(4))
+    for folder in (place, checkpoint):
+        shutil.rmtree(folder)
+    run()
+    assert copied(spark_log.connect(place)) == as_bytes(range(4)), "a new query begins a new log"
 
 
 # ---------------------------------------------------------------------------------------------------- streams into the log

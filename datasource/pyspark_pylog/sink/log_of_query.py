@@ -31,21 +31,23 @@ def journal_to_write(options: WriteOptions, *, create: bool = True) -> Journal:
         return kept_journal(options.location, create=create)
     url, checkpoint = options.location.url, options.checkpoint
     name = f"pylog/{blake2b(url.encode(), digest_size=8).hexdigest()}"
-    known = _known.get((checkpoint, name)) or _read(options, checkpoint, name)
     try:
-        journal = kept_journal(options.location, create=create and not known)
+        journal = kept_journal(options.location)
     except NoLog as error:
-        if not known:
+        if known := _read(options, checkpoint, name):
+            raise NoLog(f"{error}. {_had_batches(checkpoint, known)}, which is not there any more") from error
+        if not create:
             raise
-        raise NoLog(f"{error}. {_had_batches(checkpoint, known)}, which is not there any more") from error
-    if known not in ("", journal.cluster_id):
-        raise WrongRoot(
-            f"{_had_batches(checkpoint, known)}, and {url} has the log {journal.cluster_id}: another disk is in its place, or "
-            "its disk is not mounted, and a new log was begun in the folder; or it was restored from a backup. Start the "
-            f"query with a new checkpoint if it is to write to this log. If this log has its earlier batches, delete "
-            f"{checkpoint}/{name}"
-        )
-    if (checkpoint, name) not in _known:
+        journal = kept_journal(options.location, create=True)
+    if _known.get((checkpoint, name)) != journal.cluster_id:
+        known = _read(options, checkpoint, name)
+        if known not in ("", journal.cluster_id):
+            raise WrongRoot(
+                f"{_had_batches(checkpoint, known)}, and {url} has the log {journal.cluster_id}: another disk is in its "
+                "place, or its disk is not mounted, and a new log was begun in the folder; or it was restored from a backup. "
+                "Start the query with a new checkpoint if it is to write to this log. If this log has its earlier batches, "
+                f"delete {checkpoint}/{name}"
+            )
         _note(options, checkpoint, name, known, journal.cluster_id)
     return journal
 
