@@ -33,6 +33,7 @@ from pyspark_pylog.job_support import (
     job_parser,
     location_of,
     progress,
+    repeat,
     run_job,
     size_bytes,
     storage_beside,
@@ -45,7 +46,7 @@ from spark_log.positions import parse_position
 from spark_log.text import counted
 
 EVERY_MS = 60_000
-"""The time between two runs of --continuous."""
+"""How often --continuous runs the export."""
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
@@ -70,7 +71,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         "--every",
         type=duration_ms,
         metavar="DURATION",
-        help="with --continuous, the time between two runs (1m)",
+        help="with --continuous: repeat this often (1m)",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be exported, and write nothing")
     found = parser.parse_args(args)
@@ -139,11 +140,14 @@ def export(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any
         if args.dry_run:
             return job.dry_run(), 0
         job.begin()
-        while True:
-            summary = job.export_to_end()
-            if not args.continuous:
-                return summary, 0
-            time.sleep((EVERY_MS if args.every is None else args.every) / 1000)
+        return repeat(spark, log, every_ms(args), job.export_to_end, f"the export {job.settings.name!r}"), 0
+
+
+def every_ms(args: argparse.Namespace) -> int | None:
+    """None: the job runs once."""
+    if not args.continuous:
+        return None
+    return EVERY_MS if args.every is None else int(args.every)
 
 
 class Export:

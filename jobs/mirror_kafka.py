@@ -24,7 +24,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark_pylog.job_support import add_key_values, job_parser, parse_rounds, run_job
+from pyspark_pylog.job_support import PassingFailure, add_key_values, job_parser, of_network, parse_rounds, run_job
 from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
 from pyspark_pylog.topic_mirror import Positions, SourceTopic
 
@@ -137,7 +137,8 @@ class Kafka:
             cause = error.java_exception
             while cause.getCause() is not None:
                 cause = cause.getCause()
-            raise InvalidRequest(f"the request to Kafka failed: {cause.toString()}") from error
+            kind = PassingFailure if of_network(cause.toString()) else InvalidRequest
+            raise kind(f"the request to Kafka failed: {cause.toString()}") from error
 
 
 def _is_set(config: Any) -> bool:

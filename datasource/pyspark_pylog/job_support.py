@@ -15,22 +15,26 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.options.values import UNITS
 from pyspark_pylog.plain_errors import plain_errors
+from spark_log import Log, errors
 from spark_log.cli.base import parse_duration
 from spark_log.cli.units import parse_rate
 from spark_log.client.open_journal import TOKEN_VARIABLE
 from spark_log.debug import shows_tracebacks
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.net.address import is_coordinator
+from spark_log.node.rounds import kind_may_pass, may_pass, rounds
 
 Share = TypeVar("Share")
 Result = TypeVar("Result")
@@ -168,6 +172,62 @@ class TimedProgress:
             progress(f"{what}: {done:,} of {total:,}")
 
 
+# ----------------------------------------------------------------------------------------------------------- repeating
+
+OF_PYLOG = re.compile(r"\bspark_log\.errors\.(\w+): ")
+"""The class of an error of pylog, in the report of a task or a query."""
+OF_NETWORK = re.compile(
+    r"\bjava\.net\.\w+Exception|\bExecutorLostFailure\b|\bPython worker (?:exited|failed)|CANNOT_OPEN_SOCKET"
+    r"|\b(?:\w*Timeout|Disconnect|Network|ClosedChannel|LeaderNotAvailable|NotLeaderOrFollower|CoordinatorNotAvailable"
+    r"|CoordinatorLoadInProgress|NotCoordinator)Exception\b"
+)
+"""In the report of a task or a query that may succeed later: exceptions of Spark, Java and Kafka."""
+
+
+class PassingFailure(SparkLogError):
+    """A run of a job failed, and the next one may succeed."""
+
+    retriable = True
+
+
+def repeat(spark: SparkSession, log: Log, every_ms: int | None, work: Callable[[], Result], what: str) -> Result:
+    """The result of the work.  If `every_ms` is given, it is done in `rounds`, until one raises an error."""
+    if every_ms is None:
+        return work()
+    failed = f"{what} failed, retrying in its next run"
+    results = rounds(log.journal.context.clock, every_ms, partial(_attempt, spark, work), failed)
+    while True:
+        next(results)
+
+
+def _attempt(spark: SparkSession, work: Callable[[], Result]) -> Result:
+    """Raises PassingFailure for errors of tasks and queries that may pass, unless the Spark application has ended."""
+    try:
+        return work()
+    except (SparkLogError, PySparkException, Py4JJavaError) as error:
+        has_ended = spark.sparkContext._jsc is None or spark.sparkContext._jsc.sc().isStopped()
+        if not has_ended and is_passing(error):
+            raise PassingFailure(sentence(error)) from error
+        raise
+
+
+def is_passing(error: Exception) -> bool:
+    """As `may_pass`, also for errors of tasks and queries."""
+    if isinstance(error, SparkLogError):
+        return may_pass(error)
+    text = _text(error)
+    if names := OF_PYLOG.findall(text):
+        return kind_may_pass(getattr(errors, names[-1], SparkLogError))
+    return of_network(text)
+
+
+def of_network(text: str) -> bool:
+    """Whether an exception of Spark, Java or Kafka says that a process or the network failed."""
+    return bool(OF_NETWORK.search(text))
+
+
+# ------------------------------------------------------------------------------------------------------------- running
+
 Outcome = tuple[Mapping[str, Any], int]
 """The summary and the exit status of a job."""
 
@@ -196,7 +256,7 @@ def run_alone(name: str, work: Callable[[], Outcome]) -> None:
     """
     try:
         summary, status = work()
-    except (SparkLogError, PySparkException) as error:
+    except (SparkLogError, PySparkException, Py4JJavaError) as error:
         if shows_tracebacks():
             raise
         progress(f"{name}: {sentence(error)}")
@@ -208,9 +268,14 @@ def run_alone(name: str, work: Callable[[], Outcome]) -> None:
 
 def sentence(error: Exception) -> str:
     """The message, without the state of a query; of an error in a task, the last line of its report."""
-    text = str(error)
+    text = _text(error)
     found = re.findall(r"^spark_log(?:\.\w+)+: (.+)$", text, re.MULTILINE)
     if found:
         return str(found[-1])
     advice = PYTHON_LATE if re.search("CANNOT_OPEN_SOCKET|Python worker failed to connect back", text) else ""
     return text.partition("\n=== Streaming Query ===")[0] + advice
+
+
+def _text(error: Exception) -> str:
+    """The message; of an error that PySpark does not know, without the calls in Java."""
+    return str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)

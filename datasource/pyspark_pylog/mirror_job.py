@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from pyspark_pylog.job_support import location_of, progress
+from pyspark_pylog.job_support import location_of, progress, repeat
 from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.topic_mirror import MirrorSettings, MirrorSource, TopicMirror, check_dead_letters, plan
 from spark_log import Log
@@ -102,11 +101,11 @@ def run_mirror(
     with Log(journal_of(location_of(args), create=True)) as log:
         check(log)
         mirror = TopicMirror(spark, log, source, settings, progress)
-        while True:
-            records, done = _one_run(mirror, args)
-            if args.every is None:
-                return {"records": records, "groups_set": done}, int(not done)
-            time.sleep(args.every / 1000)
+        try:
+            records, done = repeat(spark, log, args.every, mirror.run, f"the mirror of {source.name}")
+        except StreamingQueryException as error:
+            raise SparkLogError(explained(str(error), args.checkpoint)) from error
+    return {"records": records, "groups_set": done}, int(not done)
 
 
 def _planned(args: argparse.Namespace, source: MirrorSource, check: Callable[[Log], None]) -> dict[str, int]:
@@ -118,13 +117,6 @@ def _planned(args: argparse.Namespace, source: MirrorSource, check: Callable[[Lo
     except NoLog:
         copied = {}
     return plan(source, copied, progress)
-
-
-def _one_run(mirror: TopicMirror, args: argparse.Namespace) -> tuple[dict[str, int], bool]:
-    try:
-        return mirror.run()
-    except StreamingQueryException as error:
-        raise SparkLogError(explained(str(error), args.checkpoint)) from error
 
 
 def explained(error: str, checkpoint: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from spark_log.client.log import Log
@@ -31,7 +32,7 @@ from spark_log.node.compaction_plan import find_dirty_parts
 from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.compaction_rounds import compact as compact_steps
 from spark_log.node.copy_throttle import pace_of
-from spark_log.node.failure_isolation import Failures, OnFailure, log_failure, partition_name
+from spark_log.node.failure_isolation import Failures, OnFailure, partition_name
 from spark_log.node.lost_index import prune_lost
 from spark_log.node.maintain_brokers import BrokerUpkeep, BrokerUpkeepReport
 from spark_log.node.maintain_report import MaintainReport, Plan
@@ -44,6 +45,7 @@ from spark_log.node.partition_moves import Moves, Moving, move_all
 from spark_log.node.retention import ExpiredTopic, expire_records, expired_topics, find_expired
 from spark_log.node.rewrite import Progress, open_spool
 from spark_log.node.root_collection import RootCollector
+from spark_log.node.rounds import rounds
 from spark_log.node.upkeep_memory import UpkeepMemory
 from spark_log.node.upkeep_memory_file import load_memory, save_memory
 from spark_log.node.upkeep_workers import Workers, compact_by, merge_by
@@ -225,22 +227,14 @@ def maintain_every(
     """Run rounds of upkeep, which start every `interval_ms`, until the caller stops iterating.
 
     The first round raises the errors of `maintain_round`, so that the caller sees whether upkeep works.  Later failures
-    are logged.
+    are logged: nobody else may do the upkeep.
 
     workers:  merge and compact; None: this process does.
     """
-    clock, maintainer = log.journal.context.clock, Maintainer(log, checks_brokers=True, workers=workers)
-    began = clock.monotonic_ms()
-    yield maintainer.round(progress=progress)
-    while True:
-        clock.sleep_ms(max(0, began + interval_ms - clock.monotonic_ms()))
-        began = clock.monotonic_ms()
-        try:
-            report = maintainer.round(progress=progress)
-        except Exception as error:  # noqa: BLE001  the next round may succeed
-            log_failure(f"upkeep of {log.url} failed, retrying in its next run", error)
-        else:
-            yield report
+    maintainer = Maintainer(log, checks_brokers=True, workers=workers)
+    work = partial(maintainer.round, progress=progress)
+    failed = f"upkeep of {log.url} failed, retrying in its next run"
+    return rounds(log.journal.context.clock, interval_ms, work, failed, passes=lambda _: True)
 
 
 @dataclass(slots=True)

@@ -23,7 +23,6 @@ import msgspec
 from spark_log.client.log import Log
 from spark_log.client.open_journal import open_journal
 from spark_log.errors import (
-    CoordinatorNotAvailable,
     CorruptObject,
     InvalidRequest,
     LogMoved,
@@ -56,6 +55,7 @@ from spark_log.node.checked_copies import copy_from_any
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.lost_commits import lose_in_own_root
 from spark_log.node.rewrite import Progress
+from spark_log.node.rounds import rounds
 from spark_log.store.base import ObjectStore
 from spark_log.store.copy_object import copy_object
 from spark_log.store.probe import PROBES, probe
@@ -223,20 +223,10 @@ class Mirror:
     def rounds(self, interval_ms: int, progress: Progress | None = None) -> Iterator[Mirrored]:
         """A round every `interval_ms`, until the caller stops iterating.
 
-        Raises the errors of the first round.  Later, failures of a storage are logged, and the next round tries again.
+        Raises errors as `rounds`.
         """
-        clock = self._source.context.clock
-        began = clock.monotonic_ms()
-        yield self.round(progress)
-        while True:
-            clock.sleep_ms(max(0, began + interval_ms - clock.monotonic_ms()))
-            began = clock.monotonic_ms()
-            try:
-                done = self.round(progress)
-            except (StorageError, CorruptObject, NoLog, CoordinatorNotAvailable) as error:
-                logger.warning("%s was not mirrored to %s: %s", self._source.metadata.url, self._store.url, error)
-            else:
-                yield done
+        failed = f"{self._source.metadata.url} was not mirrored to {self._store.url}"
+        return rounds(self._source.context.clock, interval_ms, partial(self.round, progress), failed)
 
     def _opened(self) -> Journal | None:
         """The mirror's own journal; None if it has no state yet."""

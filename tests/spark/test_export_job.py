@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -38,6 +36,7 @@ from spark_log.errors import DataLoss, InvalidRequest, OffsetOutOfRange, SparkLo
 from spark_log.node.maintain import merge
 from spark_log.schema.ddl import to_ddl
 from tests.conftest import Bucket
+from tests.processes import eventually
 
 DAY_MS = 86_400_000
 FOREVER = {"retention.ms": "-1"}
@@ -261,27 +260,24 @@ def test_two_jobs_at_the_same_time_write_one_table(classic: SparkSession, topic:
     assert exported(to) == in_log(topic)
 
 
-def test_a_continuous_export_runs_until_it_is_stopped(
-    classic: SparkSession, topic: Log, to: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_continuous_export_ends_with_its_topic(
+    classic: SparkSession, topic: Log, to: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each round exports the records that were added since the last one."""
-    waits: list[float] = []
-
-    class Stopped(Exception):
-        pass
-
-    def wait(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 3:
-            raise Stopped
-        topic.append("t", records(10, first=200 + 10 * len(waits)))
-
-    monkeypatch.setattr(job, "time", SimpleNamespace(sleep=wait, monotonic=time.monotonic))
-    with pytest.raises(Stopped):
-        run(classic, topic, to, "--continuous", "--every", "5s")
-    assert waits == [5.0] * 3
-    assert exported(to) == in_log(topic)
-    assert len(exported(to)) == 220
+    """Each round exports what was added since.  A folder that is not mounted for a while does not end the job."""
+    root, away = Path(topic.url.removeprefix("file://")), to.parent / "away"
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, classic, topic, to, "--continuous", "--every", "10ms")
+        eventually(lambda: files(to))
+        topic.append("t", records(10, first=200))
+        eventually(lambda: exported(to) == in_log(topic))
+        root.rename(away)
+        eventually(lambda: "the export 'export-t' failed, retrying in its next run: " in caplog.text)
+        away.rename(root)
+        topic.append("t", records(10, first=210))
+        eventually(lambda: exported(to) == in_log(topic))
+        topic.admin.delete_topics(["t"])
+        with pytest.raises(UnknownTopicOrPartition):
+            running.result()
 
 
 def test_a_dry_run_writes_nothing(classic: SparkSession, topic: Log, to: Path) -> None:

@@ -1,4 +1,4 @@
-"""`pyspark_pylog.job_support`, which the jobs share, under spark-submit."""
+"""`pyspark_pylog.job_support`, which the jobs share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark_pylog.job_support import is_passing
 
+from spark_log.errors import AuthenticationFailed, CoordinatorNotAvailable
 from tests.spark.submitted import finished, local_cluster, submitted
 
 WAVES = """
@@ -27,6 +30,29 @@ DYNAMIC = {
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.initialExecutors": "0",
 }
+
+
+@pytest.mark.parametrize(
+    ("text", "passing"),
+    [
+        (
+            "[STREAM_FAILED] Query [id = 1] failed: spark_log.errors.StorageUnavailable: SlowDown",
+            True,
+        ),
+        ("spark_log.errors.CoordinatorNotAvailable: no answer\nspark_log.errors.SequenceConflict: batch 3", False),
+        ("An exception was thrown from the Python worker.\nKeyError: 'a bug'", False),
+        ("Job aborted: ExecutorLostFailure (executor 1 exited caused by one of the running tasks)", True),
+        ("org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired", True),
+        ("org.apache.kafka.common.errors.TopicAuthorizationException: not authorized", False),
+        ("[PATH_NOT_FOUND] Path does not exist: s3a://x", False),
+    ],
+)
+def test_which_failed_query_is_run_again(text: str, passing: bool) -> None:
+    """By the last error of pylog in its report, or by the exception of Spark, Java or Kafka."""
+    for kind in (PySparkException, StreamingQueryException):
+        assert is_passing(kind(text)) is passing
+    assert is_passing(CoordinatorNotAvailable("failing over"))
+    assert not is_passing(AuthenticationFailed("the token"))
 
 
 @pytest.mark.slow
