@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from crc32c import crc32c
 
-from spark_log.errors import InvalidRequest, StorageUnavailable, UnsupportedVersion
+from spark_log.errors import InvalidRequest, NoLog, StorageUnavailable, UnsupportedVersion
 from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, LOG
 from spark_log.journal.store_operations import Get, List, PutAnswer, PutNew, Steps
 
@@ -19,6 +19,8 @@ QUORUM_VERSION = 3
 """Of a folder with the objects of a log, whose metadata is in a quorum: an older pylog must not write to it."""
 VERSIONS = (FORMAT_VERSION, MIRROR_VERSION, QUORUM_VERSION)
 TRIES = 5
+OF_BACKUP = "backup:"
+"""Begins `Format.mirrors` in a root to which a backup is being restored."""
 
 logger = logging.getLogger("spark_log")
 
@@ -35,7 +37,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     crc: str = ""
     """crc32c of the other fields, in hex; empty in a file from an earlier pylog."""
     mirrors: str = ""
-    """URL of the log that this one follows (`node/mirror.py`); empty if it is not a mirror."""
+    """URL of the log that this one follows (`node/mirror.py`), or after `OF_BACKUP` the backup of which it is being made;
+    empty if it is a separate log."""
     quorum: str = ""
     """URL of the quorum that has the metadata, as its first leader knew it; empty if the metadata is here."""
     founding: str = ""
@@ -46,6 +49,14 @@ class Format(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         fields = [self.pylog, self.cluster_id, self.created_ms, self.probed]
         fields += [value for value in (self.mirrors, self.quorum, self.founding) if value]
         return f"{crc32c(msgspec.json.encode(fields)):08x}"
+
+    def check_restored(self, url: str) -> None:
+        """Raises NoLog for a root to which a backup is being restored."""
+        if self.mirrors.startswith(OF_BACKUP):
+            raise NoLog(
+                f"{url} is not a log yet, but half restored from the backup {self.mirrors.removeprefix(OF_BACKUP)}: if "
+                "the restoration was interrupted, run `jobs/backup.py --restore` again"
+            )
 
     def of_mirror(self, mirrors: str) -> Format:
         """The format of a mirror of the log at this URL; empty: of a log that is not a mirror."""

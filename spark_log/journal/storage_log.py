@@ -152,6 +152,7 @@ class StorageLog:
         if self.form.mirrors and (data := (yield Get(FORMAT_KEY))) is not None:
             self.form = parse_format(data, self._store.url)  # it may have been recovered
         if self.form.mirrors:
+            self.form.check_restored(self._store.url)
             check_is_here(view.state.coordinator)
             raise InvalidRequest(
                 f"{self._store.url} is a mirror of {self.form.mirrors}, and `pylog mirror run` alone changes it: change "
@@ -240,6 +241,7 @@ def open_storage_log(stores: Stores, context: Context, *, create: bool, opens_la
     if point := mount_point_of_url(url):
         _points[url] = point
     if form.mirrors and not listed:
+        form.check_restored(url)
         raise NoLog(f"the mirror at {url} has nothing of {form.mirrors} yet: wait for `pylog mirror run`")
     return StorageLog(context, form, stores.metadata, None if opens_later else listed, opens_later=opens_later)
 

@@ -364,6 +364,7 @@ def _check_format(store: ObjectStore, source: Journal) -> None:
 
 
 def _check_is_mirror(form: Format, store: ObjectStore, source: Journal) -> None:
+    form.check_restored(store.url)
     if form.cluster_id != source.cluster_id:
         raise InvalidRequest(f"{store.url} has another log, with the id {form.cluster_id}")
     if not form.mirrors:
@@ -492,6 +493,7 @@ def recover(
     looked for.  Raises CorruptObject if objects are missing.
     """
     mirror = Journal.open(store, create=False)
+    _log_of(mirror).form.check_restored(store.url)
     lost = _log_of(mirror).form.mirrors
     if not lost:
         raise InvalidRequest(f"{store.url} is not a mirror, but a separate log")

@@ -141,9 +141,11 @@ def repair(
 
 def _refuse_mirror(url: str) -> Steps[None]:
     data: bytes | None = yield Get(FORMAT_KEY)
-    if data is not None and (log := parse_format(data, url).mirrors):
+    form = None if data is None else parse_format(data, url)
+    if form is not None and form.mirrors:
+        form.check_restored(url)
         raise InvalidRequest(
-            f"{url} is a mirror of {log}: if it is damaged, begin a new mirror in an empty folder; if that log is lost, "
+            f"{url} is a mirror of {form.mirrors}: if it is damaged, begin a new mirror in an empty folder; if that log is lost, "
             "run `pylog recover`"
         )
 

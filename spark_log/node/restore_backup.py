@@ -13,19 +13,21 @@ from spark_log.client.log import Log
 from spark_log.errors import CorruptObject, InvalidRequest
 from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
-from spark_log.journal.log_format import Format
+from spark_log.journal.log_format import OF_BACKUP, Format
 from spark_log.journal.object_names import DATA
 from spark_log.journal.storage_log import begin_log
 from spark_log.journal.store_operations import Stores
 from spark_log.metadata.state import State
 from spark_log.node.backup_copies import BackupShare, CopyShares, NeededObject, shares_of
-from spark_log.node.backup_files import Backup, BackupFiles, Needed, needed_objects
+from spark_log.node.backup_files import BACKUPS, OBJECTS, Backup, BackupFiles, Needed, needed_objects
 from spark_log.node.mirror import become_log, file_of_log, format_of, write_state
 from spark_log.node.rewrite import Progress
 from spark_log.node.verify import verify
 from spark_log.node.verify_objects import Problem
 from spark_log.store.base import ObjectStore
 from spark_log.text import counted
+
+ELSEWHERE = "restore to a folder without files of a log or of backups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +91,23 @@ def restore(
 
 
 def _source(files: BackupFiles, backup: Backup) -> str:
-    return f"{files.store.url}/{backup.id}"
+    return f"{OF_BACKUP}{files.store.url}/{backup.id}"
 
 
 def _check_root(files: BackupFiles, backup: Backup, store: ObjectStore) -> Format | None:
-    """The format of a root in which this backup is being restored; None if the root is empty."""
+    """The format of a root in which this backup is being restored; None if the root has nothing of a log or of backups.
+    Other files do not matter."""
     form = format_of(store)
     if form is None:
-        if found := file_of_log(store):
-            raise InvalidRequest(f"{store.url} has {found}: a backup is restored to an empty folder")
+        found = file_of_log(store) or next((key for prefix in (BACKUPS, OBJECTS) for key in store.list(prefix)), "")
+        if found:
+            raise InvalidRequest(f"{store.url} has {found}: {ELSEWHERE}")
     elif form.mirrors != _source(files, backup):
-        what = f"what is left of a restoration of {form.mirrors}, or its mirror" if form.mirrors else "a log"
-        raise InvalidRequest(f"{store.url} has {what}: a backup is restored to an empty folder")
+        other = form.mirrors.removeprefix(OF_BACKUP)
+        what = "a log" if not other else f"a mirror of {other}"
+        if other != form.mirrors:
+            what = f"what is left of a restoration of the backup {other}"
+        raise InvalidRequest(f"{store.url} has {what}: {ELSEWHERE}")
     return form
 
 

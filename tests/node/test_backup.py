@@ -185,11 +185,19 @@ def test_a_restored_log_is_a_new_one(place: Place, tmp_path: Path) -> None:
     assert log.admin.list_consumer_group_offsets("g") == at
     append_small(log, 1, first=9)
     append_small(place.log, 1, first=3)
+    for file in ("backups-of-others/objects/x/data/1.seg", "left/data/1.seg"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).touch()
     assert len(values(log)) == len(values(place.log)) == 12
     with pytest.raises(InvalidRequest, match="of another log"):
         check_place(log, place.files, create=False)
-    with pytest.raises(InvalidRequest, match="a log: a backup is restored to an empty folder"):
-        place.restored(tmp_path / "log")
+    for root, said in (
+        ("log", "has a log"),
+        ("backups-of-others", r"has objects/x/data/1\.seg"),
+        ("left", "has data/1"),
+    ):
+        with pytest.raises(InvalidRequest, match=f"{said}.*: restore to a folder without files of a log or of backups"):
+            place.restored(tmp_path / root)
 
 
 def test_a_backup_that_was_killed_is_continued(place: Place, tmp_path: Path) -> None:
@@ -438,7 +446,8 @@ def test_a_restoration_that_was_killed_is_run_again(place: Place, tmp_path: Path
         try:
             place.restored_to(steps)
         except Killed:
-            with pytest.raises(InvalidRequest if root.list("meta/ckpt/") else NoLog):
+            half = "half restored from the backup" if root.list("meta/") else "there is no log"
+            with pytest.raises(NoLog, match=half):
                 append_small(connect(root.url, create=False), 1)
             place.restored_to(root)
         log = connect(root.url, create=False)

@@ -66,7 +66,7 @@ def test_what_is_refused(classic: SparkSession, tmp_path: Path) -> None:
         ("99", f"{tmp_path}/new", "has no backup '99'; it has "),
         ("@2020-01-01T00:00Z", f"{tmp_path}/new", r"has no backup '@2020-.*'; it has .* \(version 1?\d, 20.*Z\)$"),
         ("latest", "pylog://host:9550", "give the folder or bucket of the new log"),
-        ("latest", log.url, "a backup is restored to an empty folder"),
+        ("latest", log.url, "restore to a folder without files of a log or of backups"),
     ):
         with pytest.raises(InvalidRequest, match=said):
             done(classic, *to, "--restore", which, url=url)
