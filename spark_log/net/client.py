@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import logging
 import math
+import os
 import ssl
 import threading
 import time
@@ -452,13 +453,20 @@ class HttpLink:
             connection.close()
         if answer.status != 200:
             refusal = _refusal(endpoint.address, method, path, answer)
-            if isinstance(refusal, AuthenticationFailed) and endpoint.address not in self._target.addresses:
-                raise AuthenticationFailed(
-                    f"the coordinator at {endpoint.address} has this log and requires a token, which is sent only to "
-                    f'addresses in the URL: open the log as pylog://{endpoint.address}, with token="…" or PYLOG_TOKEN'
-                ) from refusal
+            if isinstance(refusal, AuthenticationFailed):
+                raise self._unknown_token(endpoint.address, refusal) from refusal
             raise refusal
         return answer.data
+
+    def _unknown_token(self, address: str, refusal: AuthenticationFailed) -> AuthenticationFailed:
+        """The refusal, with the coordinator's address, and where the token is from."""
+        if address not in self._target.addresses:
+            return AuthenticationFailed(
+                f"the coordinator at {address} has this log and requires a token, which is sent only to addresses in the "
+                f'URL: open the log as pylog://{address}, with token="…" or PYLOG_TOKEN'
+            )
+        origin = "" if self._token is None else f"; the token is from {_origin(self._token)}"
+        return AuthenticationFailed(f"pylog://{address} has refused a request: {refusal}{origin}")
 
     def _check_silent(self, endpoint: Endpoint) -> None:
         """Raises CoordinatorNotAvailable, before the request is sent, if an endpoint that did not answer still does
@@ -563,6 +571,12 @@ def _failure(error: BaseException) -> str:
 
 def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+def _origin(token: str) -> str:
+    """Where a token is from, as far as this process can see: a variable of its environment that has it, or an argument."""
+    names = sorted(name for name, value in os.environ.items() if name.startswith("PYLOG_") and value.strip() == token)
+    return " or ".join(names) or "the option token, a token=… in Python, or a profile of the command line"
 
 
 def _refusal(address: str, method: str, path: str, answer: HttpResponse) -> SparkLogError:

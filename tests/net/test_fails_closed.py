@@ -218,6 +218,26 @@ def test_a_clients_token_is_one_word(guarded: str) -> None:
     connect(guarded, WRITE + "\n").close()
 
 
+def test_a_refused_token_is_named_by_where_it_is_from(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the coordinator that has refused it, and without the token."""
+    given = "the token is from the option token, a token=… in Python, or a profile"
+    for variables, token, said in (
+        ({}, "wrong-token-1", given),
+        ({"PYLOG_TOKEN": "wrong-token-2\n"}, None, "the token is from PYLOG_TOKEN"),
+        ({"PYLOG_SOURCE_TOKEN": "wrong-token-3"}, "wrong-token-3", "the token is from PYLOG_SOURCE_TOKEN"),
+        ({"PYLOG_TOKEN": "wrong-token-4"}, "wrong-token-5", given),
+        ({}, None, "no token was sent: give"),
+    ):
+        for name in ("PYLOG_TOKEN", "PYLOG_SOURCE_TOKEN"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(AuthenticationFailed) as raised:
+            connect(guarded, token)
+        assert f"{guarded} has refused a request: " in str(raised.value) and said in str(raised.value)
+        assert "wrong-token" not in str(raised.value)
+
+
 @pytest.mark.parametrize("where", ["path", "query", "method", "Host"])
 def test_bytes_that_are_not_utf_8_get_a_sentence_anywhere(
     small: Running, where: str, caplog: pytest.LogCaptureFixture
