@@ -47,6 +47,8 @@ from spark_log.text import counted
 
 EVERY_MS = 60_000
 """How often --continuous runs the export."""
+MANY_FILES, SMALL_FILE_BYTES = 100, 1 << 20
+"""A run that writes at least so many files, with fewer bytes on average, is worth a warning."""
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
@@ -270,6 +272,8 @@ class Export:
         else:
             what = f"{counted(result.records, 'record')} in {counted(len(result.files), 'file')}"
             progress(f"run {number}: {what}, {result.bytes / 1e6:,.1f} MB, {time.monotonic() - began:.1f} s")
+            if warning := small_files(result, self.settings.partition_by):
+                progress(f"warning: run {number}: {warning}")
         return result
 
     def _exported(self, number: int, run: ExportRun) -> Result | Found:
@@ -310,6 +314,19 @@ class Export:
 
     def _names(self) -> dict[str, Any]:
         return {"name": self.settings.name, "topic": self._args.topic, "to": self._manifest.store.url}
+
+
+def small_files(result: Result, partition_by: str) -> str:
+    """A warning of a run that wrote many small files; empty: it did not."""
+    files = len(result.files)
+    folders = len({name.rpartition("/")[0] for name in result.files})
+    if files < MANY_FILES or result.bytes >= files * SMALL_FILE_BYTES:
+        return ""
+    each = "" if partition_by == "none" else f" for each {partition_by} of its records"
+    return (
+        f"its {files:,} files in {counted(folders, 'folder')} have {result.bytes // files:,} bytes on average, which is slow "
+        f"to read: each task writes a file{each}. Give a larger --task-bytes, or compact the table"
+    )
 
 
 def by_partition(offsets: Mapping[int, int]) -> dict[str, int]:

@@ -31,6 +31,7 @@ from spark_log import Log, errors
 from spark_log.cli.base import parse_duration
 from spark_log.cli.units import parse_rate
 from spark_log.client.open_journal import TOKEN_VARIABLE
+from spark_log.closed_pipe import EXIT_CLOSED_PIPE, discard_output
 from spark_log.debug import shows_tracebacks
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.net.address import is_coordinator
@@ -252,18 +253,27 @@ def run_job(name: str, work: Callable[[SparkSession], Outcome]) -> None:
 def run_alone(name: str, work: Callable[[], Outcome]) -> None:
     """Run `work`, print its summary, and end the process with its exit status.
 
-    An error of pylog or Spark is one sentence and status 1; PYLOG_DEBUG=1 shows the traceback.
+    An error of pylog or Spark is one sentence and status 1; PYLOG_DEBUG=1 shows the traceback.  If nobody reads the
+    output any more, the job ends as by SIGPIPE.
     """
+    try:
+        sys.exit(_run(name, work))
+    except BrokenPipeError:
+        discard_output()
+        sys.exit(EXIT_CLOSED_PIPE)
+
+
+def _run(name: str, work: Callable[[], Outcome]) -> int:
     try:
         summary, status = work()
     except (SparkLogError, PySparkException, Py4JJavaError) as error:
         if shows_tracebacks():
             raise
         progress(f"{name}: {sentence(error)}")
-        sys.exit(EXIT_FAILED)
+        return EXIT_FAILED
     sys.stdout.write(f"{json.dumps(summary)}\n")
     sys.stdout.flush()
-    sys.exit(status)
+    return status
 
 
 def sentence(error: Exception) -> str:

@@ -17,6 +17,7 @@ from spark_log.cli.kafka_flags import check_no_kafka_tool, with_kafka_hint
 from spark_log.cli.profiles import OUTPUTS
 from spark_log.cli.session import OUTPUT_VARIABLE, PROFILE_VARIABLE, URL_VARIABLE, CommandSession
 from spark_log.cli.units import parse_rate
+from spark_log.closed_pipe import EXIT_CLOSED_PIPE, discard_output
 from spark_log.debug import shows_tracebacks
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.positions import UNITS_MS, Position, parse_position
@@ -100,6 +101,9 @@ class Root(Noun):
             if shows_tracebacks():
                 raise
             raise Failed(str(error)) from error
+        except BrokenPipeError:
+            discard_output()
+            ctx.exit(EXIT_CLOSED_PIPE)
 
 
 def common_options(taken: Collection[str] = ()) -> list[click.Parameter]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
@@ -19,6 +18,7 @@ from spark_log.cli.completion import complete_groups, complete_topics
 from spark_log.cli.formats import FORMS, Printer, form_of_format, form_of_output
 from spark_log.cli.session import CommandSession
 from spark_log.cli.topics import partitions_named
+from spark_log.closed_pipe import discard_output
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.positions import Earliest, Position
 
@@ -41,8 +41,7 @@ def _reader_may_leave() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # for the rest, which Python would write at the end
-        os.dup2(nowhere, sys.stdout.fileno())
+        discard_output()
 
 
 @click.command(cls=Verb)

@@ -37,7 +37,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     crc: str = ""
     """crc32c of the other fields, in hex; empty in a file from an earlier pylog."""
     mirrors: str = ""
-    """URL of the log that this one follows (`node/mirror.py`), or after `OF_BACKUP` the backup of which it is being made;
+    """URL of the log that this one follows (`node/mirror.py`), or after `OF_BACKUP` the backup that is being restored;
     empty if it is a separate log."""
     quorum: str = ""
     """URL of the quorum that has the metadata, as its first leader knew it; empty if the metadata is here."""

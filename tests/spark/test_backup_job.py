@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,11 @@ def test_backups_are_listed_without_spark(tmp_path: Path) -> None:
     env = environment(JAVA_HOME="/nowhere")
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, json.loads(done.stdout)) == (0, {"backups": [], "unfinished": []})
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, env=env, stdout=writer, stderr=subprocess.PIPE, timeout=240, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b""), "nobody reads its output any more"
     command[3] = str(tmp_path / "none")
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stdout) == (1, "") and "none has no backups: is its disk" in done.stderr

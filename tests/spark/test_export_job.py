@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pyiceberg.catalog import load_catalog
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Found, Manifest, Part
+from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Found, Manifest, Part, Result
 from pyspark_pylog.export.parquet_files import ParquetFile, WrittenFile, by_folder
 from pyspark_pylog.export.planning import divide
 from pyspark_pylog.export.task import Written, result_of, write_files
@@ -278,6 +278,15 @@ def test_a_continuous_export_ends_with_its_topic(
         topic.admin.delete_topics(["t"])
         with pytest.raises(UnknownTopicOrPartition):
             running.result()
+
+
+def test_many_small_files_are_worth_a_warning() -> None:
+    """A few of them are not, nor are large ones."""
+    files = [f"date=2026-01-{day:02}/t-{task}.parquet" for day in range(1, 31) for task in range(4)]
+    found = job.small_files(Result(records=9, bytes=120_000, files=files), "day")
+    assert found.startswith("its 120 files in 30 folders have 1,000 bytes on average, which is slow to read: each task")
+    assert not job.small_files(Result(bytes=120 << 20, files=files), "day")
+    assert not job.small_files(Result(bytes=9, files=files[:99]), "day")
 
 
 def test_a_dry_run_writes_nothing(classic: SparkSession, topic: Log, to: Path) -> None:

@@ -23,6 +23,7 @@ LAYERS = (
         "settings",
         "topic_names",
         "clock",
+        "closed_pipe",
         "threads",
         "driver_python",
         "positions",
