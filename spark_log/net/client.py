@@ -574,7 +574,7 @@ def _words(error: BaseException) -> str:
 
 
 def _origin(token: str) -> str:
-    """Where a token is from, as far as this process can see: a variable of its environment that has it, or an argument."""
+    """Where a token is from: the variable of this process that has it, or an argument."""
     names = sorted(name for name, value in os.environ.items() if name.startswith("PYLOG_") and value.strip() == token)
     return " or ".join(names) or "the option token, a token=… in Python, or a profile of the command line"
 
