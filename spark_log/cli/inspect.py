@@ -199,7 +199,7 @@ def metadata_shell(session: CommandSession, command: tuple[str, ...], path: str 
     """Look around in the state of the metadata log, as in a tree of files.
 
     COMMAND is one of ls, cat, tree and find, with a path. Without it, commands are read from the terminal or from
-    standard input, one on each line; `help` shows them.
+    standard input, one on each line; `help` shows them. A partition begins with what Kafka's PartitionRecord has.
 
     
     Example:

@@ -1,6 +1,6 @@
 """The state of a log as a tree of folders and values, and the commands of `pylog metadata shell` for it.  Pure.
 
-    /topics/byName/orders/partitions/0      a value, shown as JSON
+    /topics/byName/orders/partitions/0      a value, shown as JSON, with the names of Kafka's PartitionRecord
     /groups/billing                         one entry of a map of the state
     /fence                                  a field of the state
 
@@ -19,7 +19,8 @@ from typing import Any
 
 import msgspec
 
-from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.reassignments import reassignment_of
+from spark_log.metadata.replicas import group_at, group_number
 from spark_log.metadata.state import State, TopicKey
 
 IN_TOPICS = {"names", "topics", "partitions", "assignments", "schemas", "recent"}
@@ -54,15 +55,37 @@ def tree_of(state: State) -> dict[str, Any]:
 
 
 def _topic(state: State, topic_id: str, parts: Mapping[int, Any]) -> dict[str, Any]:
-    topic, groups = state.topics[topic_id], state.assignments.get(topic_id)
+    topic = state.topics[topic_id]
     found: dict[str, Any] = {"id": topic_id, **topic._asdict(), "configs": dict(sorted(topic.configs.items()))}
-    found["partitions"] = {str(number): part for number, part in sorted(parts.items())}
-    if groups is not None:
-        made = state.placement_groups
-        found["replicas"] = [plain(made[one]) if one in made else [OWN_BROKER] for one in groups]
+    found["partitions"] = {str(n): PartitionView(state, (topic_id, n), part) for n, part in sorted(parts.items())}
     if topic_id in state.schemas:
         found["schemas"] = state.schemas[topic_id]
     return found
+
+
+class PartitionView:
+    """A partition, as a value."""
+
+    def __init__(self, state: State, key: TopicKey, part: Any) -> None:
+        self._state, self._key, self._part = state, key, part
+
+    def _asdict(self) -> dict[str, Any]:
+        """What Kafka's PartitionRecord has, under its names, and then the fields of the state."""
+        group, move = (
+            group_at(self._state, group_number(self._state, self._key)),
+            reassignment_of(self._state, self._key),
+        )
+        return {
+            "partitionId": self._key[1],
+            "topicId": self._key[0],
+            "replicas": group.replicas if move is None else move.replicas,
+            "isr": group.isr,
+            "removingReplicas": () if move is None else move.removing_replicas,
+            "addingReplicas": () if move is None else move.adding_replicas,
+            "leader": group.leader,
+            "leaderEpoch": group.leader_epoch,
+            **plain(self._part),
+        }
 
 
 def _folder(values: Any, names: Mapping[str, str]) -> dict[str, Any]:

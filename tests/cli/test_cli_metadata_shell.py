@@ -47,6 +47,31 @@ def test_the_state_is_shown_as_a_tree(pylog: Pylog) -> None:
     assert {key: position["offset"] for key, position in group["offsets"].items()} == {f"{topic_id}-1": 1}
 
 
+@pytest.mark.filterwarnings("ignore:.* is on the same disk as:UserWarning")
+def test_a_partition_has_the_names_of_kafkas_partition_record(tmp_path: Path) -> None:
+    """While it moves from brokers 0 and 1 to 2 and 0; then the fields of the state follow."""
+    with spark_log.connect(tmp_path / "log", create=True) as log:
+        for number in (1, 2):
+            log.admin.add_broker(number, str(tmp_path / f"disk{number}"))
+        log.admin.create_topics([spark_log.NewTopic("orders", replica_assignment={0: (0, 1)})])
+        log.append("orders", [{"value": "x"}])
+        log.admin.alter_partition_reassignments({spark_log.TopicPartition("orders", 0): (2, 0)})
+        topic_id = log.admin.describe_topics(["orders"])["orders"].topic_id
+    found = json.loads("".join(shell(Pylog(tmp_path / "log"), "cat", "/topics/byName/orders/partitions/0")))
+    record = {
+        "partitionId": 0,
+        "topicId": topic_id,
+        "replicas": [2, 0, 1],
+        "isr": [2, 0],
+        "removingReplicas": [1],
+        "addingReplicas": [2],
+        "leader": 2,
+        "leaderEpoch": found["leaderEpoch"],
+    }
+    assert dict(list(found.items())[: len(record)]) == record
+    assert list(found)[len(record) :] == ["start", "end", "edition", "entries"]
+
+
 def test_commands_come_from_standard_input(pylog: Pylog) -> None:
     """With a folder in which paths begin; a command that does not exist ends it."""
     said = pylog.ok("metadata", "shell", stdin="cd /topics/byName\npwd\nls\n\ncd orders\ncat partitions/0\nexit\nls\n")
