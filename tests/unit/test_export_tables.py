@@ -5,150 +5,39 @@ from __future__ import annotations
 import datetime
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
-from pyiceberg.catalog import load_catalog
+from deltalake import write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import CommitTableResponse
-from pyiceberg.table import Table as IcebergTable
-from pyspark_pylog.export.delta_log import DeltaLog
 from pyspark_pylog.export.delta_stats import statistics
-from pyspark_pylog.export.iceberg_log import IcebergLog, shown_uri
+from pyspark_pylog.export.iceberg_log import shown_uri
 from pyspark_pylog.export.manifest import ExportRun, ExportSettings, Manifest, Result
-from pyspark_pylog.export.open_table import open_table
-from pyspark_pylog.export.parquet_files import ParquetFiles, WrittenFile, as_rows
+from pyspark_pylog.export.parquet_files import WrittenFile, as_rows
 from pyspark_pylog.export.planning import Planner
 from pyspark_pylog.export.storage_options import delta_options, iceberg_options
-from pyspark_pylog.export.tables import TRIES, Commits, ExportTable, TableChanged, TableLog, is_any_list
-from pyspark_pylog.export.task import put_files
+from pyspark_pylog.export.tables import TRIES, Commits, TableChanged
 
 from spark_log import NewTopic, connect
 from spark_log.errors import ConcurrentChange, DataLoss, InvalidRequest
 from spark_log.positions import parse_position
-from spark_log.schema.ddl import from_ddl
 from spark_log.store.open import open_store
 from tests.conftest import Bucket
-
-FORMATS = ("delta", "iceberg")
-START = datetime.datetime(2024, 5, 1, 23, 30, tzinfo=datetime.timezone.utc)
-ALL_TYPES = (
-    "flag BOOLEAN, tiny TINYINT, small SMALLINT, id INT, big BIGINT, f FLOAT, d DOUBLE, price DECIMAL(10,2), "
-    "huge DECIMAL(38,10), name STRING, raw BINARY, date DATE, at TIMESTAMP, local TIMESTAMP_NTZ, tags ARRAY<STRING>, "
-    "counts MAP<STRING, INT>, item STRUCT<name: STRING, parts: ARRAY<STRUCT<n: INT>>>"
-)
-VALUES = {
-    "flag": True, "tiny": -5, "small": 300, "id": 7, "big": 1 << 40, "f": 0.5, "d": 0.25, "price": Decimal("1.50"),
-    "huge": Decimal("12345678901234567890.0123456789"), "name": "größer", "raw": b"\xff\0",
-    "date": datetime.date(2024, 2, 29), "at": START, "local": START.replace(tzinfo=None), "tags": ["a", None],
-    "counts": [("x", 1), ("y", None)], "item": {"name": "n", "parts": [{"n": 1}, {"n": None}]},
-}  # fmt: skip
-
-
-def records(count: int, first: int = 0, ddl: str = "", data: Mapping[str, Any] | None = None) -> pa.RecordBatch:
-    """Records as a scan has them, some of them after midnight; each second one without data or value."""
-    offsets = range(first, first + count)
-    columns: dict[str, pa.Array] = {
-        "topic": pa.array(["t"] * count),
-        "partition": pa.array([0] * count, pa.int32()),
-        "offset": pa.array(offsets, pa.int64()),
-        "key": pa.array([b"k%d" % at for at in offsets], pa.binary()),
-    }
-    if ddl:
-        for field in from_ddl(ddl):
-            columns[field.name] = pa.array(
-                [(data or {}).get(field.name) if at % 2 else None for at in offsets], field.type
-            )
-    else:
-        columns["value"] = pa.array([b"v" if at % 2 else None for at in offsets], pa.binary())
-    minutes = [START + datetime.timedelta(minutes=20 * at) for at in offsets]
-    columns["timestamp"] = pa.array(minutes, pa.timestamp("us", "UTC"))
-    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    columns["headers"] = pa.array([[{"key": "h", "value": b"\xff"}] if at % 2 else None for at in offsets], headers)
-    return pa.record_batch(columns)
-
-
-class Case(NamedTuple):
-    """An export to a folder, without Spark."""
-
-    settings: ExportSettings
-    url: str
-    options: dict[str, str]
-    catalog: dict[str, str]
-
-    def log(self) -> TableLog:
-        if self.settings.format == "delta":
-            return DeltaLog(self.settings, self.url, self.options)
-        return IcebergLog(self.settings, self.url, self.options, self.catalog)
-
-    def table(self) -> ExportTable:
-        return open_table(self.settings, self.url, self.options, self.catalog)
-
-    def write(self, batch: pa.RecordBatch, number: int = 1) -> list[WrittenFile]:
-        """The files of a run."""
-        files = ParquetFiles(self.settings)
-        files.add(batch)
-        return put_files(open_store(self.url, self.options), files, self.settings, f"{number:08}-00000")
-
-    def rows(self, batch: pa.RecordBatch) -> pa.Schema:
-        return as_rows(batch, self.settings).schema
-
-    def run(self, number: int, batch: pa.RecordBatch) -> bool:
-        """Write and commit a run."""
-        return self.table().commit(number, self.rows(batch), self.write(batch, number))
-
-    def delta(self) -> DeltaTable:
-        return DeltaTable(self.url, storage_options=delta_options(self.url, self.options))
-
-    def iceberg(self) -> IcebergTable:
-        properties = {**iceberg_options(self.url, self.options), **self.catalog}
-        return load_catalog("c", **properties).load_table("db.t")
-
-    def read(self) -> list[dict[str, Any]]:
-        """The rows of the table, by the format's own reader, without columns of folders."""
-        if self.settings.format == "delta":
-            folders = self.delta().metadata().partition_columns
-            return self.delta().to_pyarrow_table().drop_columns(folders).sort_by("offset").to_pylist()
-        table = self.iceberg().scan().to_arrow()
-        # PyIceberg reads an array of structs that is null as an empty one.
-        lists = [field.name for field in table.schema if is_any_list(field.type)]
-        rows = table.sort_by("offset").to_pylist()
-        return [{**row, **{name: row[name] or None for name in lists}} for row in rows]
-
-    def files(self) -> list[str]:
-        """Those that the table has."""
-        if self.settings.format == "delta":
-            return self.delta().file_uris()
-        return self.iceberg().inspect.files()["file_path"].to_pylist()
-
-    def offsets(self) -> list[int]:
-        return [row["offset"] for row in self.read()]
+from tests.unit.exported_tables import ALL_TYPES, FORMATS, START, VALUES, Case, case_of, changed_by_others, records
 
 
 @pytest.fixture(params=FORMATS)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     return case_of(request.param, tmp_path)
-
-
-def case_of(kind: str, tmp_path: Path, partition_by: str = "day", bucket: Bucket | None = None) -> Case:
-    iceberg = {"catalog": "c", "table": "db.t"} if kind == "iceberg" else {}
-    settings = ExportSettings(
-        id="7", name="an/é=1/#?", log="l", topic="t", topic_id="i", format=kind, partition_by=partition_by, key_as="binary",
-        value_as="binary", keep_offsets=True, start="earliest", **iceberg,
-    )  # fmt: skip
-    catalog = {"uri": f"sqlite:///{tmp_path}/catalog.db"} if iceberg else {}
-    if bucket is not None:
-        return Case(settings, f"{bucket.url}/a table", bucket.options, catalog)
-    return Case(settings, (tmp_path / "a table").as_uri(), {}, catalog)
 
 
 def test_a_run_becomes_visible_as_a_whole(case: Case) -> None:
@@ -271,111 +160,6 @@ def test_a_log_that_was_set_back_is_refused(tmp_path: Path, ends: dict[int, int]
         DataLoss, match=r"records of t-\d before offset \d, and the log ends before it: the log was rest"
     ):
         planner.next_starts(2)
-
-
-def restore(case: Case, run: int) -> None:
-    """Restore the version after a run; 0: after the creation of the table, which Iceberg cannot."""
-    if case.settings.format == "delta":
-        found = [one["version"] for one in case.delta().history() if one.get("pylog.run") == str(run)]
-        case.delta().restore(found[0] if run else 0)
-    else:
-        table = case.iceberg()
-        [snapshot] = [one.snapshot_id for one in table.snapshots() if one.summary["pylog.run"] == str(run)]
-        table.manage_snapshots().set_current_snapshot(snapshot).commit()
-
-
-def test_a_table_that_was_restored_to_an_earlier_version_is_refused(case: Case) -> None:
-    """Until the last run is in it again, in whatever way, also after changes of others."""
-    for number in (1, 2, 3):
-        assert case.run(number, records(2, first=2 * number))
-    rows = case.rows(records(1))
-    restore(case, 1)
-    for _ in range(2):
-        with pytest.raises(
-            InvalidRequest, match="has the runs up to 1, and run 3 is done: .* restore the version that has"
-        ):
-            case.table().check(rows, 3)
-        changed_by_others(case)
-    if case.settings.format == "delta":
-        restore(case, 0)
-        with pytest.raises(InvalidRequest, match="has no run, and run 3 is done"):
-            case.table().check(rows, 3)
-    restore(case, 3)
-    case.table().check(rows, 3)
-    assert case.run(4, records(1))
-    assert case.offsets() == [0, 2, 3, 4, 5, 6, 7]
-
-
-def test_a_run_that_was_not_done_before_a_restore_is_committed_again(case: Case) -> None:
-    """It is in the table once."""
-    for number in (1, 2):
-        assert case.run(number, records(2, first=2 * number))
-    restore(case, 1)
-    assert not case.table().has(2)
-    assert case.run(2, records(2, first=4)) and not case.run(2, records(2, first=4))
-    assert case.offsets() == [2, 3, 4, 5]
-
-
-def test_a_history_that_is_too_short_is_not_needed(case: Case) -> None:
-    """The table has the number of its last run, too."""
-    assert case.run(1, records(2)) and case.run(2, records(2, first=2))
-    changed_by_others(case)
-    if case.settings.format == "delta":
-        *earlier, newest = sorted(Path(unquote(case.url.removeprefix("file://")), "_delta_log").glob("*.json"))
-        for file in earlier:
-            file.unlink()
-        assert "pylog.run" not in newest.read_text()
-    else:
-        table = case.iceberg()
-        current = table.current_snapshot()
-        table.maintenance.expire_snapshots().by_ids(
-            [one.snapshot_id for one in table.snapshots() if one.snapshot_id != current.snapshot_id]
-        ).commit()
-        assert current.summary.get("pylog.run") is None
-    assert case.table().has(2) and not case.table().has(3)
-    assert case.run(3, records(2, first=4))
-    assert case.offsets() == list(range(6))
-
-
-def commit_of_spark(case: Case, commit: dict[str, Any]) -> None:
-    """A commit without files, as Spark would make it."""
-    folder = Path(unquote(case.url.removeprefix("file://")), "_delta_log")
-    number = case.delta().version() + 1
-    (folder / f"{number:020}.json").write_text(json.dumps({"commitInfo": {"timestamp": 1_700_000_000_000, **commit}}))
-
-
-def test_a_delta_table_that_spark_has_restored(tmp_path: Path) -> None:
-    """To a version, or to a time: its history does not say which version that is."""
-    case = case_of("delta", tmp_path)
-    assert case.run(1, records(2)) and case.run(2, records(2, first=2))
-    commit_of_spark(case, {"operation": "RESTORE", "operationParameters": {"version": 1, "timestamp": None}})
-    assert case.log().last_run() == 1
-    commit_of_spark(case, {"operation": "RESTORE", "operationParameters": {"version": None, "timestamp": "2024-05-01"}})
-    with pytest.raises(InvalidRequest, match="was restored to a time, and .*: restore it to the version of the last"):
-        case.table().check(case.rows(records(1)), 2)
-    commit_of_spark(case, {"operation": "RESTORE", "operationParameters": {"version": 2, "timestamp": None}})
-    assert case.log().last_run() == 2
-
-
-def test_a_delta_table_that_forgets_its_last_run_is_refused(tmp_path: Path) -> None:
-    """By the property that does it."""
-    case = case_of("delta", tmp_path)
-    assert case.run(1, records(2))
-    case.delta().alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 days"})
-    with pytest.raises(
-        InvalidRequest, match=r"setTransactionRetentionDuration \(interval 1 days\).* UNSET TBLPROPERTIES"
-    ):
-        case.table().check(case.rows(records(1)), 1)
-
-
-def changed_by_others(case: Case) -> None:
-    if case.settings.format == "delta":
-        case.delta().optimize.compact()
-        case.delta().create_checkpoint()
-        case.delta().alter.set_table_description("orders")
-    else:
-        table = case.iceberg()
-        table.append(table.scan().to_arrow().slice(0, 0))
 
 
 def test_others_may_change_the_table(case: Case) -> None:
