@@ -1,8 +1,8 @@
-"""All jobs that write, killed and run again: in applications under spark-submit, whose executors are other processes.
+"""All jobs that write, killed and run again: in an application under spark-submit, whose executors are other processes.
 
-Each job has a separate log.  Those of an application run at the same time.  When each of them has begun to write,
-SIGKILL ends the executor, and Spark starts another one.  When each job has ended, or has written more, SIGKILL ends the
-application.  Then the same jobs run to their end in this process.
+Each job has a separate log, and all run at the same time.  When each of them has begun to write, SIGKILL ends the
+executor, and Spark starts another one.  When each job has ended, or has written more, SIGKILL ends the application.
+Then the same jobs run to their end in this process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -280,21 +280,23 @@ CASES = (
     filled,
     backed_up,
     mirrored,
+    exported,
+    exported_to_delta,
+    exported_to_iceberg,
 )
-EXPORTS = (exported, exported_to_delta, exported_to_iceberg)
 
 
 class Application:
-    """The jobs of some cases under spark-submit, on a local cluster."""
+    """The jobs of all cases under spark-submit, on a local cluster."""
 
-    def __init__(self, folder: Path, cases: Sequence[Case], confs: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, cases: Sequence[Case]) -> None:
         self._cases, self._ended, self._gate = cases, folder / "ended", folder / "gate"
         self._ended.mkdir()
         script = folder / "application.py"
         script.write_text(APPLICATION)
         jobs = [[one.name, one.function, [*one.args, *one.slowly], not one.is_first] for one in cases]
         args = (str(script), json.dumps(jobs), str(self._ended), str(self._gate))
-        self._process = submitted(*args, **local_cluster(), **confs)
+        self._process = submitted(*args, **local_cluster(), **FAIR)
         self._output = draining(self._process)
         self._before = self.written()
 
@@ -345,17 +347,14 @@ class Application:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("makes", "confs"), [(CASES, {}), (EXPORTS, FAIR)], ids=["jobs", "exports"])
-def test_jobs_that_are_killed_are_run_again(
-    tmp_path: Path, classic: SparkSession, makes: Sequence[Callable[[Path], Case]], confs: Mapping[str, str]
-) -> None:
+def test_jobs_that_are_killed_are_run_again(tmp_path: Path, classic: SparkSession) -> None:
     """No record is lost or there twice, and nothing is left to do."""
     cases = list[Case]()
-    for make in makes:
+    for make in CASES:
         folder = tmp_path / make.__name__
         folder.mkdir()
         cases.append(make(folder))
-    application = Application(tmp_path, cases, confs)
+    application = Application(tmp_path, cases)
     try:
         has_gone_on, ended = application.run(), application.ended()
     finally:
