@@ -164,8 +164,8 @@ class Machine:
             election.stand(self._core)
 
     def meet(self, replica: ReplicaKey, now_ms: int) -> None:
-        """The transport has a new connection to another replica, be it a voter or not.  This one asks it for the leader,
-        if it is not a voter: the voters in its log may all be gone.
+        """The transport has a new connection to another replica, be it a voter or not.  This one asks it for the
+        leader, if it is not a voter: the voters in its log may all be gone.
         """
         self._advance(now_ms)
         self._core.met[replica.id] = replica
