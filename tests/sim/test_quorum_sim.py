@@ -33,7 +33,7 @@ NOTICED_IN = {
     "pre_vote_despite_leader": 54,
     "reads_unconfirmed": 81,
     "received_forgotten": 631,
-    "removed_voter_waits": 1490,
+    "removed_voter_waits": 4028,
     "resigns_silently": 22,
     "snapshot_without_voters": 4,
     "truncated_too_little": 402,
@@ -91,4 +91,4 @@ def test_a_failure_prints_the_command_that_replays_it(capsys: pytest.CaptureFixt
 
 def test_a_voter_whose_removal_is_not_committed_can_be_elected() -> None:
     """In this seed nobody else can be: the leader lost the entry of the removal, and the removed voter has it."""
-    assert not simulate(1490).violation
+    assert not simulate(4028).violation
