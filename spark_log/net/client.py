@@ -20,6 +20,7 @@ from spark_log.errors import (
     CoordinatorNotAvailable,
     InconsistentClusterId,
     InvalidRequest,
+    LogMoved,
     NotCoordinator,
     SparkLogError,
 )
@@ -60,6 +61,7 @@ from spark_log.net.messages import (
 )
 from spark_log.net.snapshot_download import download
 from spark_log.net.tls import ca_context
+from spark_log.net.unanswered import no_answer
 from spark_log.store.open import is_other_storage
 
 logger = logging.getLogger("spark_log")
@@ -330,24 +332,25 @@ class HttpLink:
         tried.
 
         leads:  only the leader answers the request.
+        Raises CoordinatorNotAvailable; LogMoved if there are only nodes of a quorum that another one has replaced.
         """
-        failures, candidates = [], self._candidates(holder)
+        failures: list[tuple[str, SparkLogError]] = []
+        candidates = self._candidates(holder)
         for endpoint in candidates:
             try:
                 self._check_storage(endpoint, holder)
                 data = self._request(endpoint, method, path, body, wait_ms, limit_s)
-            except (CoordinatorNotAvailable, NotCoordinator) as error:
+            except (CoordinatorNotAvailable, NotCoordinator, LogMoved) as error:
                 if error.maybe_applied and not changes_nothing:
                     raise
-                failures.append(f"{endpoint.address}: {error}" if isinstance(error, NotCoordinator) else str(error))
+                failures.append((endpoint.address, error))
                 if isinstance(error, NotCoordinator) and leads:
                     candidates += self._named_by(error, endpoint, candidates)
                 continue
             if leads:
                 self._last = endpoint
             return data
-        hint = "" if self._target.addresses else GONE
-        raise CoordinatorNotAvailable("; ".join(failures) + hint)
+        raise no_answer(failures, "" if self._target.addresses else GONE)
 
     def _named_by(self, error: NotCoordinator, by: Endpoint, known: Sequence[Endpoint]) -> list[Endpoint]:
         """The leader that a coordinator has named, if it is not among the known ones."""

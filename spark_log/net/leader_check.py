@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from spark_log.errors import CoordinatorNotAvailable, InconsistentClusterId, NotCoordinator
+from spark_log.errors import CoordinatorNotAvailable, InconsistentClusterId, LogMoved, NotCoordinator
 from spark_log.net.service import Service
 
 PAUSE_S = 2.5
@@ -56,7 +56,7 @@ class LeaderCheck:
         self.check_leads(standby=standby)
 
     def check_leads(self, *, changed: bool = False, standby: bool = False) -> None:
-        """Raises NotCoordinator or CoordinatorNotAvailable, so that no reply is based on an old state.
+        """Raises NotCoordinator, LogMoved or CoordinatorNotAvailable, so that no reply is based on an old state.
 
         changed:  a change may have been applied.
         standby:  a standby may reply.
@@ -64,7 +64,7 @@ class LeaderCheck:
         try:
             if not self.may_answer(standby):
                 raise self._service.not_leading()
-        except (NotCoordinator, CoordinatorNotAvailable) as error:
+        except (NotCoordinator, LogMoved, CoordinatorNotAvailable) as error:
             if not changed:
                 raise
             unknown = CoordinatorNotAvailable(

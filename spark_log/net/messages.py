@@ -58,6 +58,7 @@ _FIELDS = (
     "lacking",
     "placement_group",
     "partition",
+    "url",
 )
 """Attributes of errors that error handlers need."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
-from spark_log.errors import NotCoordinator, SparkLogError
+from spark_log.errors import LogMoved, NotCoordinator, SparkLogError
 from spark_log.groups.messages import Request, Response
 from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.store_operations import Answered, Steps
@@ -93,7 +93,7 @@ class Service(Protocol):
     def delta(self, held: Holdings) -> Delta:
         """The published state, or a newer one, compared with what a client has."""
 
-    def not_leading(self) -> NotCoordinator: ...
+    def not_leading(self) -> NotCoordinator | LogMoved: ...
 
     def metrics_text(self, *, polls: int, connections: Connections, usage: Sequence[Usage]) -> str:
         """May be called from any thread."""

@@ -22,6 +22,7 @@ from spark_log.errors import (
     FencedInstanceId,
     IllegalGeneration,
     InvalidRequest,
+    LogMoved,
     NotCoordinator,
     RebalanceInProgress,
     SparkLogError,
@@ -79,7 +80,7 @@ class GroupJournal(Protocol):
 
     def submit(self, commands: Sequence[AnyCommand | SetGeneration]) -> Future[Answered]: ...
 
-    def not_leading(self) -> NotCoordinator: ...
+    def not_leading(self) -> NotCoordinator | LogMoved: ...
 
 
 class Groups:

@@ -7,9 +7,10 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 
-from spark_log.errors import NotCoordinator
+from spark_log.errors import LogMoved, NotCoordinator
 from spark_log.metadata.state import State
 from spark_log.node.quorum_leader import KnownLeader
+from spark_log.node.quorum_root import replaced_error
 from spark_log.quorum_node.node import Node
 from spark_log.quorum_node.node_host import NodeHost
 
@@ -75,12 +76,15 @@ class LeaderWatch:
             self._followed_s = self._host.monotonic_s()
         return self._followed_s
 
-    def not_leading(self, obstacle: str) -> NotCoordinator:
+    def not_leading(self, obstacle: str, replaced_at: str) -> NotCoordinator | LogMoved:
         """The error for requests to a node that does not lead.
 
-        obstacle:  why it could not lead when it was elected; empty: nothing is known.
+        obstacle:     why it could not lead when it was elected; empty: nothing is known.
+        replaced_at:  the folder with the records, if another quorum has it now.
         """
         held, leader = self._state().coordinator, self.leader
+        if not self._follows and replaced_at:
+            return replaced_error(replaced_at)
         if not self._follows:
             why = f" ({obstacle})" if obstacle else self._away()
             return NotCoordinator(f"no node of the quorum leads at the moment{why}", address="", epoch=leader.epoch)

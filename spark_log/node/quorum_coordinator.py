@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from spark_log.client.log import Log
 from spark_log.clock import Clock
-from spark_log.errors import NotCoordinator, NotLeaderOrFollower
+from spark_log.errors import LogMoved, NotCoordinator, NotLeaderOrFollower
 from spark_log.journal.context import Context, Proposal
 from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import MetadataLog
@@ -44,6 +44,7 @@ from spark_log.node.quorum_commands import QuorumCommands
 from spark_log.node.quorum_description import quorum_reply
 from spark_log.node.quorum_leader import KnownLeader
 from spark_log.node.quorum_log import FinalLog, QuorumLog
+from spark_log.node.quorum_root import replaced_error
 from spark_log.node.quorum_state import AnyOffer, Content, QuorumState
 from spark_log.node.quorum_take_over import TakeOver
 from spark_log.node.root_snapshots import RootSnapshots
@@ -190,9 +191,9 @@ class QuorumCoordinator:
     def answers_final(self) -> bool:
         return True
 
-    def not_leading(self) -> NotCoordinator:
+    def not_leading(self) -> NotCoordinator | LogMoved:
         """The error for requests to a node that does not lead."""
-        return self._leader_watch.not_leading(self._take_over.obstacle)
+        return self._leader_watch.not_leading(self._take_over.obstacle, self._take_over.replaced_at)
 
     def health(self) -> Health:
         problem = self._problem()
@@ -247,9 +248,8 @@ class QuorumCoordinator:
         return False
 
     def _replaced(self, epoch: int) -> None:
-        logger.error("%s belongs to another quorum, which has replaced this one", self.storage)
         if self.epoch == epoch:
-            self._take_over.obstacle = f"another quorum has replaced this one at {self.storage}"
+            self._take_over.note_obstacle(replaced_error(self.storage))
             self._step_down()
 
     def ask_log(self, steps: Callable[[MetadataLog[Any]], Steps[Result]]) -> Result:

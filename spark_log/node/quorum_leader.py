@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spark_log.clock import Clock
-from spark_log.errors import NotCoordinator
+from spark_log.errors import LogMoved, NotCoordinator
 from spark_log.metadata.state import State
 from spark_log.node.metrics import Metrics
 from spark_log.quorum.messages import ReplicaKey
@@ -47,7 +47,7 @@ class QuorumLeader(Protocol):
     @property
     def is_stopping(self) -> bool: ...
 
-    def not_leading(self) -> NotCoordinator:
+    def not_leading(self) -> NotCoordinator | LogMoved:
         """The error for requests to a node that does not lead."""
 
     def unique(self) -> str:

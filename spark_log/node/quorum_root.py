@@ -8,7 +8,7 @@ from __future__ import annotations
 from random import Random, SystemRandom
 
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import InconsistentClusterId, InvalidRequest
+from spark_log.errors import InconsistentClusterId, InvalidRequest, LogMoved
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import QUORUM_VERSION, Format, find_format, parse_format, put_format
 from spark_log.journal.object_names import DATA, FORMAT_KEY
@@ -85,7 +85,8 @@ class QuorumRoot:
         state:     the final state.  At version 0 the quorum has no log yet, so there must be no records.
         founding:  the id of the quorum, as in a snapshot.
         nonce:     a unique name for a probe of put-if-absent, on which the claims of clients depend.
-        Raises the errors of `check`, StoreNotExclusive, and the errors of the storage.
+        Raises the errors of `check`, LogMoved if another quorum has replaced this one, StoreNotExclusive, and the
+        errors of the storage.
         """
         if not state.version:
             self._check_begins()
@@ -99,10 +100,7 @@ class QuorumRoot:
             if not form.quorum:
                 form = end_adoption(journal, state, form, founding)
         if form.founding != founding:
-            raise InvalidRequest(
-                f"{self.store.url} belongs to a quorum that has replaced this one, by `pylog quorum restore` or `adopt`: "
-                "format the directory of this node again, without voters, to join it"
-            )
+            raise replaced_error(self.store.url)
         self._is_claimed = True
 
     def _check_begins(self) -> None:
@@ -126,6 +124,18 @@ class QuorumRoot:
             quorum=SCHEME + address,
         )
         return parse_format(run(put_format(form, self.store.url), self._stores, self._clock), self.store.url)
+
+
+def replaced_error(url: str) -> LogMoved:
+    """For the clients of a quorum that does not lead any more, and its operators.
+
+    url:  of the folder with the records.
+    """
+    return LogMoved(
+        f"{url} belongs to a quorum that has replaced this one, by `pylog quorum restore` or `adopt`: open the log by the "
+        "addresses of that, and format the directory of this node again, without voters, to join it",
+        url=url,
+    )
 
 
 def _read_format(url: str) -> Steps[bytes | None]:

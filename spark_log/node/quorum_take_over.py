@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from spark_log.errors import CorruptObject, NotLeaderOrFollower, SparkLogError
+from spark_log.errors import CorruptObject, LogMoved, NotLeaderOrFollower, SparkLogError
 from spark_log.metadata.batch_format import encode_batch
 from spark_log.metadata.decide.upkeep import bootstrap_records
 from spark_log.metadata.records import Batch, TakeOverRecord
@@ -34,6 +34,8 @@ class TakeOver:
         self._prepare = prepare
         self.obstacle = ""
         """Why this node could not lead when it was elected."""
+        self.replaced_at = ""
+        """URL of the folder with the records, if another quorum has it now."""
         self._has_led = False
 
     async def run(self, leader: KnownLeader) -> bool:
@@ -55,7 +57,7 @@ class TakeOver:
                 logger.info("this node does not lead: %s", error)
                 return False
             except Exception as error:  # noqa: BLE001  it is logged, and tried again
-                self._note_obstacle(error)
+                self.note_obstacle(error)
                 await node.hand_over()
                 await asyncio.sleep(RETRY_S)
             else:
@@ -65,9 +67,10 @@ class TakeOver:
     def _is_current(self, leader: KnownLeader) -> bool:
         return self._coordinator.leader == leader and not self._coordinator.is_stopping
 
-    def _note_obstacle(self, error: Exception) -> None:
+    def note_obstacle(self, error: Exception) -> None:
         """It is tried again and again, and logged once."""
         before, self.obstacle = self.obstacle, str(error) or type(error).__name__
+        self.replaced_at = error.url if isinstance(error, LogMoved) else ""
         if self.obstacle != before:
             logger.error("this node cannot lead: %s", error, exc_info=not isinstance(error, SparkLogError))
 
@@ -91,7 +94,7 @@ class TakeOver:
 
     def _ended(self, leader: KnownLeader) -> bool:
         """The take-over is final."""
-        self.obstacle = ""
+        self.obstacle = self.replaced_at = ""
         is_current = self._is_current(leader)
         self._has_led = self._has_led or is_current
         return is_current

@@ -7,6 +7,7 @@ import dataclasses
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -435,10 +436,18 @@ def test_a_quorum_is_restored_from_the_disk_of_a_node(store: ObjectStore, tmp_pa
             restore(store, new, directory)
         async with new.running() as (node,):
             assert await asyncio.to_thread(append_and_read, address([node]), "4") == [*map(str, range(5))]
-            restore(store, Nodes(tmp_path, cluster_id(store), 1, "c"), None)
+            log = await asyncio.to_thread(spark_log.connect, address([node]))
+            restore(store, newest := Nodes(tmp_path, cluster_id(store), 1, "c"), None)
             await asyncio.to_thread(node.coordinator.root_snapshots.write)
             await until(lambda: not node.coordinator.leading, "it ends to lead")
             await until(lambda: "replaced this one" in node.coordinator.health().reason, "it says why")
+            for use in (partial(log.append, "t", [{"value": "x"}]), partial(spark_log.connect, address([node]))):
+                with pytest.raises(LogMoved, match="open the log by the addresses of that"):
+                    await asyncio.to_thread(use)
+            async with newest.running() as (last,):
+                found = await asyncio.to_thread(append_and_read, address([node, last]), "5")
+                assert found[-1] == "5"
+            await asyncio.to_thread(log.close)
 
     asyncio.run(scenario())
 

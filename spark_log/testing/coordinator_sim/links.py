@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from spark_log.errors import CoordinatorNotAvailable, NotCoordinator, SparkLogError
+from spark_log.errors import CoordinatorNotAvailable, LogMoved, NotCoordinator, SparkLogError
 from spark_log.journal.store_operations import (
     Answered,
     Ask,
@@ -41,6 +41,7 @@ from spark_log.net.messages import (
     encode,
     error_of,
 )
+from spark_log.net.unanswered import no_answer
 from spark_log.testing.coordinator_sim.network import Refused
 from spark_log.testing.coordinator_sim.world import CLUSTER, AskMember, QuorumWorld
 from spark_log.testing.sim.world import Actor
@@ -161,19 +162,19 @@ class Link:
         changes_nothing: bool = True,
         leads: bool = True,
     ) -> bytes:
-        failures, candidates = [], self._candidates(holder)
-        for address in candidates:
+        failures: list[tuple[str, SparkLogError]] = []
+        for address in self._candidates(holder):
             try:
                 data = await self._request(address, path, body, limit_ms)
-            except (CoordinatorNotAvailable, NotCoordinator) as error:
+            except (CoordinatorNotAvailable, NotCoordinator, LogMoved) as error:
                 if error.maybe_applied and not changes_nothing:
                     raise
-                failures.append(str(error))
+                failures.append((address, error))
                 continue
             if leads:
                 self._last = address
             return data
-        raise CoordinatorNotAvailable("; ".join(failures))
+        raise no_answer(failures)
 
     def _candidates(self, holder: Leadership) -> list[str]:
         check_is_here(holder)
