@@ -15,13 +15,8 @@ from tests.spark.builders import CONFS, DEADLINE_S, environment, wait_until
 JOBS = Path(__file__).parents[2] / "jobs"
 SUBMIT = Path(sys.executable).parent / "spark-submit"
 
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SHORT_LIVED = {
-    "spark.driver.extraJavaOptions": JVM,
-    "spark.executor.extraJavaOptions": JVM,
-    "spark.log.level": "WARN",
-}
-"""A JVM that runs for seconds does without its second compiler, and without a page of log for each task."""
+QUIET = {"spark.log.level": "WARN"}
+"""Without a page of log for each task."""
 
 
 def submitted(job: str, *arguments: str, master: str = "local[2]", **more: str) -> subprocess.Popen[str]:
@@ -30,7 +25,7 @@ def submitted(job: str, *arguments: str, master: str = "local[2]", **more: str) 
     job:   the name of its file in `jobs/`, or the path of a script.
     more:  configs of Spark.
     """
-    confs = [part for name, value in {**CONFS, **SHORT_LIVED, **more}.items() for part in ("--conf", f"{name}={value}")]
+    confs = [part for name, value in {**CONFS, **QUIET, **more}.items() for part in ("--conf", f"{name}={value}")]
     command = [str(SUBMIT), "--master", master, *confs, str(JOBS / job), *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=environment(), start_new_session=True, **pipes)
@@ -41,6 +36,7 @@ def local_cluster() -> dict[str, str]:
     return {
         "master": "local-cluster[1,4,1024]",
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],  # as the driver: see tests/class_archive.py
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
     }
 

@@ -35,11 +35,12 @@ def main_paths(spark, url, checkpoint, limits={"maxOffsetsPerTrigger": 40}, **op
 """
 
 CLUSTER = f"""
-import sys
+import os, sys
 {MAIN_PATHS}
 url, checkpoint, bucket, endpoint, path = sys.argv[1:]
 spark = session(
     "local-cluster[2,1,1024]", spark_executor_memory="512m", spark_executorEnv_PYTHONPATH=path, spark_task_maxFailures="1",
+    spark_executor_extraJavaOptions=os.environ["SPARK_SUBMIT_OPTS"],
     **{{"spark.executorEnv.AWS_ACCESS_KEY_ID": "", "spark.executorEnv.AWS_SECRET_ACCESS_KEY": ""}},
 )
 spark.range(0, 100, 1, 4).count()
