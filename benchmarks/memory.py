@@ -61,7 +61,7 @@ def run(what: str, measure: str, url: str, megabytes: int) -> float:
 def main() -> None:
     given = common.arguments(__doc__, rows=1000, of="megabytes of the largest segment", rounds=None, warm=None)
     figures: dict[str, float] = {}
-    for megabytes in (given.rows // 4, given.rows // 2, given.rows):
+    for megabytes in sorted({given.rows // 4, given.rows // 2, given.rows} - {0}):
         with common.folder() as url:
             for what, measure in (("write", "rss"), ("read", "rss"), ("read", "live")):
                 figures[f"{what}_{measure}_{megabytes}_mb"] = run(what, measure, url, megabytes)

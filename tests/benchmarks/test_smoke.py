@@ -25,7 +25,7 @@ TINY = {
     "groups": "--rows 100 --rounds 1",
     # The table of partitions is left out: its Spark does what `spark_read` and `spark_write` do.
     "growth": "--quick --only commits,maintained,record_size,writers,slices,objects,upkeep,groups,topics",
-    "memory": "--rows 4",
+    "memory": "--rows 1",
     "million_commits": "--rows 400",
     "merge": f"--rows 20 {ONCE}",
     "mirror": "--rows 1000 --rounds 20 --warm 0",

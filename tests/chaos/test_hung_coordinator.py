@@ -19,7 +19,7 @@ from spark_log.node.verify import verify
 from tests.net.asking import request
 from tests.processes import ControlledProcess, Process, free_port
 
-TAKEOVER = ("--takeover-after", "5s")
+TAKEOVER = ("--takeover-after", "2s")
 BOUND_S = 45.0
 """Without failover from a hung coordinator the first change failed after 150 s."""
 
