@@ -122,6 +122,14 @@ def s3() -> Iterator[Callable[[], Bucket]]:
         yield make
 
 
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a Python without any package, for the front of a path."""
+    home = tmp_path_factory.mktemp("bare") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+    return home / "bin"
+
+
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Mounts small file systems in memory."""

@@ -14,12 +14,14 @@ from tests.blocks import blocks, program
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
-    """All blocks, in one session; Spark's last table is the one on the page, and nobody had to register the source."""
+def test_the_python_of_the_readme_runs(bare: Path, tmp_path: Path) -> None:
+    """All blocks, in one session; Spark's last table is the one on the page, and nobody had to register the source.
+    The path has another python3, without pylog.
+    """
     assert len([block for block in blocks(README) if block.reason is None]) == 2
     hidden = ("PATH", "PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV")
     env = {name: value for name, value in os.environ.items() if name not in hidden}
-    env["PATH"] = os.pathsep.join(["/usr/bin", "/bin", str(Path(shutil.which("java") or "").parent)])
+    env["PATH"] = os.pathsep.join([str(bare), "/usr/bin", "/bin", str(Path(shutil.which("java") or "").parent)])
     command = [sys.executable, "-c", program(README).replace("/tmp/pylog-readme", str(tmp_path / "log"))]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]

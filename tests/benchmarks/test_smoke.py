@@ -74,7 +74,7 @@ def output(*command: str) -> list[str]:
 @pytest.fixture(scope="module")
 def of_one_jvm() -> set[str]:
     """The benchmarks with Spark that have reported."""
-    program = str(Path(__file__).parent / "one_jvm.py")
+    program = str(Path(__file__).parents[1] / "one_jvm.py")
     lines = output(program, *(f"{FOLDER / name}.py {TINY[name]}" for name in ONE_JVM))
     return {json.loads(line)["benchmark"] for line in lines if line.startswith('{"benchmark": ')}
 

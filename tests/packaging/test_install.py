@@ -163,6 +163,9 @@ def test_the_command_is_there(installed: Installed, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("installed", ["wheel"], indirect=True)
 def test_spark_reads_and_writes_without_registration(installed: Installed, tmp_path: Path) -> None:
-    """In an activated environment `format("pylog")` works with no call of ours."""
+    """In an activated environment `format("pylog")` works with no call of ours.  The environment of the tests, in which
+    the README's Python runs, has an editable install.
+    """
     assert "found 1" in run(installed.bin / "python", "-c", ROUND_TRIP, tmp_path / "log", cwd=tmp_path)

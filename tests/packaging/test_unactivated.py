@@ -1,5 +1,5 @@
 """`/path/.venv/bin/python app.py` as cron, an IDE or Airflow run it: no activated environment, another python3 on the
-path.
+path.  The README's Python runs so, too (tests/test_readme.py): it imports spark_log before Spark starts.
 """
 
 from __future__ import annotations
@@ -25,14 +25,6 @@ def round_trip(spark):
 """
 
 
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a Python without any package, which the path names first."""
-    home = tmp_path_factory.mktemp("bare") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
-    return home / "bin"
-
-
 def run(code: str, bare: Path, *arguments: Path, **variables: str) -> str:
     """Standard output of a program that must succeed, in an environment with next to nothing."""
     java = shutil.which("java")
@@ -43,13 +35,6 @@ def run(code: str, bare: Path, *arguments: Path, **variables: str) -> str:
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-5000:]}"
     return done.stdout
-
-
-@pytest.mark.slow
-def test_a_program_that_imports_spark_log_writes_and_reads(bare: Path, tmp_path: Path) -> None:
-    """The import comes before Spark starts: nothing else is needed."""
-    code = f"{SESSION}\nimport spark_log\nround_trip(session())"
-    assert "found 1" in run(code, bare, tmp_path / "log")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Runs benchmarks with Spark one after the other in one process and one session: `python one_jvm.py COMMAND…`.
+"""Runs programs with Spark one after the other in one process and one session: `python one_jvm.py COMMAND…`.
 
 Each prints what it prints alone.
 """
@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+
+import spark_log  # noqa: F401  before Spark starts: it tells Spark which Python has pylog
 
 
 def run(command: Sequence[str]) -> None:
