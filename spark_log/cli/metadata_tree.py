@@ -70,7 +70,7 @@ class PartitionView:
         self._state, self._key, self._part = state, key, part
 
     def _asdict(self) -> dict[str, Any]:
-        """The fields of Kafka's PartitionRecord, under its names, and then those of the state."""
+        """The fields of Kafka's PartitionRecord that the state knows, and then those of the state."""
         group, move = (
             group_at(self._state, group_number(self._state, self._key)),
             reassignment_of(self._state, self._key),

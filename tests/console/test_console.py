@@ -263,6 +263,27 @@ def test_the_newest_records_and_the_ones_before(reader: Asking) -> None:
     assert len(seen) == len(set(seen)) == 101 and pages == 6
 
 
+def test_a_page_of_more_partitions_than_rows_has_the_newest_records(running: Running, reader: Asking) -> None:
+    """As many as were asked for; the next pages have the others, also of many partitions, by links."""
+    count = 1600
+    with spark_log.connect(f"pylog://{running.coordinator.address}", token=ADMIN) as log:
+        log.admin.create_topics([spark_log.NewTopic("wide", count, {"retention.ms": "-1"})])
+        order = [n * 7 % count for n in range(count)]
+        rows = [{"value": "x", "partition": n, "timestamp": 1_700_000_000_000 + at} for at, n in enumerate(order)]
+        log.append("wide", rows)
+        page = reader("records", topic="wide", limit=200)
+        assert at(page) == [(n, 0) for n in reversed(order[-200:])]
+        for first in range(1200, -1, -200):
+            page = reader("records", topic="wide", limit=200, before=page["older"])
+            assert at(page) == [(n, 0) for n in reversed(order[first : first + 200])]
+        assert not page["more"]
+        page = reader("records", topic="wide", limit=200, **{"from": "earliest"})
+        assert at(page) == [(n, 0) for n in order[:200]] and page["more"]
+        page = reader("records", topic="wide", limit=200, cursor=page["newer"])
+        assert at(page) == [(n, 0) for n in order[200:400]]
+        log.admin.delete_topics(["wide"])
+
+
 def test_pages_forward_from_an_offset_and_a_time(reader: Asking) -> None:
     """A cursor continues where a page ended."""
     page = reader("records", topic="orders", limit=10, **{"from": "40"}, partition=0)
@@ -343,7 +364,7 @@ def test_a_batch_that_is_too_large_is_named(log: spark_log.Log, monkeypatch: pyt
         records.newest(log, "t", [0], None, 1)
 
 
-@pytest.mark.parametrize("text", ["", "1", "1:", "a:1", "1:-1", "1:1,", "1:99999999999999999999"])
+@pytest.mark.parametrize("text", ["", "1", "1:", "a:1", "1:-1", "1:1,", "1:99999999999999999999", "z", "z!", "zMTox"])
 def test_cursors_of_other_forms_are_refused(text: str) -> None:
     """They come from the address of a page, where anybody can write."""
     with pytest.raises(InvalidRequest, match="cursor"):

@@ -33,7 +33,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             log.append("orders", [{"key": HOSTILE, "value": value, "headers": [(HOSTILE, SCRIPT.encode())]}])
         log.admin.alter_consumer_group_offsets(HOSTILE, {TopicPartition("orders", n): 0 for n in range(2)})
         with log.transaction(SCRIPT) as txn:
-            txn.append("orders", [{"value": "in a transaction"}])
+            txn.append("orders", [{"value": "in a transaction, turned \u202e around"}])
     yield found
     services.close()
 
@@ -83,6 +83,8 @@ def test_each_page_shows_its_part_and_hostile_text_as_text(page: Browser, runnin
         go(page, to)
         page.shows(text)
         assert page.value("document.querySelectorAll('main img, main script, main style').length") == 0, to
+    go(page, "#/topics/orders/records")
+    page.shows(r"turned \u202e around")  # a character that would turn the rest of its line
     assert page.problems == []
     assert page.hosts == {running.coordinator.address}
 

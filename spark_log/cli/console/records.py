@@ -6,7 +6,9 @@ Pages go through the partitions side by side.  A cursor is the offset of each pa
 
 from __future__ import annotations
 
+import base64
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -39,6 +41,10 @@ SHOWN_BYTES = 8 << 10
 WHOLE_BYTES = 1 << 20
 """The same if one record is asked for."""
 HEADERS_MAX = 100
+COMPRESSED, CURSOR_CHARS_MAX, CURSOR_BYTES_MAX = "z", 2000, 1 << 20
+"""A longer cursor is compressed, and begins with this; and its largest size without that."""
+NEVER_US = -(1 << 63)
+"""Before any record."""
 
 Cursor = Mapping[int, int]
 """An offset by partition."""
@@ -83,10 +89,11 @@ def newest(log: Log, topic: str, partitions: Sequence[int], before: Cursor | Non
         n: min(max((before or {}).get(n, part.readable_end), part.start), part.readable_end)
         for n, part in parts.items()
     }
-    each = -(-limit // max(1, len(parts)))
-    starts = {number: max(parts[number].start, end - each) for number, end in ends.items()}
+    left_of = {number: part for number, part in parts.items() if part.start < ends[number]}
+    each, asked = -(-limit // max(1, len(left_of))), _latest(left_of, ends, limit)
+    starts = {n: max(parts[n].start, end - each) if n in asked else end for n, end in ends.items()}
     budget, rows = Budget(PAGE_BYTES_MAX), list[dict[str, Any]]()
-    for number in parts:
+    for number in asked:
         at = starts[number]
         for found, upto in _read(log, state, topic, number, starts[number], ends[number], budget):
             rows, at = rows + _shown(found), upto
@@ -97,6 +104,23 @@ def newest(log: Log, topic: str, partitions: Sequence[int], before: Cursor | Non
         ends[number] = at
     rows.sort(key=_order, reverse=True)
     return _page(rows, budget, {"older": starts, "newer": ends}, parts, any(starts[n] > parts[n].start for n in parts))
+
+
+def _latest(parts: Mapping[int, Partition], ends: Cursor, limit: int) -> set[int]:
+    """The partitions of a page: at most `limit`, those with the latest records before these offsets."""
+    times = dict[int, int]()
+    for number, part in parts.items():
+        before = (entry.max_us for entry in reversed(part.entries) if entry.start < ends[number])
+        times[number] = next(before, NEVER_US)
+    return set(sorted(parts, key=lambda number: -times[number])[:limit])
+
+
+def _earliest(parts: Mapping[int, Partition], starts: Cursor, limit: int) -> set[int]:
+    """The same with the earliest records from these offsets on."""
+    times = dict[int, int]()
+    for number, part in parts.items():
+        times[number] = next((entry.min_us for entry in part.entries if entry.end > starts[number]), -NEVER_US)
+    return set(sorted(parts, key=times.__getitem__)[:limit])
 
 
 def offsets_at(log: Log, topic: str, partitions: Sequence[int], position: Position) -> dict[int, int]:
@@ -123,9 +147,10 @@ def following(
     ends = _offsets(log, topic, parts, Latest() if until is None else until)
     ends = {number: max(end, starts[number]) for number, end in ends.items()}
     budget = Budget(PAGE_BYTES_MAX if query.is_empty else SEARCH_BYTES_MAX)
-    each = -(-limit // max(1, len(parts))) if query.is_empty else limit
+    left_of = {number: part for number, part in parts.items() if starts[number] < ends[number]}
+    each = -(-limit // max(1, len(left_of))) if query.is_empty else limit
     rows, at = list[dict[str, Any]](), dict(starts)
-    for number in parts:
+    for number in _earliest(left_of, starts, limit) if query.is_empty else parts:
         left = each if query.is_empty else limit - len(rows)
         end = min(ends[number], at[number] + left) if query.is_empty else ends[number]
         for found, upto in _read(log, state, topic, number, at[number], end, budget):
@@ -302,14 +327,31 @@ def _page(
         "read_records": budget.records,
         "read_bytes": budget.bytes,
         "total": sum(part.readable_end - part.start for part in parts.values()),
-        **{name: ",".join(f"{number}:{offset}" for number, offset in cursor.items()) for name, cursor in at.items()},
+        **{name: format_cursor(cursor) for name, cursor in at.items()},
         "more": more,
     }
 
 
+def format_cursor(cursor: Cursor) -> str:
+    """`0:123,1:456`; of many partitions compressed, because it is part of an address."""
+    text = ",".join(f"{number}:{offset}" for number, offset in cursor.items())
+    if len(text) < CURSOR_CHARS_MAX:
+        return text
+    return COMPRESSED + base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _decompressed(text: str) -> str:
+    try:
+        data = base64.urlsafe_b64decode(text.removeprefix(COMPRESSED))
+        return zlib.decompressobj().decompress(data, CURSOR_BYTES_MAX).decode()
+    except (ValueError, zlib.error):
+        return ""
+
+
 def parse_cursor(text: str) -> dict[int, int]:
-    """`0:123,1:456`.  Raises InvalidRequest."""
+    """The inverse of `format_cursor`.  Raises InvalidRequest."""
+    given, text = text, _decompressed(text) if text.startswith(COMPRESSED) else text
     pairs = [one.partition(":") for one in text.split(",")]
     if not all(number.isdecimal() and offset.isdecimal() and len(offset) < 19 for number, _, offset in pairs):
-        raise InvalidRequest(f"cursor: {text[:80]!r} is not of the form 0:123,1:456")
+        raise InvalidRequest(f"cursor: {given[:80]!r} is not of the form 0:123,1:456")
     return {int(number): int(offset) for number, _, offset in pairs}

@@ -2,6 +2,10 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
+/** Characters that turn the direction of the text around them: a record could make others look different. */
+const TURNING = /[\u061C\u200E\u200F\u202A-\u202E\u2066-\u2069]/g;
+const visible = (child) => typeof child === "string" ? child.replace(TURNING, (one) => `\\u${one.codePointAt(0).toString(16).padStart(4, "0")}`) : child;
+
 function fill(node, props, children) {
   for (const [name, value] of Object.entries(props)) {
     if (value === null || value === undefined || value === false) continue;
@@ -10,7 +14,7 @@ function fill(node, props, children) {
     else if (name === "value") node.value = value;
     else node.setAttribute(name, value === true ? "" : String(value));
   }
-  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false).map(visible));
   return node;
 }
 

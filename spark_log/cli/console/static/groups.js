@@ -8,6 +8,7 @@ import { table } from "./table.js";
 import { filter } from "./topics.js";
 
 const KINDS = { Stable: "good", PreparingRebalance: "warn", CompletingRebalance: "warn", Dead: "bad" };
+const ROWS_MAX = 500;
 const at = (name) => `#/groups/${encodeURIComponent(name)}`;
 const NONE = () => empty("No groups", "A consumer or a query with a group commits its positions here.", "pylog consume orders --group billing");
 
@@ -42,6 +43,7 @@ export function groups({ refresh }) {
 
 export function group(context, name) {
   const top = h("div"), chart = h("div");
+  const left = h("span", { class: "faint" });
   const members = table({
     first: "member",
     none: empty("No members", "Nobody reads with this group now. Its positions stay until they expire."),
@@ -70,7 +72,7 @@ export function group(context, name) {
   return {
     title: name,
     node: h("div", {}, head(name, [h("a", { class: "link", href: "#/groups" }, "Groups"), " /"]),
-      h("div", { class: "stack" }, top, chart, card("Positions", null, offsets.node), card("Members", null, members.node))),
+      h("div", { class: "stack" }, top, chart, card("Positions", left, offsets.node), card("Members", null, members.node))),
     async update() {
       const found = await get("group", { group: name }), sum = (key) => found.offsets.reduce((total, row) => total + row[key], 0);
       const behind = Math.max(0, ...found.offsets.map((row) => row.lag_ms));
@@ -80,7 +82,8 @@ export function group(context, name) {
       ]));
       put(chart, found.history, () => card("Lag", "records, sampled every 15 seconds", lines(found.history, "Lag")));
       members.set(found.members);
-      offsets.set(found.offsets);
+      offsets.set([...found.offsets].sort((a, b) => b.lag - a.lag).slice(0, ROWS_MAX));
+      put(left, found.offsets.length, (all) => all > ROWS_MAX && `the ${count(ROWS_MAX)} of ${count(all)} with most lag`);
     },
   };
 }
