@@ -42,9 +42,10 @@ $(RUN): $(VENV)/bin/python $(LINKED)
 quickstart: $(RUN)
 	SPARK_CONF_DIR=$(CURDIR)/conf $(BIN)/python jobs/quickstart.py
 
-# One process runs the tests that share a Spark session, the other one the rest: see tests/conftest.py.
+# One process runs the tests that share a Spark session, the others the rest, which wait more than half of their time:
+# see tests/conftest.py.
 test: setup
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 3
 
 # With a real Kafka broker.  The first run downloads its jars (60 MB) into .pylog/kafka.
 test-kafka: setup
