@@ -146,7 +146,7 @@ class Node:
             config.secret,
             self._receive,
             connected=self._meet,
-            voters=self._present_voters,
+            voters=self._voters,
             tools=NodeTools(self).by_path,
         )
         try:
@@ -176,14 +176,9 @@ class Node:
         """Of the log; those that another node has named, as long as there are none."""
         return (() if self._machine is None else self._machine.voters) or self._named_voters
 
-    def _present_voters(self) -> Voters:
-        """Those that another node has named, if this one is not a voter: its log may name those of long ago."""
-        voters = self._voters()
-        return voters if self.key in voters else self._named_voters
-
     def _accepted(self, other: ReplicaKey, voters: Voters) -> None:
         """Raises InvalidRequest if another quorum was formed under the same cluster id."""
-        check_quorum(self._present_voters(), voters)
+        check_quorum(self._voters(), voters)  # also of a spare node: its log may be that of another quorum
         self._named_voters = voters or self._named_voters
         self._input(lambda machine, now_ms: machine.meet(other, now_ms))
 

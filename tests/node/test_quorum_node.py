@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,7 @@ import pytest
 
 from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, NotLeaderOrFollower, StorageError
 from spark_log.net.tls import node_contexts
-from spark_log.quorum.leading import VoterChange
-from spark_log.quorum.messages import Entry, Kind, ReplicaKey
-from spark_log.quorum.ready import Persist
-from spark_log.quorum.voters import encode_voters
-from spark_log.quorum_node.directory import open_directory
+from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.node import ENTRY_BYTES_MAX, Node
 from spark_log.quorum_node.node_config import NodeConfig
 from tests.net.asking import make_certificate
@@ -122,33 +117,30 @@ def test_a_node_joins_and_takes_the_place_of_a_lost_disk(tmp_path: Path) -> None
     run(test)
 
 
-def test_a_new_disk_whose_log_names_only_the_old_one_catches_up(tmp_path: Path) -> None:
-    """It was stopped after it had received the first entries, which name the voters of that time."""
+def test_a_spare_node_of_another_quorum_is_refused(tmp_path: Path) -> None:
+    """The only voter lost its disk, and was formatted as the first of a quorum: offsets and epochs begin again, and
+    those of the spare node fit, with other entries."""
 
     async def test() -> None:
-        found = Cluster(tmp_path)
-        old, first = ReplicaKey(1, "d1"), Entry(0, 1, Kind.LEADER, b"")
-        for node in (1, 2, 3):
+        found = Cluster(tmp_path, count=2)
+        for node in (1, 2):
             shutil.rmtree(found.path(node))
-            found.format(ReplicaKey(node, f"d{node}"), (old,) if node == 1 else ())
+            found.format(ReplicaKey(node, f"d{node}"), (ReplicaKey(1, "d1"),) if node == 1 else ())
         await found.start()
-        await found.append(b"a")
-        for key in (ReplicaKey(2, "d2"), ReplicaKey(3, "d3")):
-            add = partial(found.nodes[1].add_voter, key)
-            await until(lambda add=add: add() is VoterChange.DUPLICATE_VOTER, "the others are added")  # type: ignore[misc]
-        await found.hand_over_to(2)
-        await until(lambda: found.nodes[2].remove_voter(old) is VoterChange.VOTER_NOT_FOUND, "the old disk is removed")
-        await found.stop(1)
+        await found.append(b"first")
+        await found.all_have([b"first"])
+        for node in (1, 2):
+            await found.stop(node)
         shutil.rmtree(found.path(1))
-        found.format(ReplicaKey(1, "new"))
-        with open_directory(str(found.path(1)), cluster_id="c", node_id=1) as directory:
-            directory.disk.load()
-            voters = Entry(1, 1, Kind.VOTERS, encode_voters((old,)))
-            directory.disk.write(Persist(number=1, epoch=1, voted=None, entries=(first, voters)))
+        found.format(ReplicaKey(1, "new"), (ReplicaKey(1, "new"),))
         await found.start(1)
-        await found.append(b"b")
-        await found.all_have([b"a", b"b"])
-        for node in list(found.nodes):
+        for data in (b"second", b"third"):
+            await found.append(data)
+        await found.start(2)
+        expected = "another quorum has the same cluster id: its voters are 1@new, and here they are 1@d1"
+        await until(lambda: (s := found.nodes[2].status()) and expected in (s.problems[1] or ""), expected)
+        assert found.states[2].data == [b"first"]
+        for node in (1, 2):
             await found.stop(node)
 
     run(test)
