@@ -178,6 +178,8 @@ class Prober:
         store.put(key, (content,))
         if store.get(key) != content:
             raise StorageError(f"{store.url}/{key}: a read after a write returned different data")
+        if last is not None and not self._is_kept(last):  # this machine was suspended during the check
+            last = None
         gone = last is not None and store.size(last.key) is None
         root.mark = _Mark(key, self._clock.monotonic_ms(), self._clock.now_ms())
         if last is not None:

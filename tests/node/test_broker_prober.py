@@ -232,6 +232,22 @@ def test_a_machine_that_was_suspended_does_not_miss_its_mark(log: Log, tmp_path:
     assert "it was rolled back, or swapped" in prober.round(5_000).fenced[0]
 
 
+def test_a_machine_that_is_suspended_during_a_check_does_not_miss_its_mark(tmp_path: Path) -> None:
+    log = replicated_log(tmp_path, **{**TIMEOUTS, "broker_session_timeout_ms": "60000"})
+    clock = SkewedClock(log.journal.context.clock)
+    log.journal.metadata_log.context = replace(log.journal.context, clock=clock)
+    put(log, [0, 1, 2])
+    clock.skew_ms = -7_200_000
+    orders, prober = control(log, tmp_path, 2), Prober(log)
+    prober.round(5_000)
+    orders.write_text("hang")
+    assert "no answer" in prober.round(200).failing[0]
+    clock.skew_ms = 0
+    shutil.rmtree(folder_of(log, tmp_path, 2) / "meta")
+    orders.unlink()
+    assert rounds_until(prober, lambda report: not report.failing) == ProbeReport()
+
+
 def test_a_new_process_notices_an_older_disk(log: Log, tmp_path: Path) -> None:
     """It has no mark of a check before; after its return the broker lacks what the disk lacks."""
     kept = put(log, [0, 1, 2])
