@@ -88,9 +88,14 @@ def kept_journal(location: Location, *, create: bool = False, peek: bool = True)
     peek:    if True, only `newest` is brought to the end of the log, and `state` may be behind.  A read passes False:
              `state` is brought there too, at the price of a second round of requests if there are new records.
     """
-    options = RootOptions.of(dict(location.storage), location.durability).own()
-    root = open_store(storage_url(location.url, location.token), options, location.durability).url
+    root = root_of(location)
     return KEPT.refreshed(_key(location, root), lambda: journal_of(location, create=create), peek=peek)
+
+
+def root_of(location: Location) -> str:
+    """The URL of the log's own root, in one spelling; a coordinator tells it, once per process."""
+    options = RootOptions.of(dict(location.storage), location.durability).own()
+    return open_store(storage_url(location.url, location.token), options, location.durability).url
 
 
 def journal_to_read(location: Location, *, peek: bool = False) -> Journal:

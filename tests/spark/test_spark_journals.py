@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from pyspark_pylog.open_log import KEPT, KEPT_MAX, KeptJournals, kept_journal
-from pyspark_pylog.options.parse import Location
+from pyspark_pylog.options.parse import Location, write_options
 from pyspark_pylog.planned_log import PlannedRoots
+from pyspark_pylog.sink.log_of_query import journal_to_write
 
 import spark_log
-from spark_log.errors import UnsupportedVersion
+from spark_log.errors import NoLog, UnsupportedVersion
 from spark_log.journal.journal import Journal
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
@@ -49,6 +50,20 @@ def test_a_log_that_was_begun_again_is_another_one(tmp_path: Path) -> None:
         assert topics(path) == {topic}
         shutil.rmtree(path)
     assert not kept_journal(location(path), create=True).state.names
+
+
+@pytest.mark.parametrize("spelling", ["{}", "file://{}", "{}/", "{}/../log"])
+def test_the_log_of_a_query_is_known_by_any_spelling_of_its_url(tmp_path: Path, spelling: str) -> None:
+    """A query that is started again with another one begins no second log where its log is away."""
+    path, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / "metadata").write_text("{}")
+    common = {"topic": "t", "checkpointlocation": str(checkpoint), "durability": "os"}
+    journal_to_write(write_options({"path": str(path), **common}, streaming=True))
+    shutil.rmtree(path)
+    with pytest.raises(NoLog, match="has written to the log"):
+        journal_to_write(write_options({"path": spelling.format(path), **common}, streaming=True))
+    assert not path.exists()
 
 
 def test_a_log_whose_checkpoint_has_passed_is_read_from_that(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The log of a streaming query: the file `pylog/<hash of the URL>` in its checkpoint has the id of the log.
+"""The log of a streaming query: the file `pylog/<hash of its root's URL>` in its checkpoint has the id of the log.
 
 Spark's own files name no log.  A query begins a log for its first batch only, and writes to no other log later: the
 batches that are done by its checkpoint would be missing there.  It may be that the disk of its log is not mounted, and
@@ -11,7 +11,7 @@ import logging
 from hashlib import blake2b
 
 from pyspark_pylog.driver_log import notice
-from pyspark_pylog.open_log import kept_journal
+from pyspark_pylog.open_log import kept_journal, root_of
 from pyspark_pylog.options.parse import WriteOptions
 from pyspark_pylog.sink.source_offsets import checkpoint_store
 from spark_log.errors import NoLog, ObjectNotFound, SparkLogError, WrongRoot
@@ -30,7 +30,7 @@ def journal_to_write(options: WriteOptions, *, create: bool = True) -> Journal:
     if options.checkpoint is None:
         return kept_journal(options.location, create=create)
     url, checkpoint = options.location.url, options.checkpoint
-    name = f"pylog/{blake2b(url.encode(), digest_size=8).hexdigest()}"
+    name = f"pylog/{blake2b(root_of(options.location).encode(), digest_size=8).hexdigest()}"
     try:
         journal = kept_journal(options.location)
     except NoLog as error:
@@ -41,7 +41,7 @@ def journal_to_write(options: WriteOptions, *, create: bool = True) -> Journal:
         journal = kept_journal(options.location, create=True)
     if _known.get((checkpoint, name)) != journal.cluster_id:
         known = _read(options, checkpoint, name)
-        if known not in ("", journal.cluster_id):
+        if known and known != journal.cluster_id:
             raise WrongRoot(
                 f"{_had_batches(checkpoint, known)}, and {url} has the log {journal.cluster_id}: another disk is in its "
                 "place, or its disk is not mounted, and a new log was begun in the folder; or it was restored from a backup. "
@@ -56,21 +56,21 @@ def _had_batches(checkpoint: str, known: str) -> str:
     return f"The query with the checkpoint {checkpoint} has written to the log {known}"
 
 
-def _read(options: WriteOptions, checkpoint: str, name: str) -> str:
-    """The id in the file; empty if there is none, or if it cannot be read here."""
+def _read(options: WriteOptions, checkpoint: str, name: str) -> str | None:
+    """The id in the file; empty if there is none, None if it cannot be read here."""
     try:
         return checkpoint_store(checkpoint, options.location).get(name).decode()
     except ObjectNotFound:
         return ""
     except (SparkLogError, OSError, ImportError, ValueError) as error:
         notice(logging.INFO, f"{checkpoint}/{name} cannot be read ({error}): it is not known which log the query had")
-        return ""
+        return None
 
 
-def _note(options: WriteOptions, checkpoint: str, name: str, known: str, cluster_id: str) -> None:
-    """Write the file, unless it has this id.  A process tries it once."""
+def _note(options: WriteOptions, checkpoint: str, name: str, known: str | None, cluster_id: str) -> None:
+    """Write the file, if there is none.  A process tries it once."""
     _known[checkpoint, name] = cluster_id
-    if known:
+    if known != "":
         return
     try:
         store = checkpoint_store(checkpoint, options.location)
