@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from spark_log.errors import CorruptObject, ObjectNotFound, SparkLogError, StorageUnavailable
+from spark_log.errors import CorruptObject, ObjectNotFound, SparkLogError, StorageError, StorageUnavailable
 from spark_log.journal.broker_roots import sources_of
 from spark_log.journal.read_failover import from_sources
 from spark_log.metadata.state import ObjectRow
@@ -27,6 +27,10 @@ SEGMENT = ".seg"
 
 class BadCopy(SparkLogError):
     """A copy of an object is damaged, or is not there."""
+
+
+class TargetFailed(SparkLogError):
+    """The root to which an object is copied failed: no other source helps.  Its cause is the error."""
 
 
 class SourceFailed(SparkLogError):
@@ -94,7 +98,10 @@ def copy_from_any(source: ObjectStore, target: ObjectStore, name: str, row: Obje
             raise ObjectNotFound(f"{root.url}/{name} is not there", key=name)
         return size
 
-    return from_sources(name, sources_of(source, name), copied)
+    try:
+        return from_sources(name, sources_of(source, name), copied)
+    except TargetFailed as error:
+        raise error.__cause__ or error from None
 
 
 def _copy_segment(root: ObjectStore, target: ObjectStore, name: str, row: ObjectRow, pace: Pace) -> int:
@@ -106,6 +113,8 @@ def _copy_segment(root: ObjectStore, target: ObjectStore, name: str, row: Object
         raise CorruptObject(str(error)) from error
     except SourceFailed as error:
         raise StorageUnavailable(str(error)) from error
+    except StorageError as error:
+        raise TargetFailed(str(error)) from error
     return row.size
 
 

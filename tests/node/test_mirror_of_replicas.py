@@ -11,7 +11,7 @@ import pytest
 import spark_log
 from spark_log.client.administering.brokers import fence_broker
 from spark_log.client.log import Log
-from spark_log.errors import CorruptObject, StorageUnavailable
+from spark_log.errors import CorruptObject, NoSpace, StorageUnavailable
 from spark_log.model import ACKS_LEADER
 from spark_log.node.maintain import maintain_once
 from spark_log.node.mirror import Mirror, begin_mirror, recover
@@ -19,6 +19,7 @@ from spark_log.node.object_repair import repair_objects
 from spark_log.node.replicator import Replicator
 from spark_log.node.verify import verify
 from spark_log.store.local import LocalStore
+from spark_log.testing.stores import ControlledStore
 from tests.client.replicated import commit_copies, create_replicated, with_copies
 from tests.node.test_replicator import flip, pad
 
@@ -72,6 +73,19 @@ def test_a_damaged_copy_is_not_mirrored(
     mirror.round()
     copy = spark_log.connect(tmp_path / "mirror")
     assert _values(copy) == VALUES and verify(copy, deep=True) == []
+
+
+def test_a_full_disk_of_the_mirror_is_not_taken_for_failing_roots(
+    log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log's roots are good, and no message names them."""
+    orders = tmp_path / "orders"
+    store = ControlledStore(LocalStore(str(tmp_path / "mirror")), orders)
+    begin_mirror(log, store)
+    orders.write_text("full")
+    with pytest.raises(NoSpace, match="no space left"):
+        Mirror(log, store).round()
+    assert "another copy" not in caplog.text
 
 
 def test_a_mirror_continues_after_an_object_whose_copies_are_all_damaged(
