@@ -356,6 +356,22 @@ def test_a_request_stops_at_its_budget_and_the_next_continues(
     assert at(page) == [(1, 2), (1, 1), (1, 0)] and page["newer"] == "1:3"
 
 
+def test_pages_of_more_partitions_than_rows_go_through_all_partitions(log: spark_log.Log) -> None:
+    """Each has its records in one entry, and the first records of one follow the first ones of another."""
+    log.admin.create_topics([spark_log.NewTopic("wide", 12, {"retention.ms": "-1"})])
+    times = [(n, 1_700_000_000_000 + 1000 * (12 * row + n)) for n in range(12) for row in range(20)]
+    log.append("wide", [{"value": "x", "partition": n, "timestamp": ms} for n, ms in times])
+    numbers, seen = range(12), list[tuple[int, int]]()
+    page = records.newest(log, "wide", numbers, None, 4)
+    for _ in range(3):
+        seen += at(page)
+        page = records.newest(log, "wide", numbers, records.parse_cursor(page["older"]), 4)
+    assert sorted(seen) == [(n, 19) for n in numbers]
+    first = records.following(log, "wide", numbers, dict.fromkeys(numbers, 0), 4, records.Query())
+    second = records.following(log, "wide", numbers, records.parse_cursor(first["newer"]), 4, records.Query())
+    assert at(first) + at(second) == [(n, 0) for n in range(8)]
+
+
 def test_a_batch_that_is_too_large_is_named(log: spark_log.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that reads it."""
     log.append("t", [{"value": b"x", "partition": 0}])
@@ -364,7 +380,7 @@ def test_a_batch_that_is_too_large_is_named(log: spark_log.Log, monkeypatch: pyt
         records.newest(log, "t", [0], None, 1)
 
 
-@pytest.mark.parametrize("text", ["", "1", "1:", "a:1", "1:-1", "1:1,", "1:99999999999999999999", "z", "z!", "zMTox"])
+@pytest.mark.parametrize("text", ["", "1", "1:", "a:1", "1:-1", "1:1,", "1:99999999999999999999", "z", "z!", "zMTox", "1" * 5000 + ":1"])
 def test_cursors_of_other_forms_are_refused(text: str) -> None:
     """They come from the address of a page, where anybody can write."""
     with pytest.raises(InvalidRequest, match="cursor"):

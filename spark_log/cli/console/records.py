@@ -22,8 +22,9 @@ from spark_log.client.reading.plan import OffsetRange, SliceRead, chunks, plan_r
 from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of, resolve
 from spark_log.client.reading.scan_batches import RECORD_COLUMNS, SCAN_SCHEMA, fetch_ranges, to_batch
 from spark_log.errors import InvalidRequest
+from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State
-from spark_log.model import TopicPartition
+from spark_log.model import Slice, TopicPartition
 from spark_log.positions import At, Latest, Position
 
 PAGE_MAX = 200
@@ -110,8 +111,8 @@ def _latest(parts: Mapping[int, Partition], ends: Cursor, limit: int) -> set[int
     """The partitions of a page: at most `limit`, those with the latest records before these offsets."""
     times = dict[int, int]()
     for number, part in parts.items():
-        before = (entry.max_us for entry in reversed(part.entries) if entry.start < ends[number])
-        times[number] = next(before, NEVER_US)
+        entry = next((entry for entry in reversed(part.entries) if entry.start < ends[number]), None)
+        times[number] = NEVER_US if entry is None else _time_at(entry, ends[number] - 1)
     return set(sorted(parts, key=lambda number: -times[number])[:limit])
 
 
@@ -119,8 +120,16 @@ def _earliest(parts: Mapping[int, Partition], starts: Cursor, limit: int) -> set
     """The same with the earliest records from these offsets on."""
     times = dict[int, int]()
     for number, part in parts.items():
-        times[number] = next((entry.min_us for entry in part.entries if entry.end > starts[number]), -NEVER_US)
+        entry = next((entry for entry in part.entries if entry.end > starts[number]), None)
+        times[number] = -NEVER_US if entry is None else _time_at(entry, starts[number])
     return set(sorted(parts, key=times.__getitem__)[:limit])
+
+
+def _time_at(entry: Slice | Piece, offset: int) -> int:
+    """About the time of a record of an entry, as if the times rose evenly: it may have the records of an hour."""
+    first, last = entry.start, entry.end - 1
+    place = min(max(offset, first), last) - first
+    return entry.min_us + (entry.max_us - entry.min_us) * place // max(1, last - first)
 
 
 def offsets_at(log: Log, topic: str, partitions: Sequence[int], position: Position) -> dict[int, int]:
@@ -352,6 +361,6 @@ def parse_cursor(text: str) -> dict[int, int]:
     """The inverse of `format_cursor`.  Raises InvalidRequest."""
     given, text = text, _decompressed(text) if text.startswith(COMPRESSED) else text
     pairs = [one.partition(":") for one in text.split(",")]
-    if not all(number.isdecimal() and offset.isdecimal() and len(offset) < 19 for number, _, offset in pairs):
+    if not all(one.isdecimal() and len(one) < 19 for number, _, offset in pairs for one in (number, offset)):
         raise InvalidRequest(f"cursor: {given[:80]!r} is not of the form 0:123,1:456")
     return {int(number): int(offset) for number, _, offset in pairs}
