@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from spark_log.clock import Clock
-from spark_log.errors import CorruptObject, SparkLogError, StorageError
+from spark_log.errors import ClockSkewed, CorruptObject, SparkLogError, StorageError
 from spark_log.node.failure_isolation import log_failure
 
 Result = TypeVar("Result")
@@ -16,14 +16,14 @@ BACKOFF_MS, BACKOFF_MS_MAX = 100, 60_000
 
 def may_pass(error: Exception) -> bool:
     """Whether the same work may succeed later, without a change of its settings: the storage or a coordinator was away,
-    the disk full, an object damaged that another process repairs.
+    the disk full, an object damaged that another process repairs, the clock not set yet after a suspension.
     """
     return isinstance(error, SparkLogError) and (error.maybe_applied or kind_may_pass(type(error)))
 
 
 def kind_may_pass(kind: type[SparkLogError]) -> bool:
     """As `may_pass`, for the class of an error of another process."""
-    return kind.retriable or kind.maybe_applied or issubclass(kind, StorageError | CorruptObject)
+    return kind.retriable or kind.maybe_applied or issubclass(kind, StorageError | CorruptObject | ClockSkewed)
 
 
 def rounds(

@@ -6,6 +6,7 @@ import pytest
 
 from spark_log.errors import (
     AuthenticationFailed,
+    ClockSkewed,
     CommitUnknown,
     CoordinatorNotAvailable,
     CorruptObject,
@@ -77,7 +78,7 @@ def test_an_error_of_the_input_ends_the_rounds(error: Exception) -> None:
 
 
 def test_what_may_pass() -> None:
-    """Errors that can be retried, those of a storage, and damage that others repair."""
-    passing = (StorageUnavailable("x"), NoSpace("x"), CorruptObject("x"), CommitUnknown("x"))
+    """Errors that can be retried, those of a storage, damage that others repair, and a clock that is not set yet."""
+    passing = (StorageUnavailable("x"), NoSpace("x"), CorruptObject("x"), CommitUnknown("x"), ClockSkewed("x"))
     assert all(map(may_pass, passing))
     assert not any(map(may_pass, (SparkLogError("x"), InvalidRequest("x"), OSError("x"))))
