@@ -125,8 +125,9 @@ class Machine:
         )
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
 
 
 @pytest.fixture

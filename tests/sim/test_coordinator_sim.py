@@ -11,7 +11,7 @@ from spark_log.testing.coordinator_sim.mutations import MUTATIONS
 from spark_log.testing.coordinator_sim.run import simulate
 from spark_log.testing.simulation import replay_command
 
-SEEDS = (*range(6), 7)
+SEEDS = (*range(6), 17)
 """In the last one, the log begins on the storage."""
 NOTICED_IN = {
     "begins_behind": 9,
