@@ -380,7 +380,22 @@ def test_a_batch_that_is_too_large_is_named(log: spark_log.Log, monkeypatch: pyt
         records.newest(log, "t", [0], None, 1)
 
 
-@pytest.mark.parametrize("text", ["", "1", "1:", "a:1", "1:-1", "1:1,", "1:99999999999999999999", "z", "z!", "zMTox", "1" * 5000 + ":1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1",
+        "1:",
+        "a:1",
+        "1:-1",
+        "1:1,",
+        "1:99999999999999999999",
+        "z",
+        "z!",
+        "zMTox",
+        pytest.param("1" * 5000 + ":1", id="long"),
+    ],
+)
 def test_cursors_of_other_forms_are_refused(text: str) -> None:
     """They come from the address of a page, where anybody can write."""
     with pytest.raises(InvalidRequest, match="cursor"):
