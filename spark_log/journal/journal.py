@@ -121,6 +121,8 @@ class Journal:
         """Creates new locks; proposals that the parent's threads had queued stay with the parent."""
         threads = self.context.threads
         self._proposals = ProposalQueue(threads, self.context.clock)
+        self._is_ahead = False
+        """A change has found that this process has seen versions which the log, restored from a copy, does not have."""
         self._reading = threads.lock()
         """Held during a read of new records: one reader reads for all."""
         self._installing = threads.lock()
@@ -501,12 +503,16 @@ class Journal:
 
     def _carry_out(self, commands: list[Proposal]) -> None:
         try:
+            if self._is_ahead:
+                self._or_whole(self._refresh)  # raises LogRestored again, before anything is sent
+                self._is_ahead = False
             with self._installing:
                 known, log = self._view, self._log
             stores = stores_until(self.stores, commands, self.context.clock)
             self._install(run(log.propose(known, commands), stores, self.context.clock, self.link), known)
             if known.held is not None and self._view.held is None:
                 self._see_own()
+            self._is_ahead = any(isinstance(command.error, LogRestored) for command in commands)
         except SparkLogError as error:
             fail(commands, failure_of(error))
         except BaseException as error:

@@ -107,3 +107,13 @@ def test_a_writer_that_is_ahead_of_a_restored_log_raises(restorable: Restorable)
     with pytest.raises(LogRestored, match="an older copy of the log was restored") as raised:
         restorable.log.append("t", [{"value": b"late"}])
     assert raised.value.maybe_applied
+    for _ in range(3):  # it knows, and sends nothing
+        with pytest.raises(LogRestored) as raised:
+            restorable.log.append("t", [{"value": b"refused"}])
+        assert not raised.value.maybe_applied
+    with spark_log.connect(restorable.url) as other:
+        for number in range(8):
+            other.append("t", [{"value": b"new %d" % number}])
+        restorable.log.append("t", [{"value": b"again"}])  # the log has more versions than this process had seen
+        found = other.read("t", columns=["value"])["value"].to_pylist()
+    assert found == [b"kept", b"late", *(b"new %d" % number for number in range(8)), b"again"]
