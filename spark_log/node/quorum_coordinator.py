@@ -185,7 +185,8 @@ class QuorumCoordinator:
         raise self.not_leading()
 
     async def leader_known(self) -> None:
-        await self._leader_watch.settled()
+        if not self.is_stopping:  # it would not hear of the leader
+            await self._leader_watch.settled()
 
     @property
     def answers_final(self) -> bool:

@@ -287,6 +287,8 @@ def test_a_node_that_stops_rejects_commands(tmp_path: Path) -> None:
         with pytest.raises(NotCoordinator):
             await carry_out(node, create("a"))
         assert not coordinator.leading
+        with pytest.raises(StopIteration):  # it does not wait to hear of the next leader
+            coordinator.leader_known().send(None)
 
     asyncio.run(scenario())
 
