@@ -21,6 +21,7 @@ from spark_log.errors import ConcurrentChange, CorruptObject, InvalidRequest, No
 from spark_log.journal.broker_roots import Roots
 from spark_log.journal.checkpointing import checkpoint, damaged_between
 from spark_log.journal.context import Context
+from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.log_format import FORMAT_VERSION, Format, check_is_here, parse_format, put_format
 from spark_log.journal.object_names import (
     CHECKPOINTS,
@@ -72,7 +73,8 @@ class RepairReport:
     kept: tuple[str, ...] = ()
     """The offsets of each partition that are kept."""
     unnamed: tuple[str, ...] = ()
-    """Objects without a reference after the repair: they may hold lost records, and are kept for `gc.fence.age.ms`."""
+    """Objects without a reference after the repair that were not dropped before the loss: they may hold lost records,
+    and are kept for `gc.fence.age.ms`."""
     missing: tuple[str, ...] = ()
     """Objects that the repaired log refers to, but that do not exist."""
     lost_format: bool = False
@@ -229,13 +231,15 @@ def _find_loss(
     lost += _missing(last + 1, newest + 1)
     version = version_after_loss(newest)
     renewed = renew(state, version, {key: _renewed_id(key, version) for key in state.names.values()}, stored)
+    garbage = {*known.dropped, *known.dropped_lists}
+    yield from read_lists(known.dropped_lists, garbage.update)
     report = replace(
         report,
         moved=(*report.damaged, *after),
         lost=tuple(lost),
         continues_at=version,
         kept=tuple(_kept(known, state)),
-        unnamed=tuple(sorted(renewed.dropped)),
+        unnamed=tuple(sorted({*renewed.dropped} - garbage)),
         missing=tuple(_missing_objects(state, stored)),
     )
     return _Found(report, renewed, tuple(files), tuple(holders))

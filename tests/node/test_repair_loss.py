@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version, log_key
+from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata import records as r
 from spark_log.metadata.accepted_loss import RAISED, VERSIONS, replay_after_loss
 from spark_log.metadata.decide.coordinators import decide_take_over
@@ -199,6 +201,22 @@ def test_objects_of_lost_versions_are_not_collected_at_once(store: LocalStore) -
         log.append("t", [{"value": b"x"}])
         pass_the_fence(log)
     assert lost not in store.list(DATA)
+
+
+@pytest.mark.parametrize("inline", [3, 1000], ids=["names in a list", "names in the state"])
+def test_objects_that_were_dropped_before_the_loss_are_not_named(store: LocalStore, inline: int) -> None:
+    """They are garbage, and stay as long as the one with lost records."""
+    log = spark_log.Log(Journal.open(store, create=False, limits=replace(LIMITS, dropped_inline=inline)))
+    maintain_once(log)
+    state, before = log.journal.refresh(), set(store.list(DATA))
+    assert len(state.dropped_lists) == (inline == 3) and len(before - {*state.objects}) > 3
+    log.append("t", [{"value": b"lost"}])
+    (lost,) = set(store.list(DATA)) - before
+    log.append("t", [{"value": b"later"}])
+    store.delete([log_key(state.version + 1)])
+    assert accept(store).unnamed == (lost,)
+    state = open_log(store).journal.state
+    assert {*state.dropped} == set(store.list(DATA)) - {*state.objects} > {lost}
 
 
 def test_moved_files_are_kept(store: LocalStore) -> None:
