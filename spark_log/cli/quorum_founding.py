@@ -104,6 +104,7 @@ def restore(
     from spark_log.node.quorum_founding import check_restore, content_to_restore, former_addresses, restore_log
     from spark_log.positions import format_timestamp_ms
     from spark_log.quorum.messages import EMPTY
+    from spark_log.quorum.voters import voters_text
 
     store = _storage(session)
     with _opened(directory) as found, nullcontext() if source is None else _opened(source) as left:
@@ -114,7 +115,7 @@ def restore(
         state = content_to_restore(store, found, restored, form, left).state
         has = directory if restored.snapshot != EMPTY else source or "the newest copy"
         what = (
-            f"replace the quorum of {store.url} by {others or 'one node'}, and lose its changes after version "
+            f"replace the quorum of {store.url} by {voters_text(voters)}, and lose its changes after version "
             f"{state.version}, of {format_timestamp_ms(state.time)}, which {has} has"
         )
         if not confirmed(what, dry_run=dry_run, yes=yes):
