@@ -35,7 +35,11 @@ def journal_to_write(options: WriteOptions, *, create: bool = True) -> Journal:
         journal = kept_journal(options.location)
     except NoLog as error:
         if known := _read(options, checkpoint, name):
-            raise NoLog(f"{error}. {_had_batches(checkpoint, known)}, which is not there any more") from error
+            reason = str(error).partition(", or create a log")[0]  # the query could not write to a new one
+            raise NoLog(
+                f"{reason}. {_had_batches(checkpoint, known)}, which is not there any more: bring its disk back, or start the "
+                "query with a new checkpoint"
+            ) from None
         if not create:
             raise
         journal = kept_journal(options.location, create=True)
