@@ -6,8 +6,8 @@
 With --value columns, the columns of the table are those of a topic with a schema; --create 3 creates it.
 
 The rows are written in chunks, in the order of their times.  Each chunk is one commit, and the log remembers the time
-up to which it has the rows: a job that is killed and run again continues there, and writes no row twice.  Of two that
-run at the same time, one ends with an error if it would write rows that the other one has written.
+up to which it has the rows: a job that is killed and run again continues there, and writes no row twice.  Nor do two
+that run at the same time: one that planned other chunks than the other has written ends with an error.
 
 The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, 2 wrong usage.
 See docs/tasks/backfill.md.
@@ -48,7 +48,14 @@ TABLE = "table"
 """The format of a table of the catalog."""
 JSON = "json"
 COLUMNS = "columns"
+JSON_OPTIONS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
+"""Times with their microseconds, and in UTC, as in the JSON of a topic with a schema."""
 FOREVER = {"retention.ms": "-1"}
+LIMIT = "message.timestamp.after.max.ms"
 HOUR_MS = 3_600_000
 YEAR_1_MS = 62_135_596_800_000
 """From the year 1 to 1970: versions of a commit are 0 or more, also for times before 1970."""
@@ -147,7 +154,7 @@ def column_of(frame: DataFrame, option: str, name: str) -> Column:
 
 
 def row_as_json(frame: DataFrame) -> Column:
-    return F.to_json(F.struct(*(F.col(f"`{name}`") for name in frame.columns)))
+    return F.to_json(F.struct(*(F.col(f"`{name}`") for name in frame.columns)), JSON_OPTIONS)
 
 
 def as_bytes(frame: DataFrame, option: str, name: str) -> Column:
@@ -157,7 +164,7 @@ def as_bytes(frame: DataFrame, option: str, name: str) -> Column:
         case StringType() | BinaryType():
             return found
         case StructType() | ArrayType() | MapType():
-            return F.to_json(found)
+            return F.to_json(found, JSON_OPTIONS)
         case _:
             return found.cast("string")
 
@@ -242,6 +249,25 @@ class TargetTopic:
             return 0
         return sum(rows for hour, rows in hours if (hour + 1) * HOUR_MS <= now_ms - retention_ms)
 
+    def check_not_late(self, hours: Iterable[tuple[int, int]], now_ms: int) -> None:
+        """Raises InvalidRequest for rows of hours that begin later than the topic allows.
+
+        Rows of the hour in which the limit lies may still be refused by their write.
+        """
+        if topic_config(self.configs, "message.timestamp.type") == "LogAppendTime":
+            return
+        limit_ms = topic_config(self.configs, LIMIT)
+        late = [(hour, rows) for hour, rows in hours if hour * HOUR_MS - now_ms > limit_ms]
+        if not late:
+            return
+        last = max(hour for hour, _ in late)
+        needed_ms = (last + 2 - now_ms // HOUR_MS) * HOUR_MS  # to the end of that hour, and as much for other clocks
+        raise InvalidRequest(
+            f"the time of {counted(sum(rows for _, rows in late), 'row')} is more than {LIMIT}={limit_ms} after the "
+            f"present, and the latest is in the hour from {time_of(last)}: leave such rows out with --where, or run "
+            f"`pylog topic alter {self._name} -c {LIMIT}={needed_ms}` first"
+        )
+
 
 # -------------------------------------------------------------------------------------------------------------- running
 
@@ -258,7 +284,9 @@ def backfill(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, A
         hours = rows_by_hour(records)
         left = [(hour, rows) for hour, rows in hours if target.done_hour is None or hour >= target.done_hour]
         chunks = list(chunks_of(left, args.chunk_rows))
-        expired = target.expired(left, int(time.time() * 1000))
+        now_ms = int(time.time() * 1000)
+        target.check_not_late(left, now_ms)
+        expired = target.expired(left, now_ms)
         warn(args.topic, target, expired)
         if not args.dry_run:
             write_chunks(records, args, name, target, chunks)

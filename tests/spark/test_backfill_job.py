@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -150,15 +151,25 @@ def test_a_last_commit_that_was_lost_with_its_disks_is_not_taken_for_another_top
 
 
 def test_the_row_as_json_to_a_partition(classic: SparkSession, topic: Log, table: Path) -> None:
-    """From a table of the catalog."""
-    classic.read.parquet(str(table)).createOrReplaceTempView("orders")
-    run(classic, topic, "orders", "--format", "table", "--value", "json", "--partition", "part", "--where", "id < 4")
-    classic.catalog.dropTempView("orders")
+    """From a table of the catalog.  Times keep microseconds, also in a nested key; nulls are left out; NaN is text."""
+    late = "named_struct('at', at + INTERVAL '1' MICROSECOND, 'none', null, 'here', TIMESTAMP_NTZ '2024-05-01 00:00')"
+    odd = "array(double('NaN'), double('Infinity'), double('-Infinity'))"
+    nested = classic.read.parquet(str(table)).selectExpr("id", "at", "part", f"{late} AS late", f"{odd} AS odd")
+    nested.createOrReplaceTempView("orders")
+    more = ("--format", "table", "--value", "json", "--key", "late", "--partition", "part", "--where", "id < 4")
+    classic.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        run(classic, topic, "orders", *more)
+    finally:
+        classic.conf.set("spark.sql.session.timeZone", "UTC")
+        classic.catalog.dropTempView("orders")
     found = topic.read("t", 1, columns=["key", "value"]).to_pylist()
-    assert found == [
-        {"key": None, "value": b'{"id":%d,"customer":"c%d","at":"2024-05-01T00:0%d:00.000Z","part":1}' % (n, n, n)}
-        for n in (1, 3)
-    ]
+    for n, row in zip((1, 3), found, strict=True):
+        at = f"2024-05-01T00:0{n}:00.00000"
+        late = f'{{"at":"{at}1Z","here":"2024-05-01T00:00:00.000000"}}'
+        assert row["key"].decode() == late
+        odd = '["NaN","Infinity","-Infinity"]'
+        assert row["value"].decode() == f'{{"id":{n},"at":"{at}0Z","part":1,"late":{late},"odd":{odd}}}'
 
 
 def test_the_columns_of_a_table_in_a_topic_with_a_schema(classic: SparkSession, log: Log, table: Path) -> None:
@@ -218,14 +229,35 @@ def test_wrong_input_is_refused(classic: SparkSession, topic: Log, table: Path, 
     assert topic.read("t").num_rows == 0
 
 
-def test_rows_without_a_time_are_refused(classic: SparkSession, topic: Log, tmp_path: Path) -> None:
-    """Nothing is written; the error says how to leave them out."""
-    (tmp_path / "rows.json").write_text('{"id": 1, "at": 1714521600000}\n{"id": 2}\n')
+def test_rows_without_a_time_or_of_the_future_are_refused(classic: SparkSession, topic: Log, tmp_path: Path) -> None:
+    """Nothing is written; the error says how to leave them out, or which limit to raise."""
+    future = (datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(3650)).replace(microsecond=0)
+    at = int(future.timestamp()) * 1000
+    (tmp_path / "rows.json").write_text(f'{{"id": 1, "at": 1714521600000}}\n{{"id": 2}}\n{{"id": 3, "at": {at}}}\n')
     more = ("--format", "json", "--value", "id")
     with pytest.raises(InvalidRequest, match="1 row without a time: leave them out with --where"):
         run(classic, topic, tmp_path / "rows.json", *more)
-    run(classic, topic, tmp_path / "rows.json", *more, "--where", "at is not null")
-    assert topic.read("t", columns=["timestamp"]).to_pylist() == [{"timestamp": START}]
+    timed = (*more, "--where", "at is not null")
+    said = f"the time of 1 row is more than .* hour from {future:%Y-%m-%dT%H}:00:00.000Z: .* --where, or run "
+    with pytest.raises(InvalidRequest, match=said) as raised:
+        run(classic, topic, tmp_path / "rows.json", *timed, "--dry-run")
+    command = re.search(r"`pylog topic alter t -c (\S+)=(\d+)` first", str(raised.value))
+    assert command and topic.read("t").num_rows == 0
+    topic.admin.incremental_alter_configs({"t": dict([command.groups()])})
+    run(classic, topic, tmp_path / "rows.json", *timed)
+    times = topic.read("t", columns=["timestamp"]).column(0).to_pylist()
+    assert sorted(times) == [START, future]
+
+
+def test_rows_are_late_by_whole_hours(log: Log) -> None:
+    """A row of the hour in which the limit lies may be in time.  LogAppendTime ignores the times of rows."""
+    log.admin.create_topics([NewTopic("t", 1), NewTopic("stamped", 1, {"message.timestamp.type": "LogAppendTime"})])
+    now_ms = 1000 * job.HOUR_MS + 1
+    target = job.TargetTopic(log, "t", "b")
+    target.check_not_late([(0, 5), (1001, 1)], now_ms)
+    with pytest.raises(InvalidRequest, match=r"the time of 5 rows .* 1970-02-12T00:00:00.000Z: .*ms=36000000`"):
+        target.check_not_late([(0, 5), (1001, 1), (1002, 2), (1008, 3)], now_ms)
+    job.TargetTopic(log, "stamped", "b").check_not_late([(2000, 3)], now_ms)
 
 
 @pytest.mark.parametrize(
