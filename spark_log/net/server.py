@@ -426,6 +426,8 @@ class Server:
         await self._check(asked.cluster_id)
         if asked.value is not None:
             self._quotas.note_change(grant.name, self._monotonic_s())
+            # One that does not lead any more may lack the version of the claim, and would refuse it.
+            await self._confirm(standby=False)
         value = await self._claims.ask(asked)
         self._leader.check_leads(changed=asked.value is not None)
         return _answer(ClaimReply(value=None if value is None else value.decode()))
