@@ -259,8 +259,8 @@ def begin_log(stores: Stores, context: Context, cluster_id: str, mirrors: str = 
         )
     if (point := _points.get(store.url, "")) and not is_mounted(point):
         raise NoLog(
-            f"there is no log at {store.url}: nothing is mounted at {point} on {platform.node()}, as there was when this "
-            "process opened the log: mount it"
+            f"there is no log at {store.url}: nothing is mounted at {point} on {platform.node()} any more: mount the disk "
+            "that was there when this process opened the log"
         )
     probe(store, nonce=context.unique())
     form = Format(
