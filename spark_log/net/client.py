@@ -32,7 +32,7 @@ from spark_log.metadata.decide.coordinators import check_is_here
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.state import Leadership
 from spark_log.net.address import Target, is_loopback, this_host
-from spark_log.net.client_connection import CONNECT_S, Connection, Endpoint, HttpResponse, Wait, resolve
+from spark_log.net.client_connection import CONNECT_S, Connection, Endpoint, Wait, resolve
 from spark_log.net.client_timeouts import ONE_ADDRESS, SEVERAL_ADDRESSES, ClientTimeouts
 from spark_log.net.health_check import get_health, health_of
 from spark_log.net.kafka_probe import is_kafka
@@ -46,7 +46,6 @@ from spark_log.net.messages import (
     ClusterInfo,
     CommandsReply,
     CommandsRequest,
-    Failure,
     GroupAnswered,
     GroupsReply,
     GroupView,
@@ -59,9 +58,9 @@ from spark_log.net.messages import (
     encode,
     error_of,
 )
+from spark_log.net.request_errors import no_answer, refusal_of
 from spark_log.net.snapshot_download import download
 from spark_log.net.tls import ca_context
-from spark_log.net.unanswered import no_answer
 from spark_log.store.open import is_other_storage
 
 logger = logging.getLogger("spark_log")
@@ -455,7 +454,7 @@ class HttpLink:
         else:
             connection.close()
         if answer.status != 200:
-            refusal = _refusal(endpoint.address, method, path, answer)
+            refusal = refusal_of(endpoint.address, method, path, answer)
             if isinstance(refusal, AuthenticationFailed):
                 raise self._unknown_token(endpoint.address, refusal) from refusal
             raise refusal
@@ -580,26 +579,6 @@ def _origin(token: str) -> str:
     """Where a token is from: the variable of this process that has it, or an argument."""
     names = sorted(name for name, value in os.environ.items() if name.startswith("PYLOG_") and value.strip() == token)
     return " or ".join(names) or "the option token, a token=… in Python, or a profile of the command line"
-
-
-def _refusal(address: str, method: str, path: str, answer: HttpResponse) -> SparkLogError:
-    try:
-        error = error_of(decode(answer.data, Failure, "the error"))
-        if answer.status not in (404, 405):
-            return error
-        return InvalidRequest(
-            f"{address} does not support {method} {path.partition('?')[0]}, which this pylog sends: it runs "
-            "another version of "
-            "pylog; update the older one"
-        )
-    except InvalidRequest:
-        reply = f"it replied {answer.status}, {answer.data[:80]!r}"
-        if answer.status >= 500:
-            # A proxy's reply: it may have forwarded the request.
-            failed = CoordinatorNotAvailable(f"{address}: {reply}")
-            failed.maybe_applied = method != "GET"
-            return failed
-        return InvalidRequest(f"{address} is not a pylog coordinator: {reply}")
 
 
 def check_cluster(found: str, expected: str, where: str) -> None:

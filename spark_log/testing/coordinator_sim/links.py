@@ -41,7 +41,7 @@ from spark_log.net.messages import (
     encode,
     error_of,
 )
-from spark_log.net.unanswered import no_answer
+from spark_log.net.request_errors import no_answer
 from spark_log.testing.coordinator_sim.network import Refused
 from spark_log.testing.coordinator_sim.world import CLUSTER, AskMember, QuorumWorld
 from spark_log.testing.sim.world import Actor
