@@ -21,6 +21,7 @@ BOTH_WAYS = (
     "test_group_expiry",
     "test_group_generations",
     "test_lag",
+    "test_positions_of_deleted_topics",
     "test_producer",
     "test_producer_processes",
     "test_scan",

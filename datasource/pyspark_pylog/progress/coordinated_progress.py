@@ -9,7 +9,7 @@ cooperative.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +22,9 @@ from spark_log.client.consuming.member_settings import MemberSettings
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.groups.assignors import make_assignor
 from spark_log.journal.journal import Journal
+from spark_log.metadata.records import OffsetEntry
 from spark_log.metadata.state import GroupState, State
-from spark_log.model import OffsetAndMetadata, TopicPartition
+from spark_log.model import TopicPartition
 from spark_log.net.client import HttpLink
 
 BATCH_MS_MAX = 1_800_000
@@ -136,7 +137,7 @@ class CoordinatedProgress(GroupProgress):
         stands = self.positions(state, (tp for tp in assigned if tp.topic in state.names))
         begun = offset_at(state, {tp: end for tp, end in stands.items() if tp not in at.ends})
         try:
-            membership.commit(self._new(state, begun) | given_up)
+            membership.commit((*self._new(state, begun), *given_up))
         except SparkLogError as error:
             notice(logging.WARNING, f"group {self._name}: records may be read twice, as positions are late: {error}")
 
@@ -163,31 +164,27 @@ class CoordinatedProgress(GroupProgress):
         membership.call_back()
         if at == self._committed:
             return
-        if offsets := self._ahead(journal.state, at):
+        if positions := self._ahead(journal.state, at):
             try:
-                membership.commit_async(offsets, self._note)
+                membership.commit_async(positions, self._note)
             except SparkLogError as error:
-                self._note(offsets, error)
+                self._note(error)
                 return
         self._committed = at
 
-    def _note(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None) -> None:
+    def _note(self, error: Exception | None) -> None:
         if error is not None:
             self._committed = None
             notice(logging.WARNING, f"progress of group {self._name} is late: {error}")
 
-    def _ahead(self, state: State, at: Offset) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _ahead(self, state: State, at: Offset) -> list[OffsetEntry]:
         """The positions of its partitions that are new to the group."""
         owned = self._owned or frozenset()
         return self._new(state, replace(at, ends={tp: end for tp, end in at.ends.items() if tp in owned}))
 
-    def _new(self, state: State, at: Offset) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _new(self, state: State, at: Offset) -> list[OffsetEntry]:
         known = state.groups.get(self._name, GroupState()).offsets
-        return {
-            TopicPartition(state.topics[entry.topic_id].name, entry.partition): OffsetAndMetadata(entry.offset)
-            for entry in entries_at(state, at)
-            if is_ahead(entry, known)
-        }
+        return [entry for entry in entries_at(state, at) if is_ahead(entry, known)]
 
     def flush(self) -> None:
         """Wait until the last positions are committed, or have failed twice."""

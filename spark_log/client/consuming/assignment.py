@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from spark_log.client.consuming.auto_commit import AutoCommit
 from spark_log.client.consuming.fetch_positions import FetchPosition, FetchPositions
 from spark_log.client.consuming.membership import Membership
 from spark_log.client.consuming.subscribed_topics import SubscribedTopics, Wanted
+from spark_log.client.reading.positions_to_offsets import group_entries
 from spark_log.errors import IllegalGeneration, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
+from spark_log.metadata.records import OffsetEntry
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.store.bounded_waits import Waiter
@@ -42,6 +44,8 @@ class Assignment:
         self._auto_commit = auto_commit
         self._waiter = waiter
         self._on_removed = on_removed
+        self._former: dict[TopicPartition, TopicKey] = {}
+        """Partitions that it has read, and that were removed."""
         self._rebalance = 0
         """The group's rebalance that the listener was last called for."""
         self._reconciled: Wanted | None = None
@@ -56,7 +60,7 @@ class Assignment:
     def assign(self, wanted: Wanted) -> None:
         """Read exactly these partitions; those that stay keep their position."""
         self.auto_commit(force=True)
-        self.positions.remove([tp for tp, at in self.positions.items() if wanted.get(tp) != at.key])
+        self._remove([tp for tp, at in self.positions.items() if wanted.get(tp) != at.key])
         for tp, key in wanted.items():
             if tp not in self.positions:
                 self.positions.add(tp, FetchPosition(key))
@@ -71,7 +75,8 @@ class Assignment:
             self._notify("on_partitions_revoked", tuple(self.positions))
         if self._membership is not None and self._membership.joined:
             self._leave(self._membership)
-        self.positions, self.subscribed, self.is_known = FetchPositions(), None, False
+        self._remove(tuple(self.positions))
+        self.subscribed, self.is_known = None, False
         self._on_removed()
 
     def _leave(self, membership: Membership) -> None:
@@ -96,7 +101,8 @@ class Assignment:
     def lose(self, error: SparkLogError | None) -> None:
         """Call the listener once about lost partitions.  With an error, later calls raise it."""
         gone = tuple(self.positions)
-        self.positions, self.is_known = FetchPositions(), False
+        self._remove(gone)
+        self.is_known = False
         self._on_removed()
         if gone:
             self._notify("on_partitions_lost", gone)
@@ -147,7 +153,7 @@ class Assignment:
     def _revoke(self, gone: Collection[TopicPartition]) -> None:
         self.auto_commit(force=True)
         self._notify("on_partitions_revoked", gone)
-        self.positions.remove(gone)
+        self._remove(gone)
         self._on_removed()
         self.positions.discard_all()
 
@@ -182,9 +188,37 @@ class Assignment:
             if at.position is not None and _is_live(state, tp, at.key)
         }
 
+    def entries(self, state: State, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[OffsetEntry, ...]:
+        """Positions in the topics that the consumer has read, which may be deleted, and created again, by now."""
+        read = {tp: key for tp, at in offsets.items() if (key := self._read(tp, at.offset)) is not None}
+        for tp, key in read.items():
+            if not _is_live(state, tp, key):
+                logger.warning(
+                    "position %d of %s-%d is not committed, as this consumer read up to there in a topic that was "
+                    "deleted since; if you mean an offset in the topic that has the name now, seek() there first",
+                    offsets[tp].offset,
+                    *tp,
+                )
+        return group_entries(state, offsets, read)
+
+    def _read(self, tp: TopicPartition, offset: int) -> TopicKey | None:
+        """The partition in which the consumer was at an offset; None if it has never read one of this name.
+
+        After its topic was created again, offsets beyond the position are those of the former one.
+        """
+        at, former = self.positions.get(tp), self._former.get(tp)
+        if at is None or (former is not None and (at.position or 0) < offset):
+            return former
+        return at.key
+
+    def _remove(self, gone: Iterable[TopicPartition]) -> None:
+        gone = tuple(gone)
+        self._former |= {tp: self.positions[tp].key for tp in gone if self.positions[tp].position is not None}
+        self.positions.remove(gone)
+
     def auto_commit(self, force: bool = False) -> None:
         """Commit the positions of returned records, if the interval has passed."""
-        if self._auto_commit.is_due(force) and (error := self._auto_commit.commit(self.returned())) is not None:
+        if self._auto_commit.is_due(force) and (error := self._auto_commit.commit(self.entries(self._journal.state, self.returned()))) is not None:
             self.lose(error)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spark_log.client.consuming.membership import Membership, Offsets
+from spark_log.client.consuming.membership import Membership
 from spark_log.clock import Clock
 from spark_log.errors import IllegalGeneration, SparkLogError
+from spark_log.metadata.records import OffsetEntry
 
 logger = logging.getLogger("spark_log")
 
@@ -38,14 +39,14 @@ class AutoCommit:
             return False
         return force or self._clock.monotonic_ms() - self._committed_ms >= self._interval_ms
 
-    def commit(self, offsets: Offsets) -> IllegalGeneration | None:
+    def commit(self, positions: Sequence[OffsetEntry]) -> IllegalGeneration | None:
         """Commit.  Errors are logged, except IllegalGeneration without a coordinator, which is returned: another
         consumer has taken over the group."""
         membership = self._membership
         assert membership is not None, "is_due was false"
         self._committed_ms = self._clock.monotonic_ms()
         try:
-            membership.commit(offsets)
+            membership.commit(positions)
         except IllegalGeneration as error:
             if membership.alone:
                 return error

@@ -12,7 +12,7 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from spark_log.client.consuming.fetch_positions import (
 )
 from spark_log.client.consuming.fetch_wait import FetchWait
 from spark_log.client.consuming.group_member import open_membership
-from spark_log.client.consuming.membership import Callback, Membership, Offsets, as_offsets
+from spark_log.client.consuming.membership import Membership, as_offsets
 from spark_log.client.consuming.state_updates import StateUpdates
 from spark_log.client.consuming.subscribed_topics import SubscribedTopics
 from spark_log.client.reading.fetch import Fetched
@@ -43,12 +43,15 @@ from spark_log.errors import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.metadata.group_commands import Committer
-from spark_log.metadata.records import GroupCommit
+from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.state import State
 from spark_log.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, TopicPartition
 from spark_log.store.bounded_waits import Unfinished, Waiter
 
 logger = logging.getLogger("spark_log")
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+Callback = Callable[[Offsets, Exception | None], object]
 
 MEMBERSHIP_WAIT_MS = 250.0
 """Longest wait for a change of the group."""
@@ -341,7 +344,7 @@ class Consumer:
         Raises IllegalGeneration if the consumer is no longer a member of its group, or a newer consumer has taken over
         the group; RebalanceInProgress while the group rebalances; CommitUnknown if the commit may have been applied.
         """
-        self._group("commit").commit(self._assignment.returned() if offsets is None else as_offsets(offsets))
+        self._group("commit").commit(self._entries(self._given(offsets)))
 
     def commit_async(
         self,
@@ -353,9 +356,16 @@ class Consumer:
         If a commit is not answered, the commits that wait behind it fail, too.  A later poll or commit calls
         `callback(offsets, error or None)`.
         """
-        membership = self._group("commit_async")
-        unlimited = None if callback is None else partial(self._call_back, callback)
-        membership.commit_async(self._assignment.returned() if offsets is None else as_offsets(offsets), unlimited)
+        membership, given = self._group("commit_async"), self._given(offsets)
+        unlimited = None if callback is None else partial(self._call_back, callback, given)
+        membership.commit_async(self._entries(given), unlimited)
+
+    def _given(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None) -> Offsets:
+        return self._assignment.returned() if offsets is None else as_offsets(offsets)
+
+    def _entries(self, offsets: Offsets) -> tuple[OffsetEntry, ...]:
+        state = self._journal.require((tp.topic for tp in offsets), self._groups)
+        return self._assignment.entries(state, offsets)
 
     def _call_back(self, callback: Callback, offsets: Offsets, error: Exception | None) -> None:
         with self._waiter.within(math.inf):
@@ -373,9 +383,8 @@ class Consumer:
 
     def group_commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> GroupCommit:
         """Positions, given ones or those of returned records, for a transaction to commit with its records."""
-        positions = self._assignment.returned() if offsets is None else as_offsets(offsets)
-        state = self._journal.require((tp.topic for tp in positions), self._groups)
-        return self._group("commit_offsets").group_commit(state, positions)
+        positions = self._entries(self._given(offsets))
+        return self._group("commit_offsets").group_commit(positions)
 
     def committer(self) -> Committer | None:
         """The member that commits, if a coordinator requires one."""

@@ -12,14 +12,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from immutables import Map
 
 from spark_log.client.consuming.member_settings import MemberSettings, member_settings
-from spark_log.client.consuming.membership import Membership, Offsets
+from spark_log.client.consuming.membership import Membership
 from spark_log.errors import (
     CoordinatorNotAvailable,
     FencedInstanceId,
@@ -47,7 +47,7 @@ from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.metadata.group_commands import UNFENCED, Committer
 from spark_log.metadata.projection import holds
-from spark_log.metadata.records import GroupCommit
+from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.state import GroupState, State, Topic
 from spark_log.model import TopicPartition
 from spark_log.net.client import ANSWER_S, HttpLink
@@ -290,15 +290,15 @@ class SharedMembership(Membership):
             self._closed = True
             self._end_membership()
 
-    def group_commit(self, state: State, offsets: Offsets) -> GroupCommit:
-        commit = super().group_commit(state, offsets)
+    def group_commit(self, positions: Sequence[OffsetEntry]) -> GroupCommit:
+        commit = super().group_commit(positions)
         if isinstance(self._failed, FencedInstanceId):
             raise self._failed
-        if offsets and self._subscribed and commit.generation == UNFENCED:
+        if positions and self._subscribed and commit.generation == UNFENCED:
             raise IllegalGeneration(
                 f"group {self.group!r}: the consumer is not a member (any more), so its positions are not committed; "
                 "poll() joins the group, but its partitions may be owned by others by now",
-                current=state.groups.get(self.group, GroupState()).generation,
+                current=self._journal.state.groups.get(self.group, GroupState()).generation,
             )
         return commit
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from spark_log.client.reading.positions_to_offsets import group_entries
 from spark_log.errors import (
     CommitUnknown,
     CoordinatorNotAvailable,
@@ -28,14 +27,13 @@ from spark_log.groups.member_id import MemberOrigin, member_id
 from spark_log.groups.member_share import Share
 from spark_log.journal.journal import Journal
 from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, Committer, JoinGroup, LeaveGroup, RenewSession
-from spark_log.metadata.records import GroupCommit
+from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.state import GroupPosition, GroupState, State, TopicKey
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.net.address import this_host
 from spark_log.settings import cluster_config
 
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
-Callback = Callable[[Offsets, Exception | None], object]
+Callback = Callable[[Exception | None], object]
 
 
 class SessionRequest(NamedTuple):
@@ -52,7 +50,6 @@ class SessionRequest(NamedTuple):
 
 class _Pending(NamedTuple):
     done: Future[None]
-    offsets: Offsets
     callback: Callback | None
 
 
@@ -159,20 +156,17 @@ class Membership:
         """The committed position of the group in a partition."""
         return state.groups.get(self.group, GroupState()).offsets.get(key)
 
-    def group_commit(self, state: State, offsets: Offsets) -> GroupCommit:
+    def group_commit(self, positions: Sequence[OffsetEntry]) -> GroupCommit:
         """Positions in the form of a record."""
-        return GroupCommit(self.group, self.generation, group_entries(state, offsets))
+        return GroupCommit(self.group, self.generation, tuple(positions))
 
-    def commit(self, offsets: Offsets) -> None:
+    def commit(self, positions: Sequence[OffsetEntry]) -> None:
         """Commit positions, after pending commits.
 
         Raises IllegalGeneration if the group was taken over, CommitUnknown if the storage failed.
         """
         self.flush_commits()
-        self._commit(self.group_commit(self._state_of(offsets), offsets), self.committer())
-
-    def _state_of(self, offsets: Offsets) -> State:
-        return self._journal.require((tp.topic for tp in offsets), (self.group,))
+        self._commit(self.group_commit(positions), self.committer())
 
     def committer(self) -> Committer | None:
         """The member that commits, if a coordinator requires one."""
@@ -181,16 +175,17 @@ class Membership:
     def _commit(self, commit: GroupCommit, by: Committer | None) -> None:
         """Topics that were deleted meanwhile are left out."""
         if commit.offsets:
+            self._journal.require((), (self.group,))
             self._journal.propose(CommitOffsets(commit=commit, by=by, live_only=True))
 
-    def commit_async(self, offsets: Offsets, callback: Callback | None) -> None:
+    def commit_async(self, positions: Sequence[OffsetEntry], callback: Callback | None) -> None:
         """Commit positions in the background, in the order of the calls, under the current generation."""
-        commit = self.group_commit(self._state_of(offsets), offsets)
+        commit = self.group_commit(positions)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"pylog-commit-{self.group}")
         asked_ms = self._journal.context.clock.monotonic_ms()
         done = self._worker.submit(self._commit_in_turn, commit, self.committer(), asked_ms)
-        self._pending.append(_Pending(done, offsets, callback))
+        self._pending.append(_Pending(done, callback))
 
     def _commit_in_turn(self, commit: GroupCommit, by: Committer | None, asked_ms: float) -> None:
         """A commit that has waited for one without an answer fails with it.  Otherwise each would wait as long, and
@@ -208,10 +203,10 @@ class Membership:
     def call_back(self) -> None:
         """Run the callbacks of finished commits."""
         while self._pending and self._pending[0].done.done():
-            done, offsets, callback = self._pending.popleft()
+            done, callback = self._pending.popleft()
             error = done.exception()
             if callback is not None:
-                callback(offsets, error if isinstance(error, Exception) else None)
+                callback(error if isinstance(error, Exception) else None)
 
     def flush_commits(self) -> None:
         """Wait for pending commits and run their callbacks."""

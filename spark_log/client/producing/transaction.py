@@ -25,6 +25,7 @@ from spark_log.client.producing.sent_values import sent_value, to_bytes
 from spark_log.client.producing.topic_rules import no_key, topic_spec
 from spark_log.client.producing.typed_writes import rows_of, spec_for
 from spark_log.client.producing.upload import Uploader
+from spark_log.client.reading.positions_to_offsets import group_entries
 from spark_log.client.topic_creation import ensure_topic
 from spark_log.client.validate import checked_id
 from spark_log.errors import (
@@ -86,6 +87,8 @@ class Transaction:
         self._rows: dict[str, list[Row]] = {}
         self._groups: list[GroupCommit] = []
         self._by: dict[str, Committer] = {}
+        self._topics: Mapping[str, str] = {}
+        """Ids of the topics that were there when it began."""
         self._uploader: Uploader | None = None
         self._upload_epoch = 0
         self._failed: Exception | None = None
@@ -97,7 +100,8 @@ class Transaction:
             raise InvalidRequest("a transaction is used once: call log.transaction(...) for the next")
         self._deadline_ms = self._journal.context.clock.monotonic_ms() + self._timeout_ms
         self.epoch = self._journal.propose(InitProducer(producer=self._producer, timeout_ms=self._timeout_ms))
-        self._upload_epoch = self._journal.recent().version
+        began = self._journal.recent()
+        self._topics, self._upload_epoch = began.names, began.version
         self._uploader = Uploader(
             self._journal.roots.own,
             self._upload_epoch,
@@ -231,7 +235,9 @@ class Transaction:
             return
         if offsets is None:
             raise InvalidRequest('commit_offsets: with a group\'s name, give offsets: ("billing", {tp: 42})')
-        named = Membership(self._journal, consumer).group_commit(self._journal.refresh(), as_offsets(offsets))
+        positions, state = as_offsets(offsets), self._journal.refresh()
+        read = {tp: (self._topics[tp.topic], tp.partition) for tp in positions if tp.topic in self._topics}
+        named = Membership(self._journal, consumer).group_commit(group_entries(state, positions, read))
         assert named.generation == UNFENCED, "a group by name has no members"
         self._groups.append(named)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 
 import pyarrow as pa
 from typing_extensions import assert_never
@@ -40,9 +41,16 @@ def partition_of(state: State, tp: TopicPartition) -> tuple[TopicKey, Partition]
     return (topic_id, tp.partition), state.partitions[topic_id, tp.partition]
 
 
-def group_entries(state: State, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[OffsetEntry, ...]:
-    """Positions by topic name, in the form of a record.  Raises UnknownTopicOrPartition; InvalidRequest for a value
-    that is not an offset."""
+def group_entries(
+    state: State,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    read: Mapping[TopicPartition, TopicKey] = MappingProxyType({}),
+) -> tuple[OffsetEntry, ...]:
+    """Positions by topic name, in the form of a record.
+
+    read:  the partitions that were read.  Another topic may have the name by now, where the positions do not count.
+    Raises UnknownTopicOrPartition; InvalidRequest for a value that is not an offset.
+    """
     entries = []
     for tp, at in sorted(offsets.items()):
         if isinstance(at.offset, bool) or not isinstance(at.offset, int) or at.offset > OFFSET_MAX:
@@ -53,7 +61,8 @@ def group_entries(state: State, offsets: Mapping[TopicPartition, OffsetAndMetada
             raise InvalidRequest(f"offset {at.offset} of {tp.topic}-{tp.partition} is negative")
         if not is_unicode(at.metadata):
             raise InvalidRequest(f"the metadata of {tp.topic}-{tp.partition}, {at.metadata!r}, is not text")
-        entries.append(OffsetEntry(*partition_of(state, tp)[0], at.offset, at.metadata))
+        key = read[tp] if tp in read else partition_of(state, tp)[0]
+        entries.append(OffsetEntry(*key, at.offset, at.metadata))
     return tuple(entries)
 
 
