@@ -48,6 +48,11 @@ def last_commit(
     return LastCommit(sequence, version, sum(row[-1] for row in rows), topics, source, _encoder.encode(rows))
 
 
+def source_offsets(source: str) -> str:
+    """The part of a commit's `source` that is the same whenever the batch is planned."""
+    return source.partition("@")[0]
+
+
 @lru_cache(1024)
 def shared(topics: tuple[str, ...]) -> tuple[str, ...]:
     """One tuple for all commits with the same topics: there are many producers, and few sets of topics."""

@@ -142,7 +142,10 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     """(topic id, partition, piece), with offsets relative to the base that the partition will get."""
     groups: tuple[GroupCommit, ...] = ()
     source: str = ""
-    """For a streaming batch: a fingerprint of the source offsets that it has read; empty if unknown to the sink."""
+    """For a streaming batch: a fingerprint of the source offsets that it has read; empty if unknown to the sink.
+
+    `<fingerprint>@<plan>` if equal offsets may be of other records where the batch was planned again.
+    """
     placed: tuple[Placed, ...] = ()
     """Where each of `objects` is; empty: all are in the log's own root."""
     acks: int = ACKS_ALL

@@ -24,16 +24,21 @@ from spark_log.metadata.state import State
 from spark_log.text import counted
 
 
-def commit_version(journal: Journal, options: WriteOptions, epoch: int, uploads: Sequence[Uploaded]) -> Committed:
+def commit_version(
+    journal: Journal, options: WriteOptions, batch_id: int | None, epoch: int, uploads: Sequence[Uploaded]
+) -> Committed:
     """Commit a batch write with txnAppId and txnVersion.  A version at or below the last one adds nothing, with a
     warning.
 
+    batch_id:  of the micro-batch in which it is written, if there is one.
     Raises SequenceConflict for the last version with other content, and if the last version is not the one that this
     write is to follow.
     """
     assert options.txn_version is not None
     identity = txn_identity(options.txn_app_id or "", options.txn_version, options.topic)
     identity = replace(identity, after=options.txn_after)
+    if batch_id is not None:
+        identity = replace(identity, source=source_fingerprint(options.checkpoint, batch_id, options.location))
     try:
         committed = _commit_once(journal, options, identity, epoch, uploads)
     except SequenceConflict as error:

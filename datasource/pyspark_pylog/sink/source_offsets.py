@@ -2,7 +2,8 @@
 
 Spark writes `<checkpoint>/offsets/<batch id>` before it runs a batch: a line for the version, one of JSON with the time
 of the batch, and one line for each source.  A replayed batch has the same file.  If the file was lost, the batch is
-planned again and has the same lines for the same records.
+planned again and has the same lines for the same records.  Spark's file source is an exception: its offset counts
+lists of files, which are planned again as well, with the files of that time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 
 HEADER_LINES = 2
+FILE_COUNTER = '"logOffset"'
+"""In the line of a file source."""
 _unreadable: set[str] = set()
 """Checkpoints that this process does not read again: each attempt may take as long as the storage's retries."""
 
@@ -50,9 +53,17 @@ def source_fingerprint(checkpoint: str | None, batch_id: int, location: Location
 
 
 def fingerprint_of(text: str) -> str:
-    """Fingerprint of a file of offsets; empty for a file without offsets."""
+    """Fingerprint of a file of offsets; empty for a file without offsets.  With a file source, also of the whole file,
+    which has the time of the plan."""
     lines = text.splitlines()[HEADER_LINES:]
-    return blake2b("\n".join(map(_position, lines)).encode(), digest_size=8).hexdigest() if lines else ""
+    if not lines:
+        return ""
+    offsets = _digest("\n".join(map(_position, lines)))
+    return f"{offsets}@{_digest(text)}" if any(FILE_COUNTER in line for line in lines) else offsets
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _position(line: str) -> str:

@@ -247,7 +247,7 @@ class LogWriter(DataSourceArrowWriter):
                 query = options.query_id or next((message.query_id for message in done if message.query_id), None)
                 committed = commit_sink_batch(journal, options, query, epoch, uploads)
             else:
-                committed = commit_version(journal, options, epoch, uploads)
+                committed = commit_version(journal, options, done[0].batch_id, epoch, uploads)
             _tell(self.begun, done, committed)
             journal.finish_upkeep()  # Spark may end this process with `os._exit`
 

@@ -218,7 +218,10 @@ class Assignment:
 
     def auto_commit(self, force: bool = False) -> None:
         """Commit the positions of returned records, if the interval has passed."""
-        if self._auto_commit.is_due(force) and (error := self._auto_commit.commit(self.entries(self._journal.state, self.returned()))) is not None:
+        if (
+            self._auto_commit.is_due(force)
+            and (error := self._auto_commit.commit(self.entries(self._journal.state, self.returned()))) is not None
+        ):
             self.lose(error)
 
 

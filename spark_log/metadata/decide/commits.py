@@ -25,6 +25,7 @@ from spark_log.metadata.decide.groups import check_generation, check_positions
 from spark_log.metadata.decide.replicas import check_replicas, without_places
 from spark_log.metadata.decide.schemas import check_versions
 from spark_log.metadata.decide.transactional_ids import is_timed_out
+from spark_log.metadata.last_commit import source_offsets
 from spark_log.metadata.pending_commits import (
     PENDING_MAX,
     LackingObject,
@@ -185,13 +186,16 @@ def _with_pending(state: State, commit: r.CommitRecord, committed: Committed) ->
 
 def _check_repeat(known: ProducerState, commit: r.CommitRecord) -> None:
     """Spark replays only a query's newest batch, with the same source offsets.  Its rows may go to other partitions or
-    topics: rows that were bad may be valid now."""
+    topics: rows that were bad may be valid now.  There may be fewer of them: compaction, an erasure or retention may
+    remove records of the source.  So rows are compared only where it is not known that source offsets are the same."""
     last = known.last_commit
     if last is None or commit.sequence > last.sequence:
         return
     if commit.sequence < last.sequence:
         why = f"commit {commit.sequence} is older than the last one, {last.sequence}"
-    elif last.source and commit.source and last.source != commit.source:
+    elif last.source and last.source == commit.source:
+        return
+    elif last.source and commit.source and source_offsets(last.source) != source_offsets(commit.source):
         why = f"commit {commit.sequence} read other source offsets than the commit of that number in the log"
     elif last.rows != (now := sum(_rows(commit).values())):
         why = f"commit {commit.sequence} has {counted(now, 'row')}, and in the log it has {counted(last.rows, 'row')}"

@@ -142,6 +142,27 @@ def test_a_batch_of_the_last_number_with_other_source_offsets_is_a_conflict(log:
         assert log.commit((topic, 0, 2), producer=producer, sequence=4, birth=-1, dense=False, source=source).repeated
 
 
+def test_a_batch_with_the_same_source_offsets_is_a_repeat_whatever_its_rows_are(log: History) -> None:
+    """Compaction and retention have removed some of the records that it read.  Where equal offsets may be of other
+    records, in another plan, rows are compared.
+    """
+    topic = log.create()
+
+    def commit(producer: str, rows: int, source: str) -> Committed:
+        return log.commit((topic, 0, rows), producer=producer, sequence=4, birth=-1, dense=False, source=source)
+
+    for producer, source in (("q", "a"), ("files", "a@1")):
+        first = commit(producer, 5, source)
+        for rows in (1, 5, 7):
+            assert commit(producer, rows, source) == first._replace(repeated=True, last=4)
+    assert commit("files", 5, "a@2").repeated
+    with pytest.raises(SequenceConflict, match="commit 4 has 3 rows, and in the log it has 5 rows"):
+        commit("files", 3, "a@2")
+    with pytest.raises(SequenceConflict, match="read other source offsets"):
+        commit("files", 5, "b@1")
+    assert log.state.partitions[topic, 0].end == 10
+
+
 def test_an_applications_older_version_is_skipped(log: History) -> None:
     """As in Delta, whatever its rows are; the reply has the last version.  That one with other rows is a conflict."""
     topic = log.create()
