@@ -88,7 +88,8 @@ class ServedLog:
     # ------------------------------------------------------------------------------------------------------------- reading
 
     def open(self) -> Steps[ServedView]:
-        return (yield from self._open(Leadership()))
+        opened: Snapshot = yield from self._answer(AskSnapshot(Leadership()))
+        return (yield from self.refresh(ServedView(opened.state, opened.head)))
 
     def refresh(self, view: ServedView) -> Steps[ServedView]:
         changes: Changes = yield from self._answer(_changes_of(view, confirmed=True))
@@ -123,26 +124,49 @@ class ServedLog:
         found: Snapshot | None = yield from self._answer(AskSnapshot(Leadership(), version))
         return None if found is None else found.state
 
-    def _open(self, holder: Leadership) -> Steps[ServedView]:
-        found: Snapshot = yield from self._answer(AskSnapshot(holder))
-        return (yield from self.refresh(ServedView(found.state, found.head)))
-
     def _advanced(self, view: ServedView, changes: Changes) -> Steps[ServedView]:
         """The view at the end of the log, by an answer that has every change that was acknowledged before.
 
-        Raises LogRestored if the log is shorter than the view by now.
+        Raises LogRestored if the log is shorter than the view by now, CoordinatorNotAvailable if the coordinators'
+        answers do not fit together for as long as a change would wait.
         """
         version = view.state.version
-        if changes.version == version and not changes.lacks_head:
-            return view
-        if changes.version > version and (followed := self._followed(view, changes)) is not None:
+        if (followed := self._at_end(view, changes)) is not None:
             return followed
-        opened = yield from self._open(_holder(view))
+        opened = yield from self._opened(view, changes)
         if opened.state.version < version:
             raise restored_error(f"version {version}")
         if changes.lacks_head:
             logger.warning("version %d has changed: an older copy of the log was restored", version)
         return opened
+
+    def _opened(self, view: ServedView, changes: Changes) -> Steps[ServedView]:
+        """A new view at the end of the log.
+
+        Its snapshot is as new as the answer that lacks records: another node may have an older one, and the node that
+        answers for the end of the log may not have the records between them.
+        """
+        clock = self.context.clock
+        deadline = clock.monotonic_ms() + self.context.coordinator_wait_ms
+        holder = _holder(view)
+        while True:
+            found: Snapshot = yield from self._answer(AskSnapshot(holder, at_least=changes.version))
+            opened = ServedView(found.state, found.head)
+            changes = yield from self._answer(_changes_of(opened, confirmed=True))
+            if (followed := self._at_end(opened, changes)) is not None:
+                return followed
+            if clock.monotonic_ms() >= deadline:
+                raise CoordinatorNotAvailable(
+                    f"a coordinator is at version {changes.version}, and the newest snapshot that could be read, of "
+                    f"version {opened.state.version}, does not lead there: try again, and see `pylog cluster health`"
+                )
+            yield Sleep(AGAIN_MS)
+
+    def _at_end(self, view: ServedView, changes: Changes) -> ServedView | None:
+        """The view at the end of the log; None if the answer lacks records that lead there."""
+        if changes.version == view.state.version and not changes.lacks_head:
+            return view
+        return self._followed(view, changes) if changes.version > view.state.version else None
 
     def _followed(self, view: ServedView, told: Answered | Changes) -> ServedView | None:
         """The view after the records of an answer; None without records, or if they may be of another history."""

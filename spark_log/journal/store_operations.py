@@ -185,6 +185,8 @@ class AskSnapshot(NamedTuple):
     holder: Leadership
     version: int | None = None
     """None: a recent one, to which the coordinator has the changes."""
+    at_least: int = 0
+    """A recent one has this version or a newer one, unless the log of the leader is shorter."""
 
 
 class AskClaim(NamedTuple):
@@ -310,7 +312,7 @@ class Link(Protocol):
         Raises CoordinatorNotAvailable.
         """
 
-    def snapshot(self, holder: Leadership, version: int | None = None) -> Snapshot | None:
+    def snapshot(self, holder: Leadership, version: int | None = None, at_least: int = 0) -> Snapshot | None:
         """The whole state at a recent version, or at this one; None if that cannot be rebuilt any more.
 
         Raises CoordinatorNotAvailable.
@@ -469,8 +471,8 @@ def _asked(request: AskTopics | AskChanges | AskSnapshot | AskClaim | AskStatus,
             return link.topics(holder, held, confirmed=confirmed)
         case AskChanges(holder, since, head, confirmed):
             return link.changes(holder, since, 0, head=head, confirmed=confirmed)
-        case AskSnapshot(holder, version):
-            return link.snapshot(holder, version)
+        case AskSnapshot():
+            return link.snapshot(*request)
         case AskClaim():
             return link.claim(*request)
         case AskStatus(holder):

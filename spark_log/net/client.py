@@ -259,8 +259,9 @@ class HttpLink:
         reply: ObjectsReply = decode(self._any(holder, "/v1/objects", asked), ObjectsReply, "the coordinator's reply")
         return reply.rows
 
-    def snapshot(self, holder: Leadership, version: int | None = None) -> Snapshot | None:
-        return download(lambda asked: self._any(holder, "/v1/snapshot", asked), self.cluster_id, version)
+    def snapshot(self, holder: Leadership, version: int | None = None, at_least: int = 0) -> Snapshot | None:
+        wanted = SnapshotRequest(cluster_id=self.cluster_id, version=version, at_least=at_least)
+        return download(lambda asked: self._any(holder, "/v1/snapshot", asked), wanted)
 
     def claim(self, holder: Leadership, name: str, value: bytes | None, wait_ms: int = 0) -> bytes | None:
         text = None if value is None else value.decode()

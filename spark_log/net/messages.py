@@ -207,6 +207,8 @@ class SnapshotRequest(Message, frozen=True, kw_only=True):
     """Position of the chunk."""
     version: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None
     """The version of the state; None: a recent one, whose changes the coordinator knows."""
+    at_least: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] = 0
+    """A recent one has this version or a newer one, unless the log of the leader is shorter."""
     standby: bool = False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 from crc32c import crc32c
 
 from spark_log.errors import CoordinatorNotAvailable, CorruptObject
@@ -18,19 +19,20 @@ TRIES = 3
 """For a chunk that arrives damaged."""
 
 
-def download(ask: Callable[[SnapshotRequest], bytes], cluster_id: str, version: int | None) -> Snapshot | None:
+def download(ask: Callable[[SnapshotRequest], bytes], wanted: SnapshotRequest) -> Snapshot | None:
     """The state that coordinators send; None if the version cannot be rebuilt any more.
 
-    ask:  gets the reply of any coordinator.
+    ask:     gets the reply of any coordinator.
+    wanted:  the request for the first chunk.
     Raises CoordinatorNotAvailable, CorruptObject, UnsupportedVersion.
     """
     for _ in range(BEGINNINGS_MAX):
-        found, data = _chunk(ask, SnapshotRequest(cluster_id=cluster_id, version=version))
+        found, data = _chunk(ask, wanted)
         if not found.size:
             return None
         parts, at = [data], len(data)
         while at < found.size:
-            asked = SnapshotRequest(cluster_id=cluster_id, version=version, snapshot=found.snapshot, at=at)
+            asked = msgspec.structs.replace(wanted, snapshot=found.snapshot, at=at)
             chunk, data = _chunk(ask, asked)
             if chunk.snapshot != found.snapshot or not data:
                 break

@@ -73,11 +73,12 @@ class Snapshots:
         self._made = self._sent_bytes = 0
 
     async def reply(self, asked: SnapshotRequest) -> bytes:
-        """The bytes of the reply to a request."""
+        """The bytes of the reply to a request.  Raises NotCoordinator if a standby has not reached its version."""
         found = self._kept.get(asked.snapshot)
         at = 0 if found is None else asked.at
         if found is None:
-            found = await (self._recent() if asked.version is None else self._at(asked.version))
+            self._check_reached(max(asked.at_least, asked.version or 0))
+            found = await (self._recent(asked.at_least) if asked.version is None else self._at(asked.version))
         if found is None:
             return encode(SnapshotChunk(snapshot="", version=asked.version or 0, head="", size=0, at=0, crc=0)) + b"\n"
         found.used_s = self._now_s()
@@ -103,10 +104,14 @@ class Snapshots:
         if self._newest is not None and self._newest.name not in self._kept:
             self._newest = None
 
-    async def _recent(self) -> _Kept:
+    def _check_reached(self, version: int) -> None:
+        if not self._service.leading and self._service.published_with_head()[0].version < version:
+            raise self._service.not_leading()
+
+    async def _recent(self, at_least: int) -> _Kept:
         """The newest snapshot, if its changes since are known and few; otherwise a new one."""
         async with self._turn:
-            if self._newest is None or not self._is_good(self._newest):
+            if self._newest is None or self._newest.version < at_least or not self._is_good(self._newest):
                 self._newest = await self._encoded(*self._service.published_with_head())
             return self._newest
 

@@ -52,7 +52,7 @@ class LocalLink:
     def objects(self, holder: Holder, names: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
         return object_rows(self._coordinator.state, names)
 
-    def snapshot(self, holder: Holder, version: int | None = None) -> Snapshot | None:
+    def snapshot(self, holder: Holder, version: int | None = None, at_least: int = 0) -> Snapshot | None:
         if version is None:
             state, head = self._coordinator.published_with_head()
             return Snapshot(state, head.encode())

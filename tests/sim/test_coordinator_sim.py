@@ -11,8 +11,9 @@ from spark_log.testing.coordinator_sim.mutations import MUTATIONS
 from spark_log.testing.coordinator_sim.run import simulate
 from spark_log.testing.simulation import replay_command
 
-SEEDS = (*range(6), 3006, 17)
-"""In the last one, the log begins on the storage.  In the one before, a deposed leader lacks the version of a claim."""
+SEEDS = (*range(6), 3006, 900005, 17)
+"""In the last one, the log begins on the storage.  In the one before, a node that lacks all records answers with a
+snapshot.  In 3006, a deposed leader lacks the version of a claim."""
 NOTICED_IN = {
     "begins_behind": 9,
     "claimed_newest": 4,

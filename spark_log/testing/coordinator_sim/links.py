@@ -98,8 +98,8 @@ class Link:
                 )
                 reply: ChangesReply = decode(await self._any(holder, "/v1/changes", asked), ChangesReply, "the reply")
                 return Changes(reply.version, [text.encode() for text in reply.batches], lacks_head=reply.lacks_head)
-            case AskSnapshot(holder, version):
-                return await self._snapshot(holder, version)
+            case AskSnapshot():
+                return await self._snapshot(op)
             case AskClaim(holder, name, value, wait_ms):
                 return await self._claim(holder, name, value, wait_ms)
             case AskMember(request):
@@ -119,10 +119,10 @@ class Link:
         ]
         return Answered(outcomes, [text.encode() for text in reply.batches])
 
-    async def _snapshot(self, holder: Leadership, version: int | None) -> Snapshot | None:
+    async def _snapshot(self, op: AskSnapshot) -> Snapshot | None:
         """In one chunk: the states are small."""
-        asked = SnapshotRequest(cluster_id=CLUSTER, version=version)
-        line, _, data = (await self._any(holder, "/v1/snapshot", asked)).partition(b"\n")
+        asked = SnapshotRequest(cluster_id=CLUSTER, version=op.version, at_least=op.at_least)
+        line, _, data = (await self._any(op.holder, "/v1/snapshot", asked)).partition(b"\n")
         found: SnapshotChunk = decode(line, SnapshotChunk, "the reply")
         if not found.size:
             return None

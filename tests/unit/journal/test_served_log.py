@@ -80,7 +80,7 @@ class Leader:
     def status(self, holder: Leadership) -> int:
         return self.journal.run(self.journal.metadata_log.status()).checkpoint
 
-    def snapshot(self, holder: Leadership, version: int | None = None) -> Snapshot | None:
+    def snapshot(self, holder: Leadership, version: int | None = None, at_least: int = 0) -> Snapshot | None:
         self._check()
         if version is not None:
             found = self.journal.state_at(version)
@@ -99,6 +99,24 @@ class Leader:
     def _head(self, version: int) -> bytes:
         names = self.store.list("meta/log/")
         return self.store.get(log_key(version)).partition(b"\n")[0] if log_key(version) in names else b""
+
+
+class Two(Leader):
+    """A coordinator, and a standby that answers requests for snapshots first."""
+
+    def __init__(self, *topics: str, refuses: bool) -> None:
+        """
+        refuses:  the standby refuses requests for versions that it lacks.
+        """
+        super().__init__(*topics)
+        self._refuses = refuses
+        self._old = Snapshot(self.journal.state, self._head(self.journal.state.version))
+
+    def snapshot(self, holder: Leadership, version: int | None = None, at_least: int = 0) -> Snapshot | None:
+        self.snapshots += 1
+        if self._refuses and at_least > self._old.state.version:
+            return super().snapshot(holder, version, at_least)
+        return self._old
 
 
 def create(topic: str) -> CreateTopic:
@@ -234,3 +252,27 @@ def test_a_restored_log_with_another_history_is_opened_anew(leader: Leader, capl
     with caplog.at_level(logging.WARNING, "spark_log"):
         assert client.refresh().state == client.leader.journal.state
     assert "an older copy of the log was restored" in caplog.text
+
+
+def lagging(*, refuses: bool) -> Two:
+    """A standby that has two topics, and a leader that has three and not the records between."""
+    nodes = Two("a", "b", refuses=refuses)
+    nodes.journal.propose(create("c"))
+    nodes.remembers_from = nodes.journal.state.version
+    return nodes
+
+
+def test_a_snapshot_reaches_the_version_that_the_leader_has_named() -> None:
+    """A standby that is behind has an older one, from which no records of the leader continue."""
+    nodes = lagging(refuses=True)
+    assert Client(nodes).view.state == nodes.journal.state and nodes.snapshots == 3
+
+
+def test_coordinators_whose_answers_do_not_fit_together_are_an_error() -> None:
+    """After the wait for a change: not an endless loop."""
+    client = Client(Leader("a", "b"))
+    client.leader, began, wait_ms = lagging(refuses=False), client.clock.ms, client.log.context.coordinator_wait_ms
+    client.view = ServedView(client.view.state)
+    with pytest.raises(CoordinatorNotAvailable, match="at version 3, .* of version 2, does not lead there"):
+        client.refresh()
+    assert wait_ms <= client.clock.ms - began <= wait_ms + 200
