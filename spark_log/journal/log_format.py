@@ -9,8 +9,9 @@ import msgspec
 from crc32c import crc32c
 
 from spark_log.errors import InvalidRequest, NoLog, StorageUnavailable, UnsupportedVersion
-from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, LOG
-from spark_log.journal.store_operations import Get, List, PutAnswer, PutNew, Steps
+from spark_log.journal.log_remains import find_remains, remains_error
+from spark_log.journal.object_names import FORMAT_KEY
+from spark_log.journal.store_operations import Get, PutAnswer, PutNew, Steps
 
 FORMAT_VERSION = 1
 MIRROR_VERSION = 2
@@ -123,19 +124,16 @@ def put_format(form: Format, url: str) -> Steps[bytes]:
 
 
 def find_format(url: str) -> Steps[bytes | None]:
-    """The bytes of `meta/format`, which was not there; None if there is no log.
+    """The bytes of `meta/format`, which was not there; None if there is no log, and one can begin.
 
     Another process may have created the log meanwhile: it puts this file before any record.
-    Raises UnsupportedVersion if the file is lost: a new one would make another log of the metadata that is there.
+    Raises UnsupportedVersion if the file is lost, or the folder is the root of a broker.  Another log must not begin
+    there: its upkeep would delete the objects.
     """
-    records, checkpoints = yield [List(LOG), List(CHECKPOINTS)]
-    names = [*checkpoints, *records]
+    names = yield from find_remains()
     if not names:
         return None
     data: bytes | None = yield Get(FORMAT_KEY)
     if data is None:
-        raise UnsupportedVersion(
-            f"{url}/{FORMAT_KEY} is missing, and {names[0]} is there: the log is damaged; stop all clients, and restore that "
-            "file from a copy of the log, or run `pylog repair`, which makes a new one"
-        )
+        raise remains_error(url, names)
     return data

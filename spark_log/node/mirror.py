@@ -22,6 +22,7 @@ import msgspec
 
 from spark_log.client.log import Log
 from spark_log.client.open_journal import open_journal
+from spark_log.clock import SystemClock
 from spark_log.errors import (
     CorruptObject,
     InvalidRequest,
@@ -37,7 +38,8 @@ from spark_log.journal.context import Context
 from spark_log.journal.garbage_collection import Collected, collect
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import Format, parse_format
-from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, META, log_key
+from spark_log.journal.log_remains import find_remains
+from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, log_key
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
 from spark_log.journal.read_failover import CopiesAway
 from spark_log.journal.storage_log import StorageLog, begin_log
@@ -58,7 +60,7 @@ from spark_log.node.rewrite import Progress
 from spark_log.node.rounds import rounds
 from spark_log.store.base import ObjectStore
 from spark_log.store.copy_object import copy_object
-from spark_log.store.probe import PROBES, probe
+from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
 from spark_log.text import counted
 
@@ -347,8 +349,8 @@ def format_of(store: ObjectStore) -> Format | None:
 
 
 def file_of_log(store: ObjectStore) -> str:
-    """A file of a log in a root without `meta/format`; "" if there is none.  Those of a killed probe do not count."""
-    return next((key for key in (*store.list(META), *store.list(DATA)) if not key.startswith(PROBES)), "")
+    """A file of a log or of a broker in a root without `meta/format`; "" if there is none."""
+    return next(iter(run(find_remains(), Stores.of(store), SystemClock())), "")
 
 
 def _check_format(store: ObjectStore, source: Journal) -> None:

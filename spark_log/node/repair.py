@@ -23,6 +23,7 @@ from spark_log.journal.checkpointing import checkpoint, damaged_between
 from spark_log.journal.context import Context
 from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.log_format import FORMAT_VERSION, Format, check_is_here, parse_format, put_format
+from spark_log.journal.log_remains import find_remains, remains_error
 from spark_log.journal.object_names import (
     CHECKPOINTS,
     DATA,
@@ -170,6 +171,8 @@ def _find(url: str, brokers: dict[int, Broker]) -> Steps[_Found]:
     if form is not None:
         check_is_here(parse_format(form, url), url)
     elif not names and not records:
+        if remains := (yield from find_remains()):
+            raise remains_error(url, remains)
         raise NoLog(f"there is no log at {url}: it has no {FORMAT_KEY}")
     found = yield from _find_damage(names, records, brokers)
     if form is not None:

@@ -185,7 +185,7 @@ def test_a_restored_log_is_a_new_one(place: Place, tmp_path: Path) -> None:
     assert log.admin.list_consumer_group_offsets("g") == at
     append_small(log, 1, first=9)
     append_small(place.log, 1, first=3)
-    for file in ("backups-of-others/objects/x/data/1.seg", "left/data/1.seg"):
+    for file in ("backups-of-others/objects/x/data/1.seg", "left/data/0000000000000001/a.seg"):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).touch()
     assert len(values(log)) == len(values(place.log)) == 12
@@ -194,7 +194,7 @@ def test_a_restored_log_is_a_new_one(place: Place, tmp_path: Path) -> None:
     for root, said in (
         ("log", "has a log"),
         ("backups-of-others", r"has objects/x/data/1\.seg"),
-        ("left", "has data/1"),
+        ("left", r"has data/0000000000000001/a\.seg"),
     ):
         with pytest.raises(InvalidRequest, match=f"{said}.*: restore to a folder without files of a log or of backups"):
             place.restored(tmp_path / root)

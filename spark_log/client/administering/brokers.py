@@ -33,9 +33,11 @@ from spark_log.journal.broker_roots import (
     read_broker_file,
 )
 from spark_log.journal.journal import Journal
+from spark_log.journal.log_remains import find_remains
 from spark_log.journal.object_names import DATA, FORMAT_KEY, META
 from spark_log.journal.root_options import registered_options
 from spark_log.journal.root_owner import OWNER_KEY, check_first_use, check_owner, write_owner
+from spark_log.journal.store_operations import Stores, run
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import (
     AlterBroker,
@@ -191,7 +193,8 @@ def _check_empty(journal: Journal, state: State, broker: int, store: ObjectStore
         )
     found = read_broker_file(store)
     if found is None:
-        others = [name for name in _contents(store) if not name.startswith(META)]
+        lost = [name for name in run(find_remains(), Stores.of(store), journal.context.clock) if name != OWNER_KEY]
+        others = [*lost, *(name for name in _contents(store) if not name.startswith(META))]
         if others:
             raise InvalidRequest(
                 f"{store.url} has {others[0]}: a broker begins in an empty folder; delete what a removed broker has left"

@@ -15,7 +15,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.checkpointing import checkpoint, truncate
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, LOG, log_key
+from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, LOG, META, log_key
 from spark_log.journal.opening import check_chain, open_view
 from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.store.base import Bytes, ObjectStore
@@ -32,14 +32,14 @@ from tests.unit.journal.sample_journals import (
 
 
 class OvertakenStore(Wrapper):
-    """Another process creates the log, and writes to it, just before the records are listed for the first time."""
+    """Another process creates the log, and writes to it, just before its files are listed for the first time."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
         self.other: Journal | None = None
 
     def list(self, prefix: str) -> list[str]:
-        if prefix == LOG and self.other is None:
+        if prefix == META and self.other is None:
             self.other = open_log(self.inner)
             create(self.other)
         return super().list(prefix)
