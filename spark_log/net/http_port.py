@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from spark_log.errors import InvalidRequest, RequestTimedOut
 from spark_log.net.connection_limits import ConnectionLimits, Connections, Peer
 from spark_log.net.listener import Listener
 
@@ -65,6 +66,7 @@ class HttpPort:
             lingering_time=min(LINGER_S, self._limits.request_ms / 1000),
             max_line_size=self._limits.header_bytes,
             max_field_size=self._limits.header_bytes,
+            auto_decompress=False,
         )
 
         def connected(peer: Peer) -> Any:
@@ -95,6 +97,21 @@ class HttpPort:
 
     def peer(self, request: web.BaseRequest) -> Peer:
         return self._peers.get(request.protocol, _GONE)
+
+    async def read(self, request: web.BaseRequest) -> bytes:
+        """The body of a request whose sender is known.  A body is never decompressed: a few KB can be a GB.
+
+        Raises InvalidRequest for one that is compressed, and RequestTimedOut.
+        """
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding.strip().lower() != "identity":
+            raise InvalidRequest(f"Content-Encoding: {encoding[:40]!r} is not supported; send the body uncompressed")
+        if request.content.is_eof():
+            return await request.read()  # it has arrived: no timer is needed
+        try:
+            return await asyncio.wait_for(request.read(), self._limits.request_ms / 1000)
+        except asyncio.TimeoutError as error:
+            raise RequestTimedOut(f"the request did not arrive within {self._limits.request_ms} ms") from error
 
     def use(self, tls: ssl.SSLContext | None) -> None:
         """For new connections."""

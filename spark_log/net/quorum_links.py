@@ -191,7 +191,7 @@ class Connect:
         self._secret = secret
         self._refused = refused
         self._accepted = accepted
-        self._session = aiohttp.ClientSession()
+        self._session = aiohttp.ClientSession(auto_decompress=False)
 
     async def __call__(self, link: NodeLink) -> aiohttp.ClientWebSocketResponse:
         url = f"{'http' if self.tls is None else 'https'}://{link.address}{PATH}"

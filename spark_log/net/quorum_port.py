@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from aiohttp import WSMsgType, web
 
-from spark_log.errors import InvalidRequest, RequestTimedOut, SparkLogError
+from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.http_port import KEEPALIVE_S, HttpPort
 from spark_log.net.quorum_handshake import (
@@ -106,11 +106,7 @@ class QuorumPort:
                 InvalidRequest("this is the port for the other nodes of a quorum: clients use the node's other port")
             )
         check_authorization(request.headers, self._secret)
-        try:
-            body = await asyncio.wait_for(request.read(), LIMITS.request_ms / 1000)
-        except asyncio.TimeoutError as error:
-            raise RequestTimedOut(f"the request did not arrive within {LIMITS.request_ms} ms") from error
-        return web.Response(body=await tool(body))
+        return web.Response(body=await tool(await self._port.read(request)))
 
     def _check_copy(self, other: NodeIdentity) -> None:
         """Two processes with copies of one directory could vote twice."""

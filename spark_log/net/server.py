@@ -276,7 +276,7 @@ class Server:
         connections.
         """
         grant = self._grant(request)
-        body = await self._read(request)
+        body = await self._port.read(request)
         self._connections.establish(self._port.peer(request), grant.name, self._quotas.of(grant.name).connections)
         return grant, body
 
@@ -516,14 +516,6 @@ class Server:
         await self._admit(request)
         await self._check(request.query.get("cluster_id", ""))
         return _answer(GroupsReply(groups=self._groups.views()))
-
-    async def _read(self, request: web.BaseRequest) -> bytes:
-        if request.content.is_eof():
-            return await request.read()  # it has arrived: no timer is needed
-        try:
-            return await asyncio.wait_for(request.read(), self._limits.request_ms / 1000)
-        except asyncio.TimeoutError as error:
-            raise RequestTimedOut(f"the request did not arrive within {self._limits.request_ms} ms") from error
 
 
 async def _nothing(request: web.BaseRequest) -> web.StreamResponse:
