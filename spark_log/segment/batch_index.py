@@ -26,6 +26,7 @@ from crc32c import crc32c
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.segment import ipc
+from spark_log.segment.numpy_arrays import numbers_of
 
 VERSION = 1
 MAGIC = b"PYLOGSEG"
@@ -124,7 +125,7 @@ def parse_index(data: ipc.Bytes, *, name: str, object_size: int | None = None) -
             f"{found:#010x}, the tail at byte {size - TAIL_BYTES} says {crc:#010x}"
         )
     table = _read_table(index, name, position)
-    numbers = {column: table[column].to_numpy().astype(np.int64, copy=False) for column in _NUMBERS}
+    numbers = {column: numbers_of(table[column]).astype(np.int64, copy=False) for column in _NUMBERS}
     _check_positions(numbers, name, position)
     return Index(
         name=name,

@@ -36,6 +36,7 @@ from spark_log.conditions import (
 from spark_log.errors import InvalidRequest
 from spark_log.schema.ddl import sql_type
 from spark_log.schema.names import PREFIX, column_named, shown_name, stored_name
+from spark_log.segment.numpy_arrays import micros_of
 from spark_log.segment.statistics import Bounds, Stats, decode_stats, has_order, order
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -303,7 +304,7 @@ def _mask(tree: Bound, records: pa.RecordBatch, offsets: npt.NDArray[np.int64], 
         if tree.column not in COLUMNS:
             return _of_column(tree, records.column(tree.column))
         if tree.column == "timestamp":
-            return _of_numbers(tree, records.column("timestamp").view(pa.int64()).to_numpy())
+            return _of_numbers(tree, micros_of(records.column("timestamp")))
         return _of_numbers(tree, offsets if tree.column == "offset" else np.full(len(offsets), partition))
     masks = [_mask(one, records, offsets, partition) for one in tree[0]]
     return np.logical_and.reduce(masks) if isinstance(tree, AllOf) else np.logical_or.reduce(masks)

@@ -23,6 +23,7 @@ from spark_log.model import Run, Slice
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import STATS, TAIL_BYTES, Index, parse_index
 from spark_log.segment.dictionaries import plain
+from spark_log.segment.numpy_arrays import micros_of
 from spark_log.segment.offsets import Offsets, from_column
 from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, SCHEMA_ID, run_schema, schema_version
 from spark_log.segment.value_read import ValueRead, check_typed_schema, stored_columns, wants_data, with_values
@@ -138,7 +139,7 @@ def first_batch_at_or_after(index: Index, run: Run | Slice, time_us: int, *, pla
 def first_at_or_after(batches: Iterable[Decoded], time_us: int) -> int | None:
     """Offset of the first record whose timestamp is `time_us` or later."""
     for offsets, records in batches:
-        late = records.column("timestamp").view(pa.int64()).to_numpy() >= time_us
+        late = micros_of(records.column("timestamp")) >= time_us
         if late.any():
             return int(offsets[late.argmax()])
     return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from spark_log.client.reading.fetch import Fetched
 from spark_log.errors import InvalidRequest
 from spark_log.schema.struct_json import from_json, to_json
+from spark_log.segment.numpy_arrays import array_of, repeated
 from spark_log.segment.schema import HEADERS
 
 TYPES = {
@@ -27,8 +27,6 @@ TYPES = {
 }
 NO_DATA: Mapping[str, str] = MappingProxyType({})
 """No data columns."""
-BATCH_ROWS = 10_000
-"""The default maximum of a stored batch."""
 STORED = ("key", "value", "timestamp", "headers")
 
 
@@ -113,13 +111,13 @@ def to_batch(part: Fetched, schema: pa.Schema, data: Mapping[str, str] = NO_DATA
     for name in schema.names:
         match name:
             case "topic":
-                columns.append(_constant(read.topic, pa.string(), rows))
+                columns.append(repeated(read.topic, rows))
             case "partition":
-                columns.append(_constant(read.partition, pa.int32(), rows))
+                columns.append(repeated(read.partition, rows))
             case "offset":
-                columns.append(pa.array(part.offset_array()))
+                columns.append(array_of(part.offset_array(), pa.int64()))
             case "timestampType":
-                columns.append(_constant(int(read.slice.time_kind != 0), pa.int32(), rows))
+                columns.append(repeated(int(read.slice.time_kind != 0), rows))
             case "headers":
                 columns.append(_or_null(part.records.column(name)))
             case _:
@@ -130,16 +128,6 @@ def to_batch(part: Fetched, schema: pa.Schema, data: Mapping[str, str] = NO_DATA
                 f"of {read.topic}-{read.partition}: leave NOT NULL out, and filter after load"
             )
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _constant(value: object, type_: pa.DataType, rows: int) -> pa.Array:
-    """A column of one value.  It is made once and sliced: a fifth of the cost of making it for each batch."""
-    return _constants(value, type_, max(rows, BATCH_ROWS)).slice(0, rows)
-
-
-@lru_cache(maxsize=8)
-def _constants(value: object, type_: pa.DataType, rows: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, type_), rows)
 
 
 def _or_null(headers: pa.Array) -> pa.Array:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from spark_log.client.reading.fetch import Fetched
@@ -22,6 +20,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.read_failover import NOT_READ
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import ConsumerRecord, TopicPartition
+from spark_log.segment.numpy_arrays import micros_of
 from spark_log.store.bounded_waits import Slot, Waiter
 
 PLAN_RECORDS = 1_000_000
@@ -213,7 +212,7 @@ def to_records(
     part = in_form(part, RECORD_COLUMNS)
     keys, no_key = _decoded(part, "key", decode_key)
     values, no_value = _decoded(part, "value", decode_value)
-    times = (_micros(part.records.column("timestamp")) // 1000).tolist()
+    times = (micros_of(part.records.column("timestamp")) // 1000).tolist()
     # In the offsets, a null has start == end.
     records = list(
         map(
@@ -229,12 +228,6 @@ def to_records(
     )
     failed = [error for error in (no_key, no_value) if error is not None]
     return records, min(failed, key=lambda error: error.offset, default=None)
-
-
-def _micros(stamps: pa.Array) -> npt.NDArray[np.int64]:
-    """As a numpy array.  `to_numpy` would import pandas on its first call: 0.3 s before the first record."""
-    data: npt.NDArray[np.int64] = np.frombuffer(stamps.buffers()[1], dtype=np.int64)
-    return data[stamps.offset : stamps.offset + len(stamps)]
 
 
 def _decoded(part: Fetched, column: str, decode: Coder) -> tuple[Sequence[Any], RecordDeserialization | None]:

@@ -14,6 +14,7 @@ from spark_log.client.reading.plan import Known, OffsetRange, SliceRead, plan_re
 from spark_log.conditions import ALL, Condition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
+from spark_log.segment.numpy_arrays import micros_of
 
 Ints = npt.NDArray[np.int64]
 
@@ -117,7 +118,7 @@ def only_matching(batch: pa.RecordBatch, part: Fetched, where: Condition) -> pa.
         return batch
     keep = np.ones(batch.num_rows, dtype=bool)
     if times != ALL:
-        found = part.records.column("timestamp").view(pa.int64()).to_numpy()
+        found = micros_of(part.records.column("timestamp"))
         keep &= (found >= times.first) & (found <= times.last)
     if among is not None:
         keep &= np.isin(part.offset_array(), _listed(among))

@@ -19,6 +19,7 @@ from spark_log.journal.read_failover import NOT_READ, CopiesAway
 from spark_log.metadata.state import State
 from spark_log.schema.names import is_prefixed, stored_name
 from spark_log.schema.topic_schema import shown_columns
+from spark_log.segment.numpy_arrays import array_of, repeated
 from spark_log.segment.schema import RECORD_SCHEMA_HEADERS
 from spark_log.segment.value_read import ValueRead, column_type, wants_data
 from spark_log.settings import has_cleanup_policy
@@ -180,9 +181,9 @@ def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
     """
     rows = part.records.num_rows
     made = {
-        "topic": lambda: pa.repeat(pa.scalar(part.read.topic), rows),
-        "partition": lambda: pa.repeat(pa.scalar(part.read.partition, pa.int32()), rows),
-        "offset": lambda: pa.array(part.offset_array()),
+        "topic": lambda: repeated(part.read.topic, rows),
+        "partition": lambda: repeated(part.read.partition, rows),
+        "offset": lambda: array_of(part.offset_array(), pa.int64()),
     }
     there = part.records.schema.names
     names = {field.name: field.name if field.name in there else stored_name(field.name) for field in schema}
