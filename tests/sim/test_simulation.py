@@ -20,6 +20,7 @@ NOTICED_IN = {
     "any_generation": 5,
     "certain_after_asking": 2076,
     "certain_refusal": 18,
+    "begins_on_remains": 4,
     "cleaned_blindly": 4,
     "dead_copies_left": 239,
     "decide_unlisted": 8,
@@ -53,6 +54,7 @@ NOTICED_IN = {
     "parallel_after_lost": 651,
     "peek_believed": 1,
     "peek_beyond_fence": 201,
+    "positions_by_name": 249,
     "resumes_stale_state": 416,
     "retention_one_too_many": 5,
     "taken_alive": 5,
@@ -66,6 +68,8 @@ NOTICED_IN = {
 TRIES = 30
 """Seeds that are tried from there on: what is drawn changes with the code that draws."""
 
+RECREATING, LOSING = 249, 4
+"""Seeds in which a topic is created again, and in which objects are left when `meta/` is lost."""
 
 CRASHES = ("error: AssertionError", "error: IndexError", "error: KeyError")
 """A run that ends so has met a fault of the simulation, or of the mutation: no promise was broken."""
@@ -130,6 +134,19 @@ def test_a_missing_rule_is_noticed(mutation: str) -> None:
     assert any(violation and not violation.startswith(CRASHES) for violation in violations), (
         f"find another seed for it: {replay_command(first, mutation)}"
     )
+
+
+def test_readers_of_a_topic_that_is_created_again() -> None:
+    """They commit positions in a topic that was deleted meanwhile."""
+    result = simulate(RECREATING)
+    assert not result.violation, f"{result.violation}\nagain: {replay_command(RECREATING)}"
+    assert result.counts["read again"]
+
+
+def test_no_log_begins_where_the_metadata_of_another_one_is_lost() -> None:
+    result = simulate(LOSING)
+    assert not result.violation, f"{result.violation}\nagain: {replay_command(LOSING)}"
+    assert result.counts["not begun"] == result.counts["lost metadata"] == 1
 
 
 @pytest.mark.parametrize("seed", [3, 29])

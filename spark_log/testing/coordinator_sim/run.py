@@ -19,6 +19,7 @@ from spark_log.testing.coordinator_sim.probes import PROBES
 from spark_log.testing.coordinator_sim.setting import QuorumSimulation
 from spark_log.testing.coordinator_sim.tasks import task
 from spark_log.testing.mutation import Patch, mutated, patched
+from spark_log.testing.sim.lost_metadata import lose_metadata
 from spark_log.testing.sim.readers_and_upkeep import (
     DUTIES,
     Collecting,
@@ -83,6 +84,7 @@ def _simulate(sim: QuorumSimulation, faults: Faults) -> None:
     sim.world.start("last", persistent(partial(_last, sim)), counts=True)
     if not sim.world.run(CALM_MS):
         raise Violation("progress: the log cannot be read, or nodes do not catch up")
+    sim.world.alone(lose_metadata(sim))
 
 
 def _add_actors(sim: QuorumSimulation) -> None:

@@ -44,6 +44,7 @@ from spark_log.testing.sim import readers_and_upkeep
 from spark_log.testing.sim.commit_mutations import COMMIT_MUTATIONS
 from spark_log.testing.sim.compaction_mutations import COMPACTION_MUTATIONS
 from spark_log.testing.sim.erasure_mutations import ERASURE_MUTATIONS
+from spark_log.testing.sim.history_mutations import HISTORY_MUTATIONS
 from spark_log.testing.sim.oracle import LINK, unlinked
 from spark_log.testing.sim.setting import Simulation
 
@@ -474,4 +475,5 @@ MUTATIONS = {
     **COMMIT_MUTATIONS,
     **COMPACTION_MUTATIONS,
     **ERASURE_MUTATIONS,
+    **HISTORY_MUTATIONS,
 }

@@ -30,6 +30,8 @@ idle        an idle log keeps nothing unneeded, and writes nothing (`idle.py`)
 positions   positions of a fenced group never go back
 progress    a reader of progress records has the same positions as the groups
 led         while a coordinator leads, only that coordinator writes; every takeover has a new epoch
+begun       where objects are, no other log begins after `meta/`, or `meta/format`, was lost
+skipped     a reader's position in a topic is not beyond what it has read there, if the topic was created again, too
 held        a group passes to another member only after the session of its owner has expired
 """
 
@@ -55,6 +57,7 @@ from spark_log.settings import cluster_config
 from spark_log.testing.sim.compacted import Compacted
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
 from spark_log.testing.sim.content import Codec, PlacedRows, Row, has_keys, is_compacted
+from spark_log.testing.sim.delivered import Delivered
 from spark_log.testing.sim.erased import Erased
 from spark_log.testing.sim.identities import Identities, Identity, identity
 from spark_log.testing.sim.memoized_functions import MemoizedFunctions
@@ -92,6 +95,7 @@ class Oracle:
         self.retained = Retained(self._read_piece)
         self.compacted = Compacted(ahead_ms)
         self.erased = Erased()
+        self.delivered = Delivered()
         self._codec, self._grace, self._answer_ms = codec, grace, constants.answer_ms
         self._named: dict[str, int] = {}
         self._dropped_at: dict[str, int] = {}
@@ -302,6 +306,7 @@ class Oracle:
                 yield topic_id, partition, inner
 
     def _note_positions(self, commits: tuple[r.GroupCommit, ...]) -> None:
+        self.delivered.check(commits)
         for commit in commits:
             if commit.generation == -1:
                 continue

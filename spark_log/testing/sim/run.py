@@ -13,6 +13,7 @@ from spark_log.testing.sim.content import SegmentCodec
 from spark_log.testing.sim.coordinators import MEMBERS, coordinator, member, operator
 from spark_log.testing.sim.erasure import eraser, finish
 from spark_log.testing.sim.idle import abandon
+from spark_log.testing.sim.lost_metadata import lose_metadata
 from spark_log.testing.sim.mutations import MUTATIONS
 from spark_log.testing.sim.readers_and_upkeep import (
     bit_rot,
@@ -25,6 +26,7 @@ from spark_log.testing.sim.readers_and_upkeep import (
     reader,
     topics,
 )
+from spark_log.testing.sim.recreated import recreator, rereader
 from spark_log.testing.sim.setting import Simulation
 from spark_log.testing.sim.writers import (
     application,
@@ -48,6 +50,9 @@ DAMAGED_IN = (3, 8)
 QUERIES_IN = (5, 9)
 """Last digits of the seeds in which queries and a consumer contend for a group."""
 
+RECREATED_IN = (29, 49, 69, 89)
+"""Last two digits of the seeds in which a topic is created again and again while consumers read it."""
+
 
 def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
     """Run a seed, without one of the rules if a mutation is named."""
@@ -69,6 +74,7 @@ def _simulate(sim: Simulation, seed: int) -> None:
     sim.world.alone(finish(sim))
     sim.world.alone(_read_all(sim))
     sim.world.alone(abandon(sim))
+    sim.world.alone(lose_metadata(sim))
 
 
 def _add_actors_of_some(sim: Simulation, seed: int) -> None:
@@ -77,6 +83,8 @@ def _add_actors_of_some(sim: Simulation, seed: int) -> None:
         _add_queries(sim)
     if isinstance(sim.codec, SegmentCodec):
         _add_clients(sim)
+    if seed % 100 in RECREATED_IN:
+        _add_rereaders(sim)
     if sim.peeks:
         sim.world.start("late", persistent(partial(late_writers, sim, "late")), counts=False)
     if seed % 10 in APPLICATIONS_IN:
@@ -130,6 +138,12 @@ def _add_clients(sim: Simulation) -> None:
     for n in range(sim.rng.choice((1, 2, 3))):
         sim.world.start(f"user{n}", persistent(clients.user(sim)), counts=True)
     sim.world.start("upkeep", persistent(clients.maintainer(sim)), counts=True)
+
+
+def _add_rereaders(sim: Simulation) -> None:
+    for n in range(2):
+        sim.world.start(f"rereader{n}", persistent(partial(rereader, sim)), counts=False)
+    sim.world.start("recreator", persistent(partial(recreator, sim)), counts=False)
 
 
 def _add_coordinators(sim: Simulation) -> None:
