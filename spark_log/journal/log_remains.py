@@ -30,6 +30,16 @@ def find_remains() -> Steps[list[str]]:
     return [name for names in found for name in names if REMAINS.fullmatch(name)]
 
 
+def is_broker_root(names: Sequence[str]) -> bool:
+    """Whether these files are those of the root of a broker."""
+    return BROKER_KEY in names or OWNER_KEY in names
+
+
+def has_metadata(names: Sequence[str]) -> bool:
+    """Whether a log has records or checkpoints of its metadata among these files."""
+    return any(name.startswith((LOG, CHECKPOINTS)) for name in names)
+
+
 def remains_error(url: str, names: Sequence[str]) -> UnsupportedVersion:
     """The error for a folder that has lost `meta/format`, or never had it, with the way back.
 
@@ -37,7 +47,8 @@ def remains_error(url: str, names: Sequence[str]) -> UnsupportedVersion:
     """
     quorum = next((name for name in names if name.startswith(SNAPSHOTS)), "")
     records = next((name for name in names if name.startswith((LOG, CHECKPOINTS))), "")
-    if mark := next((name for name in names if name in (BROKER_KEY, OWNER_KEY)), ""):
+    if is_broker_root(names):
+        mark = BROKER_KEY if BROKER_KEY in names else OWNER_KEY
         return UnsupportedVersion(
             f"{url} is the root of a broker, because {mark} is there: open the log of that broker by its own URL, or give "
             "another, empty folder"

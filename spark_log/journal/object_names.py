@@ -46,6 +46,10 @@ def snapshot_key(epoch: int, version: int, unique: str) -> str:
     return f"{SNAPSHOTS}{epoch:016}-{version:020}-{unique}.checkpoint"
 
 
+def snapshot_epoch(key: str) -> int:
+    return int(key.removeprefix(SNAPSHOTS)[:16])
+
+
 def data_key(epoch: int, name: str) -> str:
     return f"{DATA}{epoch:016x}/{name}"
 

@@ -246,6 +246,19 @@ def open_storage_log(stores: Stores, context: Context, *, create: bool, opens_la
     return StorageLog(context, form, stores.metadata, None if opens_later else listed, opens_later=opens_later)
 
 
+def check_mounted(url: str) -> None:
+    """Raises NoLog for a folder on a disk that is not mounted, as `begin_log` does."""
+    if point := unmounted_point_of_url(url):
+        raise NoLog(
+            f"there is no log at {url}: {point} is in /etc/fstab, and is not mounted on {platform.node()}: mount it"
+        )
+    if (point := _points.get(url, "")) and not is_mounted(point):
+        raise NoLog(
+            f"there is no log at {url}: nothing is mounted at {point} on {platform.node()} any more: mount the disk "
+            "that was there when this process opened the log"
+        )
+
+
 def begin_log(stores: Stores, context: Context, cluster_id: str, mirrors: str = "") -> bytes:
     """Probe the store of the metadata and write `meta/format`; returns its bytes, ours or another process's.
 
@@ -253,15 +266,7 @@ def begin_log(stores: Stores, context: Context, cluster_id: str, mirrors: str = 
     opened the log there: the log is on that disk.
     """
     store = stores.metadata
-    if point := unmounted_point_of_url(store.url):
-        raise NoLog(
-            f"there is no log at {store.url}: {point} is in /etc/fstab, and is not mounted on {platform.node()}: mount it"
-        )
-    if (point := _points.get(store.url, "")) and not is_mounted(point):
-        raise NoLog(
-            f"there is no log at {store.url}: nothing is mounted at {point} on {platform.node()} any more: mount the disk "
-            "that was there when this process opened the log"
-        )
+    check_mounted(store.url)
     probe(store, nonce=context.unique())
     form = Format(
         pylog=FORMAT_VERSION,

@@ -32,6 +32,8 @@ class LeaderWatch:
         self._leaderless_s = host.monotonic_s()
         """Since when no leader is known."""
         self._followed_s = -math.inf
+        self._unsettled_s = host.monotonic_s()
+        """Since when nobody has led the log, unless `_is_settled`."""
         self._is_settled = asyncio.Event()
         """Somebody leads, and requests for the leader can be answered."""
 
@@ -48,8 +50,10 @@ class LeaderWatch:
         """
         if leads or self._follows:
             self._is_settled.set()
-        else:
-            self._is_settled.clear()
+            return
+        if self._is_settled.is_set():
+            self._unsettled_s = self._host.monotonic_s()
+        self._is_settled.clear()
 
     async def settled(self) -> None:
         """Wait for the end of an election, for `PARK_S` at most."""
@@ -98,6 +102,10 @@ class LeaderWatch:
         if self.leader.key is None and for_s > LEADERLESS_S:
             needs = "a majority has to run, and to be connected"
             return f"no node of the quorum has led for {for_s:.0f} s: {needs}{self._away()}"
+        for_s = self._host.monotonic_s() - self._unsettled_s
+        if self.leader.key is not None and not self._is_settled.is_set() and for_s > LEADERLESS_S:
+            who = f"node {self.leader.key.id}"
+            return f"no node has led the log for {for_s:.0f} s: {who} was elected, and has not taken the log over"
         return ""
 
     def _away(self) -> str:

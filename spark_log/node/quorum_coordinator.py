@@ -18,7 +18,14 @@ from typing import Any, TypeVar
 
 from spark_log.client.log import Log
 from spark_log.clock import Clock
-from spark_log.errors import LogMoved, NotCoordinator, NotLeaderOrFollower
+from spark_log.errors import (
+    InconsistentClusterId,
+    InvalidRequest,
+    LogMoved,
+    NotCoordinator,
+    NotLeaderOrFollower,
+    SparkLogError,
+)
 from spark_log.journal.context import Context, Proposal
 from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import MetadataLog
@@ -44,7 +51,6 @@ from spark_log.node.quorum_commands import QuorumCommands
 from spark_log.node.quorum_description import quorum_reply
 from spark_log.node.quorum_leader import KnownLeader
 from spark_log.node.quorum_log import FinalLog, QuorumLog
-from spark_log.node.quorum_root import replaced_error
 from spark_log.node.quorum_state import AnyOffer, Content, QuorumState
 from spark_log.node.quorum_take_over import TakeOver
 from spark_log.node.root_snapshots import RootSnapshots
@@ -73,7 +79,7 @@ class QuorumCoordinator:
         store: ObjectStore,
         *,
         prepare: Callable[[], Awaitable[None]],
-        is_ours: Callable[[str], bool] = lambda founding: True,
+        keep_folder: Callable[[], None] = lambda: None,
         maintain_ms: int | None = None,
         root_options: RootOptions = DEFAULT_OPTIONS,
         host: NodeHost | None = None,
@@ -81,7 +87,8 @@ class QuorumCoordinator:
         """
         store:         the storage of the objects.
         prepare:       called before this node leads.  If it raises an error, the node does not lead.
-        is_ours:       whether the folder of the records still belongs to the quorum with this id; called in a thread.
+        keep_folder:   called now and then while this node leads, in a thread.  Raises LogMoved, InconsistentClusterId
+                       or InvalidRequest if the folder of the records does not belong to this quorum any more.
         maintain_ms:   interval of upkeep (`pylog maintain`); None: never.
         root_options:  how to open the roots of brokers.
         host:          the node's machine; None: this machine.
@@ -106,6 +113,7 @@ class QuorumCoordinator:
         self._log = QuorumState(self._applied, self._restored, self._later, self._compare, config.digest_ms)
         config = replace(config, level=SUPPORTED[METADATA_VERSION])
         self.node = Node(config, self._log, self._led, self._host, self._judged)
+        self.node.application_problem = self._lead_problem
         self._digests = StateComparison(self._host, self._log.digest, self.node)
         self._rng = self._host.ids()
         self._root_options = root_options
@@ -117,7 +125,7 @@ class QuorumCoordinator:
         self.root_snapshots = RootSnapshots(
             self._stores.metadata, self.clock, self.unique, self._final_content, self._is_still_ours, self._host.threads
         )
-        self._is_ours = is_ours
+        self._keep_folder = keep_folder
         self._leader_watch = LeaderWatch(self.node, self._host, lambda: self.state)
         self._take_over = TakeOver(self, prepare)
         self._commands = QuorumCommands(self, self._log)
@@ -219,6 +227,9 @@ class QuorumCoordinator:
             return f"this node cannot lead: {self._take_over.obstacle}"
         return self._leader_watch.problem()
 
+    def _lead_problem(self) -> str:
+        return "" if self.leading else self._take_over.obstacle or self._leader_watch.problem()
+
     def describe_quorum(self) -> QuorumReply:
         """For clients, on the leader."""
         status = self.node.status()
@@ -241,17 +252,24 @@ class QuorumCoordinator:
         return Content(state, self._log.records.head(state.version), self.founding)
 
     def _is_still_ours(self) -> bool:
-        """A quorum that was replaced while it runs ends to lead."""
+        """A quorum that was replaced while it runs stops leading."""
         epoch = self.epoch
-        if not epoch or self._is_ours(self.founding):
-            return epoch > 0
-        self._later(partial(self._replaced, epoch))
-        return False
+        if not epoch:
+            return False
+        try:
+            self._keep_folder()
+        except (LogMoved, InconsistentClusterId, InvalidRequest) as error:
+            self._later(partial(self._folder_lost, epoch, error))
+            return False
+        return True
 
-    def _replaced(self, epoch: int) -> None:
-        if self.epoch == epoch:
-            self._take_over.note_obstacle(replaced_error(self.storage))
-            self._step_down()
+    def _folder_lost(self, epoch: int, error: SparkLogError) -> None:
+        if self.epoch != epoch:
+            return
+        self._take_over.note_obstacle(error)
+        self._step_down()
+        if not isinstance(error, LogMoved):  # that is final
+            self.spawn(self._lead(self.leader))
 
     def ask_log(self, steps: Callable[[MetadataLog[Any]], Steps[Result]]) -> Result:
         return run(steps(self.log), self._stores, self.clock, LocalLink(self))

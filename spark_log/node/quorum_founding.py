@@ -19,17 +19,18 @@ from dataclasses import dataclass
 from spark_log.collector_pause import collector_paused
 from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
-from spark_log.journal.log_format import Format, parse_format
+from spark_log.journal.log_format import QUORUM_VERSION, Format
 from spark_log.journal.object_names import DATA, FORMAT_KEY
 from spark_log.metadata.batch_format import decode_batch, first_line
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.metadata.decide.coordinators import MOVED, MOVING, QUORUM, check_can_move, moved_to, moving_to
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import Leadership, State
-from spark_log.net.address import parse_target
+from spark_log.net.address import SCHEME, parse_target
 from spark_log.node.log_move import check_on_its_way
+from spark_log.node.mirror import format_of
 from spark_log.node.quorum_state import Content, parse_snapshot
-from spark_log.node.root_snapshots import newest_snapshot
+from spark_log.node.root_snapshots import newest_epoch, newest_snapshot, put_snapshot
 from spark_log.quorum.messages import EMPTY, Kind, Position, ReplicaKey
 from spark_log.quorum.ready import Restored
 from spark_log.quorum.voters import Voters, key_text, voters_text
@@ -131,13 +132,18 @@ def end_adoption(journal: Journal, state: State, form: Format, founding: str) ->
     if held == ours and url:
         journal.take_over(held.epoch, MOVED + url, host=held.host)
     elif not url or held.epoch != ours.epoch + 1 or moved_to(held) != url:
-        raise InvalidRequest(
-            f"{journal.metadata.url} has a log with its metadata, and this quorum does not continue it: was its adoption "
-            "cancelled? Format the directories again, and run `pylog quorum adopt`, or serve that log without --quorum"
-        )
+        raise not_continued_error(journal.metadata.url)
     ended = form.of_quorum(url, founding)
     journal.metadata.put(FORMAT_KEY, (ended.encode(),))
     return ended
+
+
+def not_continued_error(url: str) -> InvalidRequest:
+    """For a quorum in a folder that has a log with its metadata."""
+    return InvalidRequest(
+        f"{url} has a log with its metadata, and this quorum does not continue it: was its adoption cancelled? Format the "
+        "directories again, and run `pylog quorum adopt`, or serve that log without --quorum"
+    )
 
 
 def name_again(journal: Journal, form: Format, founding: str) -> Format:
@@ -183,8 +189,11 @@ def restore_log(
     content = content_to_restore(store, directory, restored, form, source)
     if restored.snapshot == EMPTY:
         content = content._replace(founding=founding)
+        epoch = max(content.state.coordinator.epoch, newest_epoch(store)) + EPOCHS_APART
         store.put(FORMAT_KEY, (form.of_quorum(form.quorum, founding).encode(),))
-        _begin(directory, voters, content, content.state.coordinator.epoch + EPOCHS_APART)
+        unique = "".join(one for one in founding.lower() if one.isalnum())
+        put_snapshot(store, content, unique, epoch)  # it shows that the former quorum is replaced
+        _begin(directory, voters, content, epoch)
     state = content.state
     return Founded(state.version, state.time, _missing(store, state))
 
@@ -209,7 +218,7 @@ def content_to_restore(
 
 def check_restore(store: ObjectStore, directory: DataDirectory, voters: Voters) -> tuple[Restored, Format]:
     """The content of the directory, and of `meta/format`.  Raises InvalidRequest, and changes nothing."""
-    form = parse_format(store.get(FORMAT_KEY), store.url)
+    form = format_of(store) or _lost_format(store, directory.meta.cluster_id)
     if not form.quorum:
         raise InvalidRequest(f"{store.url} has a log with its metadata: no quorum of it was lost")
     _check_cluster(directory.meta.cluster_id, form.cluster_id, store.url)
@@ -220,6 +229,16 @@ def check_restore(store: ObjectStore, directory: DataDirectory, voters: Voters) 
     elif stored_content(directory, restored).founding != form.founding:
         raise InvalidRequest(f"{key_text(directory.meta.key)} belongs to a quorum that was replaced: format it again")
     return restored, form
+
+
+def _lost_format(store: ObjectStore, cluster_id: str) -> Format:
+    """The format of a folder that has lost it, and has copies of a quorum's metadata.  Raises NoLog without a copy.
+
+    cluster_id:  the one with which the directory was formatted: the copies do not have it.
+    """
+    state = _copy_of(store).state
+    form = Format(pylog=QUORUM_VERSION, cluster_id=cluster_id, created_ms=state.time, probed="")
+    return form.of_quorum(SCHEME + state.coordinator.address, "")
 
 
 def former_addresses(store: ObjectStore, form: Format) -> list[str]:

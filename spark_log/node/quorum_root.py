@@ -5,21 +5,43 @@ Another log must not use the folder: its upkeep would delete the objects of this
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
 from random import Random, SystemRandom
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import InconsistentClusterId, InvalidRequest, LogMoved
+from spark_log.journal.broker_roots import not_there
+from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
-from spark_log.journal.log_format import QUORUM_VERSION, Format, find_format, parse_format, put_format
-from spark_log.journal.object_names import DATA, FORMAT_KEY
+from spark_log.journal.log_format import FORMAT_VERSION, QUORUM_VERSION, Format, parse_format, put_format
+from spark_log.journal.log_remains import find_remains, has_metadata, is_broker_root, remains_error
+from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, LOG, SNAPSHOTS, snapshot_epoch
+from spark_log.journal.storage_log import StorageLog, check_mounted
 from spark_log.journal.store_operations import Get, Steps, Stores, run
+from spark_log.metadata.decide.coordinators import moved_to
 from spark_log.metadata.state import State
 from spark_log.net.address import SCHEME
-from spark_log.node.quorum_founding import check_is_adopted, end_adoption, name_again
+from spark_log.node.quorum_founding import check_is_adopted, end_adoption, name_again, not_continued_error
+from spark_log.node.root_snapshots import newest_snapshot
 from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
 from spark_log.threads import SYSTEM_THREADS, Threads
+
+logger = logging.getLogger("spark_log")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimant:
+    """A leader of the quorum."""
+
+    state: State
+    """The final one.  At version 0 the quorum has no log yet."""
+    founding: str
+    """The id of the quorum, as in a snapshot."""
+    address: str
+    """For clients."""
 
 
 class QuorumRoot:
@@ -46,82 +68,138 @@ class QuorumRoot:
     def check(self) -> None:
         """Raise InconsistentClusterId if the storage has another log.
 
-        Raises InvalidRequest if the storage has a log with metadata that no quorum is adopting.
+        Raises InvalidRequest if the storage has a log with metadata that no quorum is adopting, and UnsupportedVersion
+        for the root of a broker.
         """
         form = self._format()
-        if form is None:
-            return
-        if not form.quorum:
-            check_is_adopted(self._journal())
-        self._check_cluster(form)
+        self._check_storage(form)
+        if form is not None:
+            self._check_cluster(form)
 
-    def is_ours(self, founding: str) -> bool:
-        """Whether no other quorum has replaced the one with this id."""
-        form = self._format()
-        if form is not None and not form.quorum:
-            form = name_again(self._journal(), form, founding)
-        is_ours = form is None or (bool(form.quorum) and form.founding == founding)
-        self._is_claimed &= is_ours
-        return is_ours
+    def claim(self, leader: Claimant, nonce: str) -> None:
+        """Write the file that names the quorum, if it is missing.  A leader calls this before it begins to lead.
+
+        nonce:  a unique name for a probe of put-if-absent, on which the claims of clients depend.
+        Raises the errors of `check`, LogMoved if another quorum has replaced this one, NoLog if the disk is not
+        mounted, StoreNotExclusive, and the errors of the storage.
+        """
+        if not leader.state.version:
+            self._check_begins()
+        if self._is_claimed:
+            return
+        form = self._format() or self._written_again(leader)
+        if form is None:
+            form = self._put_format(leader, SCHEME + leader.address, nonce)
+        self._check_cluster(form)
+        if not form.quorum:
+            journal = self._journal()
+            form = name_again(journal, form, leader.founding)
+            if not form.quorum:
+                form = end_adoption(journal, leader.state, form, leader.founding)
+        if form.founding != leader.founding:
+            raise replaced_error(self.store.url)
+        self._is_claimed = True
+
+    def keep(self, leader: Claimant) -> None:
+        """Write the file again, if it is lost.  A leader calls this now and then.
+
+        Raises LogMoved if another quorum has replaced this one, InvalidRequest or InconsistentClusterId if another log
+        has the folder: then it must not lead.  Raises WrongRoot if nothing is there, as without its disk.
+        """
+        was_claimed, self._is_claimed = self._is_claimed, False
+        form = self._format() or self._written_again(leader)
+        if form is None:
+            self._is_claimed = was_claimed
+            raise not_there(self.store.url)
+        self._check_cluster(form)
+        if not form.quorum:
+            form = name_again(self._journal(), form, leader.founding)
+        if not form.quorum:
+            raise not_continued_error(self.store.url)
+        if form.founding != leader.founding:
+            raise replaced_error(self.store.url)
+        self._is_claimed = was_claimed
 
     def _format(self) -> Format | None:
-        data = run(_read_format(self.store.url), self._stores, self._clock)
+        data: bytes | None = run(_read_format(), self._stores, self._clock)
         return None if data is None else parse_format(data, self.store.url)
 
+    def _remains(self) -> list[str]:
+        return run(find_remains(), self._stores, self._clock)
+
     def _journal(self) -> Journal:
-        """Of the log that is on the storage itself."""
-        return Journal.open(self.store, create=False, clock=self._clock, rng=self._rng, threads=self._threads)
+        """Of the log that is on the storage itself, which may have lost its format."""
+        context = Context(self._clock, self._rng, threads=self._threads)
+        form = self._format() or Format(
+            pylog=FORMAT_VERSION, cluster_id=self._cluster_id, created_ms=self._clock.now_ms(), probed=""
+        )
+        return Journal(StorageLog(context, form, self._stores.metadata), self._stores)
 
     def _check_cluster(self, form: Format) -> None:
         if form.cluster_id != self._cluster_id:
             raise InconsistentClusterId(
                 f"{self.store.url} has the records of the log {form.cluster_id}, and this quorum has the log "
-                f"{self._cluster_id}: give its nodes another folder, or format their directories with that id"
+                f"{self._cluster_id}: give its nodes another folder, or format their directories with that id. If that "
+                "log was begun by mistake in the folder of this quorum, its upkeep deletes the records of this quorum: "
+                f"stop its processes, and delete {FORMAT_KEY}, {LOG} and {CHECKPOINTS} there"
             )
 
-    def claim(self, state: State, founding: str, address: str, nonce: str) -> None:
-        """Write the file that names the quorum, if it is missing.  A leader calls this before it begins to lead.
-
-        state:     the final state.  At version 0 the quorum has no log yet, so there must be no records.
-        founding:  the id of the quorum, as in a snapshot.
-        nonce:     a unique name for a probe of put-if-absent, on which the claims of clients depend.
-        Raises the errors of `check`, LogMoved if another quorum has replaced this one, StoreNotExclusive, and the
-        errors of the storage.
-        """
-        if not state.version:
-            self._check_begins()
-        if self._is_claimed:
-            return
-        form = self._format() or self._put_format(address, nonce)
-        self._check_cluster(form)
-        if not form.quorum:
-            journal = self._journal()
-            form = name_again(journal, form, founding)
-            if not form.quorum:
-                form = end_adoption(journal, state, form, founding)
-        if form.founding != founding:
-            raise replaced_error(self.store.url)
-        self._is_claimed = True
+    def _check_storage(self, form: Format | None) -> None:
+        """Raises as `check` does, for a log on storage and for the root of a broker."""
+        names = self._remains() if form is None else []
+        if is_broker_root(names):
+            raise remains_error(self.store.url, names)
+        if has_metadata(names) or (form is not None and not form.quorum):
+            check_is_adopted(self._journal())
 
     def _check_begins(self) -> None:
-        form = self._format()
-        if form is not None and not form.quorum:
-            check_is_adopted(self._journal())
-        if self.store.list(DATA):
+        self._check_storage(self._format())
+        if found := next((name for name in self._remains() if name.startswith((DATA, SNAPSHOTS))), ""):
             raise InvalidRequest(
-                f"{self.store.url} has records, and this quorum has no log: were its nodes formatted again? Upkeep of a "
-                "new log would delete the records. Start the nodes with their former directories, or run `pylog quorum "
-                "adopt` or `restore`, or give them another, empty folder"
+                f"{self.store.url} has records ({found}), and this quorum has no log: were its nodes formatted again? "
+                "Upkeep of a new log would delete the records. Start the nodes with their former directories, or run "
+                "`pylog quorum adopt` or `restore`, or give them another, empty folder"
             )
 
-    def _put_format(self, address: str, nonce: str) -> Format:
+    def _written_again(self, leader: Claimant) -> Format | None:
+        """The file, which was lost.  None if nothing of a log is there: the folder is new, or its disk is away.
+
+        Raises LogMoved if the newest copy of the metadata is that of a later quorum, InvalidRequest for records of
+        another log, and UnsupportedVersion for a log on storage that no quorum has.
+        """
+        names, url = self._remains(), SCHEME + leader.address
+        if not names:
+            return None
+        copies = [name for name in names if name.startswith(SNAPSHOTS)]
+        if copies and snapshot_epoch(copies[-1]) > leader.state.coordinator.epoch:
+            newest = newest_snapshot(self.store)
+            if newest is not None and newest.founding != leader.founding:
+                raise replaced_error(self.store.url)
+        if has_metadata(names):
+            url = moved_to(self._journal().state.coordinator)
+        elif not copies and not any(name in leader.state.objects or name in leader.state.dropped for name in names):
+            raise InvalidRequest(
+                f"{self.store.url} has {names[0]}, which this quorum does not know: the folder has the records of "
+                "another log, which upkeep would delete; give the nodes the folder of this log"
+            )
+        if is_broker_root(names) or not url.startswith(SCHEME):
+            raise remains_error(self.store.url, names)
+        logger.warning("%s/%s was lost, and is written again", self.store.url, FORMAT_KEY)
+        return self._put(leader, url)
+
+    def _put_format(self, leader: Claimant, url: str, nonce: str) -> Format:
+        check_mounted(self.store.url)
         probe(self.store, nonce=nonce)
+        return self._put(leader, url)
+
+    def _put(self, leader: Claimant, url: str) -> Format:
         form = Format(
             pylog=QUORUM_VERSION,
             cluster_id=self._cluster_id,
             created_ms=self._clock.now_ms(),
             probed="",
-            quorum=SCHEME + address,
+            quorum=url,
+            founding=leader.founding,
         )
         return parse_format(run(put_format(form, self.store.url), self._stores, self._clock), self.store.url)
 
@@ -138,6 +216,6 @@ def replaced_error(url: str) -> LogMoved:
     )
 
 
-def _read_format(url: str) -> Steps[bytes | None]:
+def _read_format() -> Steps[bytes | None]:
     data: bytes | None = yield Get(FORMAT_KEY)
-    return data if data is not None else (yield from find_format(url))
+    return data

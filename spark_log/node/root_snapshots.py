@@ -14,7 +14,7 @@ from functools import partial
 from spark_log.clock import Clock
 from spark_log.collector_pause import collector_paused
 from spark_log.errors import CorruptObject, ObjectNotFound
-from spark_log.journal.object_names import SNAPSHOTS, snapshot_key
+from spark_log.journal.object_names import SNAPSHOTS, snapshot_epoch, snapshot_key
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.node.failure_isolation import log_retry
 from spark_log.node.quorum_state import Content, parse_snapshot
@@ -26,6 +26,8 @@ from spark_log.threads import SYSTEM_THREADS, Threads
 
 KEPT = 2
 LOOK_S = 1.0
+FOLDER_MS = 5_000
+"""How often a leader looks whether the folder is still its own."""
 SETTLE_MS = 30_000
 """A node that begins to lead has other work first."""
 REST = 50
@@ -33,14 +35,15 @@ REST = 50
 logger = logging.getLogger("spark_log")
 
 
-def put_snapshot(store: ObjectStore, content: Content, unique: str) -> str:
+def put_snapshot(store: ObjectStore, content: Content, unique: str, epoch: int | None = None) -> str:
     """Write a snapshot, read it back, and delete all but the newest two; returns its name.
 
+    epoch:  of the quorum that writes it; None: that of the state.
     Raises CorruptObject if the storage returns other bytes than were put.
     """
     with collector_paused():
         compact = content._replace(state=folded(content.state))
-    end = Position(epoch=compact.state.coordinator.epoch, offset=compact.state.version)
+    end = Position(epoch=epoch or compact.state.coordinator.epoch, offset=compact.state.version)
     data = b"".join(encode_snapshot(end, (), compact.pieces()))
     name = snapshot_key(end.epoch, end.offset, unique)
     store.put(name, (data,))
@@ -69,6 +72,11 @@ def newest_snapshot(store: ObjectStore) -> Content | None:
     return None
 
 
+def newest_epoch(store: ObjectStore) -> int:
+    """Of the leader that wrote the newest snapshot; 0 if there is none."""
+    return max(map(snapshot_epoch, store.list(SNAPSHOTS)), default=0)
+
+
 def copy_age_text(age_ms: int) -> str:
     """The metric of the copy's age, in Prometheus's text format."""
     name, what = "pylog_quorum_copy_age_seconds", "Since when the copy on the storage lacks changes."
@@ -93,7 +101,7 @@ class RootSnapshots:
     ) -> None:
         """
         final:      returns the newest final state; called in the thread.
-        may_write:  whether the folder still belongs to this quorum.  If False, another quorum has replaced it.
+        may_write:  whether the folder still belongs to this quorum; asked every few seconds as well.
         """
         self._store, self._clock, self._unique = store, clock, unique
         self._final, self._may_write = final, may_write
@@ -103,6 +111,7 @@ class RootSnapshots:
         self.is_current_ms = clock.monotonic_ms()
         """When a snapshot last had the newest version."""
         self._next_ms: float = clock.monotonic_ms()
+        self._asks_ms = clock.monotonic_ms()
 
     def begin(self, stop: threading.Event) -> None:
         """Write them until the event is set."""
@@ -117,8 +126,12 @@ class RootSnapshots:
                 log_retry(f"no snapshot was written to {self._store.url}", error, stop.is_set)
 
     def look(self) -> None:
-        """Write a snapshot, if it is due."""
+        """Write a snapshot, if it is due, and look whether the folder is still this quorum's."""
         version, now_ms = self._final().state.version, self._clock.monotonic_ms()
+        if now_ms >= self._asks_ms:
+            self._asks_ms = now_ms + FOLDER_MS  # also after an error
+            if not self._may_write():
+                return
         if version == self._version:
             self.is_current_ms = now_ms
         elif now_ms >= self._next_ms:

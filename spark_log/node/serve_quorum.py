@@ -12,7 +12,7 @@ from spark_log.net.server import Pages, Server
 from spark_log.net.tls import node_contexts, tls_context
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.quorum_coordinator import QuorumCoordinator
-from spark_log.node.quorum_root import QuorumRoot
+from spark_log.node.quorum_root import Claimant, QuorumRoot
 from spark_log.node.reloadable_server import Reloadable, listen
 from spark_log.node.serve_config import ServeConfig, check_config, own_hosts
 from spark_log.quorum_node.node_host import NodeHost
@@ -73,15 +73,17 @@ async def start_quorum(
     root = QuorumRoot(store, config.quorum.cluster_id)
     await asyncio.to_thread(root.check)
 
+    def leader() -> Claimant:
+        return Claimant(state=coordinator.state, founding=coordinator.founding, address=coordinator.address)
+
     async def prepare() -> None:
-        state, founding = coordinator.state, coordinator.founding
-        await asyncio.to_thread(root.claim, state, founding, coordinator.address, coordinator.unique())
+        await asyncio.to_thread(root.claim, leader(), coordinator.unique())
 
     coordinator = QuorumCoordinator(
         config.quorum,
         store,
         prepare=prepare,
-        is_ours=root.is_ours,
+        keep_folder=lambda: root.keep(leader()),
         maintain_ms=config.maintain_ms,
         root_options=roots,
         host=host,

@@ -94,6 +94,8 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = self._is_snapshotting = False
         self._snapshot_after_s = 0.0
+        self.application_problem: Callable[[], str] = str
+        """As in `NodeStatus`."""
 
     # --------------------------------------------------------------------------------------------------- start and stop
 
@@ -385,6 +387,7 @@ class Node:
             state_problem=self.digests.problem,
             is_state_wrong=self.digests.is_wrong,
             levels={self.key.id: self.config.level, **self._links.levels()},
+            application_problem=self.application_problem(),
         )
 
     def _problems(self) -> dict[int, str | None]:

@@ -114,3 +114,5 @@ class NodeStatus:
     """This node has another state than a majority."""
     levels: dict[int, int] = field(default_factory=dict)
     """Of entries, up to which the applications of this node and of those that are connected understand them."""
+    application_problem: str = ""
+    """Why the application does not lead, although this node may; empty: it leads, or nothing is known."""

@@ -37,6 +37,7 @@ def quorum_findings(answers: Answers) -> list[QuorumFinding]:
     return [
         _quorum(leader, voters),
         *voters,
+        *_application(leader),
         *_without_vote(leader),
         *_unclear(leader),
         *_without_answer(leader, answers),
@@ -78,6 +79,11 @@ def _problem(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> str
         why = leader.problems.get(key.id) or "it is connected, and does not fetch"
         return f"the leader cannot reach it: {why}"
     return leader.problems.get(key.id) or ""
+
+
+def _application(leader: NodeStatus) -> Iterator[QuorumFinding]:
+    if leader.application_problem:
+        yield QuorumFinding("log", False, f"no node leads the log: {leader.application_problem}")
 
 
 def _without_vote(leader: NodeStatus) -> Iterator[QuorumFinding]:

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidReques
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import parse_format
 from spark_log.journal.object_names import FORMAT_KEY, SNAPSHOTS
+from spark_log.metadata.state import State
 from spark_log.node.log_move import cancel_move, move_log
 from spark_log.node.quorum_founding import (
     Founded,
@@ -28,7 +29,7 @@ from spark_log.node.quorum_founding import (
     restore_log,
     stored_content,
 )
-from spark_log.node.quorum_root import QuorumRoot
+from spark_log.node.quorum_root import Claimant, QuorumRoot
 from spark_log.node.quorum_state import Content
 from spark_log.node.root_snapshots import RootSnapshots, newest_snapshot, put_snapshot
 from spark_log.node.serve_config import ServeConfig
@@ -116,6 +117,10 @@ def address(nodes: Sequence[RunningNode]) -> str:
 def levels(node: RunningNode) -> dict[int, int] | None:
     status = node.coordinator.node.status()
     return None if status is None else status.levels
+
+
+def leader_of(content: Content) -> Claimant:
+    return Claimant(state=content.state, founding=content.founding, address="127.0.0.1:1")
 
 
 @pytest.fixture
@@ -361,7 +366,7 @@ def test_a_move_that_sleeps_while_a_quorum_adopts_the_place_changes_nothing(stor
         adopt(moved, nodes)
         with nodes.open() as directory:
             content = stored_content(directory, directory.disk.load())
-        QuorumRoot(moved, cluster_id(moved)).claim(content.state, content.founding, "", "n")
+        QuorumRoot(moved, cluster_id(moved)).claim(leader_of(content), "n")
         put_snapshot(moved, content, "u")
         contents.append(content)
 
@@ -370,11 +375,12 @@ def test_a_move_that_sleeps_while_a_quorum_adopts_the_place_changes_nothing(stor
     assert not parse_format(moved.get(FORMAT_KEY), moved.url).quorum
     with pytest.raises(LogMoved):
         opened(tmp_path / "new").append("t", [{"value": "x"}])
-    assert not root.is_ours("another"), "it belongs to the quorum with the newest copy"
-    assert root.is_ours(content.founding)
+    with pytest.raises(InvalidRequest, match="this quorum does not continue it"):
+        root.keep(leader_of(content._replace(founding="another")))  # it belongs to the quorum with the newest copy
+    root.keep(leader_of(content))
     form = parse_format(moved.get(FORMAT_KEY), moved.url)
     assert (form.quorum, form.founding) == (URL, content.founding)
-    root.claim(content.state, content.founding, "", "n")
+    root.claim(leader_of(content), "n")
 
 
 def test_a_quorum_that_is_lost_is_restored(store: ObjectStore, tmp_path: Path) -> None:
@@ -408,7 +414,8 @@ def test_a_restoration_that_is_killed_is_run_again(store: ObjectStore, tmp_path:
     for after in (False, True):
         with nodes.open() as directory, pytest.raises(Died):
             restore_log(Dying(local, 1, after=after), directory, nodes.voters, "id", None)
-        assert former.is_ours("former") != after
+        with pytest.raises(LogMoved) if after else nullcontext():
+            former.keep(leader_of(Content(State(), founding="former")))
     deaths = 0
     for DyingFiles.left in range(20):
         try:
@@ -420,7 +427,8 @@ def test_a_restoration_that_is_killed_is_run_again(store: ObjectStore, tmp_path:
     assert deaths >= 4 and restore(store, nodes) == done
     with nodes.open() as directory:
         content = stored_content(directory, directory.disk.load())
-    assert former.is_ours(content.founding) and content.state.version == done.version
+    former.keep(leader_of(content))
+    assert content.state.version == done.version
 
 
 def test_a_quorum_is_restored_from_the_disk_of_a_node(store: ObjectStore, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.state import State
 from spark_log.node.log_move import cancel_move
 from spark_log.node.quorum_founding import adopt_log, restore_log, stored_content
-from spark_log.node.quorum_root import QuorumRoot
+from spark_log.node.quorum_root import Claimant, QuorumRoot
 from spark_log.quorum.messages import EMPTY, Kind, ReplicaKey
 from spark_log.quorum_node.disk import Disk
 from spark_log.testing.coordinator_sim.nodes import Directory, SimulatedNode
@@ -211,12 +211,17 @@ class AdoptionSimulation(QuorumSimulation):
         """Claim the folder, in a thread of the node's process."""
         loop, done = node.loop, asyncio.get_running_loop().create_future()
         process, root = self._root(node)
-        state, founding = node.coordinator.state, node.coordinator.founding
+        coordinator = node.coordinator
+        leader = Claimant(
+            state=coordinator.state,
+            founding=coordinator.founding,
+            address=node.address,
+        )
 
         def claim() -> None:
             error = None
             try:
-                root.claim(state, founding, node.address, self.context.unique())
+                root.claim(leader, self.context.unique())
             except SparkLogError as failed:
                 error = failed
             loop.post(partial(_end, done, error))

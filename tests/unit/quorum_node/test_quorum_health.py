@@ -67,6 +67,13 @@ def test_a_quorum_says_how_many_nodes_may_fail() -> None:
     }
 
 
+def test_a_quorum_whose_log_nobody_leads_is_not_healthy() -> None:
+    """The nodes have elected a leader, and its application cannot lead, such as beside another log."""
+    assert "log" not in said({"a:1": LEADS})
+    found = said({"a:1": replace(LEADS, application_problem="another log is there")})
+    assert found["log"] == (False, "no node leads the log: another log is there")
+
+
 def test_a_node_without_a_vote_is_named() -> None:
     """A forgotten `add-voter`.  Not a removed directory that no longer fetches, nor one whose voter is named."""
     new = replace(of_replica(ReplicaKey(3, "new")), is_voter=False)
