@@ -260,14 +260,14 @@ def lost_commit(state: State, record: r.LostRecord) -> PendingCommit | None:
     commit = next((one for one in state.pending if one.objects == record.commit), None)
     if commit is None or not commit.objects or not is_lost(state, commit):
         return None
-    keys = [(run.topic_id, run.partition) for _, run in record.slices]
-    if any(run.rows for _, run in record.slices) or sorted(keys) != sorted(lost_entries(state, commit)):
+    keys = sorted((run.topic_id, run.partition) for _, run in record.slices)
+    if any(run.rows for _, run in record.slices):
         return None
-    return commit
+    return commit if keys in (sorted(lost_entries(state, commit)), sorted(entries_of(commit))) else None
 
 
 def lost_entries(state: State, commit: PendingCommit) -> Entries:
-    """The entries of a lost commit that become holes.
+    """The entries of a lost commit that become holes, unless it is given up as a whole.
 
     With acks=1 those of partitions in whose objects, or in those of partitions that share these, one is lost.  With
     acks=all, and if the slices are in an index, all.
@@ -298,7 +298,8 @@ def with_holes(state: State, commit: PendingCommit, record: r.LostRecord) -> Sta
     placed = placed_rows(state, record.objects, record.placed, live, pending=True)
     if placed is None:
         return None
-    old = lost_entries(state, commit)
+    keys = {(run.topic_id, run.partition) for _, run in record.slices}
+    old = {key: entries for key, entries in entries_of(commit).items() if key in keys}
     kept = tuple(one for one in commit.slices if (one[0], one[1]) not in old)
     stay = {piece.object for _, _, piece in kept}
     names = [name for name in commit.objects if name not in stay]
@@ -379,6 +380,12 @@ def pending_copies(state: State) -> set[str]:
     """Objects on the roots of brokers that readers do not need yet."""
     names = (name for one in state.pending for name in one.objects)
     return {name for name in names if copies_of(state, state.objects[name]) is not None}
+
+
+def optional_copies(state: State) -> set[str]:
+    """Those of commits with acks=1, which a copy of the log may lack: such a commit has no positions of groups."""
+    pending = pending_copies(state)
+    return {name for one in state.pending if one.acks != ACKS_ALL for name in one.objects if name in pending}
 
 
 def visible_end(state: State, key: TopicKey) -> int:

@@ -24,12 +24,11 @@ from spark_log.node.backup_files import (
     BackupFiles,
     End,
     FilesOfBackup,
-    Needed,
     backup_id,
     end_key,
-    needed_objects,
 )
 from spark_log.node.rewrite import Progress
+from spark_log.node.whole_copies import Needed, needed_objects
 from spark_log.text import counted
 
 logger = logging.getLogger("spark_log")

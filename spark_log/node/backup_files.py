@@ -17,7 +17,7 @@ of the states names, nor any that an unfinished backup has copied.  So both may 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,8 +26,7 @@ import msgspec
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog, ObjectNotFound
 from spark_log.journal.object_names import DATA, META
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.pending_commits import pending_copies
-from spark_log.metadata.state import ObjectRow, State
+from spark_log.metadata.state import State
 from spark_log.positions import format_timestamp_ms
 from spark_log.store.base import ObjectStore
 
@@ -80,17 +79,6 @@ class FilesOfBackup:
 
     states: list[str] = field(default_factory=list)
     has_end: bool = False
-
-
-Needed = Mapping[str, ObjectRow | None]
-"""The objects that a state names; None for lists of dropped objects, of which it has no row."""
-
-
-def needed_objects(state: State) -> Needed:
-    """The objects of a state.  Those of commits that readers do not see yet are left out: they may never be seen."""
-    pending = pending_copies(state)
-    rows: dict[str, ObjectRow | None] = {name: row for name, row in state.objects.items() if name not in pending}
-    return rows | dict.fromkeys(state.dropped_lists)
 
 
 class BackupFiles:

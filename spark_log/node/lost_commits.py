@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
 from spark_log.journal.replica_puts import put_replicas
-from spark_log.metadata.pending_commits import lost_entries
-from spark_log.metadata.records import Copy, LostRecord
-from spark_log.metadata.replica_commands import LoseCommit, RemoveCopies
-from spark_log.metadata.replicas import copies_of, epoch_of, group_number, targets_of
+from spark_log.metadata.pending_commits import Entries, entries_of, lost_entries
+from spark_log.metadata.records import LostRecord
+from spark_log.metadata.replica_commands import LoseCommit
+from spark_log.metadata.replicas import group_number, targets_of
 from spark_log.metadata.state import PendingCommit, State, TopicKey
 from spark_log.model import DataObject, Placed, Run
 from spark_log.segment.writer import SegmentWriter, WrittenSegment
@@ -24,14 +24,14 @@ def lose(journal: Journal, state: State, commit: PendingCommit) -> bool:
 
     Raises LeaderNotAvailable if the objects without records cannot be put.
     """
-    groups = dict[int, list[TopicKey]]()
-    for key in lost_entries(state, commit):
+    groups, lost = dict[int, list[TopicKey]](), lost_entries(state, commit)
+    for key in lost:
         if key in state.partitions:
             groups.setdefault(group_number(state, key), []).append(key)
     made, slices, placed = list[DataObject](), list[tuple[int, Run]](), list[Placed]()
     for number, keys in sorted(groups.items()):
         targets, clock = targets_of(state, number), journal.context.clock
-        with _holes(journal, state, commit, keys) as (one, written):
+        with _holes(journal, state, {key: lost[key] for key in keys}) as (one, written):
             placed.append(put_replicas(journal.roots, targets, one.name, written.chunks, clock))
         slices += [(len(made), run) for run in written.runs]
         made.append(one)
@@ -39,18 +39,17 @@ def lose(journal: Journal, state: State, commit: PendingCommit) -> bool:
 
 
 def lose_in_own_root(journal: Journal, commit: PendingCommit) -> str:
-    """The same in a log that has no other root any more, and lacks objects of the commit.  Returns `lost_text`."""
-    state, own = journal.state, journal.roots.own
-    rows = ((name, copies_of(state, state.objects[name])) for name in commit.objects if own.size(name) is None)
-    gone = [Copy(name, one, epoch_of(state, one) or 0) for name, known in rows if known for one in known.brokers]
-    journal.propose(RemoveCopies(copies=tuple(gone)), upkeep=False)
-    state = journal.state
-    keys = [key for key in lost_entries(state, commit) if key in state.partitions]
-    with _holes(journal, state, commit, keys) as (one, written):
-        own.put(one.name, Chunks(written.chunks))
-    lost = _record(state, commit, [one], [(0, run) for run in written.runs], [])
-    journal.propose(LoseCommit(lost=lost), upkeep=False)
-    return lost_text(state, commit)
+    """Replace all records of a pending commit by holes, in a log that has no other root any more.
+
+    commit:  no broker is known to have its objects.
+    Returns a sentence that names the records.
+    """
+    state, lost = journal.state, entries_of(commit)
+    with _holes(journal, state, lost) as (one, written):
+        journal.roots.own.put(one.name, Chunks(written.chunks))
+    record = _record(state, commit, [one], [(0, run) for run in written.runs], [])
+    journal.propose(LoseCommit(lost=record), upkeep=False)
+    return lost_text(state, lost)
 
 
 def _record(
@@ -70,14 +69,12 @@ def _record(
 
 
 @contextmanager
-def _holes(
-    journal: Journal, state: State, commit: PendingCommit, keys: Sequence[TopicKey]
-) -> Iterator[tuple[DataObject, WrittenSegment]]:
-    """An object without records for partitions of a commit, to be put."""
-    writer, entries = SegmentWriter(), lost_entries(state, commit)
+def _holes(journal: Journal, state: State, lost: Entries) -> Iterator[tuple[DataObject, WrittenSegment]]:
+    """An object without records in place of these entries, to be put."""
+    writer = SegmentWriter()
     try:
-        for key in keys:
-            writer.extend(*key, entries[key][-1].end - entries[key][0].start)
+        for key, entries in lost.items():
+            writer.extend(*key, entries[-1].end - entries[0].start)
         written = writer.finish()
         name = data_key(state.version, f"{journal.context.unique()}.seg")
         yield DataObject(name, written.size, written.index_position), written
@@ -85,13 +82,12 @@ def _holes(
         writer.close()
 
 
-def lost_text(state: State, commit: PendingCommit) -> str:
-    """A sentence that names the records."""
-    new = lost_entries(state, commit)
-    rows = sum(entries[-1].end - entries[0].start for entries in new.values())
+def lost_text(state: State, lost: Entries) -> str:
+    """A sentence that names the lost records."""
+    rows = sum(entries[-1].end - entries[0].start for entries in lost.values())
     named = [
         f"offsets {entries[0].start} to {entries[-1].end - 1} of {state.topics[key[0]].name}-{key[1]}"
-        for key, entries in sorted(new.items())
+        for key, entries in sorted(lost.items())
         if key[0] in state.topics
     ]
     return f"{counted(rows, 'record')} {'was' if rows == 1 else 'were'} lost before all in-sync replicas had them: {', '.join(named)}"

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -47,7 +47,7 @@ from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.commands import SetConfigs
 from spark_log.metadata.decide.coordinators import RECOVERED_AS, check_is_here, moved_to, moving_to
-from spark_log.metadata.pending_commits import pending_copies
+from spark_log.metadata.pending_commits import optional_copies
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, LostRecord, SwapRecord
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import ResetReplicas
@@ -55,20 +55,17 @@ from spark_log.metadata.replicas import copies_of, is_active
 from spark_log.metadata.state import ObjectRow, PendingCommit, State
 from spark_log.node.checked_copies import copy_from_any
 from spark_log.node.copy_throttle import Pace
-from spark_log.node.lost_commits import lose_in_own_root
 from spark_log.node.rewrite import Progress
 from spark_log.node.rounds import rounds
+from spark_log.node.whole_copies import Needed, give_up, lacking_commits, needed_objects
 from spark_log.store.base import ObjectStore
 from spark_log.store.copy_object import copy_object
 from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
-from spark_log.text import counted
 
 PARALLEL_COPIES = 4
 """Objects that are copied at the same time."""
 FACTOR = "default.replication.factor"
-Wanted: TypeAlias = Mapping[str, ObjectRow | None]
-"""Objects by name; None: the row is not known."""
 
 logger = logging.getLogger("spark_log")
 
@@ -260,14 +257,14 @@ class Mirror:
         return True
 
     def _copy_pending(self, copier: _Copier) -> None:
-        """Copy objects of pending commits that active brokers have, so that they survive the loss of the log.
+        """Copy objects of pending commits with acks=1 that active brokers have: so they survive the loss of the log.
 
         Nobody waits for them: the others, and those of a root that does not answer, are copied when they are visible.
         """
         state = self._source.state
-        pending = pending_copies(state)
-        self._ahead &= pending
-        new = [name for name in sorted(pending - self._ahead) if _is_on_active_broker(state, name)]
+        optional = optional_copies(state)
+        self._ahead &= optional
+        new = [name for name in sorted(optional - self._ahead) if _is_on_active_broker(state, name)]
         for first in range(0, len(new), PARALLEL_COPIES):
             some = new[first : first + PARALLEL_COPIES]
             try:
@@ -302,13 +299,11 @@ class Mirror:
 
     def _jump(self, copier: _Copier) -> None:
         """Copy the objects of the newest state, and write this state as the newest checkpoints of the mirror."""
-        wanted, gone = dict[str, ObjectRow | None](), ""
+        gone = ""
         while True:
             self._source.refresh()
             view, there = self._source.view, set(self._store.list(DATA))
-            pending = pending_copies(view.state)
-            wanted = {name: row for name, row in view.state.objects.items() if name not in pending}
-            wanted |= dict.fromkeys(view.state.dropped_lists)
+            wanted = needed_objects(view.state)
             if gone in wanted:
                 raise CorruptObject(f"{self._source.metadata.url}/{gone} is missing: run `pylog verify`")
             gone = copier.copy({name: row for name, row in wanted.items() if name not in there})
@@ -381,14 +376,14 @@ def _get_all(keys: Sequence[str]) -> Steps[list[bytes | None]]:
 
 
 def _replayed(state: State, data: bytes, key: str, wanted: dict[str, ObjectRow | None]) -> State:
-    """The state after a record; adds the objects that readers may need from it on."""
+    """The state after a record; adds the objects that a copy must have from it on."""
     batch = decode_batch(data, key)
-    before, state = pending_copies(state), replay(state, batch)
-    pending = pending_copies(state)
-    new = dict.fromkeys(before - pending)
+    before, state = optional_copies(state), replay(state, batch)
+    optional = optional_copies(state)
+    new = dict.fromkeys(before - optional)
     for record in batch.records:
         if isinstance(record, CommitRecord | SwapRecord | LostRecord):
-            new.update(dict.fromkeys(made.name for made in record.objects if made.name not in pending))
+            new.update(dict.fromkeys(made.name for made in record.objects if made.name not in optional))
         elif isinstance(record, ListDroppedRecord) and record.object in state.dropped_lists:
             wanted[record.object] = None
     # A void record has no object in the state, and a lost commit has no more.
@@ -448,7 +443,7 @@ class _Copier:
     objects: int = 0
     bytes: int = 0
 
-    def copy(self, wanted: Wanted) -> str:
+    def copy(self, wanted: Needed) -> str:
         """Copy objects; the name of one that is gone, and "" if none is.
 
         An object that is there already has the same content.  Raises CorruptObject for one of another size, and
@@ -508,13 +503,13 @@ def recover(
             f"{mirror.state.version}. Stop all that write to it and run `pylog mirror run` once more; then give --force"
         )
     if dry_run:
-        _check_objects(mirror)
+        lacking_commits(mirror)
     return Recovered(mirror.state.version if dry_run else become_log(mirror), mirror.state.time, lost)
 
 
 def become_log(mirror: Journal) -> int:
     """Make a mirror a separate log; the version that it had.  Raises CorruptObject if objects are missing."""
-    return _end_mirror(mirror, _log_of(mirror), _check_objects(mirror))
+    return _end_mirror(mirror, _log_of(mirror), lacking_commits(mirror))
 
 
 def _log_of(mirror: Journal) -> StorageLog:
@@ -540,31 +535,19 @@ def _version_of(url: str, storage_options: Mapping[str, Any] | None, cluster_id:
     )
 
 
-def _check_objects(mirror: Journal) -> list[PendingCommit]:
-    """Pending commits whose objects are missing.  Raises CorruptObject for other missing objects."""
-    there, state = set(mirror.objects.list(DATA)), mirror.state
-    pending = pending_copies(state)
-    if missing := sorted(name for name in state.objects if name not in there and name not in pending):
-        raise CorruptObject(
-            f"{mirror.metadata.url} lacks {counted(len(missing), 'object')} of version {mirror.state.version}, such as "
-            f"{missing[0]}: restore them, or give up the mirror"
-        )
-    return [one for one in state.pending if not there.issuperset(one.objects)]
-
-
-def _end_mirror(mirror: Journal, log: StorageLog, missing: Sequence[PendingCommit]) -> int:
+def _end_mirror(mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommit]) -> int:
     """First records that the lost log does not have: what still copies from there finds them, and stops.
 
     All objects are in this root, so the brokers of the lost log are forgotten.  Returns the version before the records.
 
-    missing:  pending commits whose objects the mirror lacks: they are lost.
+    lacking:  pending commits that the mirror lacks: they are lost.
     """
     form = format_of_own(mirror, log)
     journal = Journal(StorageLog(log.context, form, mirror.metadata), mirror.stores)
     before = journal.state.version
     epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="")
-    for commit in missing:
-        logger.error("%s: %s", mirror.metadata.url, lose_in_own_root(journal, commit))
+    for text in give_up(journal, lacking):
+        logger.error("%s: %s", mirror.metadata.url, text)
     if journal.state.brokers or journal.state.assignments:  # whose roots belong to the lost log
         journal.propose(ResetReplicas(), upkeep=False)
     if FACTOR in journal.state.configs:  # otherwise no topic could be created until there are as many brokers again

@@ -17,7 +17,7 @@ from spark_log.errors import SparkLogError
 from spark_log.journal.object_names import upload_epoch
 from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.copy_retention import next_dropped, other_holders
-from spark_log.metadata.pending_commits import is_given_up, is_gone, is_lost, lacking_objects
+from spark_log.metadata.pending_commits import is_given_up, is_gone, is_lost, lacking_objects, lost_entries
 from spark_log.metadata.replica_commands import AddPendingCopies, DropCopies, JoinIsr
 from spark_log.metadata.replica_state import ReplicaMember
 from spark_log.metadata.replicas import (
@@ -239,7 +239,9 @@ class Replicator:
                     logger.warning("a lost commit still holds up the readers of its partitions: %s", error)
                 else:
                     if given_up:
-                        logger.error("%s: %s", self._journal.metadata.url, lost_text(state, commit))
+                        logger.error(
+                            "%s: %s", self._journal.metadata.url, lost_text(state, lost_entries(state, commit))
+                        )
 
     def _is_over(self, state: State, commit: PendingCommit, now_ms: int, after_ms: int) -> bool:
         """Whether a lost commit has waited for long enough, some of it while this process was running for certain."""

@@ -19,11 +19,12 @@ from spark_log.journal.storage_log import begin_log
 from spark_log.journal.store_operations import Stores
 from spark_log.metadata.state import State
 from spark_log.node.backup_copies import BackupShare, CopyShares, NeededObject, shares_of
-from spark_log.node.backup_files import BACKUPS, OBJECTS, Backup, BackupFiles, Needed, needed_objects
+from spark_log.node.backup_files import BACKUPS, OBJECTS, Backup, BackupFiles
 from spark_log.node.mirror import become_log, file_of_log, format_of, write_state
 from spark_log.node.rewrite import Progress
 from spark_log.node.verify import verify
 from spark_log.node.verify_objects import Problem
+from spark_log.node.whole_copies import Needed, needed_objects
 from spark_log.store.base import ObjectStore
 from spark_log.text import counted
 

@@ -28,10 +28,11 @@ from spark_log.node.backup import (
     prune,
 )
 from spark_log.node.backup_copies import BackupShare, CopiedShare, copy_share
-from spark_log.node.backup_files import Backup, BackupFiles, end_key, needed_objects
+from spark_log.node.backup_files import Backup, BackupFiles, end_key
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.maintain import merge
 from spark_log.node.restore_backup import RestoreReport, restore
+from spark_log.node.whole_copies import needed_objects
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore

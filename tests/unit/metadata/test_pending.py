@@ -465,6 +465,24 @@ def test_partitions_with_other_objects_lose_nothing(log: PendingHistory) -> None
     assert decode_checkpoint(encode_checkpoint(log.state), "x") == log.state
 
 
+def test_a_commit_is_given_up_as_a_whole(log: PendingHistory) -> None:
+    """If the record says so: a copy of the log lacks a part of it.  Nothing of it is left."""
+    log.topic((1, 2), name="u")
+    log.leader_only(("t", 0), ("u", 0), held=(0, 1))
+    of_t, of_u = log.names()
+    run = Run("t", 0, 50, 50, 7, 0, 0, 0, 0)
+    of_all = lost_record(log, (2,))
+    of_all = replace(of_all, slices=(*of_all.slices, (0, run)))
+    assert log.is_void(of_all), "active brokers have all of it"
+    log.fence(1)
+    assert log.command(LoseCommit(lost=of_all))
+    assert not log.state.pending and log.ends(("t", 0)) == log.ends(("u", 0)) == (1, 1)
+    assert {of_t, of_u} <= set(log.state.dropped)
+    assert all(len(lost_ranges(log.state, (topic, 0))) == 1 for topic in "tu")
+    assert log.copies_counted() == log.copies_recounted()
+    assert decode_checkpoint(encode_checkpoint(log.state), "x") == log.state
+
+
 def test_what_an_active_broker_has_is_not_lost(log: PendingHistory) -> None:
     log.topic((1, 2), name="u")
     log.leader_only(("u", 0), held=(1,))
