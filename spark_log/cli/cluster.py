@@ -11,7 +11,14 @@ from spark_log.cli.output import emit_fields, emit_line, emit_rows, emit_value
 from spark_log.cli.quorum_admin import Access, node_options
 from spark_log.cli.session import CommandSession
 from spark_log.cli.units import duration_text
-from spark_log.errors import AccessDenied, SparkLogError, StorageError
+from spark_log.errors import (
+    AccessDenied,
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    NotCoordinator,
+    SparkLogError,
+    StorageError,
+)
 from spark_log.net.address import is_coordinator
 from spark_log.text import counted
 
@@ -212,7 +219,8 @@ def log_checks(log: Log, url: str, asked: list[str], *, writes: bool) -> list[Ch
     writes:  check by a write whether embedded writers can write.
     """
     holder = holder_checks(log, url, asked)
-    return [_log(log), *holder, *(_storage(log) if writes else []), *_brokers(log), _upkeep(log), _clock(log)]
+    storage = _storage(log) if writes else []
+    return [_log(log), *holder, *storage, *_brokers(log), _upkeep(log), *_quorum_copy(log, asked), _clock(log)]
 
 
 def _coordinators(url: str) -> list[Check]:
@@ -311,6 +319,20 @@ def _clock(log: Log) -> Check:
     if ahead >= bound / 2:
         says = f"warning: {says}, and only {duration_text(bound)} are tolerated: synchronize the clocks of all writers"
     return Check("clock", True, says)
+
+
+def _quorum_copy(log: Log, asked: list[str]) -> list[Check]:
+    """Whether the copy beside the records is late, of a log whose metadata is in a quorum that can be asked."""
+    from spark_log.client.administering.quorum_view import describe_quorum
+    from spark_log.quorum_node.quorum_health import COPY
+
+    if COPY in asked:
+        return []
+    try:
+        problem = describe_quorum(log.journal).copy_problem
+    except (InvalidRequest, CoordinatorNotAvailable, NotCoordinator):
+        return []  # there is no quorum, or another check says that no node leads
+    return [Check(COPY, not problem, problem or "beside the records, not late")]
 
 
 def _upkeep(log: Log) -> Check:

@@ -47,8 +47,12 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbi
         """The inverse of `pack`."""
         return packed
 
-    def keeping(self, held: Callable[[], tuple[HeldPosition, ...]]) -> Self:
-        """The command for a coordinator: it does not remove these positions.  Called only if it might."""
+    def keeping(self, held: Callable[[], tuple[HeldPosition, ...]], copied: int | None = None) -> Self:
+        """The command for a coordinator, which does not remove what is still needed.
+
+        held:    positions that stay.  Called only if the command might remove some.
+        copied:  as in `decide_fence`.
+        """
         return self
 
     def parts(self) -> Sequence[Command]:

@@ -327,8 +327,16 @@ def _check_transactional(producer: str) -> None:
 
 
 class Fence(Command, frozen=True, kw_only=True, tag="fence"):
+    """Advance the fence of garbage collection."""
+
+    copied: int | None = None
+    """As in `decide_fence`; the coordinator sets it."""
+
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        return upkeep.decide_fence(state, now_ms)
+        return upkeep.decide_fence(state, now_ms, self.copied)
+
+    def keeping(self, held: Callable[[], tuple[HeldPosition, ...]], copied: int | None = None) -> Self:
+        return with_values(self, copied=copied)
 
 
 class ResetClock(Command, frozen=True, kw_only=True, tag="reset_clock"):
@@ -364,7 +372,7 @@ class Expire(Command, frozen=True, kw_only=True, tag="expire"):
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
         return upkeep.decide_expire(state, now_ms, frozenset(self.held), self.only_producers, self.only_groups)
 
-    def keeping(self, held: Callable[[], tuple[HeldPosition, ...]]) -> Self:
+    def keeping(self, held: Callable[[], tuple[HeldPosition, ...]], copied: int | None = None) -> Self:
         return with_values(self, held=self.held + held())
 
 
@@ -420,8 +428,8 @@ class SeveralCommands(Command, frozen=True, kw_only=True, tag="several"):
     def producers(self) -> Sequence[str]:
         return sorted({name for command in self.commands for name in command.producers()})
 
-    def keeping(self, held: Callable[[], tuple[HeldPosition, ...]]) -> Self:
-        return with_values(self, commands=tuple(command.keeping(held) for command in self.commands))
+    def keeping(self, held: Callable[[], tuple[HeldPosition, ...]], copied: int | None = None) -> Self:
+        return with_values(self, commands=tuple(command.keeping(held, copied) for command in self.commands))
 
     def parts(self) -> Sequence[Command]:
         return self.commands

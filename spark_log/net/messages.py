@@ -275,6 +275,8 @@ class QuorumReply(Message, frozen=True, kw_only=True):
     observers: tuple[QuorumReplica, ...]
     nodes: dict[int, str]
     """Addresses for the other nodes."""
+    copy_problem: str
+    """Why the copy of the metadata beside the records is late; empty: it is not."""
 
 
 MemberRequest: TypeAlias = JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest

@@ -126,6 +126,7 @@ class QuorumCoordinator:
             self._stores.metadata, self.clock, self.unique, self._final_content, self._is_still_ours, self._host.threads
         )
         self._keep_folder = keep_folder
+        self.node.copy_problem = lambda: self.root_snapshots.problem() if self.leading else ""
         self._leader_watch = LeaderWatch(self.node, self._host, lambda: self.state)
         self._take_over = TakeOver(self, prepare)
         self._commands = QuorumCommands(self, self._log)
@@ -320,7 +321,9 @@ class QuorumCoordinator:
         stopped leading, and with CoordinatorNotAvailable if the queue is full.  If it is unknown whether the commands
         were applied, the future fails with CoordinatorNotAvailable with `maybe_applied` set.
         """
-        asked = PendingCommands([Proposal(command.keeping(self.held), check=True) for command in commands], Future())
+        copied = self.root_snapshots.copied
+        kept = [command.keeping(self.held, copied) for command in commands]
+        asked = PendingCommands([Proposal(command, check=True) for command in kept], Future())
         try:
             self._later(partial(self._commands.enqueue, asked))
         except RuntimeError:  # the loop is closed: the process ends

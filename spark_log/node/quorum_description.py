@@ -20,6 +20,7 @@ def quorum_reply(status: NodeStatus, now_ms: int) -> QuorumReply:
         voters=tuple(sorted(voters, key=lambda one: one.replica_id)),
         observers=tuple(_other(status, one, now_ms) for one in status.replication if not one.is_voter),
         nodes=status.addresses,
+        copy_problem=status.copy_problem,
     )
 
 

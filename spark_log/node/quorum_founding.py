@@ -31,6 +31,7 @@ from spark_log.node.log_move import check_on_its_way
 from spark_log.node.mirror import format_of
 from spark_log.node.quorum_state import Content, parse_snapshot
 from spark_log.node.root_snapshots import newest_epoch, newest_snapshot, put_snapshot
+from spark_log.positions import format_timestamp_ms
 from spark_log.quorum.messages import EMPTY, Kind, Position, ReplicaKey
 from spark_log.quorum.ready import Restored
 from spark_log.quorum.voters import Voters, key_text, voters_text
@@ -213,7 +214,31 @@ def content_to_restore(
         )
     if restored.snapshot != EMPTY:
         return stored_content(directory, restored)
-    return _copy_of(store) if source is None else stored_content(source, source.disk.load())
+    if source is None:
+        return _copy_of(store)
+    content = stored_content(source, source.disk.load())
+    _check_is_newest(store, content.state, source)
+    return content
+
+
+def _check_is_newest(store: ObjectStore, state: State, source: DataDirectory) -> None:
+    """Raises InvalidRequest if the copy on the storage is newer than the directory of a node.
+
+    A node that was away for long names objects that upkeep has deleted since, and lacks commits that the copy has.
+    """
+    with suppress(CorruptObject):
+        copy = newest_snapshot(store)
+        if copy is not None and _reached(copy.state) > _reached(state):
+            raise InvalidRequest(
+                f"{key_text(source.meta.key)} has version {state.version}, of {format_timestamp_ms(state.time)}, and the "
+                f"copy at {store.url} is newer: version {copy.state.version}, of "
+                f"{format_timestamp_ms(copy.state.time)}. Restore from the copy, without --from"
+            )
+
+
+def _reached(state: State) -> tuple[int, int]:
+    """By which states of quorums that follow each other are compared, as logs are in Raft."""
+    return state.coordinator.epoch, state.version
 
 
 def check_restore(store: ObjectStore, directory: DataDirectory, voters: Voters) -> tuple[Restored, Format]:

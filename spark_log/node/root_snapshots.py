@@ -13,7 +13,7 @@ from functools import partial
 
 from spark_log.clock import Clock
 from spark_log.collector_pause import collector_paused
-from spark_log.errors import CorruptObject, ObjectNotFound
+from spark_log.errors import CorruptObject, NoSpace, ObjectNotFound
 from spark_log.journal.object_names import SNAPSHOTS, snapshot_epoch, snapshot_key
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.node.failure_isolation import log_retry
@@ -24,6 +24,7 @@ from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
 from spark_log.threads import SYSTEM_THREADS, Threads
 
+INTERVAL = "metadata.log.max.snapshot.interval.ms"
 KEPT = 2
 LOOK_S = 1.0
 FOLDER_MS = 5_000
@@ -32,21 +33,29 @@ SETTLE_MS = 30_000
 """A node that begins to lead has other work first."""
 REST = 50
 """A snapshot that takes a second is followed by so many seconds without one."""
+LATE = 3
+"""A copy is late if it has lacked changes for so many intervals."""
 logger = logging.getLogger("spark_log")
 
 
 def put_snapshot(store: ObjectStore, content: Content, unique: str, epoch: int | None = None) -> str:
     """Write a snapshot, read it back, and delete all but the newest two; returns its name.
 
+    On a full disk, only the newest one of before stays.
+
     epoch:  of the quorum that writes it; None: that of the state.
-    Raises CorruptObject if the storage returns other bytes than were put.
+    Raises NoSpace, and CorruptObject if the storage returns other bytes than were put.
     """
     with collector_paused():
         compact = content._replace(state=folded(content.state))
     end = Position(epoch=epoch or compact.state.coordinator.epoch, offset=compact.state.version)
     data = b"".join(encode_snapshot(end, (), compact.pieces()))
     name = snapshot_key(end.epoch, end.offset, unique)
-    store.put(name, (data,))
+    try:
+        store.put(name, (data,))
+    except NoSpace:  # upkeep frees no space before there is a newer copy
+        store.delete(store.list(SNAPSHOTS)[:-1])
+        store.put(name, (data,))
     if store.get(name) != data:
         raise CorruptObject(f"{store.url}/{name} cannot be read back as it was written")
     older = [one for one in store.list(SNAPSHOTS) if one <= name]  # not ours, if a later leader has deleted it
@@ -106,8 +115,11 @@ class RootSnapshots:
         self._store, self._clock, self._unique = store, clock, unique
         self._final, self._may_write = final, may_write
         self._threads = threads
-        self._version = -1
-        """Of the last one."""
+        self.copied = 0
+        """The version of the last one; 0: none yet.  Its storage has it."""
+        self._error = ""
+        """Of the last attempt."""
+        self._interval_ms: float = 0
         self.is_current_ms = clock.monotonic_ms()
         """When a snapshot last had the newest version."""
         self._next_ms: float = clock.monotonic_ms()
@@ -115,7 +127,8 @@ class RootSnapshots:
 
     def begin(self, stop: threading.Event) -> None:
         """Write them until the event is set."""
-        self._next_ms = self._clock.monotonic_ms() + SETTLE_MS
+        self.is_current_ms = self._clock.monotonic_ms()  # other leaders have written them until now
+        self._next_ms = self.is_current_ms + SETTLE_MS
         self._threads.start(partial(self._keep, stop), "pylog-root-snapshots")
 
     def _keep(self, stop: threading.Event) -> None:
@@ -132,22 +145,44 @@ class RootSnapshots:
             self._asks_ms = now_ms + FOLDER_MS  # also after an error
             if not self._may_write():
                 return
-        if version == self._version:
+        if version == self.copied:
             self.is_current_ms = now_ms
         elif now_ms >= self._next_ms:
             self.write()
 
-    def metric(self) -> str:
+    @property
+    def age_ms(self) -> int:
         """How long the newest copy has lacked changes."""
-        return copy_age_text(self._clock.monotonic_ms() - self.is_current_ms)
+        return self._clock.monotonic_ms() - self.is_current_ms
+
+    def metric(self) -> str:
+        return copy_age_text(self.age_ms)
+
+    def problem(self) -> str:
+        """Why the copy is late; empty: it is not.  May be called in any thread."""
+        state = self._final().state
+        interval_ms = max(self._interval_ms, cluster_config(state.configs, INTERVAL))
+        if self.copied == state.version or self.age_ms <= SETTLE_MS + LATE * interval_ms:
+            return ""
+        why = f" ({self._error})" if self._error else ""
+        return (
+            f"the copy of the metadata at {self._store.url}/{SNAPSHOTS} has lacked changes for "
+            f"{self.age_ms // 1000:,} s{why}: if all nodes are lost, these changes are lost, and until there is a newer "
+            "copy no object that it may name is deleted. The leader's log has the errors: look at the storage, and at "
+            f"the rights of the node on {SNAPSHOTS}"
+        )
 
     def write(self) -> None:
         """Write a snapshot now, unless the folder belongs to another quorum."""
         content, began_ms = self._final(), self._clock.monotonic_ms()
-        interval_ms = cluster_config(content.state.configs, "metadata.log.max.snapshot.interval.ms")
+        interval_ms = cluster_config(content.state.configs, INTERVAL)
         self._next_ms = began_ms + interval_ms  # also after an error
         if self._may_write():
-            put_snapshot(self._store, content, self._unique())
-            self._version, self.is_current_ms = content.state.version, began_ms
-            took_ms = self._clock.monotonic_ms() - began_ms
-            self._next_ms = began_ms + max(interval_ms, REST * took_ms)
+            try:
+                put_snapshot(self._store, content, self._unique())
+            except Exception as error:
+                self._error = str(error)
+                raise
+            self.copied, self.is_current_ms, self._error = content.state.version, began_ms, ""
+            self._interval_ms = max(interval_ms, REST * (self._clock.monotonic_ms() - began_ms))
+            self._next_ms = began_ms + self._interval_ms

@@ -76,6 +76,8 @@ class Node:
         """That it listens on."""
         self.digests = StateDigests()
         """Of the application's states, of this node and of others."""
+        self.copy_problem: Callable[[], str] = str
+        """As in `NodeStatus`."""
         self._state = state
         self._on_leader, self._on_judged = on_leader, on_judged
         self._host = host or NodeHost()
@@ -386,6 +388,7 @@ class Node:
             compared=self.digests.compared,
             state_problem=self.digests.problem,
             is_state_wrong=self.digests.is_wrong,
+            copy_problem=self.copy_problem(),
             levels={self.key.id: self.config.level, **self._links.levels()},
             application_problem=self.application_problem(),
         )

@@ -112,6 +112,8 @@ class NodeStatus:
     """The result of the comparison, if states differ; empty: they do not."""
     is_state_wrong: bool = False
     """This node has another state than a majority."""
+    copy_problem: str = ""
+    """Why the application's copy of its state elsewhere is late; empty: it is not, or this node does not lead."""
     levels: dict[int, int] = field(default_factory=dict)
     """Of entries, up to which the applications of this node and of those that are connected understand them."""
     application_problem: str = ""

@@ -13,6 +13,7 @@ from spark_log.quorum_node.node_status import NodeStatus
 from spark_log.quorum_node.quorum_admin import leader_among
 from spark_log.text import counted
 
+COPY = "quorum copy"
 Answers = Mapping[str, NodeStatus | SparkLogError]
 
 
@@ -40,6 +41,7 @@ def quorum_findings(answers: Answers) -> list[QuorumFinding]:
         *_application(leader),
         *_without_vote(leader),
         *_unclear(leader),
+        *_copy(leader),
         *_without_answer(leader, answers),
     ]
 
@@ -99,6 +101,11 @@ def _unclear(leader: NodeStatus) -> Iterator[QuorumFinding]:
     """States that differ, without a majority for one of them."""
     if leader.state_problem and not leader.is_state_wrong:
         yield QuorumFinding("quorum states", False, leader.state_problem)
+
+
+def _copy(leader: NodeStatus) -> Iterator[QuorumFinding]:
+    if leader.copy_problem:
+        yield QuorumFinding(COPY, False, leader.copy_problem)
 
 
 def _without_answer(leader: NodeStatus, answers: Answers) -> Iterator[QuorumFinding]:

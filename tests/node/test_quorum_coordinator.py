@@ -157,6 +157,7 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
             maintain_once(log)
             quorum = log.admin.describe_metadata_quorum()
             assert (quorum.leader_id, quorum.leader_epoch, quorum.observers) == (1, 1, ())
+            assert quorum.copy_problem == ""
             assert [(one.replica_directory_id, one.lag) for one in quorum.voters] == [("directory-1", 0)]
             value = b'{"version":1,"made_ms":1}'
             assert log.journal.run(log.journal.metadata_log.claim("meta/pin/a", value)) == value
@@ -165,6 +166,8 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
         """Those that need the files of the metadata say that this is not possible."""
         command, storage = Pylog(url), Pylog(tmp_path / "records")
         assert "no problems found" in command.ok("verify", "--deep")
+        checks = {one["check"]: one["says"] for one in command.json("cluster", "health")["checks"]}
+        assert checks["quorum copy"] == "beside the records, not late"
         command.ok("maintain", "--dry-run")
         command.ok("maintain")
         assert "nothing was written: the coordinator keeps the metadata" in command.ok("checkpoint")

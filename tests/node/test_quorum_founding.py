@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import shutil
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
@@ -15,12 +17,21 @@ from msgspec.structs import replace
 
 import spark_log
 from spark_log.client.log import Log
-from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest, LogMoved, NoLog
+from spark_log.errors import (
+    AccessDenied,
+    CorruptObject,
+    InconsistentClusterId,
+    InvalidRequest,
+    LogMoved,
+    NoLog,
+    NoSpace,
+)
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import parse_format
-from spark_log.journal.object_names import FORMAT_KEY, SNAPSHOTS
+from spark_log.journal.object_names import DATA, FORMAT_KEY, SNAPSHOTS
 from spark_log.metadata.state import State
 from spark_log.node.log_move import cancel_move, move_log
+from spark_log.node.maintain import maintain_once
 from spark_log.node.quorum_founding import (
     Founded,
     adopt_log,
@@ -31,7 +42,7 @@ from spark_log.node.quorum_founding import (
 )
 from spark_log.node.quorum_root import Claimant, QuorumRoot
 from spark_log.node.quorum_state import Content
-from spark_log.node.root_snapshots import RootSnapshots, newest_snapshot, put_snapshot
+from spark_log.node.root_snapshots import SETTLE_MS, RootSnapshots, newest_snapshot, put_snapshot
 from spark_log.node.serve_config import ServeConfig
 from spark_log.node.serve_quorum import RunningNode, start_quorum
 from spark_log.quorum.messages import ReplicaKey
@@ -404,6 +415,59 @@ def test_a_quorum_that_is_lost_is_restored(store: ObjectStore, tmp_path: Path) -
     asyncio.run(scenario())
 
 
+def test_upkeep_deletes_nothing_that_the_copy_names(store: ObjectStore, tmp_path: Path) -> None:
+    """However short `gc.fence.age.ms` is: a log that has lost all nodes is restored with all records of the copy."""
+    lost, new = (Nodes(tmp_path, cluster_id(store), 1, name) for name in "ab")
+    adopt(store, lost)
+
+    def shorten_fence(url: str) -> None:
+        with spark_log.connect(url) as log:
+            log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+
+    def merge_and_collect(url: str) -> set[str]:
+        """The objects that are left."""
+        with spark_log.connect(url) as log:
+            for _ in range(4):
+                maintain_once(log)
+                time.sleep(0.01)  # the fence has a later time than its version
+                log.append("other", [{"value": "x"}])
+        return set(store.list(DATA))
+
+    async def scenario() -> None:
+        async with lost.running() as (node,):
+            url, copies = address([node]), node.coordinator.root_snapshots
+            await asyncio.to_thread(append_and_read, url, "3")
+            await asyncio.to_thread(copies.write)
+            copied, named = copies.copied, set(node.coordinator.state.objects)
+            await asyncio.to_thread(shorten_fence, url)
+            assert await asyncio.to_thread(merge_and_collect, url) >= named
+            assert named & set(node.coordinator.state.dropped) and node.coordinator.state.fence <= copied
+            await asyncio.to_thread(copies.write)
+            assert named - await asyncio.to_thread(merge_and_collect, url), "a newer copy lets the fence advance"
+            assert copies.copied >= node.coordinator.state.fence > copied
+        assert restore(store, new).missing == 0
+        async with new.running() as (node,):
+            assert await asyncio.to_thread(append_and_read, address([node]), "4") == [*map(str, range(5))]
+
+    asyncio.run(scenario())
+
+
+def test_a_quorum_is_not_restored_from_a_disk_that_is_older_than_the_copy(store: ObjectStore, tmp_path: Path) -> None:
+    """Of a node that was away for long: upkeep has deleted objects that it names."""
+    lost, new = (Nodes(tmp_path, cluster_id(store), 1, name) for name in "ab")
+    adopt(store, lost)
+    form = parse_format(store.get(FORMAT_KEY), store.url)
+    store.put(FORMAT_KEY, (form.of_quorum(URL, "").encode(),))
+    with lost.open() as source:
+        state = stored_content(source, source.disk.load()).state
+        put_snapshot(store, Content(dataclasses.replace(state, version=state.version + 1)), "u")
+        with pytest.raises(InvalidRequest, match=f"is newer: version {state.version + 1}, .* without --from"):
+            restore(store, new, source)
+        store.delete(store.list(SNAPSHOTS))
+        put_snapshot(store, Content(state), "u")
+        assert restore(store, new, source).version == state.version
+
+
 def test_a_restoration_that_is_killed_is_run_again(store: ObjectStore, tmp_path: Path) -> None:
     """Before its first write the former quorum has the log; then nobody has it, until the directory has the state."""
     nodes, local = Nodes(tmp_path, cluster_id(store), 1), LocalStore(str(tmp_path / "log"))
@@ -550,6 +614,48 @@ def test_copies_are_made_now_and_then(store: ObjectStore, tmp_path: Path) -> Non
     assert copied() == ["5", "6"] and "pylog_quorum_copy_age_seconds 0.0" in copies.metric()
     content[0], ours[0] = Content(dataclasses.replace(state, version=7)), False
     assert copied() == ["5", "6"]
+
+
+def test_a_copy_that_is_late_is_a_problem_with_a_reason(store: ObjectStore, tmp_path: Path) -> None:
+    """A leader that was a follower for long has a while to write its first one."""
+    clock, state, refuses = ManualClock(), spark_log.connect(tmp_path / "log").journal.state, [True]
+
+    class Refusing(LocalStore):
+        def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+            if refuses[0]:
+                raise AccessDenied(f"{key}: not allowed")
+            super().put(key, chunks)
+
+    copies = RootSnapshots(Refusing(str(tmp_path / "log")), clock, lambda: "u", lambda: Content(state), lambda: True)
+    clock.sleep_ms(10_000_000)
+    stop = threading.Event()
+    copies.begin(stop)
+    stop.set()
+    clock.sleep_ms(SETTLE_MS + 3 * 300_000)
+    assert copies.problem() == "" and copies.copied == 0
+    clock.sleep_ms(1)
+    with pytest.raises(AccessDenied):
+        copies.look()
+    assert "meta/quorum/ has lacked changes for 930 s (meta/quorum/" in copies.problem()
+    assert "not allowed): if all nodes are lost, these changes are lost, and until" in copies.problem()
+    refuses[0] = False
+    copies.write()
+    assert copies.problem() == "" and copies.copied == state.version
+
+
+def test_a_full_disk_gets_a_new_copy_in_place_of_an_old_one(store: ObjectStore, tmp_path: Path) -> None:
+    """Upkeep frees no space before there is one."""
+    state = spark_log.connect(tmp_path / "log").journal.state
+
+    class Full(LocalStore):
+        def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+            if len(self.list(SNAPSHOTS)) > 1:
+                raise NoSpace(f"{key}: no space left")
+            super().put(key, chunks)
+
+    full = Full(str(tmp_path / "log"))
+    names = [put_snapshot(full, Content(dataclasses.replace(state, version=version)), "u") for version in (5, 6, 7)]
+    assert store.list(SNAPSHOTS) == names[1:]
 
 
 def test_a_leader_whose_copy_is_gone_meanwhile_continues(store: ObjectStore, tmp_path: Path) -> None:

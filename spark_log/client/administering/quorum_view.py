@@ -40,6 +40,8 @@ class QuorumInfo(NamedTuple):
     """Replicas that fetch and do not vote, such as one that is to be added."""
     nodes: Mapping[int, str]
     """Addresses for the other nodes, by node."""
+    copy_problem: str
+    """Why the copy of the metadata beside the records is late; empty: it is not."""
 
 
 def describe_quorum(journal: Journal) -> QuorumInfo:
@@ -54,6 +56,7 @@ def describe_quorum(journal: Journal) -> QuorumInfo:
         voters=_states(found.voters),
         observers=_states(found.observers),
         nodes=found.nodes,
+        copy_problem=found.copy_problem,
     )
 
 

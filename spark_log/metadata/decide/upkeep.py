@@ -28,14 +28,18 @@ Value = TypeVar("Value")
 STREAM_RETENTION = "streaming.identity.retention.ms"
 
 
-def decide_fence(state: State, now_ms: int) -> Decision[int]:
+def decide_fence(state: State, now_ms: int, copied: int | None = None) -> Decision[int]:
     """Advance the fence to the version before the newest one stamped older than `gc.fence.age.ms`.
 
     It is the version before, because a record is stamped after its writer saw its predecessor, but may be written long
     after that.  The reply is the fence in effect.
+
+    copied:  the version of the newest copy of the metadata from which the log would be restored.  The fence does not
+             pass it, because the copy names objects that were dropped later.  None: no copy is kept.
     """
     limit = now_ms - cluster_config(state.configs, "gc.fence.age.ms")
     upto = max((version for version, time in state.times if time <= limit), default=0) - 1
+    upto = upto if copied is None else min(upto, copied)
     if upto <= state.fence:
         return Decision((), state.fence)
     return Decision((r.FenceRecord(upto=upto),), upto)

@@ -16,6 +16,8 @@ from spark_log.metadata import replay as replay_module
 from spark_log.metadata import replay_groups
 from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.decide import groups as group_decisions
+from spark_log.metadata.decide import upkeep
+from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 from spark_log.node import quorum_commands, quorum_founding
@@ -126,6 +128,13 @@ def _any_member(self: Groups, command: object) -> None:
     return None
 
 
+def _fence_by_age(state: State, now_ms: int, copied: int | None = None) -> Decision[int]:
+    return _decide_fence(state, now_ms)
+
+
+_decide_fence = upkeep.decide_fence
+
+
 def _of_any_generation(*_: object) -> bool:
     return True
 
@@ -183,6 +192,9 @@ MUTATIONS = {
             Patch(replay_groups, "groups_hold", _of_any_generation),
             Patch(group_decisions, "check_generation", _unchecked),
         ),
+    ),
+    "fence_before_copy": Mutation(
+        "the fence waits for the copy of the metadata", (Patch(upkeep, "decide_fence", _fence_by_age),)
     ),
     "levels_unchecked": Mutation(
         "the level of the log is raised when all nodes know it",

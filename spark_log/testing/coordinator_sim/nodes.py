@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -32,6 +33,7 @@ from spark_log.testing.simulated_process import ProcessLoop, SimulatedFiles, Sim
 
 GROUPS = GroupConfig(initial_rebalance_delay_ms=100, min_session_timeout_ms=0)
 DIGEST_MS = 1_000
+COPY_S = 6.0
 STORE_ERRORS = 0.1
 """How often the storage does not answer a node that prepares to lead."""
 
@@ -307,10 +309,19 @@ class SimulatedNode:
         try:
             await self.coordinator.start()
             self.has_begun = True
+            loop.create_task(self._copy_often())
             await self.coordinator.node.run()
         except Exception as error:  # noqa: BLE001
             if not loop.is_dead:
                 self._failed(error)
+
+    async def _copy_often(self) -> None:
+        """The leader's copies of the state beside the records; in the product, a thread writes them."""
+        while True:
+            await asyncio.sleep(COPY_S)
+            if self.leads:
+                with suppress(StorageUnavailable):
+                    self.coordinator.root_snapshots.write()
 
     async def _prepare(self) -> None:
         await asyncio.sleep(0.005)

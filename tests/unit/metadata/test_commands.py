@@ -165,3 +165,11 @@ def test_what_a_coordinator_keeps_from_expiry_reaches_each_command() -> None:
     several = c.SeveralCommands(commands=(other, expire))
     assert several.keeping(lambda: (held,)) == c.SeveralCommands(commands=(other, kept))
     assert TOPIC.keeping(lambda: pytest.fail("not needed")) is TOPIC
+
+
+def test_the_coordinator_says_how_far_the_metadata_is_copied() -> None:
+    """Not the client, alone or in an atomic set."""
+    asked = c.Fence(copied=100)
+    assert asked.keeping(tuple, 7) == c.Fence(copied=7) and asked.keeping(tuple) == c.Fence()
+    both = c.SeveralCommands(commands=(asked, TOPIC))
+    assert both.keeping(tuple, 7) == c.SeveralCommands(commands=(c.Fence(copied=7), TOPIC))

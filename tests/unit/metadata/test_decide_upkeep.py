@@ -31,6 +31,16 @@ def test_the_fence_stops_before_the_newest_version_that_is_old_enough(log: Histo
     assert log.do(decide_fence) == 1 and log.state.version == version
 
 
+def test_the_fence_waits_for_the_copy_of_the_metadata(log: History) -> None:
+    """The log may be restored from it, and it names objects that were dropped later."""
+    for name in ("a", "b", "c"):
+        log.create(name)
+    log.now += 100_000_000
+    log.create("d")
+    log.now += 100_000_000
+    assert [decide_fence(log.state, log.now, copied).reply for copied in (0, 2, None)] == [0, 2, log.state.version - 1]
+
+
 def test_an_idle_log_writes_one_fence_and_no_more(log: History) -> None:
     """A fence does not cause the next one."""
     log.create()

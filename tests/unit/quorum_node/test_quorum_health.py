@@ -96,6 +96,12 @@ def test_a_node_says_what_its_disk_lacks() -> None:
     assert found["quorum node at d:1"] == (False, str(AWAY))
 
 
+def test_a_copy_that_is_late_is_named() -> None:
+    """By the leader, which writes it."""
+    assert said({"a:1": replace(LEADS, copy_problem="it is late")})["quorum copy"] == (False, "it is late")
+    assert "quorum copy" not in said({"a:1": LEADS})
+
+
 def test_states_that_differ_are_named() -> None:
     """A node whose state is wrong is not well; without a majority, no node is named."""
     wrong = replace(LEADS, key=TWO, role="follower", replication=(), state_problem="its state is", is_state_wrong=True)
