@@ -124,6 +124,7 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
         topics=Map({names[key]: topic for key, topic in state.topics.items()}),
         partitions=LayeredMap(partitions),
         assignments=Map({names[key]: groups for key, groups in state.assignments.items() if key in names}),
+        schemas=Map({names[key]: one for key, one in state.schemas.items()}),
         lost=Map({(names[key[0]], key[1]): some for key, some in state.lost.items() if key[0] in names}),
         pending=tuple(_renew_pending(one, names) for one in state.pending),
         reassignments=Map({(names[key[0]], key[1]): row for key, row in state.reassignments.items()}),

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from spark_log import NewTopic
 from spark_log.errors import (
     ConcurrentChange,
     CorruptObject,
     IllegalGeneration,
+    InvalidRecord,
     InvalidRequest,
     ProducerFenced,
     SparkLogError,
@@ -309,6 +311,26 @@ def test_a_log_without_a_checkpoint_or_first_record_starts_empty(store: LocalSto
     log = open_log(store)
     assert log.admin.list_topics() == []
     assert log.append("t", [{"value": b"x"}])[P0] == range(1)
+
+
+def test_a_typed_topic_stays_typed(store: LocalStore) -> None:
+    """Its rows are read as columns, and bytes are refused.  A schema that is lost is set again."""
+    log = open_log(store)
+    log.create_topic(NewTopic("orders", 1, schema="id BIGINT NOT NULL"))
+    log.append("orders", [{"value": {"id": 1}}])
+    lost = log.journal.refresh().version + 1
+    log.admin.alter_schema("orders", "id BIGINT NOT NULL, name STRING")
+    log.append("orders", [{"value": {"id": 2, "name": "b"}}])
+    store.delete([log_key(lost)])
+    accept(store)
+    log = open_log(store)
+    assert log.read("orders").column("id").to_pylist() == [1, 2]
+    with pytest.raises(InvalidRecord, match="expected a dict"):
+        log.append("orders", [{"value": b"not a row"}])
+    assert log.admin.alter_schema("orders", "id BIGINT NOT NULL, name STRING") == 2
+    log.append("orders", [{"value": {"id": 3, "name": "c"}}])
+    assert log.read("orders").column("name").to_pylist() == [None, "b", "c"]
+    assert verify(log, deep=True) == []
 
 
 def test_what_was_merged_after_a_loss_is_kept(store: LocalStore) -> None:
