@@ -284,8 +284,14 @@ def _copy(url: str, options: Mapping[str, str]) -> Journal:
 @click.command(cls=Verb)
 @guarded
 @click.option("--accept-loss", is_flag=True, help="Continue without versions that cannot be restored. Does not ask.")
+@click.option(
+    "--cluster-id",
+    default="",
+    metavar="ID",
+    help="The log's id, for a lost meta/format that no broker can replace, or in place of a wrong one; new: a new id.",
+)
 @pass_session
-def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool) -> None:
+def repair(session: CommandSession, accept_loss: bool, cluster_id: str, dry_run: bool, yes: bool) -> None:
     """Rebuild the metadata of a log that does not open.
 
     The metadata is rebuilt from the checkpoints and records that can be read.
@@ -296,10 +302,14 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
     topic gets a new id, as if it had been deleted and created again: offsets of lost records are reused, and streams
     and clients that know them are rejected. --dry-run shows what is kept.
 
+    A lost meta/format is written again with the log's id, which the roots of its brokers have. If nothing has it, give
+    --cluster-id: brokers, mirrors, backups and streaming queries work with no other id.
+
     \b
     Example:
       pylog repair --dry-run
       pylog repair --accept-loss
+      pylog repair --cluster-id 96e13e30e46adde24d022041c57a662a
     """
     from spark_log.journal.root_options import RootOptions
     from spark_log.net.health_check import health_of
@@ -314,7 +324,7 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
 
     options = RootOptions.of(session.storage_options, "disk")
     store = open_store(session.url, options.own())
-    report = run(store, is_alive=is_alive, dry_run=True, root_options=options)
+    report = run(store, is_alive=is_alive, dry_run=True, cluster_id=cluster_id, root_options=options)
     if not report.needed:
         text = (
             f"nothing to repair: {store.url} opens at version {report.version}, and no file of its metadata is damaged"
@@ -324,7 +334,7 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
     if not dry_run and (
         accept_loss or report.lost or confirmed("replace damaged files of the metadata", dry_run=False, yes=yes)
     ):
-        report = run(store, is_alive=is_alive, accept_loss=accept_loss, root_options=options)
+        report = run(store, is_alive=is_alive, accept_loss=accept_loss, cluster_id=cluster_id, root_options=options)
     emit_line(session, _repair_text(report, dry_run), asdict(report))
     if report.lost and dry_run and not accept_loss:
         raise Failed(
@@ -343,10 +353,13 @@ def _repair_text(report: RepairReport, dry_run: bool) -> str:
     ]
     lines += [f"{name} is damaged" for name in report.damaged]
     if report.lost_format:
-        identity = (
-            f"the log's id {report.cluster_id}" if report.cluster_id else "a new id, because no record has the log's"
-        )
+        source = f", which {report.id_source} has" if report.id_source else ""
+        identity = f"the log's id {report.cluster_id}{source}" if report.cluster_id else "a new id, as asked for"
         lines.append(f"meta/format is missing, and made again with {identity}; restart all clients and coordinators")
+    elif report.former_id:
+        lines.append(
+            f"meta/format gets the id {report.cluster_id} in place of {report.former_id}; restart all clients and coordinators"
+        )
     if report.lost:
         lines += report.lost
         lines.append(f"{condition}the log continues at version {report.continues_at}, with new topic ids")

@@ -35,7 +35,7 @@ from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.journal.read_failover import PATIENT_MS, WARN_EVERY_S, BoundedStore, copies_away, from_sources
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.root_threads import BUCKET_HUNG_MS, HUNG_MS, RootThreads
-from spark_log.metadata.replica_state import OWN_BROKER, Broker
+from spark_log.metadata.replica_state import OTHER_ID, OWN_BROKER, Broker
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import Guard
 from spark_log.store.open import is_local, mount_of_url, open_store
@@ -276,12 +276,22 @@ class BrokerCheck:
                 "its disk mounted?"
             )
         found = _parse_broker_file(data, self.url)
+        if (found.broker, found.directory) == (self.broker, self.directory) and found.cluster_id != self.cluster_id:
+            raise other_id_error(self.url, found, self.cluster_id)
         if (found.cluster_id, found.broker, found.directory) != (self.cluster_id, self.broker, self.directory):
             raise WrongRoot(
                 f"{self.url} is the root of broker {found.broker} of log {found.cluster_id}, directory "
                 f"{found.directory}; expected broker {self.broker} of log {self.cluster_id}, directory "
                 f"{self.directory}: another disk is in its place"
             )
+
+
+def other_id_error(url: str, found: BrokerFile, cluster_id: str) -> WrongRoot:
+    """For the right root of a broker, by its random directory, where the log has another id than the root says."""
+    return WrongRoot(
+        f"{url} {OTHER_ID} {found.cluster_id}, and the log has the id {cluster_id}: {FORMAT_KEY} was made again, or is "
+        f"that of another log. Nothing is lost: stop all clients, and run `pylog repair --cluster-id {found.cluster_id}`"
+    )
 
 
 class _OwnFile(msgspec.Struct):

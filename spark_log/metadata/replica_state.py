@@ -19,6 +19,8 @@ CHECK_REASON = "its root "
 """Begins the reason of a fence by a check of the root, and no other: the checks take the broker back.  After any other
 reason, somebody does so by hand.
 """
+OTHER_ID = "is the root of this broker, under the log id"
+"""In the reason of a fence: the root is right, and the log's id is not.  So nothing is lost."""
 
 Role = Literal["isr", "joining", "out"]
 """Of a replica in its group.  Writers wait for `isr` and `joining`; the replicator copies to all."""
@@ -65,6 +67,11 @@ class Broker(NamedTuple):
     def returns(self) -> bool:
         """Whether it is fenced until its root passes a check."""
         return self.fenced and self.reason.startswith(CHECK_REASON)
+
+    @property
+    def has_other_id(self) -> bool:
+        """Whether it is fenced because the log has another id than before."""
+        return self.returns and OTHER_ID in self.reason
 
 
 class ReplicaMember(NamedTuple):

@@ -157,7 +157,9 @@ def _broker(state: State, broker: int, free: int | None = None) -> Finding:
     what, lag = f"broker {broker}", lag_of(state, broker)
     known = state.brokers.get(broker)
     if known is not None and known.fenced:
-        if known.returns:
+        if known.has_other_id:
+            cure = "a coordinator, `pylog replicate` or `pylog maintain` takes it back then"
+        elif known.returns:
             cure = (
                 "bring its disk or bucket back, or free space there: a coordinator, `pylog replicate` or `pylog maintain` "
                 "takes it back then. "
@@ -184,7 +186,11 @@ def _broker(state: State, broker: int, free: int | None = None) -> Finding:
 def _partitions(state: State) -> Finding:
     under, offline, short = count_replicas(state)
     says = list[str]()
-    if offline:
+    if offline and any(known.has_other_id for known in state.brokers.values()):
+        says.append(
+            f"{counted(offline, 'partition')} without a leader: give the log its former id back, see the brokers"
+        )
+    elif offline:
         says.append(
             f"{counted(offline, 'partition')} without a leader: bring the brokers of their ISR back, or choose another "
             "leader by `pylog elect unclean`, which may lose records"

@@ -363,7 +363,13 @@ def _check_format(store: ObjectStore, source: Journal) -> None:
 def _check_is_mirror(form: Format, store: ObjectStore, source: Journal) -> None:
     form.check_restored(store.url)
     if form.cluster_id != source.cluster_id:
-        raise InvalidRequest(f"{store.url} has another log, with the id {form.cluster_id}")
+        again = ""
+        if form.mirrors == source.metadata.url:
+            again = (
+                f"; if {form.mirrors} got a new id by a repair, stop all its clients, and run `pylog repair --cluster-id "
+                f"{form.cluster_id}`"
+            )
+        raise InvalidRequest(f"{store.url} has another log, with the id {form.cluster_id}{again}")
     if not form.mirrors:
         raise InvalidRequest(
             f"{store.url} is a separate log: it is the log itself, a copy of it, or a mirror that was recovered"

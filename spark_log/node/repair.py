@@ -3,9 +3,9 @@
 If every version of a log can be restored, it is rewritten: its damaged files are moved to `meta/damaged/`, and two new
 checkpoints replace them.  If a version is lost, the offsets of its records could be given to other records.  Then
 nothing is changed, and the report lists the loss, unless the loss is accepted: the log continues with the state that
-is certain, and every topic gets a new id (metadata/accepted_loss.py).  A lost `meta/format` is rebuilt: nothing in
-the log depends on its id, so the log gets a new one if no record has it.  Clients and coordinators must not use the
-log meanwhile.
+is certain, and every topic gets a new id (metadata/accepted_loss.py).  A lost `meta/format` is rebuilt with the id of
+the log, on which its brokers, mirrors, backups and queries depend (log_id.py).  Clients and coordinators must not use
+the log meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+
+import msgspec
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ConcurrentChange, CorruptObject, InvalidRequest, NoLog, SparkLogError, StorageError
@@ -43,6 +45,8 @@ from spark_log.metadata.records import Batch, CommitRecord, TakeOverRecord
 from spark_log.metadata.replay import replay as replay_batch
 from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.state import Leadership, State, TopicKey
+from spark_log.node.log_id import choose_id, ids_of_brokers
+from spark_log.node.mirror import format_of
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import with_retries
 from spark_log.text import counted
@@ -81,7 +85,11 @@ class RepairReport:
     lost_format: bool = False
     """`meta/format` is missing: it is rebuilt."""
     cluster_id: str = ""
-    """The log's id for it, from a coordinator's record; empty: no record has it, and the log gets a new one."""
+    """The log's id for it; empty: the log gets a new one, as asked for."""
+    id_source: str = ""
+    """Where the id was found; empty: it was given."""
+    former_id: str = ""
+    """The id that `meta/format` has, if another one was given."""
     needed: bool = True
     """False: the log opens, and nothing is damaged."""
 
@@ -103,6 +111,7 @@ def repair(
     is_alive: IsAlive,
     dry_run: bool = False,
     accept_loss: bool = False,
+    cluster_id: str = "",
     clock: Clock | None = None,
     seed: int | None = None,
     root_options: RootOptions = DEFAULT_OPTIONS,
@@ -112,8 +121,10 @@ def repair(
     is_alive:      whether a coordinator that has the log answers.
     dry_run:       only report the repair.
     accept_loss:   continue without versions that cannot be restored.  Every topic then gets a new id.
+    cluster_id:    the log's id, for a lost `meta/format` or in place of a wrong one; `NEW_ID`: a new one.
     root_options:  how to open the roots of brokers.
-    Raises NoLog if there is no log; InvalidRequest if a coordinator serves the log; CorruptObject, which states the
+    Raises NoLog if there is no log; InvalidRequest if a coordinator serves the log, or if nothing has the id of a log
+    that has lost `meta/format`, or the id that was given is not the log's; CorruptObject, which states the
     loss, if versions cannot be restored and `accept_loss` is false; UnsupportedVersion if files are of a newer pylog or
     `meta/format` is damaged.
     """
@@ -124,7 +135,7 @@ def repair(
     brokers = dict[int, Broker]()
     roots = Roots(store, "", lambda: brokers, lambda name: (OWN_ROOT,), root_options, clock)
     found = run(_find(store.url, brokers), Stores(store, roots), clock)
-    report = found.report
+    report = _with_id(found, store, roots, brokers, cluster_id)
     if not report.needed:
         return report
     for holder in found.holders:
@@ -139,7 +150,23 @@ def repair(
     run(_rebuild(found, context), Stores.of(store), clock)
     if report.lost_format:
         run(put_format(_new_format(report.cluster_id, context), store.url), Stores.of(store), clock)
+    elif report.former_id and (form := format_of(store)) is not None:
+        store.put(FORMAT_KEY, (msgspec.structs.replace(form, cluster_id=report.cluster_id).encode(),))
     return report
+
+
+def _with_id(found: _Found, store: ObjectStore, roots: Roots, brokers: dict[int, Broker], given: str) -> RepairReport:
+    """The report, with the id of the log if `meta/format` is lost or another id is given.  Raises as `repair` does."""
+    report, form = found.report, format_of(store)
+    if form is not None and given in ("", form.cluster_id):
+        return report
+    brokers.update(found.state.brokers)
+    known = ids_of_brokers(roots)
+    if report.cluster_id:
+        known["a record of a coordinator"] = report.cluster_id
+    source, cluster_id = choose_id(store.url, known, given, "" if form is None else form.cluster_id)
+    former = "" if form is None else form.cluster_id
+    return replace(report, cluster_id=cluster_id, id_source=source, former_id=former, needed=True)
 
 
 def _refuse_mirror(url: str) -> Steps[None]:

@@ -233,11 +233,15 @@ def test_a_missing_format_file_is_to_be_restored(pylog: Pylog, tmp_path: Path, l
 
 
 def test_a_missing_format_file_is_made_again_by_repair(small: Pylog, tmp_path: Path) -> None:
-    """Not without being asked; the log has everything, under another id, which is said."""
-    before = small.ok("topic", "list")
+    """Not without being asked, nor under an id that nobody has named; then the log has everything."""
+    before, identity = small.ok("topic", "list"), small.json("cluster", "info")["cluster_id"]
     (tmp_path / "log/meta/format").unlink()
-    assert "meta/format is missing" in small.ok("repair", "--dry-run")
-    small.refused("repair")
+    for line in (["--dry-run"], ["--yes"]):
+        assert "meta/format is missing" in (said := small.refused("repair", *line)) and "--cluster-id ID" in said
+    given = ("--cluster-id", identity)
+    assert f"made again with the log's id {identity};" in small.ok("repair", "--dry-run", *given)
+    small.refused("repair", *given)
     assert not (tmp_path / "log/meta/format").exists()
-    assert "made again with a new id, because no record has the log's" in small.ok("repair", "--yes")
+    assert "made again with a new id, as asked for" in small.ok("repair", "--yes", "--cluster-id", "new")
+    assert f"meta/format gets the id {identity} in place of" in small.ok("repair", "--yes", *given)
     assert small.ok("topic", "list") == before and "nothing to repair" in small.ok("repair", "--yes")

@@ -14,6 +14,7 @@ from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, LOG, checkpo
 from spark_log.metadata.decide.coordinators import decide_take_over
 from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.metadata.state import Leadership
+from spark_log.node.log_id import NEW_ID
 from spark_log.node.repair import DAMAGED, RepairReport
 from spark_log.node.repair import repair as run_repair
 from spark_log.store.base import ObjectStore
@@ -62,12 +63,17 @@ def contents(store: LocalStore) -> dict[str, bytes]:
 
 
 def repair(
-    store: ObjectStore, *, dry_run: bool = False, accept_loss: bool = False, alive: bool = False
+    store: ObjectStore,
+    *,
+    dry_run: bool = False,
+    accept_loss: bool = False,
+    alive: bool = False,
+    cluster_id: str = "",
 ) -> RepairReport:
     def is_alive(holder: Leadership) -> bool:
         return alive and bool(holder.address)
 
-    return run_repair(store, is_alive=is_alive, dry_run=dry_run, accept_loss=accept_loss)
+    return run_repair(store, is_alive=is_alive, dry_run=dry_run, accept_loss=accept_loss, cluster_id=cluster_id)
 
 
 def damage(store: LocalStore, *keys: str) -> None:
@@ -167,24 +173,50 @@ def test_a_damaged_format_file_is_named(store: LocalStore, found: bytes, damaged
 
 @pytest.mark.parametrize("led", [True, False])
 def test_a_lost_format_file_is_made_again(store: LocalStore, led: bool) -> None:
-    """With the id that a coordinator recorded, or with a new one.  Neither is needed to read what is there."""
+    """With the id that a coordinator recorded, or with the one that is given.  A new one has to be asked for."""
     journal = open_log(store).journal
     if led:
         journal.release(journal.take_over(0, "127.0.0.1:1", "here"))
     identity, state = journal.cluster_id, journal.refresh()
     store.delete([FORMAT_KEY])
-    assert repair(store, dry_run=True).cluster_id == (identity if led else "") and FORMAT_KEY not in store.list("meta/")
-    assert repair(store).lost_format
+    if not led:
+        with pytest.raises(InvalidRequest, match=r"no record and no root of a broker has the id .* --cluster-id ID"):
+            repair(store, dry_run=True)
+    given = "" if led else identity
+    assert repair(store, dry_run=True, cluster_id=given).cluster_id == identity and FORMAT_KEY not in store.list(
+        "meta/"
+    )
+    assert repair(store, cluster_id=given).lost_format
     again = open_log(store)
-    assert (again.cluster_id == identity) == led and again.journal.state == state and values(store) == VALUES
+    assert again.cluster_id == identity and again.journal.state == state and values(store) == VALUES
     again.append("t", [{"value": b"more"}])
     assert values(store) == [*VALUES, b"more"] and not repair(store).needed
+
+
+def test_a_log_gets_another_id_only_if_that_is_asked_for(store: LocalStore) -> None:
+    """Not while it has one, nor if a record has it."""
+    identity = open_log(store).cluster_id
+    with pytest.raises(InvalidRequest, match=f"has the id {identity} in meta/format"):
+        repair(store, cluster_id=NEW_ID)
+    with pytest.raises(InvalidRequest, match="invalid id of a log: 'no such'"):
+        repair(store, cluster_id="no such")
+    store.delete([FORMAT_KEY])
+    assert repair(store, cluster_id=NEW_ID).cluster_id == ""
+    assert open_log(store).cluster_id != identity
+    report = repair(store, cluster_id=identity)
+    assert report.former_id and open_log(store).cluster_id == identity and values(store) == VALUES
+    journal = open_log(store).journal
+    journal.release(journal.take_over(0, "127.0.0.1:1", "here"))
+    store.delete([FORMAT_KEY])
+    for given in (NEW_ID, "another-id"):
+        with pytest.raises(InvalidRequest, match=f"a record of a coordinator has {identity}"):
+            repair(store, cluster_id=given)
 
 
 def test_a_format_file_whose_put_is_not_answered_is_put_again(store: LocalStore) -> None:
     """A repair that ends has made it."""
     store.delete([FORMAT_KEY])
-    assert repair(LosingStore(store)).lost_format
+    assert repair(LosingStore(store), cluster_id=NEW_ID).lost_format
     assert FORMAT_KEY in store.list("meta/") and values(store) == VALUES
 
 
@@ -206,9 +238,9 @@ def test_a_lost_format_file_is_not_made_again_if_records_are_lost_too(store: Loc
     (*_, lost, _) = store.list(LOG)
     store.delete([FORMAT_KEY, lost])
     with pytest.raises(CorruptObject, match=lost):
-        repair(store)
+        repair(store, cluster_id=NEW_ID)
     assert FORMAT_KEY not in store.list("meta/")
-    assert repair(store, accept_loss=True).lost_format
+    assert repair(store, accept_loss=True, cluster_id=NEW_ID).lost_format
     assert len(values(store)) >= len(VALUES) - 2
 
 

@@ -30,6 +30,7 @@ from spark_log.journal.broker_roots import (
     Roots,
     check_root,
     encode_broker_file,
+    other_id_error,
     read_broker_file,
 )
 from spark_log.journal.journal import Journal
@@ -128,6 +129,7 @@ def replace_broker(
     store = journal.roots.open(broker, url or known.url, options)
     if url is None:
         check_mounted(broker, known)
+    _check_id(journal, broker, known)
     wanted = RegisterBroker(
         broker=broker,
         directory="",
@@ -140,6 +142,16 @@ def replace_broker(
         lose_data=lose_data,
     )
     return _register(journal, state, wanted, store)
+
+
+def _check_id(journal: Journal, broker: int, known: Broker) -> None:
+    """Raises WrongRoot if the present root is right, and the log has another id than before."""
+    try:
+        found = Slot[BrokerFile | None]().answer(lambda: read_broker_file(journal.roots.root(broker)), ANSWER_S)
+    except (SparkLogError, OSError, Unfinished):
+        return  # it is lost, or away
+    if found is not None and found.directory == known.directory and found.cluster_id != journal.cluster_id:
+        raise other_id_error(known.url, found, journal.cluster_id)
 
 
 def _is_registered(journal: Journal, known: Broker, wanted: RegisterBroker, store: ObjectStore) -> bool:

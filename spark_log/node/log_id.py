@@ -1,0 +1,76 @@
+"""The id of a log that has lost `meta/format`.
+
+Brokers, mirrors, backups, exports and the checkpoints of streaming queries have the id, and belong to no log with
+another one.  The roots of the brokers can be asked; for everything else, the operator gives it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from functools import partial
+
+from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.journal.broker_roots import BrokerFile, Roots, read_broker_file
+from spark_log.journal.object_names import FORMAT_KEY
+from spark_log.store.bounded_waits import Slot, Unfinished
+
+NEW_ID = "new"
+"""Given in place of an id: the log gets another one."""
+ANSWER_S = 10.0
+"""How long a root may take to answer."""
+_ID = re.compile("[A-Za-z0-9_-]{8,64}")
+
+logger = logging.getLogger("spark_log")
+
+
+def ids_of_brokers(roots: Roots) -> dict[str, str]:
+    """By broker, as `broker 1`, the id in the mark of its root.  Leaves out roots that are away or another broker's."""
+    found = dict[str, str]()
+    for broker, known in sorted(roots.brokers.items()):
+        try:
+            mark = Slot[BrokerFile | None]().answer(partial(_mark, roots, broker), ANSWER_S)
+        except (SparkLogError, OSError, Unfinished) as error:
+            logger.warning("the mark of broker %d cannot be read: %s", broker, error or "no answer")
+            continue
+        if mark is not None and (mark.broker, mark.directory) == (broker, known.directory):
+            found[f"broker {broker}"] = mark.cluster_id
+    return found
+
+
+def _mark(roots: Roots, broker: int) -> BrokerFile | None:
+    return read_broker_file(roots.root(broker))
+
+
+def choose_id(url: str, known: Mapping[str, str], given: str, present: str) -> tuple[str, str]:
+    """Where the id of a log was found, and the id; "" for the first if it was given, for the second if it is to be new.
+
+    known:    ids by what has them.
+    given:    by the operator, or `NEW_ID`; empty: nothing.
+    present:  the id in `meta/format`; empty: the file is lost.
+    Raises InvalidRequest if the id is not certain.
+    """
+    ids = sorted(set(known.values()))
+    says = "; ".join(f"{source} has {one}" for source, one in sorted(known.items()))
+    if given and given != NEW_ID and not _ID.fullmatch(given):
+        raise InvalidRequest(f"invalid id of a log: {given!r}: `pylog cluster info` of a mirror or a copy shows the id")
+    if given and ids and given not in ids:
+        raise InvalidRequest(f"{given} is not the id of the log at {url}: {says}")
+    if given == NEW_ID and present:
+        raise InvalidRequest(
+            f"{url} has the id {present} in {FORMAT_KEY}: a new one is only for a log that has lost it"
+        )
+    if given:
+        return "", "" if given == NEW_ID else given
+    if len(ids) > 1:
+        raise InvalidRequest(f"{url}/{FORMAT_KEY} is missing, and the id is not certain: {says}; give --cluster-id ID")
+    if not ids:
+        raise InvalidRequest(
+            f"{url}/{FORMAT_KEY} is missing, and no record and no root of a broker has the id of the log. Brokers, mirrors, "
+            "backups, exports and streaming queries of this log work with its id only, so give it: `pylog repair "
+            "--cluster-id ID`. It is in `pylog cluster info -u MIRROR`, in backups.json beside the backups, in pylog/ of a "
+            "query's checkpoint, in meta/broker.json of a broker's root, and in the logs of clients. If there is none of "
+            "these, `--cluster-id new` makes another one"
+        )
+    return next(source for source in known), ids[0]

@@ -1,0 +1,128 @@
+"""A log with brokers or a mirror has lost `meta/format`: it keeps its id, on which they depend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log import NewTopic
+from spark_log.client.log import Log
+from spark_log.errors import InvalidRequest, WrongRoot
+from spark_log.journal.log_format import parse_format
+from spark_log.journal.object_names import FORMAT_KEY
+from spark_log.node.broker_prober import Prober
+from spark_log.node.health_findings import broker_findings
+from spark_log.node.log_id import NEW_ID
+from spark_log.node.mirror import Mirror, begin_mirror
+from spark_log.node.repair import RepairReport, repair
+from spark_log.store.local import LocalStore
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")
+ROW = [{"value": b"precious"}]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    """Of a log with two brokers, which alone have the records of the topics t and u, and with a mirror."""
+    with spark_log.connect(tmp_path / "log", durability="os") as log:
+        for broker in (1, 2):
+            log.admin.add_broker(broker, str(tmp_path / f"b{broker}"))
+        log.create_topic(NewTopic("t", 1, replica_assignment={0: [1, 2]}))
+        log.create_topic(NewTopic("u", 1, replica_assignment={0: [1]}))
+        log.append("t", ROW)
+        log.append("u", ROW)
+        mirror = LocalStore(str(tmp_path / "mirror"), "os")
+        begin_mirror(log, mirror)
+        Mirror(log, mirror).round()
+    return LocalStore(str(tmp_path / "log"), "os")
+
+
+def opened(store: LocalStore) -> Log:
+    return spark_log.connect(store.url, durability="os", create=False)
+
+
+def repaired(store: LocalStore, cluster_id: str = "") -> RepairReport:
+    return repair(store, is_alive=lambda holder: False, cluster_id=cluster_id)
+
+
+def id_of(store: LocalStore) -> str:
+    return parse_format(store.get(FORMAT_KEY), store.url).cluster_id
+
+
+def give_other_id(store: LocalStore, tmp_path: Path) -> None:
+    """Somebody copies the file of another log."""
+    with spark_log.connect(tmp_path / "other", durability="os") as other:
+        store.put(FORMAT_KEY, [LocalStore(str(tmp_path / "other"), "os").get(FORMAT_KEY)])
+        assert other.cluster_id == id_of(store)
+
+
+def test_a_repair_takes_the_id_from_the_roots_of_brokers(store: LocalStore, tmp_path: Path) -> None:
+    """One of them is enough.  Brokers and the mirror continue."""
+    identity = id_of(store)
+    store.delete([FORMAT_KEY])
+    (tmp_path / "b1").rename(tmp_path / "away")
+    report = repaired(store)
+    (tmp_path / "away").rename(tmp_path / "b1")
+    assert (report.cluster_id, report.id_source) == (identity, "broker 2") and id_of(store) == identity
+    with opened(store) as log:
+        assert Prober(log).until_sure().fenced == ()
+        log.append("t", ROW)
+        log.append("u", ROW)
+        assert log.read("t").num_rows == log.read("u").num_rows == 2
+        assert Mirror(log, LocalStore(str(tmp_path / "mirror"), "os")).round().behind == 0
+
+
+def test_an_id_that_is_not_certain_is_asked_for(store: LocalStore, tmp_path: Path) -> None:
+    """No root can be read, one belongs to another log, or the id that is given is another one."""
+    identity = id_of(store)
+    store.delete([FORMAT_KEY])
+    for given in (NEW_ID, "another-id"):
+        with pytest.raises(InvalidRequest, match=f"is not the id of the log .*: broker 1 has {identity}; broker 2 has"):
+            repaired(store, given)
+    marks = [tmp_path / f"b{broker}/meta/broker.json" for broker in (1, 2)]
+    marks[0].write_text(marks[0].read_text().replace(identity, "another-id"))
+    with pytest.raises(
+        InvalidRequest, match=f"the id is not certain: broker 1 has another-id; broker 2 has {identity}"
+    ):
+        repaired(store)
+    for mark in marks:
+        mark.unlink()
+    with pytest.raises(InvalidRequest, match=r"pylog repair --cluster-id ID.*meta/broker.json of a broker's root"):
+        repaired(store)
+    assert store.size(FORMAT_KEY) is None
+    assert repaired(store, identity).lost_format and id_of(store) == identity
+
+
+def test_a_log_with_another_id_gets_its_own_back(store: LocalStore, tmp_path: Path) -> None:
+    """Meanwhile no advice loses records: every message names the command, and brokers are not replaced."""
+    identity, mirror = id_of(store), LocalStore(str(tmp_path / "mirror"), "os")
+    give_other_id(store, tmp_path)
+    cure = f"pylog repair --cluster-id {identity}"
+    with opened(store) as log:
+        assert len(Prober(log).until_sure().fenced) == 2
+        said = " ".join(finding.says for finding in broker_findings(log.journal.refresh()))
+        assert cure in said and "Nothing is lost" in said
+        assert not [word for word in ("unclean", "lose", "broker replace", "empty disk") if word in said]
+        for lose_data in (False, True):
+            for root in (None, str(tmp_path / "new")):
+                with pytest.raises(WrongRoot, match=cure):
+                    log.admin.replace_broker(1, root, lose_data=lose_data)
+        with pytest.raises(WrongRoot, match=cure):
+            log.admin.unfence_broker(1)
+        with pytest.raises(InvalidRequest, match=cure):
+            Mirror(log, mirror)
+    assert repaired(store, identity).former_id
+    with opened(store) as log:
+        assert log.cluster_id == identity
+        returned = set[int]()
+        for _ in range(100):
+            returned |= set(Prober(log).round().returned)
+            if returned == {1, 2}:
+                break
+        log.append("t", ROW)
+        log.append("u", ROW)
+        assert log.read("t").num_rows == log.read("u").num_rows == 2
+        assert Mirror(log, mirror).round().behind == 0
+        assert all(finding.healthy for finding in broker_findings(log.journal.refresh()))
