@@ -26,7 +26,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import LOG
 from spark_log.journal.opening import View, check_chain, open_view
 from spark_log.journal.store_operations import OWN_ROOT, Get, List, Op, Steps
-from spark_log.metadata.pending_commits import entries_with_pending, pending_copies, visible_end
+from spark_log.metadata.pending_commits import entries_with_pending, optional_copies, visible_end
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replay_replicas import without_replicas
 from spark_log.metadata.replica_state import OWN_BROKER
@@ -81,8 +81,8 @@ def verify(
     problems += _copies(state, slices, copies)
     if deep:
         problems += _contents(state, slices, copies, spread, progress)
-    if not journal.roots.brokers:  # a mirror gets these when readers see them
-        late = pending_copies(seen)
+    if not journal.roots.brokers:  # a mirror may lack these until readers see them
+        late = optional_copies(seen)
         problems = [one for one in problems if one.what not in late]
     return _still_named(journal, problems, seen, slices) if problems else []
 

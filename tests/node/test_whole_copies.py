@@ -216,3 +216,15 @@ def test_a_mirror_waits_for_a_transaction_whose_roots_are_away(log: Log, tmp_pat
     mirror.round()
     recover(store, force=True)
     check_whole(spark_log.connect(store.url), b"one", b"two", b"pair")
+
+
+def test_a_mirror_that_lost_a_part_of_a_transaction_is_not_recovered(log: Log, tmp_path: Path) -> None:
+    """The transaction is pending, and its position counts: verify names the object, and a recovery refuses."""
+    begin_mirror(log, store := LocalStore(str(tmp_path / "mirror"), "os"))
+    write_pending(log)
+    Mirror(log, store).round()
+    victim = next(one for one in log.journal.state.pending if one.producer == "txn").objects[1]
+    store.delete([victim])
+    assert victim in [problem.what for problem in verify(spark_log.connect(store.url))]
+    with pytest.raises(CorruptObject, match=f"lacks 1 object of version .*{victim}"):
+        recover(store, force=True)
