@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from spark_log.bounds import Checksum, Int, Long, Size, Time, TimeKind
+
 EARLIEST = -2
 """The first offset of a partition, as in Kafka."""
 LATEST = -1
@@ -99,17 +101,27 @@ class Run(NamedTuple):
     """Consecutive records of one partition inside an object, as its writer reports them (docs/format/segment.md)."""
 
     topic_id: str
-    partition: int
-    position: int
+    partition: Int
+    position: Size
     """Where the run's Arrow stream starts in the object."""
-    length: int
+    length: Size
     """Bytes of the stream, end marker included."""
-    crc: int
+    crc: Checksum
     """crc32c of those bytes."""
-    rows: int
-    batches: int
-    min_us: int
-    max_us: int
+    rows: Int
+    batches: Int
+    min_us: Time
+    max_us: Time
+
+
+class KindAndStats(NamedTuple):
+    """The time kind of a slice, and its statistics.
+
+    A class, because msgspec cannot decode a union of a number with bounds and a plain tuple: it crashes.
+    """
+
+    time_kind: TimeKind
+    stats: bytes
 
 
 class Slice(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -118,17 +130,17 @@ class Slice(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
     A struct that the garbage collector does not track, because there may be a million of them.
     """
 
-    start: int
-    end: int
+    start: Long
+    end: Long
     object: str
     """The object's name relative to the root, `data/<upload epoch>/<id>.seg`."""
-    position: int
-    length: int
-    crc: int
-    batches: int
-    min_us: int
-    max_us: int
-    more: int | tuple[int, bytes] = 0
+    position: Size
+    length: Size
+    crc: Checksum
+    batches: Int
+    min_us: Time
+    max_us: Time
+    more: TimeKind | KindAndStats = 0
     """The time kind: `CREATE_TIME`, `APPEND_TIME` or `APPEND_TIME_IN_ROWS`; or a pair of it and the statistics of data
     columns (segment/statistics.py).  A slice of bytes has none, and keeps the form that it had before these."""
 
@@ -142,25 +154,25 @@ class Slice(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
         return b"" if isinstance(self.more, int) else self.more[1]
 
 
-def kind_and_stats(time_kind: int, stats: bytes) -> int | tuple[int, bytes]:
+def kind_and_stats(time_kind: int, stats: bytes) -> int | KindAndStats:
     """The last field of a slice."""
-    return (time_kind, stats) if stats else time_kind
+    return KindAndStats(time_kind, stats) if stats else time_kind
 
 
 class DataObject(NamedTuple):
     """An object as its writer reports it, and as the state stores it."""
 
     name: str
-    size: int
+    size: Size
     """Total bytes of the object."""
-    index_position: int
+    index_position: Size
     """Where its index starts; index and tail end at the end of the object."""
 
 
 class Placed(NamedTuple):
     """Where a writer has put an object."""
 
-    group: int
+    group: Int
     """The placement group whose partitions it has records of."""
-    held: tuple[tuple[int, int], ...] = ()
+    held: tuple[tuple[Int, Long], ...] = ()
     """(broker, epoch of the broker when the put began), of all that have it; none in group 0: the log's own root."""

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
+from spark_log.bounds import INT_MAX, LONG_MAX
 from spark_log.config_types import (
     Choice,
     ConfigKind,
@@ -28,8 +29,6 @@ from spark_log.config_types import (
 )
 from spark_log.errors import InvalidConfig
 
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
 THROTTLE = "follower.replication.throttled.rate"
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from spark_log.bounds import INT_MAX
 from spark_log.cli.base import Noun, pass_session, verb
 from spark_log.cli.output import emit_fields, emit_line
 from spark_log.cli.session import CommandSession
-from spark_log.settings import INT_MAX
 
 
 @click.group(cls=Noun)

@@ -14,6 +14,7 @@ from immutables import Map
 from msgspec import Struct
 from msgspec.structs import replace
 
+from spark_log.bounds import IntOrLess, Long
 from spark_log.groups.members import Member, Members
 from spark_log.groups.messages import JoinedMember, MemberProtocol, Response
 
@@ -53,8 +54,8 @@ class RosterMember(NamedTuple):
     group_instance_id: str | None
     client_id: str
     client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
+    session_timeout_ms: IntOrLess
+    rebalance_timeout_ms: IntOrLess
     subscription: bytes
     """Its metadata for the generation's protocol."""
     assignment: bytes
@@ -63,12 +64,12 @@ class RosterMember(NamedTuple):
 class Roster(NamedTuple):
     """The journaled part of a generation: enough to restart without a rebalance (Kafka's GroupMetadataValue)."""
 
-    generation: int
+    generation: IntOrLess
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None
     members: tuple[RosterMember, ...] = ()
-    state_ms: int = 0
+    state_ms: Long = 0
     """When the group entered its state."""
 
 

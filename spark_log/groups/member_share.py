@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from spark_log.bounds import Int
+
 MEMBERS_MAX = 1000
 
 
@@ -13,8 +15,8 @@ class Share(NamedTuple):
     Topics of one key, with equally many partitions, so stay together, as with Kafka's range assignor.
     """
 
-    number: int
-    of: int
+    number: Int
+    of: Int
 
     def owns(self, partition: int) -> bool:
         return partition % self.of == self.number

@@ -11,6 +11,8 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from spark_log.bounds import IntOrLess
+
 
 class Code(str, Enum):
     """Kafka's error names that groups use."""
@@ -90,8 +92,8 @@ class JoinGroupRequest(_Message, frozen=True, kw_only=True, tag="join_group"):
     protocol_type: str = "consumer"
     protocols: tuple[MemberProtocol, ...] = ()
     """In the member's order of preference."""
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
+    session_timeout_ms: IntOrLess
+    rebalance_timeout_ms: IntOrLess
     """How long a rebalance waits for this member to rejoin: the client's max.poll.interval.ms."""
     client_id: str = ""
     client_host: str = ""
@@ -107,7 +109,7 @@ class SyncGroupRequest(_Message, frozen=True, kw_only=True, tag="sync_group"):
 
     group_id: str
     member_id: str
-    generation_id: int
+    generation_id: IntOrLess
     group_instance_id: str | None = None
     protocol_type: str | None = None
     """None: not checked; like `protocol_name`."""
@@ -121,7 +123,7 @@ class HeartbeatRequest(_Message, frozen=True, kw_only=True, tag="heartbeat"):
 
     group_id: str
     member_id: str
-    generation_id: int
+    generation_id: IntOrLess
     group_instance_id: str | None = None
 
 
@@ -135,7 +137,7 @@ class OffsetCommitRequest(_Message, frozen=True, kw_only=True, tag="offset_commi
 
     group_id: str
     member_id: str = ""
-    generation_id: int = -1
+    generation_id: IntOrLess = -1
     """-1: from an administrator, or a consumer that is not a member."""
     group_instance_id: str | None = None
     transactional: bool = False

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace as with_values
 from typing_extensions import Self
 
+from spark_log.bounds import AnyLong, Int, Long, LongOrNone
 from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.metadata import records as r
 from spark_log.metadata.command_base import Command, HeldPosition, topic_names
@@ -64,11 +65,11 @@ WHOLE = -1
 class CreateTopic(Command, frozen=True, kw_only=True, tag="create_topic"):
     role = "write"
     name: str
-    partitions: int
+    partitions: AnyLong
     configs: dict[str, str] = msgspec.field(default_factory=dict)
     topic_id: str
-    replication_factor: int | None = None
-    replicas: tuple[tuple[int, ...], ...] = ()
+    replication_factor: AnyLong | None = None
+    replicas: tuple[tuple[Int, ...], ...] = ()
     """The brokers of each partition, instead of `replication_factor`."""
     schema: str = ""
     """As `decide_create_topic`."""
@@ -91,8 +92,8 @@ class CreateTopic(Command, frozen=True, kw_only=True, tag="create_topic"):
 
 class AddPartitions(Command, frozen=True, kw_only=True, tag="add_partitions"):
     name: str
-    total: int
-    known: int = 0
+    total: AnyLong
+    known: Int = 0
     """The old total.  A retry succeeds if the new total is already in place."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
@@ -158,8 +159,8 @@ class Start(NamedTuple):
     """The new first offset of a partition."""
 
     topic_id: str
-    partition: int
-    offset: int
+    partition: Int
+    offset: AnyLong
     """An offset, or `WHOLE`."""
 
 
@@ -208,9 +209,9 @@ class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=Tru
     """By group: the member that the coordinator must find in groups whose positions are committed."""
     skip_older: bool = False
     """As `after` and `keyless`, see `decide_commit`."""
-    after: int | None = None
+    after: LongOrNone | None = None
     keyless: tuple[str, ...] = ()
-    schemas: dict[str, int] = msgspec.field(default_factory=dict)
+    schemas: dict[str, Int] = msgspec.field(default_factory=dict)
     """As for `decide_commit`."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[commits.Committed]:
@@ -238,9 +239,6 @@ class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=Tru
     def producers(self) -> Sequence[str]:
         return (self.commit.producer,)
 
-    def check_types(self) -> None:
-        """Its values are checked where they are made: it may be large."""
-
     def pack(self, reply: commits.Committed) -> _PackedCommitted:
         rows = [(*key, span.start, span.stop) for key, span in reply.ranges.items()]
         return _PackedCommitted(
@@ -259,24 +257,25 @@ def _check_objects(commit: r.CommitRecord) -> None:
     """Raises InvalidRequest for a commit with names that no upload under its epoch can have."""
     folder = f"data/{commit.upload_epoch:016x}/"
     for name, size, _ in commit.objects:
-        if not _OBJECT.fullmatch(name) or not name.startswith(folder) or size < 0:
+        if not _OBJECT.fullmatch(name) or not name.startswith(folder):
             raise InvalidRequest(
                 f"object {name!r} of {size} bytes does not belong to upload epoch {commit.upload_epoch}"
             )
     for number, run in commit.slices:
-        if (
-            not 0 <= number < len(commit.objects)
-            or run.partition < 0
-            or run.rows <= 0
-            or min(run.position, run.length) < 0
-        ):
+        if number >= len(commit.objects) or run.rows == 0 or run.position + run.length > commit.objects[number].size:
             raise InvalidRequest(f"invalid slice {run} of object {number}")
     if commit.stats and len(commit.stats) != len(commit.slices):
         raise InvalidRequest(f"a commit of {len(commit.slices)} slices has statistics of {len(commit.stats)}")
     if any(len(stats) > STATS_BYTES_MAX for stats in commit.stats):
         raise InvalidRequest(f"the statistics of a slice are longer than {STATS_BYTES_MAX} bytes")
-    if any(number < 0 or not 0 <= piece.start < piece.end for _, number, piece in commit.pieces):
-        raise InvalidRequest("a piece of an index has no records, or no partition")
+    names = {name for name, _, _ in commit.objects}
+    for _, _, piece in commit.pieces:
+        if piece.start != 0 or piece.end == 0 or piece.object not in names:
+            raise InvalidRequest(f"invalid piece {piece}: it begins at 0, and its index is an object of the commit")
+    if commit.counts and len(commit.counts) != len(commit.objects):
+        raise InvalidRequest(f"a commit of {len(commit.objects)} objects has counts of {len(commit.counts)}")
+    if commit.pieces and commit.slices:
+        raise InvalidRequest("a commit has slices or pieces, not both")
 
 
 _OBJECT = re.compile(r"data/[0-9a-f]{16}/[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -287,7 +286,7 @@ class InitProducer(Command, frozen=True, kw_only=True, tag="init_producer"):
 
     role = "write"
     producer: str
-    timeout_ms: int = 0
+    timeout_ms: AnyLong = 0
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
         _check_transactional(self.producer)
@@ -304,7 +303,7 @@ class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transactio
 
     role = "write"
     producer: str
-    epoch: int | None = None
+    epoch: Long | None = None
     """Epoch of the transaction; None: the open one."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
@@ -353,7 +352,7 @@ class UpdateFeature(Command, frozen=True, kw_only=True, tag="update_feature"):
     """Raise a feature of the log to a level."""
 
     name: str
-    level: int
+    level: AnyLong
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
         return upkeep.decide_update_feature(state, self.name, self.level)

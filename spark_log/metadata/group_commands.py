@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from spark_log.bounds import Int, IntOrLess, Long
 from spark_log.errors import ConcurrentChange, GroupIdNotFound
 from spark_log.groups.group import Roster
 from spark_log.groups.member_share import Share
@@ -31,8 +32,8 @@ class Stand(NamedTuple):
     """The position that a group is expected to have."""
 
     topic_id: str
-    partition: int
-    offset: int | None
+    partition: Int
+    offset: Long | None
     """None: no position yet."""
 
 
@@ -92,7 +93,7 @@ class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
     member: str
     token: str = ""
     owner: str = ""
-    timeout_ms: int = 0
+    timeout_ms: Int = 0
     share: Share | None = None
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
@@ -134,7 +135,7 @@ class LeaveGroup(Command, frozen=True, kw_only=True, tag="leave_group"):
 class RenewSession(Command, frozen=True, kw_only=True, tag="sign_of_life"):
     role = "read"
     group: str
-    generation: int
+    generation: IntOrLess
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
         return groups.decide_renew_session(state, self.group, self.generation)
@@ -176,7 +177,7 @@ class DeleteOffsets(Command, frozen=True, kw_only=True, tag="delete_offsets"):
     """Remove positions of an unused group; without partitions, all of them and the group."""
 
     group: str
-    partitions: tuple[tuple[str, int], ...] = ()
+    partitions: tuple[tuple[str, Int], ...] = ()
     known: bool = False
     """The group existed when this was requested: a retry succeeds if it is gone."""
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 from immutables import Map
 from msgspec import Struct, structs
 
+from spark_log.bounds import Long
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup
@@ -82,10 +83,10 @@ class Projected(Mapping[str, Value]):
 class HeldPartition(NamedTuple):
     """A partition, as far as a client has it."""
 
-    start: int
-    end: int
-    edition: int
-    readable_end: int
+    start: Long
+    end: Long
+    edition: Long
+    readable_end: Long
 
 
 class HeldTopic(Struct, frozen=True, array_like=True):
@@ -99,7 +100,7 @@ class HeldTopic(Struct, frozen=True, array_like=True):
 class Holdings(Struct, frozen=True, array_like=True):
     """The contents of a client's projected state."""
 
-    version: int
+    version: Long
     head: str
     """First line of the record of that version, which identifies the history; empty if not known."""
     topics: dict[str, HeldTopic]

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from spark_log.bounds import AnyLong, Checksum, Int, IntOrLess, Long, LongOrNone, Size, Time, TimeKind
 from spark_log.groups.group import Roster
 from spark_log.model import ACKS_ALL, DataObject, Placed, Run, Slice
 
@@ -17,20 +18,20 @@ from spark_log.model import ACKS_ALL, DataObject, Placed, Run, Slice
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Slices of one partition in an index object instead of the state: rows of one Arrow stream (slice_index.py)."""
 
-    start: int
-    end: int
+    start: Long
+    end: Long
     object: str
     """The index object, `data/<upload epoch>/<id>.idx`."""
-    position: int
-    length: int
-    crc: int
+    position: Size
+    length: Size
+    crc: Checksum
     """crc32c of bytes [position, position + length)."""
-    slices: int
-    bytes: int
+    slices: Int
+    bytes: Long
     """Data bytes of the slices."""
-    min_us: int
-    max_us: int
-    time_kind: int = 0
+    min_us: Time
+    max_us: Time
+    time_kind: TimeKind = 0
     """`APPEND_TIME` overrides the slices' times by `min_us`; otherwise each slice has its time kind."""
 
 
@@ -38,8 +39,8 @@ class OffsetEntry(NamedTuple):
     """A group's position in one partition."""
 
     topic_id: str
-    partition: int
-    offset: int
+    partition: Int
+    offset: AnyLong
     metadata: str = ""
 
 
@@ -47,7 +48,7 @@ class GroupCommit(NamedTuple):
     """Positions that a group commits, alone or with records."""
 
     group: str
-    generation: int
+    generation: IntOrLess
     """Generation of the consumer; -1: not fenced (admin, or a transaction that names the group only)."""
     offsets: tuple[OffsetEntry, ...]
 
@@ -61,9 +62,9 @@ class Record(
 class CreateTopicRecord(Record, frozen=True, kw_only=True, tag="create_topic"):
     topic_id: str
     name: str
-    partitions: int
+    partitions: Int
     configs: dict[str, str] = {}
-    replicas: tuple[tuple[int, ...], ...] = ()
+    replicas: tuple[tuple[Int, ...], ...] = ()
     """The brokers of each partition; empty: all are in the log's own root.  Written at level 4, as `placed`."""
     schema: str = ""
     """The JSON of the first version of its schema; empty: values are bytes.  Level 4."""
@@ -71,8 +72,8 @@ class CreateTopicRecord(Record, frozen=True, kw_only=True, tag="create_topic"):
 
 class AddPartitionsRecord(Record, frozen=True, kw_only=True, tag="add_partitions"):
     topic_id: str
-    total: int
-    replicas: tuple[tuple[int, ...], ...] = ()
+    total: Int
+    replicas: tuple[tuple[Int, ...], ...] = ()
     """The brokers of each new partition."""
 
 
@@ -87,7 +88,7 @@ class SetSchemaRecord(Record, frozen=True, kw_only=True, tag="set_schema"):
     """A version of a topic's schema.  Void unless it is the next one.  Level 4."""
 
     topic_id: str
-    version: int
+    version: Long
     schema: str
     """The JSON of its `StructType`."""
 
@@ -102,15 +103,15 @@ class TrimRecord(Record, frozen=True, kw_only=True, tag="trim"):
     """Records before `start` are no longer visible; swaps remove the slices below it later."""
 
     topic_id: str
-    partition: int
-    start: int
+    partition: Int
+    start: Long
 
 
 class InitProducerRecord(Record, frozen=True, kw_only=True, tag="init_producer"):
     """A new holder of a transactional id: the epoch grows by one, sequences start at 0, the last holder is fenced."""
 
     producer: str
-    timeout_ms: int = 0
+    timeout_ms: Int = 0
     """Timeout of the transaction that begins; 0: none begins."""
     aborted: bool = False
     """The id has no holder: this ends a transaction without a commit."""
@@ -124,21 +125,21 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     """
 
     producer: str
-    epoch: int = 0
-    sequence: int
-    birth: int = -1
+    epoch: Long = 0
+    sequence: Long
+    birth: LongOrNone = -1
     """Version at which a plain producer's id was drawn; -1: an identity that expires later (stream, application)."""
     dense: bool = True
     """The sequence must be the next one; otherwise greater than the last is enough (streams skip empty batches)."""
     holder: str = ""
     """The holder of the epoch, for identities with successive holders (a query id under a producerId)."""
-    upload_epoch: int
+    upload_epoch: Long
     objects: tuple[DataObject, ...] = ()
-    slices: tuple[tuple[int, Run], ...] = ()
+    slices: tuple[tuple[Int, Run], ...] = ()
     """(number of the object in `objects`, run)."""
-    counts: tuple[int, ...] = ()
+    counts: tuple[Int, ...] = ()
     """With pieces: live slices of each of `objects`; the index objects come last, counting their pieces."""
-    pieces: tuple[tuple[str, int, Piece], ...] = ()
+    pieces: tuple[tuple[str, Int, Piece], ...] = ()
     """(topic id, partition, piece), with offsets relative to the base that the partition will get."""
     groups: tuple[GroupCommit, ...] = ()
     source: str = ""
@@ -148,7 +149,7 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     """
     placed: tuple[Placed, ...] = ()
     """Where each of `objects` is; empty: all are in the log's own root."""
-    acks: int = ACKS_ALL
+    acks: IntOrLess = ACKS_ALL
     """`ACKS_LEADER`: one in-sync replica has the objects; readers see the records when all have them.  Level 4."""
     stats: tuple[bytes, ...] = ()
     """Statistics of the data columns of each of `slices` (segment/statistics.py); empty: none have any.  Level 4."""
@@ -171,11 +172,11 @@ class JoinGroupRecord(Record, frozen=True, kw_only=True, tag="join_group"):
     """For a member with a session: the same each time that the same query joins."""
     owner: str = ""
     """A name of the member for people."""
-    timeout_ms: int = 0
+    timeout_ms: Int = 0
     """Session timeout: nobody else may join so soon after a heartbeat.  0: no session, newer members may join."""
-    number: int = 0
+    number: Int = 0
     """Of a member that owns a share of the partitions (groups/member_share.py).  Level 4, as `of`."""
-    of: int = 0
+    of: Int = 0
     """How many such members the group has; 0: the member owns all partitions."""
 
 
@@ -190,18 +191,18 @@ class DeleteOffsetsRecord(Record, frozen=True, kw_only=True, tag="delete_offsets
     """Remove positions of a group; without partitions, the group."""
 
     group: str
-    partitions: tuple[tuple[str, int], ...] = ()
+    partitions: tuple[tuple[str, Int], ...] = ()
 
 
 class Change(NamedTuple):
     """The change of one partition by a swap: entries that cover [start, end) are replaced."""
 
     topic_id: str
-    partition: int
-    edition: int
+    partition: Int
+    edition: Long
     """Edition of the partition when the swap was prepared: swaps of one partition exclude each other."""
-    start: int
-    end: int
+    start: Long
+    end: Long
     slices: tuple[Slice, ...] = ()
     pieces: tuple[Piece, ...] = ()
 
@@ -210,9 +211,9 @@ class LostOffsets(NamedTuple):
     """Offsets whose records are given up."""
 
     topic_id: str
-    partition: int
-    start: int
-    end: int
+    partition: Int
+    start: Long
+    end: Long
 
 
 class SwapRecord(Record, frozen=True, kw_only=True, tag="swap"):
@@ -222,12 +223,12 @@ class SwapRecord(Record, frozen=True, kw_only=True, tag="swap"):
     without entries is dropped at this version.
     """
 
-    upload_epoch: int
+    upload_epoch: Long
     changes: tuple[Change, ...]
     objects: tuple[DataObject, ...] = ()
     """The new objects."""
-    added: dict[str, int] = {}
-    removed: dict[str, int] = {}
+    added: dict[str, Int] = {}
+    removed: dict[str, Int] = {}
     thinned: bool = False
     """The new slices have fewer records than the old ones: compaction.  Written at level 3 of `metadata.version`."""
     placed: tuple[Placed, ...] = ()
@@ -243,7 +244,7 @@ class ListDroppedRecord(Record, frozen=True, kw_only=True, tag="list_dropped"):
     The list has the names in the state at version `upload_epoch`, or more.
     """
 
-    upload_epoch: int
+    upload_epoch: LongOrNone
     object: str
     """The list, `data/<upload epoch>/<id>.dropped`."""
 
@@ -252,8 +253,8 @@ class Cleaned(NamedTuple):
     """A partition in which a compaction pass has ended."""
 
     topic_id: str
-    partition: int
-    upto: int
+    partition: Int
+    upto: LongOrNone
     """All records before this offset have been in a pass."""
 
 
@@ -266,13 +267,13 @@ class CleanedRecord(Record, frozen=True, kw_only=True, tag="cleaned"):
 class FenceRecord(Record, frozen=True, kw_only=True, tag="fence"):
     """Voids later records with an upload epoch at or below `upto`."""
 
-    upto: int
+    upto: LongOrNone
 
 
 class TakeOverRecord(Record, frozen=True, kw_only=True, tag="take_over"):
     """A coordinator takes over the log: batches of older epochs and of embedded writers are void from here on."""
 
-    epoch: int
+    epoch: Long
     """The previous epoch plus one; otherwise the record is void."""
     address: str
     """Its address for clients, `host:port`."""
@@ -284,20 +285,20 @@ class TakeOverRecord(Record, frozen=True, kw_only=True, tag="take_over"):
 class ReleaseRecord(Record, frozen=True, kw_only=True, tag="release"):
     """The log has no coordinator.  Written by the coordinator under its epoch, or by hand under the next one."""
 
-    epoch: int
+    epoch: Long
 
 
 class ResetClockRecord(Record, frozen=True, kw_only=True, tag="reset_clock"):
     """Sets the log's time back to `time` after commits by a fast clock.  Void if the log's time is not later."""
 
-    time: int
+    time: Long
 
 
 class FeatureLevelRecord(Record, frozen=True, kw_only=True, tag="feature_level"):
     """Raises a feature's level: the log may hold its records from here on (as in Kafka).  Void if not higher."""
 
     name: str
-    level: int
+    level: Int
 
 
 class ExpireProducersRecord(Record, frozen=True, kw_only=True, tag="expire_producers"):
@@ -308,13 +309,13 @@ class RegisterBrokerRecord(Record, frozen=True, kw_only=True, tag="register_brok
     """A broker with an empty directory: a new one, or one that replaces the directory that it had.  Level 4, as all
     records of brokers."""
 
-    broker: int
+    broker: Int
     directory: str
     url: str
     rack: str = ""
     options: dict[str, str] = {}
     is_async: bool = False
-    keep_ms: int = 0
+    keep_ms: Long = 0
     """It keeps only the objects that were written in this time; 0: all."""
     mount_point: str = ""
     """Where the disk of its root is mounted on the administrator's machine; empty: not known, or on the system's."""
@@ -326,16 +327,16 @@ class FenceBrokerRecord(Record, frozen=True, kw_only=True, tag="fence_broker"):
     If it was fenced by a check, and this is by hand, it gets the reason, and another epoch.
     """
 
-    broker: int
-    epoch: int
+    broker: Int
+    epoch: Long
     reason: str = ""
 
 
 class ReturnBrokerRecord(Record, frozen=True, kw_only=True, tag="return_broker"):
     """A fenced broker is back, under a new epoch.  Void if it has another epoch."""
 
-    broker: int
-    epoch: int
+    broker: Int
+    epoch: Long
     missing: tuple[str, ...] = ()
     """Objects that the log expects there, and that it does not have."""
 
@@ -346,7 +347,7 @@ class AlterBrokerRecord(Record, frozen=True, kw_only=True, tag="alter_broker"):
     Void if nothing changes.
     """
 
-    broker: int
+    broker: Int
     rack: str | None = None
     """None: as it is."""
     drained: bool | None = None
@@ -356,15 +357,15 @@ class AlterBrokerRecord(Record, frozen=True, kw_only=True, tag="alter_broker"):
 class RemoveBrokerRecord(Record, frozen=True, kw_only=True, tag="remove_broker"):
     """A broker without replicas is not registered any more."""
 
-    broker: int
+    broker: Int
 
 
 class Copy(NamedTuple):
     """A copy of an object."""
 
     object: str
-    broker: int
-    epoch: int
+    broker: Int
+    epoch: Long
     """The broker's epoch when the copy was put, or when it was read."""
 
 
@@ -387,18 +388,18 @@ class DropCopiesRecord(Record, frozen=True, kw_only=True, tag="drop_copies"):
     Void if it has another epoch, or has dropped more.
     """
 
-    broker: int
-    epoch: int
-    upto: int
+    broker: Int
+    epoch: Long
+    upto: LongOrNone
     """Uploads at or below this version."""
-    answering: tuple[int, ...] = ()
+    answering: tuple[Int, ...] = ()
     """The brokers whose roots have answered."""
 
 
 class JoinIsrRecord(Record, frozen=True, kw_only=True, tag="join_isr"):
     """Replicas that have caught up, or nearly: writers put to them, and they enter the ISR when they lack nothing."""
 
-    members: tuple[tuple[int, int], ...]
+    members: tuple[tuple[Int, Int], ...]
     """(group, broker)."""
 
 
@@ -408,7 +409,7 @@ class LagRecord(Record, frozen=True, kw_only=True, tag="lag"):
     Each is void alone: if the object is not pending any more, if the broker has it, or if no active broker has it.
     """
 
-    lacking: tuple[tuple[str, int], ...]
+    lacking: tuple[tuple[str, Int], ...]
     """(object, broker)."""
 
 
@@ -420,10 +421,10 @@ class LostRecord(Record, frozen=True, kw_only=True, tag="lost"):
 
     commit: tuple[str, ...]
     """Its objects."""
-    upload_epoch: int
+    upload_epoch: Long
     objects: tuple[DataObject, ...]
     """Objects without records, in place of those."""
-    slices: tuple[tuple[int, Run], ...]
+    slices: tuple[tuple[Int, Run], ...]
     """(number in `objects`, run without rows), one for each partition of the commit."""
     placed: tuple[Placed, ...]
     """Where each of `objects` is."""
@@ -432,16 +433,16 @@ class LostRecord(Record, frozen=True, kw_only=True, tag="lost"):
 class ElectLeaderRecord(Record, frozen=True, kw_only=True, tag="elect_leader"):
     """A leader by hand: the preferred one, or one that is not in the ISR (unclean), which then is the whole ISR."""
 
-    group: int
-    leader: int
+    group: Int
+    leader: Int
 
 
 class Replicas(NamedTuple):
     """The new replicas of a partition."""
 
     topic_id: str
-    partition: int
-    replicas: tuple[int, ...]
+    partition: Int
+    replicas: tuple[Int, ...]
 
 
 class ReassignRecord(Record, frozen=True, kw_only=True, tag="reassign"):
@@ -454,10 +455,10 @@ class Moved(NamedTuple):
     """A partition of which no live slice is in an object of other replicas."""
 
     topic_id: str
-    partition: int
-    version: int
+    partition: Int
+    version: Long
     """Of its reassignment."""
-    seen: int
+    seen: Long
     """Version of the log when its slices were looked at."""
 
 

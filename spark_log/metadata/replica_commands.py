@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from spark_log.bounds import Int, Long
 from spark_log.metadata import records as r
 from spark_log.metadata.command_base import Command, topic_names
 from spark_log.metadata.decide import reassignments, replicas
@@ -19,13 +20,13 @@ from spark_log.metadata.state import State
 class RegisterBroker(Command, frozen=True, kw_only=True, tag="register_broker"):
     """Register a broker whose root has a new, empty directory."""
 
-    broker: int
+    broker: Int
     directory: str
     url: str
     rack: str = ""
     options: dict[str, str] = msgspec.field(default_factory=dict)
     is_async: bool = False
-    keep_ms: int = 0
+    keep_ms: Long = 0
     """It keeps only the objects that were written in this time; 0: all."""
     mount_point: str = ""
     """As in the record."""
@@ -54,7 +55,7 @@ class AlterBroker(Command, frozen=True, kw_only=True, tag="alter_broker"):
     The reply is False if nothing changes.
     """
 
-    broker: int
+    broker: Int
     rack: str | None = None
     """None: as it is."""
     drained: bool | None = None
@@ -71,8 +72,8 @@ class FenceBroker(Command, frozen=True, kw_only=True, tag="fence_broker"):
     If a check had fenced it, and the reason is another one, it changes to that, and the reply is True.
     """
 
-    broker: int
-    epoch: int | None = None
+    broker: Int
+    epoch: Long | None = None
     """Its epoch when it did not answer; None: any."""
     reason: str = ""
 
@@ -83,8 +84,8 @@ class FenceBroker(Command, frozen=True, kw_only=True, tag="fence_broker"):
 class ReturnBroker(Command, frozen=True, kw_only=True, tag="return_broker"):
     """A fenced broker is back.  The reply is False if it was not fenced, or has another epoch."""
 
-    broker: int
-    epoch: int
+    broker: Int
+    epoch: Long
     missing: tuple[str, ...] = ()
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
@@ -94,7 +95,7 @@ class ReturnBroker(Command, frozen=True, kw_only=True, tag="return_broker"):
 class RemoveBroker(Command, frozen=True, kw_only=True, tag="remove_broker"):
     """Remove a broker that has no replicas."""
 
-    broker: int
+    broker: Int
     directory: str = ""
     """Its directory.  A retry succeeds if the broker is gone, and a new one with the same id is kept."""
     force: bool = False
@@ -121,7 +122,7 @@ class AddPendingCopies(Command, frozen=True, kw_only=True, tag="add_pending_copi
 
     role = "write"
     copies: tuple[r.Copy, ...]
-    late: tuple[tuple[str, int], ...] = ()
+    late: tuple[tuple[str, Int], ...] = ()
     """(object, broker) of those that could not be copied within `replica.lag.time.max.ms`."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
@@ -155,8 +156,8 @@ class RemoveCopies(Command, frozen=True, kw_only=True, tag="remove_copies"):
 class DropCopies(Command, frozen=True, kw_only=True, tag="drop_copies"):
     """Drop old copies of a broker that keeps only the newest objects, if it is time."""
 
-    broker: int
-    answering: tuple[int, ...]
+    broker: Int
+    answering: tuple[Int, ...]
     """The brokers whose roots have just answered: only they count as having other copies."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
@@ -166,7 +167,7 @@ class DropCopies(Command, frozen=True, kw_only=True, tag="drop_copies"):
 class JoinIsr(Command, frozen=True, kw_only=True, tag="join_isr"):
     """Let replicas join the ISR of their group."""
 
-    members: tuple[tuple[int, int], ...]
+    members: tuple[tuple[Int, Int], ...]
     """(group, broker)."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
@@ -176,8 +177,8 @@ class JoinIsr(Command, frozen=True, kw_only=True, tag="join_isr"):
 class ElectLeader(Command, frozen=True, kw_only=True, tag="elect_leader"):
     """Make a replica the leader of a group.  The reply is False if it leads already."""
 
-    group: int
-    leader: int
+    group: Int
+    leader: Int
     unclean: bool = False
     """Even if it is not in the ISR: acknowledged records that no active broker has are lost."""
 

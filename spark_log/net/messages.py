@@ -20,11 +20,12 @@ of its request: its outcome has the error.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from spark_log import errors
+from spark_log.bounds import Long, Wait
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.groups.group import Roster
 from spark_log.groups.messages import (
@@ -108,7 +109,7 @@ class Health(Message, frozen=True, kw_only=True):
 
 class CommandsRequest(Message, frozen=True, kw_only=True):
     cluster_id: str
-    since: int
+    since: Long
     """The version that the client has."""
     head: str = ""
     """First line of the record of that version; empty if the client does not know it."""
@@ -147,11 +148,11 @@ class ChangesRequest(Message, frozen=True, kw_only=True):
     """Wait for changes of the log."""
 
     cluster_id: str
-    since: Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
+    since: Long
     """The version that the client has."""
     head: str = ""
     """As in CommandsRequest."""
-    wait_ms: Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
+    wait_ms: Wait
     topics: tuple[str, ...] | None = None
     """Topic ids: wait for records of these topics, and for changes other than records; None: for any change."""
     group: str = ""
@@ -178,7 +179,7 @@ class TopicsRequest(Message, frozen=True, kw_only=True):
     """`Holdings`: the contents of the client's state."""
     confirmed: bool = False
     """Read the log up to its end first, and do not wait."""
-    wait_ms: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] = 0
+    wait_ms: Wait = 0
     topics: tuple[str, ...] | None = None
     group: str = ""
     standby: bool = False
@@ -203,11 +204,11 @@ class SnapshotRequest(Message, frozen=True, kw_only=True):
     cluster_id: str
     snapshot: str = ""
     """Its id, from an earlier reply; empty for the first request."""
-    at: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] = 0
+    at: Long = 0
     """Position of the chunk."""
-    version: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None
+    version: Long | None = None
     """The version of the state; None: a recent one, whose changes the coordinator knows."""
-    at_least: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] = 0
+    at_least: Long = 0
     """A recent one has this version or a newer one, unless the log of the leader is shorter."""
     standby: bool = False
 
@@ -238,7 +239,7 @@ class ClaimRequest(Message, frozen=True, kw_only=True):
     name: str
     value: str | None = None
     """JSON with a field `version`; None: look for a claim."""
-    wait_ms: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] = 0
+    wait_ms: Wait = 0
     """How long to wait for another client that is making the claim."""
 
 
@@ -294,7 +295,7 @@ class GroupAsked(Message, frozen=True, kw_only=True):
 
     cluster_id: str
     request: MemberRequest
-    wait_ms: int = 0
+    wait_ms: Wait = 0
     """How long a heartbeat may wait for a change."""
 
 

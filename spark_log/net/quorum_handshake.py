@@ -11,6 +11,7 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_log.bounds import INT_MAX
 from spark_log.errors import (
     AuthenticationFailed,
     InconsistentClusterId,
@@ -22,7 +23,6 @@ from spark_log.errors import (
 from spark_log.net.address import parse_address
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum.voters import Voters, key_text, maybe_node_id
-from spark_log.settings import INT_MAX
 
 PATH = "/v1/quorum"
 SECRET_MIN = 16

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from spark_log.bounds import LONG_MAX
 from spark_log.client.log import Log
 from spark_log.clock import Clock
-from spark_log.settings import LONG_MAX, THROTTLE, cluster_config
+from spark_log.settings import THROTTLE, cluster_config
 
 Rate = Callable[[], int | None]
 """Gives bytes per second; None: no limit."""

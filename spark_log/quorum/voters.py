@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from spark_log.bounds import INT_MAX
 from spark_log.errors import InvalidRequest
 from spark_log.quorum.messages import ReplicaKey
-from spark_log.settings import INT_MAX
 
 Voters: TypeAlias = tuple[ReplicaKey, ...]
 """Sorted; each id occurs once."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from spark_log.bounds import INT_MAX
 from spark_log.errors import InconsistentClusterId, InvalidRequest, StorageError
 from spark_log.quorum.messages import EMPTY, ReplicaKey
 from spark_log.quorum.snapshot_format import encode_snapshot
@@ -17,7 +18,6 @@ from spark_log.quorum_node.disk import NEW, PART, Disk, replace_file
 from spark_log.quorum_node.file_operations import Files, LocalFiles
 from spark_log.quorum_node.log_file_sequence import snapshot_name
 from spark_log.quorum_node.vote_and_identity import META, QUORUM_STATE, Meta, decode_meta, encode_meta, encode_state
-from spark_log.settings import INT_MAX
 
 LOCK = ".lock"
 FIRST = (QUORUM_STATE, snapshot_name(EMPTY))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from spark_log.bounds import LONG_MAX
 from spark_log.errors import (
     DataLoss,
     InvalidRecord,
@@ -115,6 +116,7 @@ def decide_commit(
         check_positions(state, group)
     _check_acks(commit)
     committed = Committed(state.version, _next_ranges(state, commit), repeated=False, time_ms=state.time)
+    _check_ends(state, committed.ranges)
     if commit.acks != ACKS_ALL or state.pending:
         committed = _with_pending(replay_records(state, [commit]), commit, committed)
     return Decision((commit,), committed)
@@ -270,6 +272,15 @@ def _check_keys(state: State, keyless: Sequence[str]) -> None:
             raise InvalidRecord(
                 f"topic {topic.name!r} was changed to cleanup.policy=compact while records without a key were "
                 "uploaded: nothing was written; give every record a key, or write to a topic that is not compacted"
+            )
+
+
+def _check_ends(state: State, ranges: Mapping[TopicKey, range]) -> None:
+    """Raises InvalidRequest for more records than a partition has offsets."""
+    for (topic_id, number), span in ranges.items():
+        if span.stop > LONG_MAX:
+            raise InvalidRequest(
+                f"{state.topics[topic_id].name}-{number} has no offsets for {len(span):,} more records"
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from spark_log.bounds import Int, Long
 from spark_log.errors import (
     InvalidReplicationFactor,
     NoReassignmentInProgress,
@@ -30,10 +31,10 @@ class NewReplicas(NamedTuple):
     """The change of a partition."""
 
     topic_id: str
-    partition: int
-    replicas: tuple[int, ...] | None
+    partition: Int
+    replicas: tuple[Int, ...] | None
     """None: those that it had before its reassignment."""
-    version: int = 0
+    version: Long = 0
     """Of the reassignment to cancel.  A retry succeeds if it is cancelled."""
 
 

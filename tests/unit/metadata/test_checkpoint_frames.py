@@ -52,11 +52,12 @@ OF_BROKERS = {"brokers", "placement_groups", "assignments", "reassignments", "co
 """Kinds of rows of level 4."""
 
 text = st.text(max_size=8)
-number = st.integers(-1, 2**53)
+number = st.integers(0, 2**31 - 1)
+kind = st.integers(0, 2)
 key = st.tuples(text, number)
 names = st.dictionaries(text, text, max_size=2).map(Map)
-a_slice = st.builds(Slice, number, number, text, *[number] * 7)
-a_piece = st.builds(Piece, number, number, text, *[number] * 8)
+a_slice = st.builds(Slice, number, number, text, *[number] * 6, kind)
+a_piece = st.builds(Piece, number, number, text, *[number] * 7, kind)
 entries = st.lists(a_slice | a_piece, max_size=3, unique_by=lambda entry: entry.start).map(
     lambda found: tuple(sorted(found, key=lambda entry: entry.start))
 )
@@ -65,9 +66,9 @@ commit = st.none() | st.builds(LastCommit, number, number, number, st.just(("t",
 producer = st.builds(s.ProducerState, number, text, st.just(("a",)), st.booleans(), number, number, commit, number)
 session = st.none() | st.builds(s.MemberSession, text, text, number, number)
 member = st.builds(RosterMember, text, st.none() | text, text, text, number, number, st.binary(), st.binary())
-roster = st.none() | st.builds(Roster, number, members=st.lists(member, max_size=2).map(tuple))
+roster = st.none() | st.builds(Roster, number, members=st.lists(member, max_size=2).map(tuple), state_ms=number)
 offsets = st.dictionaries(key, st.builds(s.GroupPosition, number, text, number, number), max_size=3).map(Map)
-group = st.builds(s.GroupState, number, text, offsets, number, session, roster)
+group = st.builds(s.GroupState, number, text, offsets, number, session, roster, st.just(()))
 ids = st.lists(number, max_size=3).map(tuple)
 options = st.lists(st.tuples(text, text), max_size=2).map(tuple)
 broker = st.builds(Broker, text, text, text, options, st.booleans(), number, st.booleans(), text, number)

@@ -21,7 +21,7 @@ from tests.unit.metadata.checkpoints import checkpoint_of
 from tests.unit.metadata.history import History, positions
 
 text = st.text(max_size=8)
-number = st.integers(-1, 2**53)
+number = st.integers(0, 2**31 - 1)
 piece = st.builds(r.Piece, *[number] * 2, text, *[number] * 7)
 a_slice = st.builds(Slice, *[number] * 2, text, *[number] * 6)
 change = st.builds(
@@ -62,6 +62,7 @@ record = st.one_of(
             members=st.tuples(
                 st.builds(RosterMember, text, st.none() | text, text, text, number, number, st.binary(), st.binary())
             ),
+            state_ms=number,
         ),
     ),
     st.builds(

@@ -228,7 +228,7 @@ class Life(ReplicaHistory):
                         ended = r.Moved(*key, state.reassignments[key].version, state.version)
                         self.command(EndReassignments(partitions=(ended,)))
             case "barrier":
-                self.write(r.FenceRecord(upto=state.version - amount))
+                self.write(r.FenceRecord(upto=max(-1, state.version - amount)))
             case "later":
                 self.now += 1_000_000 * amount
 

@@ -1,0 +1,35 @@
+"""The bounds of numbers in commands, records and requests, as types.  Pure.
+
+Whoever decodes one refuses a number outside of them.  So each number of the state fits its columns and Kafka's
+protocol, and sums of sizes do as well.  A plain `int` has no bounds, and is in no command, record or request.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+Int = Annotated[int, Meta(ge=0, le=INT_MAX)]
+"""Number of a partition, broker or group; a count; a level; a timeout."""
+IntOrLess = Annotated[int, Meta(ge=-INT_MAX - 1, le=INT_MAX)]
+"""An int of Kafka's protocol, in which negative values have a meaning: a generation, `acks`."""
+Long = Annotated[int, Meta(ge=0, le=LONG_MAX)]
+"""An offset or a position; a version, epoch or sequence; milliseconds."""
+LongOrNone = Annotated[int, Meta(ge=-1, le=LONG_MAX)]
+"""The same; -1 stands for none."""
+AnyLong = Annotated[int, Meta(ge=-LONG_MAX - 1, le=LONG_MAX)]
+"""A number that a user gives: the decision refuses it with a message that names the topic."""
+Time = AnyLong
+"""Microseconds since 1970 of a record, which may be earlier."""
+Size = Annotated[int, Meta(ge=0, le=2**43)]
+"""Bytes of an object, or of a part: 8 TiB, so that a sum over a million of them is a `Long`."""
+Checksum = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+"""crc32c."""
+TimeKind = Annotated[int, Meta(ge=0, le=2)]
+"""How a slice has its times (model.py)."""
+Wait = Annotated[int, Meta(ge=0, le=10**18)]
+"""Milliseconds that a request waits; the server has a limit of its own."""
