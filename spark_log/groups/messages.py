@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from spark_log.bounds import IntOrLess
+from spark_log.bounds import AnyLong, IntOrLess
 
 
 class Code(str, Enum):
@@ -92,8 +92,8 @@ class JoinGroupRequest(_Message, frozen=True, kw_only=True, tag="join_group"):
     protocol_type: str = "consumer"
     protocols: tuple[MemberProtocol, ...] = ()
     """In the member's order of preference."""
-    session_timeout_ms: IntOrLess
-    rebalance_timeout_ms: IntOrLess
+    session_timeout_ms: AnyLong
+    rebalance_timeout_ms: AnyLong
     """How long a rebalance waits for this member to rejoin: the client's max.poll.interval.ms."""
     client_id: str = ""
     client_host: str = ""

@@ -19,6 +19,7 @@ from spark_log.errors import (
     InconsistentClusterId,
     InvalidRequest,
     NotCoordinator,
+    NotEnoughReplicas,
     QuotaExceeded,
     RequestTimedOut,
     SparkLogError,
@@ -63,6 +64,7 @@ from spark_log.net.messages import (
 from spark_log.net.quotas import Claim, Quota, Quotas
 from spark_log.net.service import GroupService, Service
 from spark_log.net.shared_claims import SharedClaims
+from spark_log.net.shared_replicas import check_isr
 from spark_log.net.snapshots import Snapshots
 from spark_log.net.thread_results import ThreadResults
 from spark_log.net.tokens import Grant, Tokens, check_allowed, check_names
@@ -364,8 +366,9 @@ class Server:
         """The error of a single command: other commands of the request may come from other threads, and continue."""
         try:
             check_allowed(grant, command, self._service.state)
+            check_isr(grant, command, self._service.state)
             claim.add(command, self._service.state, self._monotonic_s())
-        except (AuthorizationFailed, QuotaExceeded) as error:
+        except (AuthorizationFailed, NotEnoughReplicas, QuotaExceeded) as error:
             return error
         return self._groups.refusal(command)
 

@@ -169,9 +169,11 @@ class _Copier:
         missed = [one for one in some if not done.issuperset(one.copies)]
         late = [one for one in old if one in missed and one.lacking in readable]
         try:
-            if made or late:
+            if made:
+                self.journal.propose(AddPendingCopies(copies=made))
+            if late:  # by itself: a coordinator refuses it to a token that has no access to all topics of the replicas
                 named = tuple(copy for one in late for copy in one.copies if copy not in done)
-                self.journal.propose(AddPendingCopies(copies=made, late=named))
+                self.journal.propose(AddPendingCopies(copies=(), late=named))
         except SparkLogError as error:
             logger.warning("copies of records that were written with acks=1 are not in the log yet: %s", error)
             return [one for one in some if self._clock.monotonic_ms() - one.since_ms < 2 * limit_ms]

@@ -1,0 +1,66 @@
+"""What a token for some topics may do to replicas that other topics use too.  Pure.
+
+Partitions with the same list of brokers are one placement group, with one ISR.  A writer reports which replicas have
+its objects, and those that do not leave the ISR.  Nothing shows that a report is true: so a token that does not have
+access to all topics of a group takes none of its replicas out.  Those that are away are fenced by the check of roots.
+"""
+
+from __future__ import annotations
+
+from spark_log.errors import AuthorizationFailed, NotEnoughReplicas
+from spark_log.metadata.command_base import Command
+from spark_log.metadata.commands import Append
+from spark_log.metadata.records import CommitRecord
+from spark_log.metadata.replay_replicas import counted, lacking_isr
+from spark_log.metadata.replica_commands import AddPendingCopies
+from spark_log.metadata.replicas import copies_of
+from spark_log.metadata.state import State
+from spark_log.model import ACKS_ALL
+from spark_log.net.tokens import Grant, sees
+
+
+def check_isr(grant: Grant, command: Command, state: State) -> None:
+    """Raises NotEnoughReplicas for a commit that would take replicas out of the ISR of other topics, with the objects
+    that these lack, and AuthorizationFailed for a report that they were late."""
+    for part in command.parts():
+        if isinstance(part, Append) and part.commit.acks == ACKS_ALL:
+            _check_commit(grant, part.commit, state)
+        elif isinstance(part, AddPendingCopies):
+            _check_late(grant, part, state)
+
+
+def _check_commit(grant: Grant, commit: CommitRecord, state: State) -> None:
+    for number, brokers in lacking_isr(state, commit.placed).items():
+        if not _is_shared(grant, number, state):
+            continue
+        lacking = {
+            made.name: absent
+            for made, where in zip(commit.objects, commit.placed, strict=False)
+            if where.group == number
+            and (absent := tuple(one for one in brokers if one not in (counted(state, where) or ())))
+        }
+        raise NotEnoughReplicas(
+            f"the in-sync replicas {', '.join(map(str, brokers))} lack the records, and are in the ISR of topics to which "
+            f"the token {grant.name!r} has no access: put the records there; a broker whose root is away is fenced soon",
+            lacking=lacking,
+            placement_group=number,
+        )
+
+
+def _check_late(grant: Grant, report: AddPendingCopies, state: State) -> None:
+    for name, broker in report.late:
+        row = state.objects.get(name)
+        known = None if row is None else copies_of(state, row)
+        if known is not None and _is_shared(grant, known.group, state):
+            raise AuthorizationFailed(
+                f"the token {grant.name!r} has no access to all topics of which broker {broker} has replicas beside "
+                f"those of {name}: the coordinator decides whether it is late"
+            )
+
+
+def _is_shared(grant: Grant, number: int, state: State) -> bool:
+    """Whether a placement group has partitions of topics to which the token has no access."""
+    return bool(grant.topics) and any(
+        number in numbers and topic_id in state.topics and not sees(state.topics[topic_id].name, grant.topics)
+        for topic_id, numbers in state.assignments.items()
+    )
