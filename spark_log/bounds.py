@@ -1,6 +1,6 @@
 """The bounds of numbers in commands, records and requests, as types.  Pure.
 
-Whoever decodes one refuses a number outside of them.  So each number of the state fits its columns and Kafka's
+A decoder refuses a number outside of them.  So each number of the state fits its columns and Kafka's
 protocol, and sums of sizes do as well.  A plain `int` has no bounds, and is in no command, record or request.
 """
 
@@ -32,4 +32,4 @@ Checksum = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 TimeKind = Annotated[int, Meta(ge=0, le=2)]
 """How a slice has its times (model.py)."""
 Wait = Annotated[int, Meta(ge=0, le=10**18)]
-"""Milliseconds that a request waits; the server has a limit of its own."""
+"""Milliseconds that a request waits, at most as long as the server allows."""

@@ -1,4 +1,4 @@
-"""What a token for some topics may do to replicas that other topics use too.  Pure.
+"""The limits of a token for some topics on replicas that other topics use too.  Pure.
 
 Partitions with the same list of brokers are one placement group, with one ISR.  A writer reports which replicas have
 its objects, and those that do not leave the ISR.  Nothing shows that a report is true: so a token that does not have

@@ -1,4 +1,4 @@
-"""What a token for some topics may do to replicas that topics of others use too."""
+"""A token for some topics changes no replicas that topics of others use too."""
 
 from __future__ import annotations
 

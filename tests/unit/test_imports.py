@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     (
         "errors",
+        "bounds",
         "debug",
         "model",
         "config_types",
@@ -45,6 +46,7 @@ itself.
 
 PURE = (
     "errors",
+    "bounds",
     "model",
     "config_types",
     "settings",

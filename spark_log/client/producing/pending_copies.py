@@ -171,7 +171,7 @@ class _Copier:
         try:
             if made:
                 self.journal.propose(AddPendingCopies(copies=made))
-            if late:  # by itself: a coordinator refuses it to a token that has no access to all topics of the replicas
+            if late:  # alone: a coordinator refuses it to a token that has no access to all topics of the replicas
                 named = tuple(copy for one in late for copy in one.copies if copy not in done)
                 self.journal.propose(AddPendingCopies(copies=(), late=named))
         except SparkLogError as error:
