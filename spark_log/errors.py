@@ -284,6 +284,13 @@ class NoSpace(StorageError):
     """The disk is full, or its quota is used up.  Nothing was written."""
 
 
+class SyncFailed(StorageError):
+    """A sync to a disk failed, and this process does not trust the disk any more: restart it when the disk is good.
+
+    Unless `maybe_applied`, nothing was committed.
+    """
+
+
 class AccessDenied(StorageError):
     """The storage denied this process a request.  That says nothing of the storage: others may have access."""
 

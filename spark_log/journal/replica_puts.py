@@ -25,6 +25,7 @@ from spark_log.errors import (
     ObjectNotFound,
     StorageError,
     StorageUnavailable,
+    SyncFailed,
     UnsupportedVersion,
     WrongRoot,
 )
@@ -58,7 +59,7 @@ Replica: TypeAlias = tuple[int, int]
 """(broker, epoch)."""
 
 
-ROOT_FAILURES = (StorageUnavailable, NoSpace, WrongRoot, CorruptObject, UnsupportedVersion)
+ROOT_FAILURES = (StorageUnavailable, NoSpace, SyncFailed, WrongRoot, CorruptObject, UnsupportedVersion)
 """Errors of a root that is not well; others are the writer's: it has no right to write there."""
 
 

@@ -179,10 +179,13 @@ class StorageLog:
         yield from clock_check.check_clock(state, stamp, clock, context.watch, context.unique)
 
     def _check_store(self) -> Steps[None]:
-        """Probe put-if-absent again, before a change, if the store's library differs from the probed one."""
+        """Probe put-if-absent again, before a change, if the store's library differs from the probed one.
+
+        Raises SyncFailed for a disk that is not trusted any more: a repeat of an earlier change would be acknowledged.
+        """
+        fingerprint = self._store.fingerprint()
         if self._probed:
             return
-        fingerprint = self._store.fingerprint()
         if fingerprint != self.form.probed:
             probe(self._store, nonce=self.context.unique())
             self.form = msgspec.structs.replace(self.form, probed=fingerprint)

@@ -158,6 +158,7 @@ def open_directory(
         raise InvalidRequest(f"{path} is the directory of node {meta.node_id}, not of node {node_id}")
     lock = _locked(path)
     files = open_files(path)
+    files.forget_cached()
     return DataDirectory(meta, Disk(files), files, lock)
 
 

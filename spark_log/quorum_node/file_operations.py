@@ -109,6 +109,21 @@ class LocalFiles:
             finally:
                 os.close(descriptor)
 
+    def forget_cached(self) -> None:
+        """Let reads come from the disk.
+
+        After a failed fsync of an earlier process, the operating system has what the disk lacks, and calls it written.
+        """
+        if not hasattr(os, "posix_fadvise"):  # macOS
+            return
+        for name in self.names():
+            with self._errors(name):
+                descriptor = os.open(self._at(name), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(descriptor)
+
     def close(self) -> None:
         for name in list(self._appending):
             self._close(name)

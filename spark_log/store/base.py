@@ -66,7 +66,10 @@ class ObjectStore(Protocol):
         """
 
     def fingerprint(self) -> str:
-        """Kind of store and versions of its libraries: if it changes, the probe runs again."""
+        """Kind of store and versions of its libraries: if it changes, the probe runs again.
+
+        Asked before each change.  Raises SyncFailed if what was written there may be lost.
+        """
 
 
 def check_key(key: str) -> str:

@@ -23,8 +23,17 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from spark_log.errors import AccessDenied, InvalidRequest, NoSpace, ObjectNotFound, StorageError, StorageUnavailable
+from spark_log.errors import (
+    AccessDenied,
+    InvalidRequest,
+    NoSpace,
+    ObjectNotFound,
+    StorageError,
+    StorageUnavailable,
+    SyncFailed,
+)
 from spark_log.store.base import Bytes, check_key, check_prefix, split_prefix
+from spark_log.store.disk_sync import DISKS, FULL, TrustedDisks
 from spark_log.threads import ReusedThreads
 
 TEMPORARY = ".tmp-"
@@ -41,7 +50,6 @@ CURES = {
 GUARD_BYTES_MAX = 1 << 16
 GET_GENERATION = 0x80087601
 """`FS_IOC_GETVERSION` of Linux on a 64-bit machine.  Elsewhere it is refused."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
 DENIED = (errno.EACCES, errno.EPERM)
 TRANSIENT = frozenset(
     (
@@ -83,6 +91,8 @@ class LocalStore:
 
     durability:  "disk" syncs file and directory before a put returns; "os" leaves that to the operating system.
     guard:       None: the root is created when it is needed, wherever its path leads.
+    disks:       None: those of this process.  After a failed sync, nothing is written to its disk or deleted there, and
+                 changes are refused.  Reads continue.
     """
 
     local = True
@@ -95,19 +105,31 @@ class LocalStore:
     process made may not be durable yet, or never become so: its maker may have been killed before its sync.
     """
 
-    def __init__(self, root: str, durability: str = "disk", guard: Guard | None = None) -> None:
+    def __init__(
+        self, root: str, durability: str = "disk", guard: Guard | None = None, disks: TrustedDisks | None = None
+    ) -> None:
         if durability not in ("disk", "os"):
             raise InvalidRequest(f"durability: {durability!r} is not 'disk' or 'os'")
         self.root = os.path.abspath(os.path.expanduser(root))
         self._sync = durability == "disk"
         self._guard = guard
+        self._given_disks = disks
+
+    @property
+    def _disks(self) -> TrustedDisks:
+        return self._given_disks or DISKS  # of the process in which the store is used, also after it was sent there
 
     @property
     def url(self) -> str:
         return Path(self.root).as_uri()
 
     def fingerprint(self) -> str:
+        self._check_trusted()
         return "local link 1"
+
+    def _check_trusted(self) -> None:
+        with self._storage_errors(""):
+            self._disks.check(self.root)
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         with self._storage_errors(key):
@@ -131,7 +153,11 @@ class LocalStore:
             return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        self._write(key, chunks, _rename)
+        try:
+            self._write(key, chunks, _rename)
+        except SyncFailed as error:
+            error.maybe_applied = False  # no commit names the object
+            raise
 
     def put_new(self, key: str, data: bytes) -> bool:
         assert data, f"an empty object {key} cannot be put exclusively on every store"
@@ -143,6 +169,7 @@ class LocalStore:
 
     def delete(self, keys: Iterable[str]) -> None:
         folders = set()
+        self._check_trusted()  # what takes the place of these objects may be lost
         with self._base() as base:
             for key in keys:
                 path = f"{base.root}/{check_key(key)}"
@@ -226,6 +253,7 @@ class LocalStore:
 
     def _write(self, key: str, chunks: Iterable[Bytes], place: Callable[[_Base, str, str], bool]) -> bool:
         """Write a temporary file, then rename or link it with `place`.  A failure leaves nothing behind."""
+        self._check_trusted()
         with self._base() as base:
             return self._write_at(base, key, chunks, place)
 
@@ -243,6 +271,8 @@ class LocalStore:
                     if self._sync:
                         are_synced = self._sync_names(base, folder, parents)
                     self._fill(fd, chunks)
+                    if self._sync:
+                        self._disks.file(fd, temporary)
                 placed = place(base, temporary, target)
             except BaseException:
                 _unlink(base, temporary)
@@ -252,7 +282,7 @@ class LocalStore:
         if self._sync:
             with self._storage_errors(key, placed=True):
                 try:
-                    _sync_folders(base, (folder,))
+                    _sync_folders(self._disks, base, (folder,))
                 finally:
                     are_synced()
         return placed
@@ -261,7 +291,9 @@ class LocalStore:
         """Make the name of a folder durable, and those of its parents; the result waits for it."""
         new = self._not_synced(base, folder)
         parents = dict.fromkeys((*made_in, *_parents_to_sync(base, new)))
-        wait = _sync_meanwhile(self.syncs, base, tuple(parents))
+        wait: Callable[[], object] = _nothing
+        if parents:
+            wait = _sync_meanwhile(self.syncs, partial(_sync_folders, self._disks, base, tuple(parents)))
         if not new:
             return wait
 
@@ -290,12 +322,13 @@ class LocalStore:
     def _fill(self, fd: int, chunks: Iterable[Bytes]) -> None:
         for chunk in chunks:
             _write_all(fd, memoryview(chunk))
-        if self._sync:
-            os.fsync(fd)
 
     @contextmanager
     def _storage_errors(self, key: str, *, placed: bool = False) -> Iterator[None]:
-        """Convert errors of the operating system.  `placed`: the object has its name, so the outcome is not known."""
+        """Convert errors of the operating system.
+
+        placed:  the object has its name, which is not durable.  A retry would find the name, and take it for durable.
+        """
         try:
             yield
         except StorageError:
@@ -303,12 +336,14 @@ class LocalStore:
         except OSError as error:
             cure = CURES.get(error.errno or 0)
             hint = f"; {cure}" if cure else ""
-            kind = StorageUnavailable if placed or error.errno in TRANSIENT else StorageError
-            if not placed and error.errno in FULL:
+            kind = StorageUnavailable if error.errno in TRANSIENT else StorageError
+            if error.errno in FULL:
                 kind = NoSpace
-            if not placed and error.errno in DENIED:
+            if error.errno in DENIED:
                 kind = AccessDenied
-            raise kind(f"{self.root}/{key}: {error.strerror or error}{hint}") from error
+            failed = (SyncFailed if placed else kind)(f"{self.root}/{key}: {error.strerror or error}{hint}")
+            failed.maybe_applied = placed
+            raise failed from error
 
 
 os.register_at_fork(after_in_child=LocalStore.syncs.after_fork)
@@ -427,7 +462,7 @@ def _write_all(fd: int, data: memoryview) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _sync_folders(base: _Base, folders: Sequence[str]) -> None:
+def _sync_folders(disks: TrustedDisks, base: _Base, folders: Sequence[str]) -> None:
     """Make names durable.  If a folder is gone, its objects were deleted on purpose."""
     for folder in folders:
         try:
@@ -435,24 +470,22 @@ def _sync_folders(base: _Base, folders: Sequence[str]) -> None:
         except FileNotFoundError:
             continue
         try:
-            os.fsync(fd)
+            disks.folder(fd, folder)
         finally:
             os.close(fd)
 
 
-def _sync_meanwhile(syncs: ReusedThreads, base: _Base, folders: Sequence[str]) -> Callable[[], object]:
+def _sync_meanwhile(syncs: ReusedThreads, sync_folders: Callable[[], None]) -> Callable[[], object]:
     """Make names durable in a thread, while the file is written; the result waits for it.
 
     Most file systems then write their journal once for both: a put into a new directory takes two thirds of the time.
     """
-    if not folders:
-        return _nothing
     running, errors = threading.Lock(), list[BaseException]()
     running.acquire()
 
     def sync() -> None:
         try:
-            _sync_folders(base, folders)
+            sync_folders()
         except BaseException as error:  # noqa: BLE001  raised by `wait`
             errors.append(error)
         running.release()
@@ -465,7 +498,7 @@ def _sync_meanwhile(syncs: ReusedThreads, base: _Base, folders: Sequence[str]) -
     try:
         syncs.start(sync)
     except RuntimeError:  # too many threads
-        return partial(_sync_folders, base, folders)
+        return sync_folders
     return wait
 
 

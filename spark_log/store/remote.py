@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
@@ -340,6 +341,7 @@ def _is_zonal(fs: Any, bucket: str) -> bool:
     return check is not None and bool(sync(fs.loop, check, bucket))
 
 
+@cache
 def _version(library: str) -> str:
     try:
         return version(library)

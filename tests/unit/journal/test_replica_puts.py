@@ -27,9 +27,11 @@ from spark_log.model import Placed
 from spark_log.segment.schema import RECORD_SCHEMA
 from spark_log.segment.writer import SegmentWriter
 from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.disk_sync import TrustedDisks
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.retry import with_retries
+from spark_log.testing.failing_syncs import FailingSyncs
 from spark_log.testing.stores import ControlledStore, Wrapper
 
 NAME = "data/0000000000000001/x.seg"
@@ -105,6 +107,21 @@ def test_all_replicas_get_the_object(tmp_path: Path) -> None:
     roots = WrappedRoots.in_folder(tmp_path)
     assert put(roots) == Placed(1, ((0, 0), (1, 5), (2, 6)))
     assert [roots[broker].get(NAME) for broker in (0, 1, 2)] == [b"abc"] * 3
+
+
+def test_a_root_whose_sync_fails_misses_the_object(tmp_path: Path) -> None:
+    """The others are enough.  With all roots on one disk, which is not trusted any more, there is no replica."""
+    syncs = FailingSyncs()
+    disks = TrustedDisks(syncs)
+    roots = WrappedRoots.in_folder(tmp_path, only(2, lambda store: LocalStore(f"{tmp_path}/broker2", disks=disks)))
+    syncs.fails_at = "*/broker2/data/*"
+    for _ in range(2):
+        assert put(roots) == Placed(1, ((0, 0), (1, 5)))
+    assert syncs.failures == 1
+    syncs.fails_at = "*/data/*"
+    alone = WrappedRoots.in_folder(tmp_path / "b", lambda broker, store: LocalStore(store.url[7:], disks=disks))
+    with pytest.raises(NoReplica, match="writes nothing to this disk any more"):
+        put(alone)
 
 
 def test_a_joining_replica_gets_it_too_and_does_not_count(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from spark_log.quorum_node.directory import (
     parse_voters,
     read_meta,
 )
+from spark_log.quorum_node.file_operations import LocalFiles
 from spark_log.quorum_node.inspection import read_beside
 from spark_log.quorum_node.vote_and_identity import Meta
 
@@ -36,6 +37,36 @@ def test_a_formatted_directory_is_a_replica_that_has_nothing(path: str) -> None:
         assert (restored.epoch, restored.voted, restored.entries, restored.voters) == (0, None, (), VOTERS)
         assert directory.meta == META
     assert "directory.id=dir-1\n" in (Path(path) / "meta.properties").read_text()
+
+
+class Noting(LocalFiles):
+    """Files that note what is done first."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.done: list[str] = []
+
+    def forget_cached(self) -> None:
+        self.done.append("forget")
+        super().forget_cached()
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        self.done.append("read")
+        return super().read(name, start, length)
+
+
+def test_a_directory_is_read_from_the_disk(path: str) -> None:
+    """Not from the cache, in which a process whose fsync failed has left what the disk lacks."""
+    format_directory(path, META, VOTERS)
+    made = list[Noting]()
+
+    def noting(path: str) -> Noting:
+        made.append(Noting(path))
+        return made[-1]
+
+    with open_directory(path, cluster_id="c1", node_id=1, open_files=noting) as directory:
+        assert directory.disk.load().voters == VOTERS
+    assert made[0].done[:2] == ["forget", "read"] and made[0].done.count("forget") == 1
 
 
 def test_a_directory_is_formatted_once(path: str) -> None:
