@@ -156,7 +156,7 @@ def dump_metadata(session: CommandSession, path: str | None, of_state: bool, ver
 def _dump_log(session: CommandSession, *, of_state: bool) -> None:
     import msgspec
 
-    from spark_log.journal.object_names import LOG
+    from spark_log.journal.object_names import LOG, listed, log_version
     from spark_log.metadata.batch_format import decode_batch
     from spark_log.metadata.checkpoint_format import state_json
 
@@ -166,13 +166,13 @@ def _dump_log(session: CommandSession, *, of_state: bool) -> None:
         click.echo(msgspec.json.format(state_json(log.journal.refresh()), indent=2))
         return
     rows, damaged = [], []
-    for key in store.list(LOG):
+    for key in listed(store, LOG):
         try:
             batch = decode_batch(store.get(key), key)
         except CorruptObject as error:
             damaged.append(str(error))
             continue
-        version = int(key.removeprefix(LOG)[:20])
+        version = log_version(key)
         if session.output == "json":
             click.echo(msgspec.json.encode({"version": version, **msgspec.structs.asdict(batch)}))
         kinds = ", ".join(str(record.__struct_config__.tag) for record in batch.records)

@@ -1,6 +1,16 @@
-"""Names of the objects of a log: metadata records, checkpoints and data."""
+"""Names of the objects of a log: metadata records, checkpoints and data.
+
+A folder may have other files: `.DS_Store`, `.nfs…` of a network mount, the empty object that a bucket has in place of a
+directory, another log.  `listed` passes over them, so they are neither read nor deleted.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from spark_log.metadata.commands import OBJECT
+from spark_log.store.base import ObjectStore
 
 META = "meta/"
 FORMAT_KEY = "meta/format"
@@ -22,6 +32,52 @@ DATA = "data/"
 
 PINS = "meta/pin/"
 """Pins of Spark queries (`pyspark_pylog/source/query_pins.py`), and objects of clock checks."""
+
+
+_UNIQUE = "[0-9a-f]{16}"
+_OF_A_LOG = re.compile(
+    rf"{OBJECT}|data/[0-9a-f]{{16}}/(?:clock-{_UNIQUE}|{_UNIQUE}\.dropped)"
+    r"|meta/(?:format|log\.json|broker\.json|upkeep|reserve|(?:probe|check)-[A-Za-z0-9-]+)"
+    rf"|meta/log/[0-9]{{20}}\.rec|meta/ckpt/[0-9]{{20}}(?:-{_UNIQUE})+"
+    r"|meta/quorum/[0-9]{16}-[0-9]{20}-[0-9a-z]+\.checkpoint"
+    rf"|meta/alive/(?:start-{_UNIQUE}|[A-Za-z0-9][A-Za-z0-9.-]*-(?:[0-9]+|health))"
+    r"|meta/(?:pin|probe|damaged)(?:/[A-Za-z0-9_][A-Za-z0-9._-]*)+"
+)
+FILES_NAMED = 5
+
+
+def is_of_a_log(key: str) -> bool:
+    """Whether a log, or one of its brokers, has files with such names."""
+    return _OF_A_LOG.fullmatch(key) is not None
+
+
+def listed(store: ObjectStore, prefix: str, root: str = "") -> list[str]:
+    """The files of a log under a prefix, sorted.
+
+    root:  what comes before their names in this store, as `<directory>/`.
+    """
+    return [key for key in store.list(prefix) if is_of_a_log(key.removeprefix(root))]
+
+
+def foreign_text(store: ObjectStore, prefixes: Iterable[str]) -> str:
+    """A sentence on what else is in folders of a log; empty if there is nothing else."""
+    found: dict[str, int] = {}
+    for key in (key for prefix in prefixes for key in store.list(prefix) if not is_of_a_log(key)):
+        where = _foreign_part(key)
+        found[where] = found.get(where, 0) + 1
+    if not found:
+        return ""
+    named = [where if number == 1 else f"{where} ({number} files)" for where, number in sorted(found.items())]
+    rest = f" and {len(named) - FILES_NAMED} others" if len(named) > FILES_NAMED else ""
+    return f"{store.url} has files that are not of this log, and are left alone: {', '.join(named[:FILES_NAMED])}{rest}"
+
+
+def _foreign_part(key: str) -> str:
+    """The file, or the first of the folders around it that a log does not have, so that another log is named once."""
+    known = re.match(r"(?:meta/(?:log|ckpt|quorum|pin|alive|probe|damaged)|data/[0-9a-f]{16}|meta|data)/", key)
+    at = 0 if known is None else known.end()
+    folder, slash, _ = key[at:].partition("/")
+    return ascii(key[:at] + folder + slash)[1:-1]
 
 
 def log_key(version: int) -> str:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from spark_log.clock import Clock
 from spark_log.errors import NotCoordinator, StorageUnavailable, WrongRoot
 from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore
+from spark_log.journal.object_names import listed
 from spark_log.journal.read_failover import NOT_READ
 from spark_log.journal.replica_puts import copy_missing, put_replicas
 from spark_log.metadata.decide.coordinators import check_is_here
@@ -529,7 +530,7 @@ def _one(op: Op, stores: Stores, clock: Clock) -> Any:
         case Put():
             store.put(op.key, Chunks(op.chunks) if callable(op.chunks) else op.chunks)
         case List():
-            return store.list(op.prefix)
+            return listed(store, op.prefix)
         case Delete():
             store.delete(op.keys)
         case Sweep():

@@ -278,7 +278,9 @@ def _check_objects(commit: r.CommitRecord) -> None:
         raise InvalidRequest("a commit has slices or pieces, not both")
 
 
-_OBJECT = re.compile(r"data/[0-9a-f]{16}/[A-Za-z0-9][A-Za-z0-9._-]*")
+OBJECT = r"data/[0-9a-f]{16}/[A-Za-z0-9][A-Za-z0-9._-]*\.(?:seg|idx)"
+"""Names of the objects that commits may have."""
+_OBJECT = re.compile(OBJECT)
 
 
 class InitProducer(Command, frozen=True, kw_only=True, tag="init_producer"):

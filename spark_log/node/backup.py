@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from spark_log.client.log import Log
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog, NoSpace
-from spark_log.journal.object_names import DATA
+from spark_log.journal.object_names import DATA, listed
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.node.backup_copies import CopyShares, NeededObject, shares_of
 from spark_log.node.backup_files import (
@@ -150,7 +150,7 @@ class _Backup:
 
     def _check_copied(self, backup: str, copied: Needed) -> None:
         """Raises InvalidRequest if objects that were copied are not there, unless the backup was given up meanwhile."""
-        lost = sorted(copied.keys() - set(self.files.folder(backup).list(DATA))) if copied else []
+        lost = sorted(copied.keys() - set(listed(self.files.folder(backup), DATA))) if copied else []
         if lost and self.files.end(backup) is None:
             raise InvalidRequest(
                 f"{self.files.store.url} lacks {counted(len(lost), 'object')} that tasks have copied there, such as "
@@ -212,13 +212,13 @@ def prune(files: BackupFiles, now_ms: int, *, keep: int = 0, keep_ms: int = 0, d
     useless = _useless_states(files, old)
     if not dry_run:
         files.store.delete(useless)
-    listed, places = files.files(), files.places()
-    named = _named(files, [key for one in listed.values() for key in one.states if key not in useless])
-    garbage = [(at, name) for name, ids in places.items() if name not in named for at in ids if _has_ended(listed, at)]
+    by_id, places = files.files(), files.places()
+    named = _named(files, [key for one in by_id.values() for key in one.states if key not in useless])
+    garbage = [(at, name) for name, ids in places.items() if name not in named for at in ids if _has_ended(by_id, at)]
     if not dry_run:
         files.store.delete([f"{OBJECTS}{at}/{name}" for at, name in garbage])
         left = {at for name, ids in places.items() if name in named for at in ids}
-        files.store.delete([end_key(at) for at in listed if at not in left and _is_past(files, listed[at], at, now_ms)])
+        files.store.delete([end_key(at) for at in by_id if at not in left and _is_past(files, by_id[at], at, now_ms)])
     return Pruned(tuple(old), len(garbage))
 
 
@@ -257,9 +257,9 @@ def _named(files: BackupFiles, keys: Iterable[str]) -> set[str]:
     return found
 
 
-def _has_ended(listed: Mapping[str, FilesOfBackup], backup: str) -> bool:
+def _has_ended(by_id: Mapping[str, FilesOfBackup], backup: str) -> bool:
     """Whether a backup had ended when the states were listed.  Objects of others are left alone."""
-    return backup in listed and listed[backup].has_end
+    return backup in by_id and by_id[backup].has_end
 
 
 def _is_past(files: BackupFiles, found: FilesOfBackup, backup: str, now_ms: int) -> bool:

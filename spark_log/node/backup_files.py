@@ -17,16 +17,18 @@ of the states names, nor any that an unfinished backup has copied.  So both may 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog, ObjectNotFound
-from spark_log.journal.object_names import DATA, META
+from spark_log.journal.object_names import is_of_a_log
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.state import State
+from spark_log.node.mirror import file_of_log
 from spark_log.positions import format_timestamp_ms
 from spark_log.store.base import ObjectStore
 
@@ -36,6 +38,8 @@ OBJECTS = "objects/"
 END = "end.json"
 STATE = ".state"
 FORMAT = 1
+_OF_A_BACKUP = re.compile(r"(?:backups|objects)/([0-9]{8}T[0-9]{6}Z-[0-9a-z]+)/(end\.json|[0-9a-z]+\.state|data/.+)")
+"""Files with other names are passed over, as in a log (`journal/object_names.py`)."""
 SHOWN = 3
 """First and last backups that an error names."""
 
@@ -96,9 +100,8 @@ class BackupFiles:
 
     def check_empty(self) -> None:
         """Raises InvalidRequest if a folder without backups has anything of a log, or of former backups."""
-        for prefix in (META, DATA, BACKUPS, OBJECTS):
-            if found := self.store.list(prefix):
-                raise InvalidRequest(f"{self.store.url} has {found[0]}: backups begin in an empty folder")
+        if found := file_of_log(self.store) or file_of_backups(self.store):
+            raise InvalidRequest(f"{self.store.url} has {found}: backups begin in an empty folder")
 
     def begin(self, log: str, url: str) -> None:
         """Make an empty folder one for the backups of a log."""
@@ -131,12 +134,11 @@ class BackupFiles:
     def files(self) -> dict[str, FilesOfBackup]:
         """The files of each backup, by its id."""
         found: dict[str, FilesOfBackup] = {}
-        for key in self.store.list(BACKUPS):
-            backup, _, name = key.removeprefix(BACKUPS).partition("/")
+        for key, backup, name in _listed(self.store, BACKUPS):
             files = found.setdefault(backup, FilesOfBackup())
             if name == END:
                 files.has_end = True
-            elif name.endswith(STATE):
+            else:
                 files.states.append(key)
         return found
 
@@ -214,10 +216,22 @@ class BackupFiles:
     def places(self) -> dict[str, list[str]]:
         """By object, the backups that have copied it."""
         found: dict[str, list[str]] = {}
-        for key in self.store.list(OBJECTS):
-            backup, _, name = key.removeprefix(OBJECTS).partition("/")
+        for _, backup, name in _listed(self.store, OBJECTS):
             found.setdefault(name, []).append(backup)
         return found
+
+
+def file_of_backups(store: ObjectStore) -> str:
+    """A file of a backup in a folder; "" if there is none."""
+    return next((key for prefix in (BACKUPS, OBJECTS) for key, *_ in _listed(store, prefix)), "")
+
+
+def _listed(store: ObjectStore, prefix: str) -> Iterator[tuple[str, str, str]]:
+    """The files of backups under a prefix: key, id of the backup, and name in its folder."""
+    for key in store.list(prefix):
+        found = _OF_A_BACKUP.fullmatch(key)
+        if found is not None and (prefix == BACKUPS or is_of_a_log(found[2])):
+            yield key, found[1], found[2]
 
 
 def _shown(known: Sequence[Backup]) -> str:

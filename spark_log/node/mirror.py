@@ -39,7 +39,7 @@ from spark_log.journal.garbage_collection import Collected, collect
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import Format, parse_format
 from spark_log.journal.log_remains import find_remains
-from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, log_key
+from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, listed, log_key
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
 from spark_log.journal.read_failover import CopiesAway
 from spark_log.journal.storage_log import StorageLog, begin_log
@@ -229,7 +229,7 @@ class Mirror:
 
     def _opened(self) -> Journal | None:
         """The mirror's own journal; None if it has no state yet."""
-        if self._journal is None and self._store.list(CHECKPOINTS):
+        if self._journal is None and listed(self._store, CHECKPOINTS):
             self._journal = Journal.open(self._store, create=False, clock=self._source.context.clock)
         return self._journal
 
@@ -302,7 +302,7 @@ class Mirror:
         gone = ""
         while True:
             self._source.refresh()
-            view, there = self._source.view, set(self._store.list(DATA))
+            view, there = self._source.view, set(listed(self._store, DATA))
             wanted = needed_objects(view.state)
             if gone in wanted:
                 raise CorruptObject(f"{self._source.metadata.url}/{gone} is missing: run `pylog verify`")

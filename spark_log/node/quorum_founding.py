@@ -20,7 +20,7 @@ from spark_log.collector_pause import collector_paused
 from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import QUORUM_VERSION, Format
-from spark_log.journal.object_names import DATA, FORMAT_KEY
+from spark_log.journal.object_names import DATA, FORMAT_KEY, listed
 from spark_log.metadata.batch_format import decode_batch, first_line
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.metadata.decide.coordinators import MOVED, MOVING, QUORUM, check_can_move, moved_to, moving_to
@@ -290,7 +290,7 @@ def _copy_of(store: ObjectStore) -> Content:
 
 def _missing(store: ObjectStore, state: State) -> int:
     """Objects that were deleted after the copy, or are on the roots of other brokers."""
-    there = set(store.list(DATA))
+    there = set(listed(store, DATA))
     return sum(name not in there for name in state.objects)
 
 

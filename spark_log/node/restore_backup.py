@@ -14,12 +14,12 @@ from spark_log.errors import CorruptObject, InvalidRequest
 from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import OF_BACKUP, Format
-from spark_log.journal.object_names import DATA
+from spark_log.journal.object_names import DATA, listed
 from spark_log.journal.storage_log import begin_log
 from spark_log.journal.store_operations import Stores
 from spark_log.metadata.state import State
 from spark_log.node.backup_copies import BackupShare, CopyShares, NeededObject, shares_of
-from spark_log.node.backup_files import BACKUPS, OBJECTS, Backup, BackupFiles
+from spark_log.node.backup_files import Backup, BackupFiles, file_of_backups
 from spark_log.node.mirror import become_log, file_of_log, format_of, write_state
 from spark_log.node.rewrite import Progress
 from spark_log.node.verify import verify
@@ -57,7 +57,7 @@ def plan_restore(files: BackupFiles, backup: Backup, store: ObjectStore) -> tupl
     state = files.state(backup.end.state)
     if state is None:
         raise InvalidRequest(f"the backup {backup.id} was removed meanwhile")
-    needed, there_now = needed_objects(state), set(store.list(DATA))
+    needed, there_now = needed_objects(state), set(listed(store, DATA))
     return state, _shares(files, {name: row for name, row in needed.items() if name not in there_now}, backup)
 
 
@@ -100,7 +100,7 @@ def _check_root(files: BackupFiles, backup: Backup, store: ObjectStore) -> Forma
     Other files do not matter."""
     form = format_of(store)
     if form is None:
-        found = file_of_log(store) or next((key for prefix in (BACKUPS, OBJECTS) for key in store.list(prefix)), "")
+        found = file_of_log(store) or file_of_backups(store)
         if found:
             raise InvalidRequest(f"{store.url} has {found}: {ELSEWHERE}")
     elif form.mirrors != _source(files, backup):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from spark_log.errors import SparkLogError, StorageUnavailable
 from spark_log.journal.garbage_collection import Collected, collect, collect_dropped, collected_up_to
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import DATA, META
+from spark_log.journal.object_names import DATA, META, listed
 from spark_log.journal.root_owner import check_owner
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import is_active
@@ -126,7 +126,7 @@ class RootCollector:
         store, found = self._journal.roots.root(broker), list[str]()
         for directory, version in state.brokers[broker].former:
             if version <= state.fence and directory not in root.former:
-                names = list(store.list(f"{directory}/"))
+                names = listed(store, f"{directory}/", f"{directory}/")
                 store.delete(names)
                 root.former.add(directory)
                 found += names
@@ -142,7 +142,7 @@ class RootCollector:
         if root.swept_ms is not None and 0 <= now_ms - root.swept_ms < PUT_MS_MAX:
             return 0
         store = journal.roots[broker]
-        marks = [name for name in store.list(META) if name.startswith(MARKS)]
+        marks = [name for name in listed(store, META) if name.startswith(MARKS)]
         times = {name: written_ms for name in marks if (written_ms := store.written_ms(name))}
         there_ms = min(now_ms, max(times.values(), default=now_ms))
         old = [name for name, written_ms in times.items() if there_ms - written_ms > PUT_MS_MAX + MARK_MS_MAX]

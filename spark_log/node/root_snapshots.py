@@ -14,7 +14,7 @@ from functools import partial
 from spark_log.clock import Clock
 from spark_log.collector_pause import collector_paused
 from spark_log.errors import CorruptObject, NoSpace, ObjectNotFound
-from spark_log.journal.object_names import SNAPSHOTS, snapshot_epoch, snapshot_key
+from spark_log.journal.object_names import SNAPSHOTS, listed, snapshot_epoch, snapshot_key
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.node.failure_isolation import log_retry
 from spark_log.node.quorum_state import Content, parse_snapshot
@@ -54,11 +54,11 @@ def put_snapshot(store: ObjectStore, content: Content, unique: str, epoch: int |
     try:
         store.put(name, (data,))
     except NoSpace:  # upkeep frees no space before there is a newer copy
-        store.delete(store.list(SNAPSHOTS)[:-1])
+        store.delete(listed(store, SNAPSHOTS)[:-1])
         store.put(name, (data,))
     if store.get(name) != data:
         raise CorruptObject(f"{store.url}/{name} cannot be read back as it was written")
-    older = [one for one in store.list(SNAPSHOTS) if one <= name]  # not ours, if a later leader has deleted it
+    older = [one for one in listed(store, SNAPSHOTS) if one <= name]  # not ours, if a later leader has deleted it
     store.delete(older[:-KEPT])
     return name
 
@@ -66,7 +66,7 @@ def put_snapshot(store: ObjectStore, content: Content, unique: str, epoch: int |
 def newest_snapshot(store: ObjectStore) -> Content | None:
     """The newest one that can be read; None if there is none.  Raises CorruptObject if none of them can be read."""
     damage = None
-    for name in reversed(store.list(SNAPSHOTS)):
+    for name in reversed(listed(store, SNAPSHOTS)):
         try:
             data = store.get(name)
             pieces = read_state(partial(_part, data), len(data), name)

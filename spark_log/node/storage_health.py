@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from spark_log.clock import Clock
 from spark_log.errors import ClockSkewed, NoSpace, StorageError, StorageUnavailable
+from spark_log.journal.object_names import listed
 from spark_log.store.base import ObjectStore
 
 MARKS = "meta/alive/"
@@ -93,6 +94,6 @@ class StorageHealth:
     def remove_marks(self, *, but: str = "") -> None:
         """Delete the objects of coordinators that are gone; a running one writes its object again."""
         try:
-            self._store.delete([key for key in self._store.list(MARKS) if key != but])
+            self._store.delete([key for key in listed(self._store, MARKS) if key != but])
         except StorageError as error:
             self.note_failure(error)

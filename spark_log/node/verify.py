@@ -11,19 +11,20 @@ The records and checkpoints of a log that a coordinator serves are not checked: 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 
 from spark_log.client.administering.brokers import check_answers
 from spark_log.client.log import Log
 from spark_log.client.reading.plan import SliceRead
-from spark_log.errors import CorruptObject, ObjectNotFound
+from spark_log.errors import CorruptObject, ObjectNotFound, SparkLogError
 from spark_log.journal.checkpointing import damaged_between, damaged_checkpoints
 from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.index_reads import neighbours
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import LOG
+from spark_log.journal.object_names import DATA, LOG, META, foreign_text
 from spark_log.journal.opening import View, check_chain, open_view
 from spark_log.journal.store_operations import OWN_ROOT, Get, List, Op, Steps
 from spark_log.metadata.pending_commits import entries_with_pending, optional_copies, visible_end
@@ -34,7 +35,7 @@ from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.rewrite import Progress
-from spark_log.node.verify_copies import CheckedCopies, check_copies, is_replicated, only_on_fenced
+from spark_log.node.verify_copies import CheckedCopies, brokers_to_check, check_copies, is_replicated, only_on_fenced
 from spark_log.node.verify_objects import (
     Problem,
     SliceAt,
@@ -48,6 +49,7 @@ from spark_log.node.verify_objects import (
 from spark_log.store.base import ObjectStore
 from spark_log.text import counted
 
+logger = logging.getLogger("spark_log")
 CHAIN_TRIES = 2
 INDEXES_AT_ONCE = 48
 """Requests for slice indexes, of up to 4 MiB each, that are made together."""
@@ -59,7 +61,7 @@ RESTORE = "restore it from a copy (`--repair-from`), or trim the partition past 
 def verify(
     log: Log, deep: bool = False, *, progress: Progress | None = None, spread: Spread | None = None
 ) -> list[Problem]:
-    """All problems of a log; empty if there are none.
+    """All problems of a log; empty if there are none.  Files of others in its folders are none: a warning names them.
 
     Writers and maintainers may run meanwhile: objects that they delete are not reported as problems.
 
@@ -79,6 +81,7 @@ def verify(
     problems += _objects(state, slices, spread, progress)
     copies = check_copies(journal, state, deep, progress, spread)
     problems += _copies(state, slices, copies)
+    _name_others(journal, (broker for broker in brokers_to_check(state) if broker not in copies.unreachable))
     if deep:
         problems += _contents(state, slices, copies, spread, progress)
     if not journal.roots.brokers:  # a mirror may lack these until readers see them
@@ -97,6 +100,19 @@ def _still_named(
     named = {piece.object for rows in slices.values() for piece in rows} | {*state.objects, *state.dropped_lists}
     named |= {entry.object for part in state.partitions.values() for entry in part.entries}
     return [p for p in problems if not p.what.startswith("data/") or p.what in named]
+
+
+def _name_others(journal: Journal, brokers: Iterable[int]) -> None:
+    """Warn of files in the roots that are not of the log.  brokers: those whose copies were checked."""
+    for broker in sorted({OWN_BROKER, *brokers}):
+        try:
+            check_answers(journal.roots, broker)
+            text = foreign_text(journal.roots[broker], (DATA,) if journal.metadata_log.is_served else (META, DATA))
+        except (SparkLogError, OSError, KeyError) as error:  # it is reported as a root that cannot be read
+            logger.debug("files of others on broker %d: %s", broker, error)
+            continue
+        if text:
+            logger.warning("%s", text)
 
 
 def _metadata(journal: Journal) -> tuple[State, list[Problem]]:

@@ -111,9 +111,7 @@ def check_copies(
         if progress is not None:
             progress("copies", done, total)
 
-    for broker in sorted({broker for copies in state.copies.values() for broker in copies.brokers}):
-        if not is_active(state, broker):
-            continue
+    for broker in brokers_to_check(state):
         bad_here, why = _check_root(journal, broker, _copy_shares(state, broker, deep), spread, note)
         epoch = epoch_of(state, broker) or 0
         found += (BadCopyFound(one.object, broker, epoch, one.message, one.unreadable) for one in bad_here)
@@ -122,6 +120,12 @@ def check_copies(
     bad = tuple(_still_held(journal.refresh(), found)) if found else ()
     checked_copies = CheckedCopies(bad, unreachable)
     return CheckedCopies(bad, unreachable, frozenset(_lost(state, checked_copies)))
+
+
+def brokers_to_check(state: State) -> list[int]:
+    """Active brokers that should have copies."""
+    having = {broker for copies in state.copies.values() for broker in copies.brokers}
+    return sorted(broker for broker in having if is_active(state, broker))
 
 
 def count_copies(state: State) -> int:

@@ -121,9 +121,11 @@ def _check_empty(path: str) -> None:
 
 
 def _others(path: str) -> list[str]:
-    """Names in a directory, apart from those of a formatting, whose process may have been killed."""
-    known = {LOCK, "lost+found", *FIRST, *(name + ending for name in (META, *FIRST) for ending in (NEW, PART))}
-    return sorted(set(os.listdir(path)) - known)
+    """Names in a directory, apart from hidden ones, and from those of a formatting, whose process may have been
+    killed.
+    """
+    known = {"lost+found", *FIRST, *(name + ending for name in (META, *FIRST) for ending in (NEW, PART))}
+    return sorted(name for name in os.listdir(path) if name not in known and not name.startswith("."))
 
 
 def read_meta(path: str) -> Meta:

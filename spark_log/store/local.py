@@ -38,6 +38,8 @@ from spark_log.threads import ReusedThreads
 
 TEMPORARY = ".tmp-"
 """Prefix of files that are being written, or were when their writer died."""
+OF_A_DISK = "lost+found"
+"""In the folder at which a disk is mounted: only an administrator may read it."""
 CURES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space, or raise the quota",
@@ -244,7 +246,7 @@ class LocalStore:
             return
         with entries:
             for entry in entries:
-                if not entry.name.startswith(names):
+                if not entry.name.startswith(names) or entry.name == OF_A_DISK:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     yield from self._walk(f"{folder}/{entry.name}")
@@ -523,7 +525,8 @@ def _unfinished(folder: str) -> Iterator[str]:
     with entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                yield from _unfinished(entry.path)
+                if entry.name != OF_A_DISK:
+                    yield from _unfinished(entry.path)
             elif entry.name.startswith(TEMPORARY):
                 yield entry.path
 

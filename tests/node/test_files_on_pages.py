@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from spark_log.journal.object_names import is_of_a_log
 from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.store.local import LocalStore
 from tests.services import Services
@@ -60,6 +61,11 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
         found = [*store.list("meta/"), *store.list("data/")]
     yield found
     services.close()
+
+
+def test_every_file_of_a_log_is_known_in_a_listing(names: list[str]) -> None:
+    """What has another name is passed over."""
+    assert [name for name in names if not is_of_a_log(name)] == []
 
 
 @pytest.mark.parametrize("page", ["storage.md", "format/metadata.md"])

@@ -13,6 +13,7 @@ from spark_log import Log, connect
 from spark_log.client.administering.brokers import add_broker as add_root
 from spark_log.client.administering.brokers import remove_broker, replace_broker, return_broker
 from spark_log.errors import InvalidRequest
+from spark_log.journal.object_names import data_key
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.node.broker_prober import Prober, ProbeReport
 from spark_log.node.maintain import Maintainer, collect_garbage, maintain_round
@@ -231,7 +232,7 @@ def test_what_late_uploads_leave_in_a_directory_of_before_is_deleted(log: Log, t
     """Once the fence has passed its replacement; nothing else in the root is touched."""
     old = folder_of(log, tmp_path, 1)
     add_broker(log, 1, str(tmp_path / "broker-1"), replaces=True)
-    left, other = old / "data" / "late.seg", tmp_path / "broker-1" / "mine" / "data" / "x"
+    left, other = old / data_key(1, "late.seg"), tmp_path / "broker-1" / "mine" / "data" / "x"
     for file in (left, other):
         file.parent.mkdir(parents=True)
         file.touch()

@@ -249,9 +249,9 @@ def test_a_coordinator_does_not_start_on_a_storage_that_denies_writes(services: 
 def test_a_coordinator_that_takes_over_removes_the_marks_of_others(services: Services, folder: Path) -> None:
     """Those that were killed leave theirs; those that run write theirs again."""
     store = LocalStore(str(folder), "os")
-    store.put(f"{MARKS}gone", [b"x"])
+    store.put(f"{MARKS}gone-1", [b"x"])
     running = services.start(folder, storage_timeout_ms=3000)
-    eventually(lambda: running.coordinator.leading and f"{MARKS}gone" not in store.list(MARKS))
+    eventually(lambda: running.coordinator.leading and f"{MARKS}gone-1" not in store.list(MARKS))
 
 
 def test_two_that_advertise_the_same_address_do_not_take_the_log_from_each_other_in_turn(

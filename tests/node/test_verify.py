@@ -146,7 +146,7 @@ def test_a_slice_of_an_object_that_is_not_live(log: Log, tmp_path: Path) -> None
     damaged = replace(state, objects=state.objects.delete(gone))
     for file in tmp_path.glob("meta/ckpt/*"):
         file.unlink()
-    (tmp_path / f"meta/ckpt/{state.version:020}-damaged").write_bytes(encode_checkpoint(damaged))
+    (tmp_path / f"meta/ckpt/{state.version:020}-{'f' * 16}").write_bytes(encode_checkpoint(damaged))
     with connect(str(tmp_path)) as again:
         assert f"{gone}: the log has 2 slices in it, but it is not among the live objects" in messages(again)
         (tmp_path / gone).unlink()

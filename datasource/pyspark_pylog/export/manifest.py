@@ -121,7 +121,8 @@ class Manifest:
         key = f"{FOLDER}/export.json"
         if self.store.size(key) is not None:
             return msgspec.json.decode(self.store.get(key), type=ExportSettings)
-        other = open_store(self._parent, self._options).list(f"{self._folder}/")
+        found = open_store(self._parent, self._options).list(f"{self._folder}/")
+        other = [name for name in found if not name.rpartition("/")[2].startswith(".") and not name.endswith("/")]
         if other and self.store.size(key) is None:
             raise InvalidRequest(
                 f"--to {self.store.url} has files that no export has written, such as {other[0]}: give an empty folder, "

@@ -35,7 +35,7 @@ from spark_log.journal.broker_roots import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_remains import find_remains
-from spark_log.journal.object_names import DATA, FORMAT_KEY, META
+from spark_log.journal.object_names import DATA, FORMAT_KEY, META, listed
 from spark_log.journal.root_options import registered_options
 from spark_log.journal.root_owner import OWNER_KEY, check_first_use, check_owner, write_owner
 from spark_log.journal.store_operations import Stores, run
@@ -52,14 +52,13 @@ from spark_log.metadata.replica_state import CHECK_REASON, OWN_BROKER, Broker
 from spark_log.metadata.state import State
 from spark_log.store.base import ObjectStore
 from spark_log.store.bounded_waits import Slot, Unfinished
+from spark_log.store.local import OF_A_DISK
 from spark_log.store.open import mount_point_of_url
 
 MISSING_MAX = 10_000
 """Copies that one command reports as missing."""
 ANSWER_S = 10.0
 """How long an administrator waits for the first answer of a root."""
-OF_A_DISK = ("lost+found",)
-"""Names that an empty disk may have."""
 
 logger = logging.getLogger("spark_log")
 
@@ -243,11 +242,12 @@ def _contents(store: ObjectStore) -> Iterator[str]:
             return
         except OSError as error:
             raise StorageError(f"{folder}: {error.strerror}") from error
-        yield from (f"{name}/" for name in entries if name not in OF_A_DISK and not name.startswith("."))
+        yield from (f"{name}/" for name in entries if name != OF_A_DISK and not name.startswith("."))
         return
     found = read_broker_file(store)
-    folders = [DATA, *([f"{found.directory}/"] if found is not None else [])]
-    yield from (name for folder in folders for name in store.list(folder))
+    yield from listed(store, DATA)
+    if found is not None:
+        yield from listed(store, f"{found.directory}/", f"{found.directory}/")
 
 
 def _check_writable(store: ObjectStore, nonce: str) -> None:
@@ -312,7 +312,7 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     _check_has_disk(journal.roots, broker)
     check_first_use(journal.roots, broker)
     store = journal.roots[broker]
-    found = set(store.list(DATA))
+    found = set(listed(store, DATA))
     missing = _lacking(journal, broker, store, found, deep=deep)  # no copy on a fenced broker is added meanwhile
     epoch = known.epoch
     while len(missing) > MISSING_MAX:

@@ -27,7 +27,7 @@ def append(sequence: int = 0) -> c.Append:
         producer="p",
         sequence=sequence,
         upload_epoch=0,
-        objects=(DataObject(f"data/0000000000000000/x{sequence}", 100, 90),),
+        objects=(DataObject(f"data/0000000000000000/x{sequence}.seg", 100, 90),),
         slices=((0, RUN),),
     )
     return c.Append(commit=commit)
@@ -62,17 +62,17 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.RegisterBroker(broker=1, directory="d", url="/b1", rack="r", options={"endpoint": "e"}),
     c.RegisterBroker(broker=1, directory="e", url="/b1", replaces=True, lose_data=True),
     c.FenceBroker(broker=1, reason="it does not answer"),
-    c.ReturnBroker(broker=1, epoch=1, missing=("data/0000000000000001/x",)),
+    c.ReturnBroker(broker=1, epoch=1, missing=("data/0000000000000001/x.seg",)),
     c.CreateTopic(name="u", partitions=1, topic_id="u", replicas=((1, 0),)),
     c.CreateTopic(name="typed", partitions=1, topic_id="v", schema="id BIGINT"),
     c.SetSchema(name="typed", topic_id="v", schema="id BIGINT"),
-    c.AddCopies(copies=(Copy("data/0000000000000001/x", 1, 1),)),
-    c.RemoveCopies(copies=(Copy("data/0000000000000001/x", 1, 1),)),
+    c.AddCopies(copies=(Copy("data/0000000000000001/x.seg", 1, 1),)),
+    c.RemoveCopies(copies=(Copy("data/0000000000000001/x.seg", 1, 1),)),
     c.JoinIsr(members=((1, 1),)),
     c.LoseCommit(
-        lost=LostRecord(commit=("data/0000000000000001/a",), upload_epoch=1, objects=(), slices=(), placed=())
+        lost=LostRecord(commit=("data/0000000000000001/a.seg",), upload_epoch=1, objects=(), slices=(), placed=())
     ),
-    c.AddPendingCopies(copies=(Copy("data/0000000000000001/a", 1, 1),), late=(("data/0000000000000001/a", 2),)),
+    c.AddPendingCopies(copies=(Copy("data/0000000000000001/a.seg", 1, 1),), late=(("data/0000000000000001/a.seg", 2),)),
     c.ElectLeader(group=1, leader=0),
     c.DropCopies(broker=3, answering=(0,)),
     c.AlterBroker(broker=0, rack="a"),
