@@ -192,7 +192,7 @@ class KafkaSource:
 def read_positions(path: Path) -> Positions:
     """Positions from a file.  Raises InvalidRequest with the expected form."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
         return {
             group: {
                 TopicPartition(topic, int(n)): int(at) for topic, parts in topics.items() for n, at in parts.items()

@@ -12,6 +12,7 @@ its settings.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -221,7 +222,7 @@ _TYPED = ("timestamp", "timestamp_ltz", "timestamp_ntz", "date", "x")
 _WORDS = ("and", "or", "not", "in", "between", "is", "null", "true", "false", "like")
 _TOKEN = re.compile(
     r"""\s*(?:
-      (?P<text>'[^'\\]*'|"[^"\\]*")
+      (?P<text>'(?:[^'\\]|''|\\[\s\S])*'|"(?:[^"\\]|""|\\[\s\S])*")
     | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![\w.]))
     | (?P<name>[^\W\d]\w*(?![\w.]))
     | (?P<quoted>`[^`]+`)
@@ -468,8 +469,29 @@ def placed(what: str, sentence: str, at: int) -> str:
 def _token(found: re.Match[str]) -> _Token:
     kind = found.lastgroup or "other"
     text = found[kind]
-    value = text[1:-1] if kind == "text" else text.strip("`").lower()
+    value = _unescaped(text) if kind == "text" else text.strip("`").lower()
     return _Token(kind, value, found.start(kind), found.end(kind))
+
+
+_ESCAPE = re.compile(
+    r"""(?P<quotes>''|"")|\\(?:U(?P<long>[0-9A-Fa-f]{8})|u(?P<short>[0-9A-Fa-f]{4})|(?P<octal>[01][0-7]{2})|(?P<one>[\s\S]))"""
+)
+_ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+
+
+def _unescaped(literal: str) -> str:
+    """The text of a literal, as Spark reads it: a doubled quote is one, and a backslash escapes what follows."""
+    text = _ESCAPE.sub(lambda found: _escaped(found, literal[0]), literal[1:-1])
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # two halves are one character
+
+
+def _escaped(found: re.Match[str], quote: str) -> str:
+    if quotes := found["quotes"]:
+        return quote if quotes[0] == quote else quotes
+    if found["one"]:
+        return _ESCAPED.get(found["one"], found["one"])
+    code = int(found["octal"], 8) if found["octal"] else int(found["long"] or found["short"], 16)
+    return chr(code) if code <= sys.maxunicode else "\ufffd"
 
 
 def _conjuncts(tree: Tree) -> Iterator[Tree]:

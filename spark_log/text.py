@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 def counted(count: int, what: str, plural: str = "") -> str:
@@ -25,6 +25,14 @@ def type_of(value: object) -> str:
     """The type of a value with its article: `an int`, `a dict`."""
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def shown(value: object, form: Callable[[object], str] = repr) -> str:
+    """The text of a value that may be anything.  Some have none, such as a number with 5,000 digits."""
+    try:
+        return form(value)
+    except Exception as error:  # noqa: BLE001  it is the value's
+        return f"<{type_of(value)} that cannot be shown: {type(error).__name__}>"
 
 
 def is_unicode(value: object) -> bool:

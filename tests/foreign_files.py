@@ -15,7 +15,7 @@ STRANGERS = (
 )
 """Names in any folder: of desktops, network file systems, editors and people, and another log."""
 NEARLY = ("{}~", "{} (1)", "{}.tmp", ".{}", "._{}", "{}.bak", "{}\u202f", "{}/x")
-"""What becomes of a name of a log when people or programs copy the file beside it."""
+"""Names of copies that people or programs make of a log's file, beside it."""
 OF_ANY_NAME = ("meta/pin", "meta/probe", "meta/damaged")
 """Folders whose files have names by their users: most names in them may be a log's."""
 OF_A_LOG = ("log", "ckpt", "quorum", "pin", "alive", "probe", "damaged")

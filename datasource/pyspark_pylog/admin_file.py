@@ -126,7 +126,7 @@ class Declared(NamedTuple):
 def read_file(path: Path) -> Declared:
     """Raises InvalidRequest for a file that does not have topics or groups.  Their errors are in `problems`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InvalidRequest(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -203,9 +203,11 @@ class PatternType(click.ParamType):  # type: ignore[type-arg]
     name = "regex"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> re.Pattern[str]:
+        if not value:
+            self.fail("it is empty; .* matches all", param, ctx)
         try:
             return re.compile(value)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             self.fail(f"{value!r} is not a regular expression: {error}", param, ctx)
 
 
@@ -249,12 +251,17 @@ PATTERN = PatternType()
 
 def parse_pairs(values: Sequence[str], param: click.Parameter | None = None) -> dict[str, str]:
     """Strings of the form k=v as a mapping.  Raises a usage error."""
-    pairs = {}
+    return dict(pair_list(values, param))
+
+
+def pair_list(values: Sequence[str], param: click.Parameter | None = None) -> list[tuple[str, str]]:
+    """Strings of the form k=v, of which some may have the same name.  Raises a usage error."""
+    pairs = []
     for text in values:
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE", param=param)
-        pairs[name] = value
+        pairs.append((name, value))
     return pairs
 
 

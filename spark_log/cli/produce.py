@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import Verb, parse_pairs, pass_session
+from spark_log.cli.base import Verb, pair_list, pass_session
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import emit_line
 from spark_log.cli.session import CommandSession
@@ -72,7 +72,7 @@ def produce(
         raise click.UsageError("give either --key or --key-delimiter")
     if key_delimiter == "":
         raise click.BadParameter("it is empty", param_hint="'--key-delimiter'")
-    pairs = [{"key": name, "value": value.encode()} for name, value in parse_pairs(headers).items()]
+    pairs = [{"key": name, "value": value.encode()} for name, value in pair_list(headers)]
     log = session.connect(create=True)
     count = 0
     try:

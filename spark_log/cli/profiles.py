@@ -93,7 +93,7 @@ def _sections() -> dict[str, dict[str, str]]:
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # storage options have case
     try:
-        parser.read_string(path.read_text(), str(path))
+        parser.read_string(path.read_text(encoding="utf-8-sig"), str(path))
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, configparser.Error) as error:

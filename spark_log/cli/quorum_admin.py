@@ -72,7 +72,7 @@ class Access:
         if not self._secret_file:
             raise click.UsageError(f"no secret: give the file with the secret of the nodes, or {SECRET_FILE}")
         try:
-            with open(self._secret_file) as file:
+            with open(self._secret_file, encoding="utf-8-sig") as file:
                 secret = file.read().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise Failed(f"{self._secret_file} cannot be read: {error}") from error

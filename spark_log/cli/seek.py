@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import IO, TYPE_CHECKING, Any
@@ -41,7 +42,7 @@ GOALS = "give one of --to POSITION, --to-group GROUP, --shift-by N and --from-fi
 @click.option(
     "--from-file",
     "file",
-    type=click.File(),
+    type=click.File(encoding="utf-8-sig"),
     metavar="FILE",
     help="Move to the offsets in a file with lines of the form topic,partition,offset; - is standard input.",
 )
@@ -182,10 +183,10 @@ def _read_offsets(log: Log, file: IO[str]) -> dict[TopicPartition, int]:
     from spark_log.positions import At
 
     found: dict[TopicPartition, int] = {}
-    for number, row in enumerate(csv.reader(file), 1):
+    for number, row in enumerate(_lines(file), 1):
         if not row:
             continue
-        if len(row) != 3 or not all(cell.strip().isascii() and cell.strip().isdigit() for cell in row[1:]):
+        if len(row) != 3 or not all(re.fullmatch(r"\s*[0-9]{1,30}\s*", cell, re.ASCII) for cell in row[1:]):
             raise InvalidRequest(
                 f"--from-file: line {number} is {','.join(row)!r}, not of the form topic,partition,offset"
             )
@@ -197,6 +198,13 @@ def _read_offsets(log: Log, file: IO[str]) -> dict[TopicPartition, int]:
     if not found:
         raise InvalidRequest("--from-file: the file is empty; give lines of the form topic,partition,offset")
     return found
+
+
+def _lines(file: IO[str]) -> list[list[str]]:
+    try:
+        return list(csv.reader(file))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"--from-file: the file cannot be read: {error}") from error
 
 
 def _moves(state: State, name: str, new: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:

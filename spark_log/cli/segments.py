@@ -102,6 +102,8 @@ def _load_index(log: Log, name: str) -> Index:
 
 def _records(log: Log, name: str) -> Iterator[dict[str, Any]]:
     """The records of a segment."""
+    import pyarrow as pa
+
     from spark_log.segment.reader import Place, batches_of_topic, decode_batch
 
     index, state = _load_index(log, name), log.journal.state
@@ -110,6 +112,8 @@ def _records(log: Log, name: str) -> Iterator[dict[str, Any]]:
             place = Place(name, _topic(state, topic_id), topic_id, partition)
             data = log.journal.objects.get(name, ref.position, ref.position + ref.length)
             offsets, records = decode_batch(data, ref, index, ["timestamp", "key", "value"], place=place)
+            at = records.schema.get_field_index("timestamp")  # Python's times end at the years 1 and 9999
+            records = records.set_column(at, "timestamp", records.column(at).view(pa.int64()))
             for offset, record in zip(offsets, records.to_pylist(), strict=True):
                 yield _record_row(place, int(offset), record)
 
@@ -119,7 +123,7 @@ def _record_row(place: Place, offset: int, record: dict[str, Any]) -> dict[str, 
         "topic": place.topic,
         "partition": place.partition,
         "offset": offset,
-        "timestamp": format_timestamp_ms(int(record["timestamp"].timestamp() * 1000)),
+        "timestamp": format_timestamp_ms(record["timestamp"] // 1000),
         "key": _text(record["key"]),
         "value": _text(record["value"]),
     }

@@ -36,8 +36,11 @@ def read_schema(given: str | None) -> str | None:
     """A schema: the text of a file, or the text itself."""
     if given is None or not os.path.isfile(given):
         return given
-    with open(given, encoding="utf-8") as file:
-        return file.read()
+    try:
+        with open(given, encoding="utf-8-sig") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{given} cannot be read: {error}") from error
 
 
 schema_option = click.option(

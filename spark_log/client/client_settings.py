@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from spark_log.errors import InvalidRequest
 from spark_log.segment.compression import COMPRESSIONS
+from spark_log.text import is_unicode
 
 INT_MAX = 2**31 - 1
 
@@ -56,7 +57,7 @@ def _one_of(default: str | int, *others: str | int) -> ClientSetting:
 
 
 def _text(default: str | None = None) -> ClientSetting:
-    return ClientSetting(default, lambda given: given is None or isinstance(given, str), "a string")
+    return ClientSetting(default, lambda given: given is None or is_unicode(given), "a string")
 
 
 def _function(what: str) -> ClientSetting:
@@ -138,7 +139,9 @@ CONSUMER: Mapping[str, ClientSetting] = {
     "fetch_max_bytes": _whole(52_428_800, 1),
     "fetch_max_wait_ms": _whole(500),
     "fetch_min_bytes": _whole(1),
-    "group_id": _text(),
+    "group_id": ClientSetting(
+        None, lambda given: given is None or (is_unicode(given) and given != ""), "the name of a group, or None"
+    ),
     "group_instance_id": _text(),
     "group_protocol": _only("classic", "the coordinator speaks Kafka's classic group protocol, not KIP-848's"),
     "heartbeat_interval_ms": _whole_or_none(1),

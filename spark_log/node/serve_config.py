@@ -99,7 +99,7 @@ def read_sections(path: str | None) -> dict[str, dict[str, str]]:
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
     if path is not None:
         try:
-            parser.read_string(Path(path).read_text(), path)
+            parser.read_string(Path(path).read_text(encoding="utf-8-sig"), path)
         except (OSError, UnicodeDecodeError, configparser.Error) as error:
             raise InvalidRequest(f"--conf {path} cannot be read: {error}") from error
     if unknown := [name for name in parser.sections() if name not in SECTIONS]:

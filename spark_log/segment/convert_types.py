@@ -79,13 +79,23 @@ def _is_same_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
         return False
 
 
+def decoded(array: pa.Array) -> pa.Array:
+    """The values of a dictionary-encoded array; another array as it is."""
+    if not _t.is_dictionary(array.type):
+        return array
+    values = array.dictionary
+    if _t.is_string_view(values.type):  # of Polars; Arrow cannot take values of views
+        values = values.cast(pa.large_string())
+    return values.take(array.indices)
+
+
 def converted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """The array in a canonical type.  Struct fields that it lacks are null, and those that `wanted` lacks are left out.
 
     Raises pa.ArrowInvalid for a value that does not fit.
     """
     if _t.is_dictionary(array.type):
-        return converted(array.dictionary_decode(), wanted)
+        return converted(decoded(array), wanted)
     if array.type == wanted and not _t.is_nested(wanted):
         return array
     if _t.is_null(array.type):

@@ -76,6 +76,8 @@ def _with_own_values(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _shortened(array: pa.Array) -> pa.Array:
     kind, end = array.type, array.offset + len(array)
     if pa.types.is_struct(kind):
+        if not kind.num_fields:  # it has no values
+            return array
         children = [_shortened(array.field(number)) for number in range(kind.num_fields)]
         return pa.StructArray.from_arrays(
             children, fields=list(kind), mask=array.is_null() if array.null_count else None

@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_log.errors import InvalidRecord
 from spark_log.schema.ddl import sql_type
 from spark_log.segment.record_columns import typed_array
-from spark_log.text import type_of
+from spark_log.text import shown, type_of
 
 _t = pa.types
 _Check = Callable[[Any], str]
@@ -38,18 +38,24 @@ def array_of(name: str, values: Sequence[Any], kind: pa.DataType | None, first: 
 
 def array_or_errors(name: str, values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, dict[int, InvalidRecord]]:
     """The values as an array, with null instead of those that do not fit; and the errors of these, by row."""
-    check = checker(kind)
-    reasons = {row: reason for row, value in enumerate(values) if value is not None and (reason := check(value))}
+    reasons = {
+        row: reason for row, value in enumerate(values) if value is not None and (reason := _why_not(value, kind))
+    }
     errors = {row: InvalidRecord(f"column {name!r}: {reason}") for row, reason in reasons.items()}
     found = [None if row in errors else value for row, value in enumerate(values)] if errors else values
     try:
         return pa.array(found, kind), errors
-    except _FAILURES:
+    except Exception:  # noqa: BLE001  a value may be anything
         errors |= _unfit(name, found, kind)
         return pa.array([None if row in errors else value for row, value in enumerate(found)], kind), errors
 
 
-_FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError)
+def _why_not(value: Any, kind: pa.DataType) -> str:
+    """Why a value does not have a type; empty if it does."""
+    try:
+        return checker(kind)(value)
+    except Exception as error:  # noqa: BLE001
+        return f"a value cannot be read: {shown(error, str)}"
 
 
 def _unfit(name: str, values: Sequence[Any], kind: pa.DataType) -> dict[int, InvalidRecord]:
@@ -57,8 +63,8 @@ def _unfit(name: str, values: Sequence[Any], kind: pa.DataType) -> dict[int, Inv
     for row, value in enumerate(values):
         try:
             pa.array([value], kind)
-        except _FAILURES as error:
-            text = f"column {name!r} has a value that does not fit {sql_type(kind)}: {error}"
+        except Exception as error:  # noqa: BLE001
+            text = f"column {name!r} has a value that does not fit {sql_type(kind)}: {shown(error, str)}"
             errors[row] = InvalidRecord(text)
     return errors
 
@@ -95,7 +101,7 @@ def _leaf(kind: pa.DataType) -> _Check:
     def check(value: Any) -> str:
         if isinstance(value, accepted) and not isinstance(value, refused):
             return ""
-        return f"{value!r} is {type_of(value)}, expected {sql_type(kind)}"
+        return f"{shown(value)} is {type_of(value)}, expected {sql_type(kind)}"
 
     return check
 
@@ -103,7 +109,7 @@ def _leaf(kind: pa.DataType) -> _Check:
 def _timestamp(kind: pa.DataType) -> _Check:
     def check(value: Any) -> str:
         if not isinstance(value, datetime):
-            return f"{value!r} is {type_of(value)}, expected a datetime"
+            return f"{shown(value)} is {type_of(value)}, expected a datetime"
         if (value.tzinfo is None) == (kind.tz is None):
             return ""
         if value.tzinfo is None:
@@ -118,12 +124,12 @@ def _struct(kind: pa.DataType) -> _Check:
 
     def check(value: Any) -> str:
         if not isinstance(value, Mapping):
-            return f"{value!r} is {type_of(value)}, expected a dict"
+            return f"{shown(value)} is {type_of(value)}, expected a dict"
         for name, item in value.items():
             if name not in checks:
-                return f"the schema has no field {name!r} there"
+                return f"the schema has no field {shown(name)} there"
             if item is not None and (reason := checks[name](item)):
-                return f"field {name!r}: {reason}"
+                return f"field {shown(name)}: {reason}"
         return ""
 
     return check
@@ -134,7 +140,7 @@ def _list(kind: pa.DataType) -> _Check:
 
     def check(value: Any) -> str:
         if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
-            return f"{value!r} is {type_of(value)}, expected a list"
+            return f"{shown(value)} is {type_of(value)}, expected a list"
         return next((reason for item in value if item is not None and (reason := inner(item))), "")
 
     return check
@@ -145,10 +151,10 @@ def _map(kind: pa.DataType) -> _Check:
 
     def check(value: Any) -> str:
         if not isinstance(value, Mapping):
-            return f"{value!r} is {type_of(value)}, expected a dict"
+            return f"{shown(value)} is {type_of(value)}, expected a dict"
         for key, item in value.items():
             if reason := of_key(key) or ("" if item is None else of_item(item)):
-                return f"at {key!r}: {reason}"
+                return f"at {shown(key)}: {reason}"
         return ""
 
     return check

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_log.errors import InvalidRecord
-from spark_log.segment.convert_types import is_utf8
+from spark_log.segment.convert_types import decoded, is_utf8
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
-from spark_log.text import type_of
+from spark_log.text import shown, type_of
 
 INPUT_COLUMNS = ("key", "value", "timestamp", "headers", "partition")
 """Columns that are read from users' data; others are ignored, unless their name is similar to a missing one's."""
@@ -37,6 +37,8 @@ FORMS = {
 
 ROLE_TYPES = {"key": pa.binary(), "headers": HEADERS}
 """Types of the columns of a record that are made from Python values; those of the others follow from the values."""
+
+FRAMES = "give a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or Polars frame, or a list of dicts"
 
 ROWS_MAX = 1 << 16
 _BYTES_MAX = 1 << 28
@@ -121,11 +123,19 @@ def arrow_batches(data: object) -> Iterator[pa.RecordBatch]:
     if isinstance(data, pa.RecordBatchReader):
         return iter(data)
     if hasattr(data, "__arrow_c_stream__"):
-        return iter(pa.RecordBatchReader.from_stream(data))
-    raise InvalidRecord(
-        f"records cannot be taken from {type_of(data)}: give a pyarrow Table, RecordBatch or "
-        "RecordBatchReader, a pandas or Polars frame, or a list of dicts"
-    )
+        return iter(arrow_stream(data))
+    raise InvalidRecord(f"records cannot be taken from {type_of(data)}: {FRAMES}")
+
+
+def arrow_stream(data: object) -> pa.RecordBatchReader:
+    """The Arrow stream of a frame.  Raises InvalidRecord for a type that Arrow does not have, and for other data."""
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except Exception as error:
+        raise InvalidRecord(
+            f"records cannot be taken from {type_of(data)}: {shown(error, str)}; {FRAMES}, and cast columns of types that "
+            "Arrow does not have, such as Int128 of Polars"
+        ) from error
 
 
 def _batches_of_frame(frame: Any) -> Iterator[pa.RecordBatch]:
@@ -173,8 +183,8 @@ def _check_dict(row: object) -> None:
 def typed_array(name: str, values: Any, type_: pa.DataType | None) -> pa.Array:
     try:
         return pa.array(values, type=type_)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InvalidRecord(f"column {name!r} cannot be written: {error}{FORMS.get(name, '')}") from error
+    except Exception as error:
+        raise InvalidRecord(f"column {name!r} cannot be written: {shown(error, str)}{FORMS.get(name, '')}") from error
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -221,7 +231,7 @@ def record_columns(
 
     given:  those of them that the data has.
     """
-    given = {name: _plain(array) for name, array in given.items()}
+    given = {name: decoded(array) for name, array in given.items()}
     found = {
         "key": _binary("key", given["key"]) if "key" in given else pa.nulls(rows, pa.binary()),
         "timestamp": _timestamps(given["timestamp"], now_us) if "timestamp" in given else _all_at(now_us, rows),
@@ -236,11 +246,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
     """The column without dictionary encoding."""
     if len(batch.schema.get_all_field_indices(name)) > 1:
         raise InvalidRecord(f"column {name!r} appears more than once")
-    return _plain(batch.column(name))
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    return decoded(batch.column(name))
 
 
 def _is_text(type_: pa.DataType) -> bool:

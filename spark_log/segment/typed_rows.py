@@ -28,6 +28,7 @@ from spark_log.segment.record_columns import (
     ROWS_MAX,
     Rows,
     arrow_batches,
+    arrow_stream,
     check_index,
     pieces,
     record_columns,
@@ -263,7 +264,7 @@ def frame_schema(data: object) -> pa.Schema | None:
         return pa.table({str(name): typed_array(name, [row.get(name) for row in rows], None) for name in names}).schema
     if isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
         return data.schema
-    return pa.RecordBatchReader.from_stream(data).schema if hasattr(data, "__arrow_c_stream__") else None
+    return arrow_stream(data).schema if hasattr(data, "__arrow_c_stream__") else None
 
 
 def _types(given: Sequence[str], schema: TopicSchema, names: ColumnNames, topic: str) -> dict[str, pa.DataType | None]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+import spark_log
+from spark_log.positions import format_timestamp_ms
 from tests.cli.commands import Pylog
 
 
@@ -47,3 +51,14 @@ def test_a_damaged_metadata_record_does_not_hide_the_others(tmp_path: Path) -> N
     result = pylog.run("metadata", "dump")
     assert (result.exit_code, result.stdout.count("create_topic")) == (1, 1)
     assert f"1 record cannot be read: {record}" in result.stderr and "pylog repair --dry-run" in result.stderr
+
+
+@pytest.mark.parametrize("ms", [-62_135_596_800_001, 253_402_300_800_000, 1])
+def test_records_beyond_the_calendar_are_dumped(tmp_path: Path, ms: int) -> None:
+    """Their times are numbers: Python's years are 1 to 9999."""
+    log = spark_log.connect(tmp_path)
+    log.admin.create_topics([spark_log.NewTopic("t", 1, {"message.timestamp.after.max.ms": str(2**62)})])
+    log.append("t", [{"value": b"x", "timestamp": ms}])
+    (object_,) = log.journal.state.objects
+    (row,) = Pylog(tmp_path).json("segment", "dump", object_, "--records")
+    assert row["timestamp"] == format_timestamp_ms(ms)

@@ -32,6 +32,14 @@ def test_keys_headers_and_partition(pylog: Pylog) -> None:
     assert pylog.ok("consume", "orders", "-p", "0", "-f", "%k=%v") == "all=x\nall=y\n"
 
 
+def test_headers_of_one_name(tmp_path: Path) -> None:
+    """All of them are written, in order."""
+    pylog = Pylog(tmp_path)
+    pylog.ok("produce", "orders", "-H", "a=1", "-H", "b=2", "-H", "a=3", stdin="v\n")
+    (found,) = connect(tmp_path).read("orders")["headers"].to_pylist()
+    assert [(one["key"], one["value"]) for one in found] == [("a", b"1"), ("b", b"2"), ("a", b"3")]
+
+
 def test_a_line_without_its_delimiter(pylog: Pylog) -> None:
     """The line is named."""
     assert "line 2 has no ':'" in pylog.refused("produce", "orders", "--key-delimiter", ":", stdin="a:1\nb\n")

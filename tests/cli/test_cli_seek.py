@@ -83,6 +83,16 @@ def test_a_file_is_checked_as_a_whole(grouped: Pylog, text: str, message: str) -
     assert where(grouped) == {"audit": [2], "orders": [0, 4, 0]}
 
 
+def test_a_file_of_windows_is_read(grouped: Pylog, tmp_path: Path) -> None:
+    """It begins with a byte order mark.  Another encoding is refused."""
+    file = tmp_path / "offsets.csv"
+    file.write_bytes(b"\xef\xbb\xbforders,1,3\r\n")
+    grouped.ok("group", "seek", "billing", "--from-file", str(file), "--yes")
+    assert where(grouped)["orders"] == [0, 3, 0]
+    file.write_bytes(b"orders,1,3\xff\r\n")
+    assert "the file cannot be read" in grouped.refused("group", "seek", "billing", "--from-file", str(file), "--yes")
+
+
 def test_a_file_names_its_partitions_itself(grouped: Pylog) -> None:
     assert "leave it out" in grouped.wrong("group", "seek", "billing", "--from-file", "-", "--topic", "orders")
 

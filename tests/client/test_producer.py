@@ -32,6 +32,7 @@ from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.metadata.records import Piece
 from spark_log.model import TopicPartition
 from spark_log.node.maintain import maintain_once
+from spark_log.positions import TIME_MS_MAX
 from spark_log.segment.partitioners import Partitions, RoundRobinPartitioner
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
@@ -164,7 +165,7 @@ def test_what_can_be_seen_at_once_is_raised_at_once(tmp_path: Path) -> None:
         with pytest.raises(InvalidRecord, match="headers"):
             producer.send("orders", b"x", headers=[1])  # type: ignore[list-item]
         with pytest.raises(InvalidTimestamp):
-            producer.send("orders", b"x", timestamp_ms=-1)
+            producer.send("orders", b"x", timestamp_ms=-TIME_MS_MAX - 1)
         with pytest.raises(InvalidRequest, match="topic name"):
             producer.send("../etc", b"x")
         producer.send("orders", b"good")
@@ -484,6 +485,13 @@ class Broken:
         raise ZeroDivisionError("the user's own")
 
 
+class Exiting:
+    """A partitioner that ends its thread."""
+
+    def partition(self, keys: object, values: object, count: int) -> object:
+        raise SystemExit("the user's own")
+
+
 class Watched(RoundRobinPartitioner):
     """A partitioner that counts the rounds: it is asked when one is encoded."""
 
@@ -494,16 +502,26 @@ class Watched(RoundRobinPartitioner):
         return super().partition(keys, values, count)
 
 
+def test_a_partitioner_that_fails_fails_its_records_alone(tmp_path: Path) -> None:
+    """Those of other topics, and those with a partition, are written."""
+    log = new_log(tmp_path, orders=2, others=1)
+    with log.producer(partitioner=f"{__name__}:Broken", linger_ms=100) as producer:
+        bad, good = producer.send("orders", b"1"), producer.send("orders", b"2", partition=1)
+        with pytest.raises(InvalidRecord, match=r"the partitioner of topic 'orders' failed: ZeroDivisionError"):
+            bad.result(60)
+        assert good.result(60).partition == 1
+
+
 def test_a_thread_that_fails_does_not_fail_in_silence(tmp_path: Path) -> None:
     """Waiting threads get the error, and so do later sends."""
     log = new_log(tmp_path, orders=2)
-    producer = log.producer(partitioner=f"{__name__}:Broken")
+    producer = log.producer(partitioner=f"{__name__}:Exiting")
     future = producer.send("orders", b"1")
     with pytest.raises(RuntimeError, match="the user's own"):
         future.result(60)
     with pytest.raises(RuntimeError, match="no more records can be sent") as error:
         producer.send("orders", b"2")
-    assert isinstance(error.value.__cause__, ZeroDivisionError)
+    assert isinstance(error.value.__cause__, SystemExit)
     producer.flush(1)
     producer.close(1)
 

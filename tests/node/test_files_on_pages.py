@@ -64,7 +64,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 
 def test_every_file_of_a_log_is_known_in_a_listing(names: list[str]) -> None:
-    """What has another name is passed over."""
+    """Files with other names are passed over."""
     assert [name for name in names if not is_of_a_log(name)] == []
 
 

@@ -17,6 +17,7 @@ from pyspark_pylog.source.stream import LogStreamReader
 import spark_log
 from spark_log import NewTopic, TopicPartition
 from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.positions import AtTime
 from tests.spark.builders import asked, copy, load, load_stream, texts
 from tests.spark.driver import SCHEMA, Row, rows
 
@@ -366,3 +367,18 @@ def test_a_fixed_range_stays_what_it_is(spark: SparkSession, url: str, log: spar
     assert frame.count() == 10
     log.append("t", texts(100))
     assert offsets(frame) == {"t-0": [10, 20]}
+
+
+@pytest.mark.parametrize("name", ["startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingTimestamp"])
+@pytest.mark.parametrize("time", [-1, -2, "-1"])
+def test_a_time_below_zero_is_refused(name: str, time: object) -> None:
+    """As by Kafka's connector: -1 and -2 are positions, and with times all records would be read."""
+    given = str(time) if name == "startingTimestamp" else json.dumps({"t": {"0": time}})
+    with pytest.raises(InvalidRequest, match="is below 0: give the end and the start with startingOffsets"):
+        read_options({"subscribe": "t", "path": "/tmp/x", name.lower(): given}, streaming=False)
+
+
+def test_a_time_before_1970_is_a_text() -> None:
+    """Records may be that old."""
+    given = {"subscribe": "t", "path": "/tmp/x", "startingtimestamp": "1969-12-31T23:59:59Z"}
+    assert read_options(given, streaming=False).start.default == AtTime(-1000)

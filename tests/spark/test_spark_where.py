@@ -31,6 +31,7 @@ from spark_log.conditions import parse_condition
 from spark_log.errors import InvalidRequest
 from spark_log.node.maintain import merge
 from spark_log.testing.stores import CountingStore
+from tests.literals import LITERALS
 from tests.spark.builders import as_bytes, copy, load, load_stream, texts, values
 from tests.spark.driver import read_task, through
 
@@ -356,3 +357,9 @@ def test_a_stream_leaves_out_what_does_not_match(
     assert values(load(spark, url, "u")) == as_bytes(range(11, 30, 2))
     ends = json.loads((query.lastProgress or {})["sources"][0]["endOffset"])
     assert ends["t"] == {"0": 20, "1": 20}
+
+
+def test_texts_are_those_of_spark(spark: SparkSession) -> None:
+    """With doubled quotes and backslashes."""
+    found = spark.sql(f"SELECT {', '.join(literal for literal, _ in LITERALS)}").collect()[0]
+    assert list(found) == [value for _, value in LITERALS]

@@ -90,7 +90,14 @@ def _check_alone(options: Mapping[str, str]) -> None:
 
 
 def _time(given: object, what: str) -> Position:
-    return AtTime(parse_timestamp_ms(given, what))
+    """As in Kafka's connector, a number below 0 is refused: -1 and -2 are the end and the start by offset."""
+    found = parse_timestamp_ms(given, what)
+    if found < 0 and (isinstance(given, int) or str(given).strip().startswith("-")):
+        raise InvalidRequest(
+            f"{what}: {given!r} is below 0: give the end and the start with {spelt('startingoffsets')}, as latest and "
+            "earliest, and a time before 1970 in ISO-8601, as 1969-12-31T00:00:00Z"
+        )
+    return AtTime(found)
 
 
 def _parse_map(

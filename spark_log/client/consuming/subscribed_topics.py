@@ -9,6 +9,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.metadata.decide.topics import refuse_progress_topic
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import TopicPartition
+from spark_log.text import shown
 
 Wanted = dict[TopicPartition, TopicKey]
 
@@ -157,7 +158,9 @@ def _partitions(name: str, count: int) -> list[TopicPartition]:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
+    if not pattern:
+        raise InvalidRequest("pattern: it is empty, and no topic has an empty name; '.*' matches all topics")
     try:
         return re.compile(pattern)
-    except re.error as error:
-        raise InvalidRequest(f"pattern: {pattern!r} is not a regular expression: {error}") from error
+    except (re.error, TypeError, OverflowError, RecursionError) as error:
+        raise InvalidRequest(f"pattern: {shown(pattern)} is not a regular expression: {error}") from error

@@ -90,7 +90,7 @@ def upload_rows(
 ) -> Uploaded:
     """Write records as objects under an upload epoch, without committing them."""
     clock = journal.context.clock
-    spec = spec_for(journal, topic, data, names)
+    spec, data = spec_for(journal, topic, data, names)
     uploader = Uploader(
         journal.roots.own,
         epoch,

@@ -55,6 +55,8 @@ STORAGE_MS_MAX = 60_000
 """How long a commit with an unknown outcome is retried; one storage request may take as long as that."""
 SECONDS_MIN, SECONDS_MAX = 1_000_000_000, 4_102_444_800
 """2001-09-09 and 2100-01-01, in seconds."""
+FUTURE_MS = 86_400_000
+"""A record that is further in the future is surprising, and retention waits for it."""
 SLICES_INLINE_MAX = 1000
 """A commit with more slices refers to index objects instead."""
 
@@ -164,16 +166,17 @@ _warned: set[tuple[str, str, Callable[..., str]]] = set()
 
 
 def _warn_of_times(journal: Journal, slices: Iterable[tuple[int, Run]]) -> None:
-    """Warn of topics whose records are unexpectedly old, by the newest record of the oldest run."""
+    """Warn of topics whose records are unexpectedly old, by the newest record of the oldest run, or of the future."""
     state, now_ms = journal.state, journal.context.clock.now_ms()
-    newest: dict[str, int] = {}
+    newest: dict[str, tuple[int, int]] = {}
     for _, run in slices:
-        newest[run.topic_id] = min(run.max_us, newest.get(run.topic_id, run.max_us))
-    for topic_id, time_us in newest.items():
+        low, high = newest.get(run.topic_id, (run.max_us, run.max_us))
+        newest[run.topic_id] = min(run.max_us, low), max(run.max_us, high)
+    for topic_id, (low_us, high_us) in newest.items():
         topic = state.topics.get(topic_id)
         if topic is None or topic_config(topic.configs, "message.timestamp.type") != "CreateTime":
             continue
-        for check in (_like_seconds, _expired):
+        for check, time_us in ((_like_seconds, low_us), (_expired, low_us), (_of_the_future, high_us)):
             key = journal.cluster_id, topic_id, check
             if key not in _warned and (warning := check(topic.configs, time_us // 1000, now_ms)):
                 _warned.add(key)
@@ -199,6 +202,17 @@ def _expired(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str:
     return (
         f"{format_timestamp_ms(time_ms)} were written, which are older than retention.ms={retention_ms}: the next "
         "`pylog maintain` can remove them; set retention.ms=-1 to keep them"
+    )
+
+
+def _of_the_future(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str:
+    """Retention removes a partition's records in order, so one of the future keeps those after it."""
+    retention_ms = topic_config(configs, "retention.ms")
+    if not has_cleanup_policy(configs, "delete") or retention_ms < 0 or time_ms <= now_ms + FUTURE_MS:
+        return ""
+    return (
+        f"{format_timestamp_ms(time_ms)} were written, which is in the future: retention.ms={retention_ms} removes them, "
+        "and the later records of their partitions, only so long after that time; `pylog topic trim` removes them before"
     )
 
 

@@ -10,6 +10,7 @@ A delivery that is not patient raises `place_of` errors, so that its caller can 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -47,8 +48,10 @@ from spark_log.segment.record_columns import Rows
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
 from spark_log.settings import topic_config
 from spark_log.store.retry import with_retries_for
+from spark_log.text import shown
 
 SLICE_ROWS = 65_536
+logger = logging.getLogger("spark_log")
 
 
 class _Staged(NamedTuple):
@@ -169,7 +172,10 @@ class Delivery:
         deadline: int = min(batch.opened_ms for batch in batches) + self._settings["delivery_timeout_ms"]
         return deadline
 
-    def _begin(self, batches: Sequence[SentBatch], deadline: int) -> DeliveryAttempt:
+    def _begin(
+        self, batches: Sequence[SentBatch], deadline: int, refused: Sequence[tuple[SentBatch, SparkLogError]] = ()
+    ) -> DeliveryAttempt:
+        """refused:  batches that were to be encoded with these, and are not written."""
         epoch = self._journal.recent(deadline).version
         store = with_retries_for(self._journal.roots.own, self._clock, deadline - self._clock.monotonic_ms())
         compression = self._settings["compression_type"]
@@ -177,13 +183,19 @@ class Delivery:
         acks = ACKS_ALL if patient else self._acks  # it is for records that a leader has not taken
         replicas = replica_puts(self._journal, deadline, patient=patient, acks=acks)
         uploader = Uploader(store, epoch, self._rng, compression=compression, replicas=replicas)
-        attempt = DeliveryAttempt(epoch, uploader, [], [])
-        try:
-            for batch in batches:
+        attempt = DeliveryAttempt(epoch, uploader, [], [*refused])
+        for batch in batches:
+            try:
                 self._stage(attempt, batch, deadline)
-        except BaseException:
-            uploader.close()
-            raise
+            except BaseException as error:
+                uploader.close()
+                if isinstance(error, SparkLogError) or not isinstance(error, Exception):
+                    raise
+                logger.exception("records of topic %s cannot be encoded", batch.topic)
+                failed = InvalidRecord(f"the records of topic {batch.topic!r} cannot be encoded: {shown(error)}")
+                known = [*attempt.refused, (batch, failed)]
+                left = [one for one in batches if not any(one is other for other, _ in known)]
+                return self._begin(left, deadline, known)
         return attempt
 
     def _finish(self, attempt: DeliveryAttempt, deadline: int) -> None:
@@ -250,9 +262,10 @@ class Delivery:
         """
         try:
             numbers = self._assign(spec, rows)
-        except InvalidRecord as error:
+        except Exception as error:  # noqa: BLE001  a partitioner may be the user's
             if len(at) == 1:
-                staged.errors[int(at[0])] = error
+                failed = InvalidRecord(f"the partitioner of topic {spec.name!r} failed: {shown(error)}")
+                staged.errors[int(at[0])] = error if isinstance(error, SparkLogError) else failed
                 return
             half = len(at) // 2
             self._add_valid(uploader, spec, _cut(rows, 0, half), staged, at[:half])
@@ -304,7 +317,25 @@ def groups_of(spec: TopicSpec, partitions: Ints) -> Ints:
 
 
 def rows_for(spec: TopicSpec, columns: Columns, start: int, end: int) -> tuple[Rows, dict[int, SparkLogError]]:
-    """Single records `start` to `end` as rows of a topic, and the errors of some, by their index among these."""
+    """Single records `start` to `end` as rows of a topic, and the errors of some, by their index among these.
+
+    If the conversion of all fails, each is converted alone: a record that nobody thought of fails without the others.
+    """
+    try:
+        return _converted(spec, columns, start, end)
+    except Exception as error:
+        logger.debug("records of topic %s are converted one by one", spec.name, exc_info=error)
+    errors: dict[int, SparkLogError] = {}
+    for row in range(start, min(end, len(columns.keys))):
+        try:
+            _converted(spec, columns, row, row + 1)
+        except Exception as error:  # noqa: BLE001  it is an error of this record
+            errors[row - start] = InvalidRecord(f"the record cannot be written: {shown(error, str)}")
+    rows, more = _converted(spec, columns.without([start + row for row in errors]), start, end)
+    return rows, more | errors
+
+
+def _converted(spec: TopicSpec, columns: Columns, start: int, end: int) -> tuple[Rows, dict[int, SparkLogError]]:
     values = columns.values[start:end]
     if spec.schema is not None:
         return typed_rows(to_rows(columns, start, end, with_values=False), values, spec)

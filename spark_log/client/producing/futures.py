@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from spark_log.threads import Threads
 logger = logging.getLogger("spark_log")
 
 Headers = Sequence[tuple[str, bytes | None]]
+Value = TypeVar("Value")
 Ints = npt.NDArray[np.int64]
 WIDTH = 4
 """Items of a row: future, key, value and stamp (see `stamp_of`).  If a record has headers or a partition, the key is
@@ -42,6 +43,11 @@ class Columns(NamedTuple):
     partitions: Sequence[int | None] | None
     """None: no record has an explicit partition."""
 
+    def without(self, rows: Collection[int]) -> Columns:
+        """The records; those at these indexes have only a time."""
+        headers = None if self.headers is None else _without(self.headers, rows)
+        return self._replace(keys=_without(self.keys, rows), values=_without(self.values, rows), headers=headers)
+
     def take(self, at: Ints, assigned: Ints) -> Columns:
         """The records at these indexes.
 
@@ -57,6 +63,10 @@ class Columns(NamedTuple):
             None if self.headers is None else [self.headers[row] for row in rows],
             [wanted[row] if assigned[row] < 0 else int(assigned[row]) for row in rows],
         )
+
+
+def _without(some: Sequence[Value | None], rows: Collection[int]) -> list[Value | None]:
+    return [None if row in rows else one for row, one in enumerate(some)]
 
 
 class AssignedOffsets(NamedTuple):
@@ -350,17 +360,20 @@ class RecordFuture(Struct, eq=False, gc=False):
         return self
 
 
+_GIVEN = 1 << 62
+
+
 def stamp_of(timestamp_ms: int) -> int:
-    """Encode a timestamp from the caller as a negative number.
+    """Encode a timestamp from the caller, which may be before 1970, as a negative number.
 
     Clock times are positive nanoseconds, which cannot hold all timestamps that a caller may give.
     """
-    return -1 - timestamp_ms
+    return timestamp_ms - _GIVEN
 
 
 def _times_of(stamps: Ints) -> Ints:
     if stamps.min(initial=0) < 0:
-        return np.where(stamps < 0, -1 - stamps, stamps // 1_000_000)
+        return np.where(stamps < 0, stamps + _GIVEN, stamps // 1_000_000)
     return stamps // 1_000_000
 
 

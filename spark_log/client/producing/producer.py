@@ -40,6 +40,7 @@ from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.model import ACKS_ALL
 from spark_log.positions import TIME_MS_MAX
+from spark_log.text import is_unicode, shown
 from spark_log.threads import Thread, at_exit
 
 logger = logging.getLogger("spark_log")
@@ -134,7 +135,7 @@ class Producer:
                        topic with a schema, the value is a dict of its columns, or None.
         headers:       pairs of a name and a value; the value is bytes or None.
         partition:     the number of the partition; None: the `partitioner` chooses it.
-        timestamp_ms:  milliseconds since 1970; None: the current time.
+        timestamp_ms:  milliseconds since 1970, below 0 for a time before; None: the current time.
         Raises MessageTooLarge; UnknownTopicOrPartition; InvalidTopic if the topic would be created and its name is
         invalid; InvalidRecord if another argument has the wrong type or an invalid value; InvalidRequest after `close`;
         RequestTimedOut if `max_block_ms` elapses while the buffer is full, or before the topic is found or created.
@@ -158,10 +159,10 @@ class Producer:
         if timestamp_ms is None:
             now = self._now  # `self._now()` would first be looked up as a method
             stamp = now()
-        elif type(timestamp_ms) is int and 0 <= timestamp_ms <= TIME_MS_MAX:
+        elif type(timestamp_ms) is int and -TIME_MS_MAX <= timestamp_ms <= TIME_MS_MAX:
             stamp = stamp_of(timestamp_ms)
         else:
-            raise InvalidTimestamp(f"timestamp_ms: {timestamp_ms!r} is not a time in milliseconds since 1970")
+            raise InvalidTimestamp(f"timestamp_ms: {shown(timestamp_ms)} is not a time in milliseconds since 1970")
         try:
             queue = self._admitting[topic]
         except KeyError:
@@ -486,11 +487,13 @@ def checked_headers(headers: object) -> list[tuple[str, bytes | None]]:
     """Headers as a list of pairs.  Raises InvalidRecord."""
     try:
         pairs = [(name, item) for name, item in headers]  # type: ignore[attr-defined]
-    except (TypeError, ValueError) as error:
-        raise InvalidRecord(f'headers: {headers!r} is not a list of pairs, as [("name", b"value")]') from error
+    except Exception as error:
+        raise InvalidRecord(f'headers: {shown(headers)} is not a list of pairs, as [("name", b"value")]') from error
     for name, _ in pairs:
         if not isinstance(name, str):
-            raise InvalidRecord(f"headers: the name {name!r} is not a str")
+            raise InvalidRecord(f"headers: the name {shown(name)} is not a str")
+        if not is_unicode(name):
+            raise InvalidRecord(f"headers: the name {name!r} cannot be encoded as UTF-8")
     return [(name, None if item is None else to_bytes("value", item)) for name, item in pairs]
 
 
@@ -503,5 +506,7 @@ def too_large(topic: str, size: int, limit: int) -> MessageTooLarge:
 
 def no_partition(topic: str, partition: object, count: int) -> SparkLogError:
     if not isinstance(partition, int) or isinstance(partition, bool):
-        return InvalidRecord(f"partition {partition!r} of topic {topic!r} is not a number")
-    return UnknownTopicOrPartition(f"topic {topic!r} has no partition {partition}, it has {count} (0 to {count - 1})")
+        return InvalidRecord(f"partition {shown(partition)} of topic {topic!r} is not a number")
+    return UnknownTopicOrPartition(
+        f"topic {topic!r} has no partition {shown(partition)}, it has {count} (0 to {count - 1})"
+    )

@@ -14,7 +14,7 @@ from spark_log.errors import InvalidRecord, SparkLogError
 from spark_log.segment.python_values import array_or_errors
 from spark_log.segment.record_columns import Rows
 from spark_log.segment.typed_rows import sifted
-from spark_log.text import type_of
+from spark_log.text import shown, type_of
 
 
 class SentDict(bytes):
@@ -27,8 +27,8 @@ def packed(value: Mapping[str, Any]) -> SentDict:
     """The dict of a record.  Raises InvalidRecord for a value that no column can have."""
     try:
         return SentDict(pickle.dumps(dict(value), pickle.HIGHEST_PROTOCOL))
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise InvalidRecord(f"value is a dict that cannot be sent: {error}") from error
+    except Exception as error:
+        raise InvalidRecord(f"value is a dict that cannot be sent: {shown(error, str)}") from error
 
 
 def sent_value(value: object, spec: TopicSpec) -> bytes:
@@ -91,7 +91,11 @@ def _unpacked(row: int, value: bytes | None, topic: str, errors: dict[int, Spark
     if value is None:
         return None
     if type(value) is SentDict:
-        return pickle.loads(value)
+        try:
+            return pickle.loads(value)
+        except Exception as error:  # noqa: BLE001  values of a dict may be anything
+            errors[row] = InvalidRecord(f"value is a dict that cannot be sent: {shown(error, str)}")
+            return None
     errors[row] = InvalidRecord(
         f"topic {topic!r} has a schema, and value is {type_of(value)}: send a dict of its columns"
     )

@@ -172,6 +172,13 @@ def faults_of(batch: TopicRows, now_ms: int) -> list[Fault]:
     return [fault for fault in found if fault is not None]
 
 
+def check_rules(batch: TopicRows, now_ms: int, first: int) -> None:
+    """Raises the error of the first row that violates a rule.  first: the number of the first row, for messages."""
+    for fault in faults_of(batch, now_ms):
+        row = int(fault.rows.argmax())
+        raise fault.kind(f"row {first + row}: {fault.reason(row)}")
+
+
 def _no_key(batch: TopicRows) -> Fault | None:
     keys = batch.rows.records.column("key")
     if not keys.null_count or not batch.topics.compacted.any():

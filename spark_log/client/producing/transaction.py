@@ -46,6 +46,7 @@ from spark_log.metadata.records import GroupCommit
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.positions import TIME_MS_MAX
 from spark_log.segment.record_columns import Rows
+from spark_log.text import shown
 
 logger = logging.getLogger("spark_log")
 
@@ -159,7 +160,7 @@ class Transaction:
             self._encode(topic)
             count = 0
             ensure_topic(self._journal, topic)
-            spec = spec_for(self._journal, topic, data)
+            spec, data = spec_for(self._journal, topic, data)
             for rows in rows_of(spec, data, self._journal.context.clock.now_ms() * 1000):
                 self._add(uploader, topic, rows, count)
                 count += rows.records.num_rows
@@ -201,8 +202,8 @@ class Transaction:
             key = self._encode_key(key)
         if timestamp_ms is None:
             timestamp_ms = self._journal.context.clock.now_ms()
-        elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= TIME_MS_MAX:
-            raise InvalidTimestamp(f"timestamp_ms: {timestamp_ms!r} is not a time in milliseconds since 1970")
+        elif type(timestamp_ms) is not int or abs(timestamp_ms) > TIME_MS_MAX:
+            raise InvalidTimestamp(f"timestamp_ms: {shown(timestamp_ms)} is not a time in milliseconds since 1970")
         ensure_topic(self._journal, topic)
         spec = topic_spec(self._journal.state, topic)
         if partition is not None and not (type(partition) is int and 0 <= partition < spec.partitions):

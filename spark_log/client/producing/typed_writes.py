@@ -2,36 +2,64 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
-from spark_log.client.producing.topic_rules import TopicSpec, topic_spec
+import pyarrow as pa
+
+from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, check_rules, topic_spec
 from spark_log.client.topic_creation import set_first_schema
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.schema.arrow_types import nullable
-from spark_log.schema.topic_schema import as_schema
+from spark_log.schema.struct_json import to_json
+from spark_log.schema.topic_schema import TopicSchema, as_schema
 from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames, data_columns
-from spark_log.segment.record_columns import Rows, conform
+from spark_log.segment.record_columns import Rows, arrow_stream, conform
 from spark_log.segment.typed_rows import conform_typed, frame_schema
 
 
-def spec_for(journal: Journal, topic: str, data: object, names: ColumnNames = DEFAULT_NAMES) -> TopicSpec:
-    """The spec of the topic to which `data` is written.  With `schema.auto`, the first typed write sets its schema.
+def spec_for(
+    journal: Journal, topic: str, data: object, names: ColumnNames = DEFAULT_NAMES
+) -> tuple[TopicSpec, object]:
+    """The spec of the topic to which `data` is written, and the data, which was read if it can be read once only.
 
-    Raises InvalidRequest for names of columns if the topic's values are bytes.
+    With `schema.auto`, the first typed write sets the topic's schema, unless some of its rows would be refused.
+    Raises InvalidRequest for names of columns if the topic's values are bytes; the errors of these rows.
     """
     spec = topic_spec(journal.state, topic)
     if spec.schema is None and spec.auto_schema:
+        data = _kept(data)
         given = frame_schema(data)
         if given is not None and ("value" not in given.names or names.value is not None):
-            set_first_schema(journal, topic, nullable(as_schema(data_columns(given, names))))
+            first = nullable(as_schema(data_columns(given, names)))
+            _check_rows(
+                spec._replace(schema=TopicSchema(1, to_json(first))), data, journal.context.clock.now_ms(), names
+            )
+            set_first_schema(journal, topic, first)
             spec = topic_spec(journal.state, topic)
     if spec.schema is None and names != DEFAULT_NAMES:
         raise InvalidRequest(
             f"topic {topic!r} has no schema, so value_columns, key_column and timestamp_column have no meaning: leave "
             f"them out, or give it a schema with `pylog topic alter {topic} --schema …`"
         )
-    return spec
+    return spec, data
+
+
+def _kept(data: object) -> object:
+    """Data that can be read twice."""
+    frames = getattr(sys.modules.get("pandas"), "DataFrame", ())
+    if isinstance(data, (pa.Table, pa.RecordBatch, frames)) or not hasattr(data, "__arrow_c_stream__"):
+        return data
+    return arrow_stream(data).read_all()
+
+
+def _check_rows(spec: TopicSpec, data: object, now_ms: int, names: ColumnNames) -> None:
+    """Raises the error of a row that would be refused."""
+    first = 0
+    for rows in rows_of(spec, data, now_ms * 1000, names):
+        check_rules(TopicRows.of(spec, rows), now_ms, first)
+        first += rows.records.num_rows
 
 
 def rows_of(spec: TopicSpec, data: object, now_us: int, names: ColumnNames = DEFAULT_NAMES) -> Iterator[Rows]:

@@ -21,8 +21,8 @@ from spark_log.client.producing.topic_rules import (
     TopicRows,
     TopicSpec,
     TopicTable,
+    check_rules,
     checked_versions,
-    faults_of,
     keyless_topics,
 )
 from spark_log.errors import InvalidRecord
@@ -146,9 +146,7 @@ class Uploader:
         first:  the number of the first row in the caller's data, for messages.
         """
         batch = TopicRows.of(spec, rows)
-        for fault in faults_of(batch, now_ms):
-            row = int(fault.rows.argmax())
-            raise fault.kind(f"row {first + row}: {fault.reason(row)}")
+        check_rules(batch, now_ms, first)
         self.add(batch)
 
     def add(self, batch: TopicRows) -> None:
