@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from spark_log.errors import CorruptObject
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import DATA
+from spark_log.journal.object_names import DATA, listed
 from spark_log.metadata.pending_commits import optional_copies
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import RemoveCopies
@@ -35,7 +35,7 @@ def needed_objects(state: State) -> Needed:
 
 def lacking_commits(copy: Journal) -> list[PendingCommit]:
     """The pending commits that a copy lacks, wholly or in part.  Raises CorruptObject for other missing objects."""
-    there, state = set(copy.objects.list(DATA)), copy.state
+    there, state = set(listed(copy.objects, DATA)), copy.state
     optional = optional_copies(state)
     if missing := sorted(name for name in state.objects if name not in there and name not in optional):
         raise CorruptObject(
