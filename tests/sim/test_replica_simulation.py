@@ -15,12 +15,14 @@ a partition gets its former replicas again, after a lost commit has put a hole o
 """
 MOVING = 9
 """A seed in which partitions get other replicas, as in every fifth one."""
+COPYING = 27
+"""A seed with backups, as in two of ten."""
 NOTICED_IN = {
     "checksums_unchecked": 1,
     "missing_ignored": 1,
     "lacking_stay": 1,
     "shown_below_min": 5,
-    "late_stays": 2,
+    "late_stays": 8,
     "misses_ignored": 1,
     "any_broker_epoch": 5,
     "async_in_isr": 6,
@@ -34,7 +36,7 @@ NOTICED_IN = {
     "collects_dropped": 5,
     "fenced_counts": 241,
     "sizes_unchecked": 1,
-    "unknown_stay": 247,
+    "unknown_stay": 1,
     "loses_held": 5,
     "gives_up_early": 23,
     "late_refused": 9,
@@ -47,6 +49,8 @@ NOTICED_IN = {
     "all_passes_pending": 5,
     "answers_pending": 4,
     "pending_for_ever": 5,
+    "copies_without_pending": 27,
+    "given_up_in_turn": 27,
 }
 """A seed that notices that a rule is missing; 0 where none is named.  `--mutations` finds new ones."""
 TRIES = 3
@@ -73,6 +77,13 @@ def test_a_missing_rule_is_noticed(mutation: str) -> None:
     assert any(violation and not violation.startswith("error: ") for violation in violations), (
         f"find another seed for it: {_again(first, mutation)}"
     )
+
+
+def test_copies_are_whole() -> None:
+    """Backups are made beside pending commits, roots that are away, and commits that are lost."""
+    result = simulate(COPYING)
+    assert not result.violation, f"{result.violation}\n{_again(COPYING)}"
+    assert result.counts["copied whole"] and result.counts["left out of copies"]
 
 
 def test_partitions_move() -> None:

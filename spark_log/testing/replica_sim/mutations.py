@@ -6,10 +6,11 @@ actors of the simulation do what the product's threads do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_log.journal import garbage_collection
+from spark_log.journal.journal import Journal
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata import leader_election, pending_commits, replay, replay_reassignments, replay_replicas
 from spark_log.metadata import records as r
@@ -19,8 +20,10 @@ from spark_log.metadata.decide import upkeep as decide_upkeep
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.replica_state import PlacementGroup, ReplicaMember
 from spark_log.metadata.replicas import can_lead, epoch_of, group_number, is_active, is_current
-from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.state import PendingCommit, State, TopicKey
 from spark_log.model import ACKS_ALL
+from spark_log.node import mirror, whole_copies
+from spark_log.node.lost_commits import lose_in_own_root
 from spark_log.testing.mutation import Mutation, Patch, replaying
 from spark_log.testing.replica_sim import copying, upkeep
 
@@ -157,7 +160,22 @@ def _dropped_garbage(state: State, names: Iterable[str]) -> Steps[list[str] | No
 _GARBAGE = garbage_collection.garbage
 
 
+# -------------------------------------------------------------------------------------------------------------- copies
+
+
+def _give_up_in_turn(journal: Journal, lacking: Sequence[PendingCommit]) -> list[str]:
+    return [lose_in_own_root(journal, commit) for commit in lacking]
+
+
 MUTATIONS: Mapping[str, Mutation] = {
+    "copies_without_pending": Mutation(
+        "a copy of the log has the objects of commits with positions, also while readers do not see them",
+        (Patch(whole_copies, "optional_copies", pending_commits.pending_copies),),
+    ),
+    "given_up_in_turn": Mutation(
+        "a copy gives up all commits that it lacks before readers see one of them",
+        (Patch(mirror, "give_up", _give_up_in_turn),),
+    ),
     "any_broker_epoch": Mutation(
         "a copy that was put before the last return of its broker does not count",
         (Patch(replay_replicas, "is_current", _any_epoch),),

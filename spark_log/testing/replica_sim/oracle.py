@@ -12,6 +12,8 @@ visible     readers see a commit when all in-sync replicas have it, as a whole, 
             it is acknowledged with acks=all when they see it
 weaker      a swap leaves no fewer copies than there were; that of a move has all synchronous replicas
 moved       a partition with a live slice on other brokers than its replicas moves
+whole       a copy of the log has each commit that readers saw at its version, with its positions and its identity; of
+            each other one it has all of that, or nothing
 
 All promises of `sim/oracle.py` hold as well: offsets, contents, repeats, states.
 """
@@ -19,7 +21,7 @@ All promises of `sim/oracle.py` hold as well: offsets, contents, repeats, states
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from spark_log.journal.broker_roots import BROKER_KEY
@@ -69,6 +71,10 @@ def key_in(directory: str, name: str) -> str:
 def _place(key: str) -> Place:
     directory, _, name = key.partition(f"/{DATA}")
     return directory, DATA + name
+
+
+def _is_lost_at(state: State, key: TopicKey, offset: int) -> bool:
+    return any(one.start <= offset < one.end for one in state.lost.get(key, ()))
 
 
 class ReplicaOracle(Oracle):
@@ -302,6 +308,41 @@ class ReplicaOracle(Oracle):
             least = min(min_insync(before, change.topic_id), len(replicas))
             if not replicas - late <= set(known.brokers) or len(known.brokers) < least:
                 raise Violation(f"weaker: {name} was moved to {known.brokers}, the replicas are {replicas}")
+
+    # ----------------------------------------------------------------------------------------------------------- copies
+
+    def check_copy(self, version: int, copy: State, there: Collection[str]) -> None:
+        """A log was made of a copy of a version, and has these objects."""
+        was = self.states[version]
+        assert was.version == version
+        for who, (at, spans) in self.committed.items():
+            known = {
+                key: [offset for offset in span if not _is_lost_at(was, key, offset)] for key, span in spans.items()
+            }
+            if at > version or not any(known.values()):
+                continue
+            has = [self._has(copy, there, key, offset) for key, offsets in known.items() for offset in offsets]
+            shown = all(span.stop <= was.partitions[key].readable_end for key, span in spans.items())
+            if not all(has) and (shown or any(has)):
+                raise Violation(f"whole: {sum(has)} of {len(has)} records of {who} are in a copy of version {version}")
+            is_named = [who[0] in named for named in (copy.groups, copy.producers)]
+            if who[0] in was.groups and is_named != [all(has), all(has) and who[0] in was.producers]:
+                raise Violation(f"whole: a copy of version {version} has {sum(has)} records of {who}, and {is_named}")
+            self.seen["copied whole" if all(has) else "left out of copies"] += 1
+
+    def _has(self, copy: State, there: Collection[str], key: TopicKey, offset: int) -> bool:
+        """Whether readers of a copy find a record.  Raises Violation if they find another one, or an error."""
+        part = copy.partitions[key]
+        piece = next((one for one in part.entries if isinstance(one, Slice) and one.start <= offset < one.end), None)
+        if piece is None or piece.object not in there:
+            raise Violation(f"whole: offset {offset} of {key} cannot be read in a copy of version {copy.version}")
+        if piece.object not in self.contents:  # holes, which the copy has put there
+            return False
+        rows = self.contents[piece.object][piece.position]
+        found = dict(self._codec.decode((rows,), piece, key))
+        if (row := found.get(offset - piece.start)) not in (None, self.rows[key][offset]):
+            raise Violation(f"whole: offset {offset} of {key} is {row} in a copy")
+        return offset - piece.start in found
 
     # ----------------------------------------------------------------------------------------------------------- checks
 

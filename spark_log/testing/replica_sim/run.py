@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.model import Slice
 from spark_log.testing.mutation import mutated, patched
 from spark_log.testing.replica_sim import moves, upkeep, writers
+from spark_log.testing.replica_sim.copies import Backups, backup_job
 from spark_log.testing.replica_sim.copying import read_slice
 from spark_log.testing.replica_sim.faults import end_faults, faults
 from spark_log.testing.replica_sim.mutations import MUTATIONS
@@ -25,16 +28,22 @@ HEALED_MS = 150_000
 def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
     """Run a seed, without one of the rules if a mutation is named."""
     sim = ReplicaSimulation(seed, transcript=transcript)
-    with patched(sim.patches()), mutated(MUTATIONS, mutation):
-        violation = violation_of(partial(_simulate, sim))
+    with (
+        tempfile.TemporaryDirectory(prefix="pylog-sim-") as folder,
+        patched(sim.patches()),
+        mutated(MUTATIONS, mutation),
+    ):
+        violation = violation_of(partial(_simulate, sim, Path(folder)))
         sim.world.close()
     counts = sim.oracle.seen + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
     return Result(seed, violation, counts, sim.world.transcript())
 
 
-def _simulate(sim: ReplicaSimulation) -> None:
+def _simulate(sim: ReplicaSimulation, folder: Path) -> None:
     sim.world.alone(sim.begin())
     _add_actors(sim)
+    if sim.copies:
+        sim.world.start("backup", partial(backup_job, sim, Backups(folder, sim.rng)), counts=False)
     sim.world.run(STEPS_MAX)
     end_faults(sim)
     sim.world.start("end", partial(_until_healed, sim), counts=True)

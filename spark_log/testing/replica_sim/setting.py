@@ -39,6 +39,9 @@ CLUSTER = "simulated"
 BY_HAND = "by hand"
 """The reason of brokers that an administrator fenced: only an administrator returns them."""
 
+COPIES_IN = (2, 7)
+"""Last digits of the seeds in which backups are made."""
+
 
 def broker_file(broker: int, directory: str) -> bytes:
     """The content of `meta/broker.json`."""
@@ -93,8 +96,12 @@ class ReplicaSimulation(Simulation):
         """An old copy of a disk is mounted in its place now and then."""
         self.fences_again = seed % 10 == 8
         """Brokers that a check has fenced are fenced by hand, too."""
+        self.copies = seed % 10 in COPIES_IN
+        """Backups are made, and restored elsewhere."""
         self.leader_share = self.acks_rng.choice((0.0, 0.0, 0.3, 0.8))
         """How many of the writes that is."""
+        if self.copies:  # else hardly any commit is pending when a copy is made
+            self.leader_share = max(self.leader_share, 0.5)
         self.keep_ms = random.Random(f"keep {seed}").choice((0, self.age // 2))
         """For how long an asynchronous broker keeps objects; it changes no other draw of the seed."""
 

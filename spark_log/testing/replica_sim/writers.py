@@ -23,7 +23,7 @@ from spark_log.journal.opening import View
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.metadata.commands import Append
 from spark_log.metadata.decide.commits import Committed
-from spark_log.metadata.records import CommitRecord
+from spark_log.metadata.records import CommitRecord, GroupCommit, OffsetEntry
 from spark_log.metadata.replica_commands import AddPendingCopies
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import copies_of, group_number, keeps
@@ -103,8 +103,14 @@ def _upload(sim: ReplicaSimulation, state: State) -> Steps[Upload]:
         objects=tuple(named),
         slices=tuple(slices),
         acks=acks,
+        groups=_positions(keys[0], payload) if sim.copies and acks == ACKS_ALL else (),
     )
     return Upload(objects, held, commit)
+
+
+def _positions(key: TopicKey, payload: str) -> tuple[GroupCommit, ...]:
+    """A group that has a position if the commit is in the log, as one that a transaction names."""
+    return (GroupCommit(payload, -1, (OffsetEntry(*key, 0),)),)
 
 
 def _commit(sim: ReplicaSimulation, view: View, made: Upload) -> Steps[View]:
