@@ -444,8 +444,11 @@ def killed_at_times(sim: AdoptionSimulation, node: SimulatedNode, steps: Callabl
 
 
 def canceller(sim: AdoptionSimulation) -> Steps[None]:
-    """Runs `pylog move --cancel`, and begins again with other directories, unless the log has moved."""
-    while sim.oracle.fork is None and not moving_to(sim.oracle.state.coordinator):
+    """Runs `pylog move --cancel`, and begins again with other directories, unless the log has moved.
+
+    It may have been killed between both.
+    """
+    while sim.oracle.fork is None and not (sim.is_cancelled or moving_to(sim.oracle.state.coordinator)):
         yield Sleep(20)
     yield Sleep(sim.rng.choice((1, 300, 2000, 4000)))
     while sim.oracle.fork is None:
