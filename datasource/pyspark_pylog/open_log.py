@@ -111,7 +111,8 @@ def planned_log(location: Location, journal: Journal, version: int | None = None
     version = journal.state.version if version is None else version
     roots = journal.roots
     served = journal.metadata_log.is_served
-    log = PlannedLog(*_key(location, roots.own.url), journal.cluster_id, version, served)
+    now_ms = journal.context.clock.now_ms()
+    log = PlannedLog(*_key(location, roots.own.url), journal.cluster_id, version, now_ms, served)
     if not roots.brokers:
         return log
     brokers = tuple(sorted(roots.brokers.items()))

@@ -67,6 +67,8 @@ class PlannedLog:
     roots: PlannedRoots
     cluster_id: str
     version: int
+    time_ms: int = 0
+    """When it was planned, by the driver's clock."""
     served: bool = False
     """A coordinator serves the metadata: tasks must not use it on the storage."""
     brokers: tuple[tuple[int, Broker], ...] = ()

@@ -329,6 +329,25 @@ def unfence(session: CommandSession, broker: int, deep: bool) -> None:
     emit_line(session, text, {"broker": broker, "state": "active", "changed": done})
 
 
+@verb(broker)
+@click.argument("directory")
+@guarded
+@pass_session
+def forget_root(session: CommandSession, directory: str, dry_run: bool, yes: bool) -> None:
+    """Record that a root that a broker had before has no files any more.
+
+    Erasures wait for that, because the files of removed and replaced brokers stay. `pylog topic erasures` names the
+    directories.
+
+    \b
+    Example:
+      pylog broker forget-root 5b33e61a5657a8bc
+    """
+    if confirmed(f"record that all files of directory {directory} are deleted", dry_run=dry_run, yes=yes):
+        session.connect().admin.forget_root(directory)
+        emit_line(session, f"directory {directory} is forgotten", {"directory": directory})
+
+
 @click.group(cls=Noun)
 def elect() -> None:
     """Choose leaders by hand."""

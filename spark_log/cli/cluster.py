@@ -296,11 +296,16 @@ def _storage(log: Log) -> list[Check]:
 
 
 def _brokers(log: Log) -> list[Check]:
+    from spark_log.client.administering.erasure_status import problems_of
     from spark_log.node.health_findings import broker_findings
     from spark_log.node.root_space import free_where_behind
 
     state = log.journal.state
-    return [Check(*finding) for finding in broker_findings(state, free_where_behind(log.journal.roots, state))]
+    found = [Check(*finding) for finding in broker_findings(state, free_where_behind(log.journal.roots, state))]
+    return [
+        *found,
+        *(Check(what, False, says) for what, says in problems_of(state, log.journal.context.clock.now_ms())),
+    ]
 
 
 def _clock(log: Log) -> Check:

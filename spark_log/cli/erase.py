@@ -22,6 +22,7 @@ from spark_log.text import counted
 
 if TYPE_CHECKING:
     from spark_log.client.administering.erasure import ErasureReport
+    from spark_log.client.administering.erasure_status import ErasureListing
 
 DECODERS: Mapping[str, Callable[[bytes], bytes]] = {
     "text": lambda text: text.decode().encode(),
@@ -91,7 +92,38 @@ def erase(
         report = admin.erase_records(name, keys, before, dry_run=dry_run, progress=progress)
     emit_line(session, report_text(report), asdict(report))
     if report.problems:
-        raise Failed(f"{counted(len(report.problems), 'problem')}: not all records were erased; {report.problems[0]}")
+        raise Failed(f"{counted(len(report.problems), 'problem')}: the erasure is not done; {report.problems[0]}")
+
+
+@click.command(cls=Verb)
+@pass_session
+def erasures(session: CommandSession) -> None:
+    """List the erasures that are not done, with the roots that may have copies of their records.
+
+    An erasure is done when upkeep has deleted the last copy on each root. The exit status is 1 if something has to be
+    done for that.
+
+    \b
+    Example:
+      pylog topic erasures
+    """
+    log = session.connect()
+    found = log.admin.list_erasures()
+    for one in found:
+        emit_line(session, listing_text(one), asdict(one))
+    if not found:
+        emit_line(session, "all erasures are done", {})
+    problems = [problem for one in found for problem in one.problems(log.journal.context.clock.now_ms())]
+    if problems:
+        raise Failed(f"{counted(len(problems), 'problem')}: {problems[0]}")
+
+
+def listing_text(listing: ErasureListing) -> str:
+    """An erasure that is not done, for people."""
+    ended, gone_by = format_timestamp_ms(listing.time_ms), format_timestamp_ms(listing.gone_by_ms)
+    title = f"{listing.topic}: ended {ended}, not done; upkeep deletes the copies that it reaches by {gone_by}"
+    lines = [title, *(f"  {one}" for one in listing.waits_for)]
+    return "\n".join([*lines, "  not all records were erased: run it again"] if listing.incomplete else lines)
 
 
 def read_keys(given: tuple[str, ...], file: str | None, form: str) -> list[bytes]:
@@ -140,9 +172,10 @@ def report_text(report: ErasureReport) -> str:
     if report.gone_by_ms is None:
         lines = [f"would erase {found}"]
     else:
+        where = "on the roots that can be reached" if report.unreached else "in this log"
         lines = [
             f"erased {found}",
-            f"the last copy in this log is gone by {format_timestamp_ms(report.gone_by_ms)}, if upkeep runs",
+            f"the last copy {where} is gone by {format_timestamp_ms(report.gone_by_ms)}, if upkeep runs",
         ]
     lines.append(f"searched the records before these offsets (partition: offset): {ends}")
     for title, names in (
@@ -152,4 +185,5 @@ def report_text(report: ErasureReport) -> str:
     ):
         if names:
             lines.append(f"{title}: {', '.join(names)}")
-    return "\n".join([*lines, *report.problems])
+    lines += [f"not done: {problem}" for problem in report.problems]
+    return "\n".join([*lines, *report.former_roots])

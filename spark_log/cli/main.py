@@ -10,7 +10,7 @@ from spark_log.cli.brokers import broker, elect
 from spark_log.cli.cluster import cluster
 from spark_log.cli.console.command import console
 from spark_log.cli.consume import consume
-from spark_log.cli.erase import erase
+from spark_log.cli.erase import erase, erasures
 from spark_log.cli.groups import group
 from spark_log.cli.inspect import config, metadata, plan, producer
 from spark_log.cli.mirror import mirror, recover
@@ -79,6 +79,7 @@ SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
 )
 
 topic.add_command(erase)
+topic.add_command(erasures)
 for command_of_quorum in (*RUNNING, adopt, restore):
     quorum.add_command(command_of_quorum)
 for _, commands in SECTIONS:

@@ -130,6 +130,7 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
         reassignments=Map({(names[key[0]], key[1]): row for key, row in state.reassignments.items()}),
         dropped=Map({name: version for name in stored if name not in state.objects}),
         dropped_lists=Map(),
+        erasures=Map({names.get(key, key): row for key, row in state.erasures.items()}),
         cleaned=Map(),  # the swaps of a pass may be lost
         producers=Map({name: _renew_producer(state, name, version, names) for name in state.producers}),
         groups=Map(

@@ -22,6 +22,7 @@ _QUIET = (
     r.CleanedRecord,
     r.CommitRecord,
     r.CommitOffsetsRecord,
+    r.ErasedRecord,
     r.ExpireProducersRecord,
     r.FenceRecord,
     r.GroupGenerationRecord,
@@ -31,6 +32,7 @@ _QUIET = (
     r.ListDroppedRecord,
     r.MovedRecord,
     r.SwapRecord,
+    r.WipedRecord,
 )
 """Records that concern no client but those that read the partitions that grow."""
 

@@ -35,7 +35,9 @@ from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Rea
 from spark_log.metadata.state import (
     CleanedPart,
     DroppedList,
+    ErasedTopic,
     Forgotten,
+    FormerRoot,
     GroupPosition,
     GroupState,
     Leadership,
@@ -180,6 +182,8 @@ KINDS = {
     "copies": _Kind(lambda state: _sorted(state.copies), tuple[int, Copies]),
     "schemas": _Kind(lambda state: _sorted(state.schemas), tuple[str, TopicSchemas]),
     "lost_ranges": _Kind(lambda state: _sorted(state.lost), tuple[TopicKey, tuple[LostRange, ...]]),
+    "erasures": _Kind(lambda state: _sorted(state.erasures), tuple[str, ErasedTopic]),
+    "former_roots": _Kind(lambda state: _sorted(state.former_roots), tuple[str, FormerRoot]),
     "pending": _Kind(lambda state: enumerate(state.pending), tuple[int, PendingCommit]),
 }
 """Kinds by name, in the order of the file: positions come before their groups."""
@@ -457,6 +461,8 @@ class _Maps:
             pending=tuple(self._pending),
             schemas=self._maps["schemas"].finish(),
             lost=self._maps["lost_ranges"].finish(),
+            erasures=self._maps["erasures"].finish(),
+            former_roots=self._maps["former_roots"].finish(),
             groups_made=header.groups_made,
             reassignments=self._maps["reassignments"].finish(),
         )

@@ -393,6 +393,31 @@ class ListDropped(Command, frozen=True, kw_only=True, tag="list_dropped"):
         return upkeep.decide_list_dropped(state, self.listed)
 
 
+class MarkErased(Command, frozen=True, kw_only=True, tag="mark_erased"):
+    """Record the end of an erasure.  The reply is False if the topic is gone."""
+
+    topic_id: str
+    incomplete: bool = False
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return upkeep.decide_erased(state, r.ErasedRecord(topic_id=self.topic_id, incomplete=self.incomplete))
+
+
+class MarkWiped(Command, frozen=True, kw_only=True, tag="mark_wiped"):
+    """Record that a root has no copies any more of what was dropped at or below a version.
+
+    The reply is False if nothing waits for that.
+    """
+
+    broker: int
+    directory: str
+    upto: int
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        record = r.WipedRecord(broker=self.broker, directory=self.directory, upto=self.upto)
+        return upkeep.decide_erased(state, record)
+
+
 class MarkCleaned(Command, frozen=True, kw_only=True, tag="mark_cleaned"):
     """Record the ends of compaction passes whose swaps have all been written."""
 
@@ -469,6 +494,8 @@ Single: TypeAlias = (
     | Swap
     | ListDropped
     | MarkCleaned
+    | MarkErased
+    | MarkWiped
     | RegisterBroker
     | AlterBroker
     | FenceBroker

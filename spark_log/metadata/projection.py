@@ -28,6 +28,7 @@ from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup
 from spark_log.metadata.state import (
+    ErasedTopic,
     GroupPosition,
     GroupState,
     Leadership,
@@ -176,6 +177,8 @@ class Delta(Struct, frozen=True, array_like=True):
     copies: dict[int, Copies] = {}
     schemas: dict[str, TopicSchemas] = {}
     """Of the topics in it."""
+    erasures: dict[str, ErasedTopic] = {}
+    """Of the topics in it."""
 
 
 def nothing_held(topics: Iterable[str] = (), groups: Iterable[str] = ()) -> State:
@@ -249,6 +252,7 @@ def delta(state: State, head: str, held: Holdings, known: str) -> Delta:
         assignments={one: numbers for one in ids if (numbers := state.assignments.get(one)) is not None},
         copies=dict(state.copies),
         schemas={one: state.schemas[one] for one in ids if one in state.schemas},
+        erasures={one: state.erasures[one] for one in ids if one in state.erasures},
     )
 
 
@@ -318,6 +322,7 @@ def apply(state: State, changes: Delta) -> State:
         assignments=Map(changes.assignments),
         copies=Map(changes.copies),
         schemas=Map(changes.schemas),
+        erasures=Map(changes.erasures),
     )
     names = {name: topic.topic_id for name, topic in changes.topics.items()}
     groups = {name: _group(row) for name, row in changes.groups.items()}

@@ -472,6 +472,25 @@ class ResetReplicasRecord(Record, frozen=True, kw_only=True, tag="reset_replicas
     """The log has no brokers, and all objects are in its own root: it was recovered from a mirror."""
 
 
+class ErasedRecord(Record, frozen=True, kw_only=True, tag="erased"):
+    """The end of an erasure: reads of the topic that were planned before are planned again."""
+
+    topic_id: str
+    incomplete: bool = False
+    """It had problems, so records may be left."""
+
+
+class WipedRecord(Record, frozen=True, kw_only=True, tag="wiped"):
+    """A root has no copies any more of what was dropped at or below a version.
+
+    Of a root that the log does not use any more: it has none at all, and is forgotten.
+    """
+
+    broker: int
+    directory: str
+    upto: int
+
+
 AnyRecord: TypeAlias = (
     CreateTopicRecord
     | AddPartitionsRecord
@@ -509,6 +528,8 @@ AnyRecord: TypeAlias = (
     | ReassignRecord
     | MovedRecord
     | ResetReplicasRecord
+    | ErasedRecord
+    | WipedRecord
 )
 
 

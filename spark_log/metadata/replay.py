@@ -18,6 +18,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.changes import extended
 from spark_log.metadata.cleaner_point import moved_point
 from spark_log.metadata.clock_reset import reset_clock
+from spark_log.metadata.erasures import replay_erased, replay_wiped, without_erasures
 from spark_log.metadata.last_commit import last_commit
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.pending_commits import (
@@ -261,12 +262,13 @@ def _drop_partition(state: State, key: tuple[str, int]) -> State:
     topic_id = key[0]
     if any((topic_id, number) in state.partitions for number in range(state.topics[topic_id].partitions)):
         return state
-    return replace(
+    state = replace(
         state,
         topics=state.topics.delete(topic_id),
         assignments=without(state.assignments, [topic_id]),
         schemas=without(state.schemas, [topic_id]),
     )
+    return without_erasures(state, [topic_id])
 
 
 def _trim(state: State, record: r.TrimRecord) -> State | None:
@@ -543,5 +545,7 @@ _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.ExpireProducersRecord: _expire_producers,
     r.ReassignRecord: replay_reassign,
     r.MovedRecord: replay_moved,
+    r.ErasedRecord: replay_erased,
+    r.WipedRecord: replay_wiped,
     **REPLAY_REPLICAS,
 }

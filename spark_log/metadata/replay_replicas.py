@@ -16,6 +16,7 @@ from msgspec.structs import replace as moved
 
 from spark_log.metadata import records as r
 from spark_log.metadata.copy_retention import droppable, first_dropped, keeps_newest, with_dropped
+from spark_log.metadata.erasures import with_former_roots
 from spark_log.metadata.leader_election import elect_leader
 from spark_log.metadata.replica_state import (
     CHECK_REASON,
@@ -293,7 +294,7 @@ def not_pending(state: State, names: Iterable[str]) -> State:
 
 def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
     """A broker with an empty directory: whatever it had under another one is gone."""
-    old = state.brokers.get(record.broker)
+    state, old = with_former_roots(state, [record.broker]), state.brokers.get(record.broker)
     new = Broker(
         record.url,
         record.directory,
@@ -391,6 +392,7 @@ def replay_remove(state: State, record: r.RemoveBrokerRecord) -> State | None:
     used |= {number for row in state.reassignments.values() for number in (row.origin, *row.left)}
     if record.broker not in state.brokers or used.intersection(gone):
         return None
+    state = with_former_roots(state, [record.broker])
     groups, rows = state.placement_groups, dict[TopicKey, Reassignment]()
     for number in gone:
         groups = groups.delete(number)
@@ -462,7 +464,7 @@ def replay_elect(state: State, record: r.ElectLeaderRecord) -> State | None:
 def replay_reset(state: State, record: r.ResetReplicasRecord) -> State | None:
     if not (state.brokers or state.placement_groups or state.assignments or state.copies):
         return None
-    return without_replicas(state)
+    return without_replicas(with_former_roots(state, state.brokers))
 
 
 def without_replicas(state: State) -> State:

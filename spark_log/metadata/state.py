@@ -228,6 +228,39 @@ class Leadership(NamedTuple):
         return self.epoch if self.address else 0
 
 
+class OpenErasure(NamedTuple):
+    """An erasure of which copies may be left on some roots."""
+
+    version: int
+    """Of its end: what it has removed was dropped at or below it."""
+    time: int
+    """The log's time at that version."""
+    roots: tuple[tuple[int, str], ...]
+    """(broker, directory) of the roots from which upkeep has not deleted the copies yet; broker 0 has no directory."""
+    incomplete: bool = False
+    """It had problems, so records may be left, too."""
+
+
+class ErasedTopic(NamedTuple):
+    """The erasures of a topic (docs/decisions/0108-erasures-in-the-state.md)."""
+
+    name: str
+    """Of the topic, which may be deleted since."""
+    version: int
+    """Of the end of the last one: what was planned before it is planned again."""
+    unfinished: tuple[OpenErasure, ...] = ()
+    """Those that are not done, in the order of their versions."""
+
+
+class FormerRoot(NamedTuple):
+    """A root that a broker had.  Nobody has said that its files are gone."""
+
+    broker: int
+    url: str
+    version: int
+    """Since which the log does not use it."""
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """The result of a log's records up to `version`."""
@@ -282,6 +315,10 @@ class State:
     """By topic id; topics without a schema have no row."""
     lost: Map[TopicKey, tuple[LostRange, ...]] = field(default_factory=Map)
     """Ranges of lost commits, ascending, as far as they are not below the partition's start."""
+    erasures: Map[str, ErasedTopic] = field(default_factory=Map)
+    """By topic id."""
+    former_roots: Map[str, FormerRoot] = field(default_factory=Map)
+    """By directory, the roots of removed and replaced brokers."""
     features: Map[str, int] = field(default_factory=Map)
     """Raised levels; see `features.py`."""
     recent: tuple[ChangedNames, ...] = field(default=(), compare=False, repr=False)

@@ -14,19 +14,22 @@ from typing import TypeVar
 
 from spark_log.client.log import Log
 from spark_log.errors import LogRestored
-from spark_log.journal.context import Context
+from spark_log.journal.context import Context, Proposal
 from spark_log.journal.disk_reserve import has_reserve, keep_reserve
 from spark_log.journal.dropped_lists import list_dropped
-from spark_log.journal.garbage_collection import collect, garbage
+from spark_log.journal.garbage_collection import Collected, collect, garbage
 from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.object_names import DATA, META
 from spark_log.journal.sealing import prune, seal
-from spark_log.journal.store_operations import OWN_ROOT, List, Steps, Sweep
+from spark_log.journal.store_operations import OWN_ROOT, Decide, List, Steps, Sweep
 from spark_log.journal.upkeep import fence_and_expire
+from spark_log.metadata.commands import MarkWiped
 from spark_log.metadata.decide.topics import decide_trim
 from spark_log.metadata.decide.upkeep import decide_fence
+from spark_log.metadata.erasures import OWN, waits_for
 from spark_log.metadata.reassignments import moving
 from spark_log.metadata.replay import next_version, replay_records
+from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.state import State, TopicKey
 from spark_log.node.compaction_plan import find_dirty_parts
 from spark_log.node.compaction_rounds import CompactionTally
@@ -305,6 +308,8 @@ class _Round:
         yield from self._change("advancing the fence", fence_and_expire(self._state, self._context), self._state)
         garbage_collection = _collect(self._state, self._context, self._memory)
         self._done.collected = yield from self._failed.attempt("garbage collection", garbage_collection, 0)
+        wiped = _mark_wiped(self._state, self._context, self._memory.collected)
+        yield from self._change("recording the end of erasures", wiped, self._state)
 
     def _rewrite(self) -> Steps[None]:
         done = self._done
@@ -474,7 +479,8 @@ def collect_garbage(log: Log) -> list[str]:
     def duty(state: State, context: Context) -> Steps[list[str]]:
         state = yield from prune(state, context)
         state = yield from fence_and_expire(state, context)
-        names, _ = yield from collect(state, context)
+        names, collected = yield from collect(state, context)
+        yield from _mark_wiped(state, context, collected)
         yield from log.journal.metadata_log.expire_claims(state)
         yield from _sweep(state, context, meta=not log.journal.metadata_log.is_served)
         return names
@@ -552,3 +558,11 @@ def _sweep(state: State, context: Context, memory: UpkeepMemory | None = None, *
 def _collect(state: State, context: Context, memory: UpkeepMemory) -> Steps[int]:
     names, memory.collected = yield from collect(state, context, memory.collected)
     return len(names)
+
+
+def _mark_wiped(state: State, context: Context, collected: Collected | None) -> Steps[State]:
+    """Record that the log's own root has no copies of what erasures have dropped, if garbage was collected there."""
+    if collected is None or collected.fence < state.fence or not waits_for(state, OWN):
+        return state
+    yield from _sweep(state, context, meta=False)  # the files of writers that died may have such records
+    return (yield Decide([Proposal(MarkWiped(broker=OWN_BROKER, directory="", upto=collected.fence))]))

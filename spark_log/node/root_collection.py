@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from spark_log.client.administering.brokers import PUT_MS_MAX
 from spark_log.errors import SparkLogError, StorageUnavailable
 from spark_log.journal.garbage_collection import Collected, collect, collect_dropped, collected_up_to
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import DATA, META, listed
 from spark_log.journal.root_owner import check_owner
+from spark_log.metadata.commands import MarkWiped
+from spark_log.metadata.erasures import waits_for
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import is_active
 from spark_log.metadata.state import State
@@ -27,8 +30,6 @@ WAIT_S = 30.0
 """How long a round waits for a root; a slower one continues, and the next round asks again."""
 FENCED_WAIT_S = 1.0
 """The same for the roots of fenced brokers."""
-PUT_MS_MAX = 3_600_000
-"""A temporary file without writes for this long belongs to a dead put."""
 
 
 @dataclass(slots=True)
@@ -116,7 +117,14 @@ class RootCollector:
         names += journal.run(collect_dropped(state, journal.context, broker, root.dropped))
         root.dropped = collected_up_to(state, broker)
         names += self._collect_former(broker, root, state)
-        return names, self._sweep(broker, root, state)
+        is_current = root.collected is not None and root.collected.fence >= state.fence
+        is_wiped = is_current and waits_for(state, (broker, root.directory))
+        if is_wiped:
+            root.swept_ms = None  # the files of writers that died may have such records
+        unfinished = self._sweep(broker, root, state)
+        if is_wiped:
+            journal.propose(MarkWiped(broker=broker, directory=root.directory, upto=state.fence))
+        return names, unfinished
 
     def _collect_former(self, broker: int, root: _Root, state: State) -> list[str]:
         """Delete what late uploads to a bucket have left in directories that were replaced before the fence.
@@ -130,6 +138,8 @@ class RootCollector:
                 store.delete(names)
                 root.former.add(directory)
                 found += names
+                if names and directory in state.former_roots:  # otherwise they may be on another disk
+                    self._journal.propose(MarkWiped(broker=broker, directory=directory, upto=state.fence))
         return found
 
     def _sweep(self, broker: int, root: _Root, state: State) -> int:

@@ -100,3 +100,20 @@ def test_wrong_usage(pylog: Pylog) -> None:
     assert "position" in pylog.wrong("topic", "erase", "orders", "--key", "a", "--before", "yesterday")
     assert "--key-format base64 or hex" in pylog.refused("topic", "erase", "orders", "--key", "\udcff", "--yes")
     assert "did you mean orders?" in pylog.refused("topic", "erase", "order", "--key", "a", "--yes")
+
+
+def test_erasures_that_are_not_done_are_listed(pylog: Pylog, tmp_path: Path) -> None:
+    """With the roots that they wait for; a former root until somebody says that its files are gone."""
+    pylog.ok("broker", "add", "1", "--root", str(tmp_path / "disk1"))
+    with spark_log.connect(pylog.url) as log:
+        directory = log.journal.refresh().brokers[1].directory
+    assert "all erasures are done" in pylog.ok("topic", "erasures")
+    pylog.ok("topic", "erase", "orders", "--key", "none", "--yes")
+    assert "the root of broker 1" in pylog.ok("topic", "erasures")
+    pylog.ok("broker", "remove", "1", "--yes")
+    listed = pylog.run("topic", "erasures")
+    assert listed.exit_code == 1
+    assert directory in listed.stdout
+    assert directory in pylog.ok("topic", "erase", "orders", "--key", "none", "--yes")
+    pylog.ok("broker", "forget-root", directory, "--yes")
+    assert directory not in pylog.ok("topic", "erasures")

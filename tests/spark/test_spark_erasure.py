@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 import spark_log
 from spark_log import NewTopic
@@ -43,3 +46,67 @@ def test_batch_reads_and_a_stream_across_an_erasure(
         maintain_once(log)
     assert offsets(before) == [*left, *range(40, 47)]
     assert sorted(sink.rows) == [n for n in range(45) if n < 30 or n % 3 != 1 or n >= 40]
+
+
+def test_a_frame_and_a_temporary_view_of_before_have_no_erased_record(
+    spark: SparkSession, url: str, log: spark_log.Log
+) -> None:
+    """As soon as the erasure has ended, with open and with fixed ends; nor has a copy that is written from them."""
+    log.create_topic(NewTopic("t", 1))
+    for first in range(0, 30, 10):
+        append(log, first, 10)
+    frame, fixed = load(spark, url), load(spark, url, endingOffsets='{"t": {"0": 25}}')
+    frame.createOrReplaceTempView("before")
+    for one in (frame, fixed, spark.table("before")):
+        one.count()
+    assert log.admin.erase_records("t", ["k1"]).records == 10
+    append(log, 30, 2)
+    left = [n for n in range(30) if n % 3 != 1]
+    assert offsets(frame) == [*left, 30, 31]
+    assert offsets(fixed) == [n for n in left if n < 25]
+    assert offsets(spark.table("before")) == [*left, 30, 31]
+    log.create_topic(NewTopic("copy", 1))
+    frame.select("key", "value").write.format("pylog").options(path=url, topic="copy").mode("append").save()
+    values = log.read("copy").column("value").to_pylist()
+    assert sorted(map(int, values)) == [*left, 30, 31]
+
+
+def test_a_view_of_the_latest_records_of_before_is_planned_again(
+    spark: SparkSession, url: str, log: spark_log.Log
+) -> None:
+    """Each query plans it by the version that it pins."""
+    log.create_topic(NewTopic("t", 1))
+    append(log, 0, 30)
+    frame = load(spark, url, view="latest")
+    assert offsets(frame) == [27, 28, 29]
+    log.admin.erase_records("t", ["k1"])
+    assert offsets(frame) == [27, 29]
+
+
+def test_tasks_that_begin_after_an_erasure_do_not_return_what_their_query_has_planned(
+    spark: SparkSession, url: str, log: spark_log.Log
+) -> None:
+    """The query pinned its version before: its first task holds the others back until the records are erased."""
+    log.create_topic(NewTopic("t", 1))
+    for first in range(0, 30, 10):
+        append(log, first, 10)
+    slots = spark.sparkContext.defaultParallelism
+    frame = load(spark, url, maxRecordsPerPartition=2)
+    assert frame.rdd.getNumPartitions() > 2 * slots
+    gate = Path(url.removeprefix("file://") if url.startswith("file://") else url).parent / "gate"
+
+    def hold(rows: Iterator[Row]) -> Iterator[int]:
+        found = [row.offset for row in rows]
+        until = time.monotonic() + 60
+        while not gate.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        yield from found
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: frame.rdd.mapPartitions(hold).collect())
+        time.sleep(3)
+        log.admin.erase_records("t", ["k1"])
+        gate.touch()
+        found = sorted(running.result())
+    assert {n for n in range(30) if n % 3 != 1} <= set(found)
+    assert len([n for n in found if n % 3 == 1]) <= slots * 2

@@ -32,6 +32,8 @@ class PinnedTopic(msgspec.Struct, frozen=True, array_like=True):
     topic_id: str
     starts: list[int]
     ends: list[int]
+    erased: int = -1
+    """The version of the end of the last erasure of its records."""
 
 
 Topics = Mapping[str, PinnedTopic]

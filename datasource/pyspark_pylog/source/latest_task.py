@@ -20,6 +20,7 @@ from pyspark_pylog.source.data_columns import DataColumns, names_of, value_of, w
 from pyspark_pylog.source.read_columns import stored_columns, to_batch
 from pyspark_pylog.source.read_task import ReadTask, fetched
 from pyspark_pylog.source.splits import TASK_BYTES_MIN, decode_reads, encode_reads, split_by_bytes
+from pyspark_pylog.source.task_erasures import TaskErasures
 from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.latest import fetch_latest
 from spark_log.client.reading.plan import OffsetRange, SliceRead
@@ -97,11 +98,12 @@ def read_latest(task: LatestTask, schema: pa.Schema, options: ReadOptions) -> It
     """The matching records of a task, as Spark's batches."""
     options = replace(options, where=where_of(options, task.data))
     store, stored, value = task.log.objects(), names_of(task.data), value_of(task.data)
+    erased = TaskErasures(task.log)
 
     def fetch(reads: Sequence[SliceRead], columns: Sequence[str], where: Condition) -> Iterator[Fetched]:
         of_view = replace(options, where=where, latest=True)
         for read, coming in asked_ahead(store, reads, where.window):
-            yield from fetched(task.log, store, read, columns, of_view, coming, value)
+            yield from fetched(task.log, store, read, columns, of_view, erased, coming, value)
 
     for part in fetch_latest(task.reads, task.view, stored_columns(schema, stored), options.where, fetch):
         yield only_matching(to_batch(part, schema, stored), part, options.where)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -57,12 +58,15 @@ class LatestReader(PlannedReader):
 
     def task_now(self, task: LatestTask, query: PinNames) -> LatestTask:
         """A task at the version that its query pins.  Raises DataLoss unless failOnDataLoss is false."""
-        view = self._view(task, query)
-        if view is None:
+        pin, view = self._view(task, query)
+        if pin is None:
             return task
+        log = replace(task.log, version=pin.version, time_ms=pin.made_ms)
+        if view is None:
+            return LatestTask(task.number, log, task.reads, task.view, data=task.data)
         shares = divide(view, where_of(self.options, task.data), task.count)
         reads = shares[task.number] if task.number < len(shares) else []
-        return LatestTask(task.number, task.log, reads, from_first(view, reads), data=task.data)
+        return LatestTask(task.number, log, reads, from_first(view, reads), data=task.data)
 
     def _planned(self) -> Sequence[InputPartition]:
         journal = journal_to_read(self.options.location)
@@ -95,21 +99,23 @@ class LatestReader(PlannedReader):
                 if journal.state is state:
                     raise
 
-    def _view(self, task: LatestTask, query: PinNames) -> list[SliceRead] | None:
-        """The view at the version that the query pins; None if it is that of the driver's plan.
+    def _view(self, task: LatestTask, query: PinNames) -> tuple[Pin | None, list[SliceRead] | None]:
+        """The pin of the query, and the view at its version; None if it is that of the driver's plan.
 
-        A user without write permission reads what the driver planned.
+        A user without write permission has no pin, and reads what the driver planned.
         """
         try:
             pin = decode(agreed_value(task.log, query.pin, lambda journal: encode(pin_of(journal.state))), Pin)
             if pin.version == task.log.version:
-                return None
-            return decode(agreed_value(task.log, query.growth, partial(self._plan_at, pin, task)), LatestView).reads
+                return pin, None
+            return pin, decode(
+                agreed_value(task.log, query.growth, partial(self._plan_at, pin, task)), LatestView
+            ).reads
         except (StorageUnavailable, ObjectNotFound):
             raise
         except StorageError as error:
             notice(logging.WARNING, f"read only ({error}): records added since this frame was planned are not read")
-            return None
+            return None, None
 
     def _plan_at(self, pin: Pin, task: LatestTask, journal: Journal) -> bytes:
         state = state_at(journal, pin.version)

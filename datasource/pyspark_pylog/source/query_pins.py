@@ -16,6 +16,7 @@ from pyspark_pylog.source.growth import Growth, PinnedTopic
 from spark_log.clock import SystemClock
 from spark_log.journal.object_names import PINS
 from spark_log.metadata.consumer_offsets import CommittedOffsets, progress_of
+from spark_log.metadata.erasures import erased_at
 from spark_log.metadata.state import State
 
 POSITIONS_MAX = 2000
@@ -33,6 +34,8 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """Positions of groups, for another scan of the query; None if there are too many to store in advance."""
     growth: dict[str, Growth] = {}
     """By scan: the growth for the task that made the pin."""
+    made_ms: int = 0
+    """When, by the clock of the machine of that task."""
 
 
 class PinNames(NamedTuple):
@@ -72,7 +75,8 @@ def pin_of(state: State) -> Pin:
 
 def _topic(state: State, topic_id: str) -> PinnedTopic:
     parts = [part for _, part in state.topic_partitions(topic_id)]
-    return PinnedTopic(topic_id, [part.start for part in parts], [part.readable_end for part in parts])
+    starts, ends = [part.start for part in parts], [part.readable_end for part in parts]
+    return PinnedTopic(topic_id, starts, ends, erased_at(state, topic_id))
 
 
 def encode(file: msgspec.Struct) -> bytes:

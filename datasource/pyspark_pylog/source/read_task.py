@@ -32,7 +32,9 @@ from pyspark_pylog.source.query_pins import Pin, PinNames, decode, encode, pin_o
 from pyspark_pylog.source.ranges import group_offsets
 from pyspark_pylog.source.read_columns import stored_columns, to_batch
 from pyspark_pylog.source.splits import decode_reads, encode_reads, split_growth
+from pyspark_pylog.source.task_erasures import TaskErasures
 from pyspark_pylog.task_metadata import agreed_value, newest_journal
+from spark_log.client.reading.erased_since import view_was_erased_from
 from spark_log.client.reading.fetch import Fetched, fetch
 from spark_log.client.reading.plan import OffsetRange, SliceRead
 from spark_log.client.reading.prune import columns_to_read, only_matching, plan_matching
@@ -103,7 +105,10 @@ class PinnedQuery:
 
         Raises DataLoss if planned records are lost, unless failOnDataLoss is false.
         """
-        pin, growth = self.view()
+        return self.reads_at(*self.view())
+
+    def reads_at(self, pin: Pin, growth: Growth) -> list[SliceRead]:
+        """`reads`, with the result of `view`."""
         check_there(pin.topics, self._options)
         reads, losses = still_there(self._task.reads, pin.topics, self._options, growth.ends)
         report(losses, self._options.fail_on_data_loss)
@@ -178,7 +183,9 @@ def read_pinned(
 ) -> Iterator[pa.RecordBatch]:
     """Run a task of a batch read: ask for its first objects, and agree on a version meanwhile."""
     begun = begin(task.log.objects(), task.reads, options.where.window)
-    return read_batches(task.log, query.reads(), schema, options, begun, task.data)
+    pin, growth = query.view()
+    erased = TaskErasures(task.log, {topic.topic_id: topic.erased for topic in pin.topics.values()}, pin.made_ms)
+    return read_batches(task.log, query.reads_at(pin, growth), schema, options, begun, task.data, erased)
 
 
 def read_batches(
@@ -188,17 +195,20 @@ def read_batches(
     options: ReadOptions,
     begun: Begun | None = None,
     data: DataColumns | None = None,
+    erased: TaskErasures | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of planned reads that match the options' condition, as Arrow batches with the columns of `schema`.
 
-    begun:  requests for these reads that were sent earlier.
-    data:   the data columns of `schema`; None: it has none.
+    begun:   requests for these reads that were sent earlier.
+    data:    the data columns of `schema`; None: it has none.
+    erased:  what is known of erasures since the plan; None: nothing.
     """
+    erased = erased or TaskErasures(log)
     options = dataclasses.replace(options, where=where_of(options, data))
     store, stored, value = log.objects(), names_of(data), value_of(data)
     columns = columns_to_read(stored_columns(schema, stored), options.where)
     for read, coming in asked_ahead(store, reads, options.where.window, begun):
-        for part in fetched(log, store, read, columns, options, coming, value):
+        for part in fetched(log, store, read, columns, options, erased, coming, value):
             if part.records.num_rows:
                 yield only_matching(to_batch(part, schema, stored), part, options.where)
 
@@ -209,17 +219,27 @@ def fetched(
     read: SliceRead,
     columns: Sequence[str],
     options: ReadOptions,
+    erased: TaskErasures,
     coming: Coming | None = None,
     value: ValueRead | None = None,
 ) -> Iterator[Fetched]:
-    """The records of a read.  If its object cannot be found, the records are planned again by offset."""
-    at = read.start
+    """The records of a read.  They are planned again by offset if its object cannot be found, or if records were erased
+    from its topic since the plan.
+    """
+    at, failed = read.start, None
     try:
         for part in fetch(store, read, columns, options.where.window, coming, value):
+            if erased.has(read.topic_id):
+                break
             yield part
             at = part.end
+        else:
+            return
     except NOT_READ as error:
-        yield from _again(log, store, replace(read, start=at), columns, options, error, value)
+        failed = error
+    if failed is None and options.latest:
+        raise view_was_erased_from(read.topic)
+    yield from _again(log, store, replace(read, start=at), columns, options, erased, failed, value)
 
 
 def _again(
@@ -228,15 +248,18 @@ def _again(
     read: SliceRead,
     columns: Sequence[str],
     options: ReadOptions,
-    error: ObjectNotFound | CopiesAway,
+    erased: TaskErasures,
+    error: ObjectNotFound | CopiesAway | None,
     value: ValueRead | None,
 ) -> Iterator[Fetched]:
-    """Records that were merged into another object.  Those that are not in the log any more are lost.
+    """Records that were merged into another object, or of which some were erased: then there is no error.  Those that
+    are not in the log any more are lost.
 
     So are those in a missing object that the newest state still names, but not those in an object whose copies are on
     roots that cannot be reached: they can be read later, so this fails whatever failOnDataLoss is.
     """
-    journal, fail = newest_journal(log), options.fail_on_data_loss
+    journal, fail = newest_journal(log) if error else erased.journal(), options.fail_on_data_loss
+    now = erased.at(journal)
     tp = TopicPartition(read.topic, read.partition)
     if journal.state.names.get(read.topic) != read.topic_id:
         report([Loss(tp, read.start, read.end, f"topic {read.topic!r} was deleted before they were read")], fail)
@@ -249,8 +272,8 @@ def _again(
     rest = OffsetRange(read.topic, read.topic_id, read.partition, max(first, read.start), read.end)
     newest = journal.objects
     for new in plan_matching(journal, [rest], options.where):
-        if new.slice.object != read.slice.object or _knows_more(newest, store):
-            yield from fetched(log, newest, new, columns, options, value=value)
+        if error is None or new.slice.object != read.slice.object or _knows_more(newest, store):
+            yield from fetched(log, newest, new, columns, options, now, value=value)
         elif fail or isinstance(error, CopiesAway):
             raise error
         else:

@@ -431,7 +431,7 @@ class LogStreamReader(FollowingReader):
     def _tasks(self, ranges: Sequence[OffsetRange], latest: Ends, state: State) -> list[InputPartition]:
         """Tasks for the parts of the ranges before and after the ends of the view that the query begins with."""
         before, after = split_at(ranges, latest)
-        log = planned_log(self.options.location, self.journal)
+        log = planned_log(self.options.location, self.journal, state.version)
         where = where_of(self.options, self._columns.found(state))
         planned = plan_matching(self.journal, after, where, state=state)
         data = self._columns.of(state, planned)

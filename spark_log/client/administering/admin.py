@@ -26,6 +26,7 @@ from spark_log.client.administering.descriptions import (
     producers_of,
 )
 from spark_log.client.administering.erasure import ErasureReport, Progress, erase_records
+from spark_log.client.administering.erasure_status import ErasureListing, open_erasures
 from spark_log.client.administering.group_listing import GroupDescription, describe_groups
 from spark_log.client.administering.keyless import keyless_warnings
 from spark_log.client.administering.quorum_view import QuorumInfo, describe_quorum
@@ -249,8 +250,8 @@ class Admin:
         """Remove all records with the given keys from a topic, tombstones included.  The topic need not be compacted.
 
         The calling process does the work: it reads the keys of the whole topic, and rewrites the objects that contain
-        records to be erased.  Offsets do not change.  Reads that are planned after the call has returned do not see the
-        records; upkeep deletes the old objects later.  If the call is interrupted, repeat it: it then does the rest.
+        records to be erased.  Offsets do not change.  After the call has returned, reads do not see the records, also
+        if they were planned before; upkeep deletes the old objects later.  If the call is interrupted, repeat it.
 
         keys:      bytes or str (encoded as UTF-8), in a list or an Arrow array.
         before:    a position; records at or after it are kept.  Default: each partition's end when the call begins.
@@ -428,6 +429,14 @@ class Admin:
         Raises InvalidRequest if the broker has replicas; BrokerNotAvailable for an unknown broker.
         """
         brokers.remove_broker(self._journal, broker, force=force)
+
+    def forget_root(self, directory: str) -> None:
+        """Record that the files of a root that a broker had before are deleted.  Raises InvalidRequest for another."""
+        brokers.forget_root(self._journal, directory)
+
+    def list_erasures(self) -> list[ErasureListing]:
+        """The erasures that are not done: roots may still have copies of their records."""
+        return open_erasures(self._journal.refresh())
 
     def fence_broker(self, broker: int, reason: str = "") -> bool:
         """Take a broker out of all ISRs, until it is unfenced.  False if it was fenced by hand already.

@@ -33,12 +33,15 @@ from spark_log.journal.broker_roots import (
     other_id_error,
     read_broker_file,
 )
+from spark_log.journal.garbage_collection import garbage
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_remains import find_remains
 from spark_log.journal.object_names import DATA, FORMAT_KEY, META, listed
 from spark_log.journal.root_options import registered_options
 from spark_log.journal.root_owner import OWNER_KEY, check_first_use, check_owner, write_owner
 from spark_log.journal.store_operations import Stores, run
+from spark_log.metadata.commands import MarkWiped
+from spark_log.metadata.erasures import waits_for
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import (
     AlterBroker,
@@ -49,7 +52,8 @@ from spark_log.metadata.replica_commands import (
     ReturnBroker,
 )
 from spark_log.metadata.replica_state import CHECK_REASON, OWN_BROKER, Broker
-from spark_log.metadata.state import State
+from spark_log.metadata.state import FormerRoot, State
+from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
 from spark_log.store.bounded_waits import Slot, Unfinished
 from spark_log.store.local import OF_A_DISK
@@ -57,6 +61,8 @@ from spark_log.store.open import mount_point_of_url
 
 MISSING_MAX = 10_000
 """Copies that one command reports as missing."""
+PUT_MS_MAX = 3_600_000
+"""A temporary file without writes for this long belongs to a dead put."""
 ANSWER_S = 10.0
 """How long an administrator waits for the first answer of a root."""
 
@@ -306,13 +312,15 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     StorageUnavailable if the root does not answer; StorageError if it cannot be read.  The broker then stays fenced.
     """
     journal.require(None)
-    known = _known(journal.refresh(), broker)
+    state = journal.refresh()
+    known = _known(state, broker)
     if not known.fenced:
         return False
     _check_has_disk(journal.roots, broker)
     check_first_use(journal.roots, broker)
     store = journal.roots[broker]
     found = set(listed(store, DATA))
+    _finish_erasures(journal, state, broker, found)
     missing = _lacking(journal, broker, store, found, deep=deep)  # no copy on a fenced broker is added meanwhile
     epoch = known.epoch
     while len(missing) > MISSING_MAX:
@@ -322,6 +330,28 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     # The reply is False, too, if its answer was lost, and it was sent again.
     now = journal.refresh().brokers.get(broker)
     return now is not None and not now.fenced and now.directory == known.directory
+
+
+def _finish_erasures(journal: Journal, state: State, broker: int, found: set[str]) -> None:
+    """Delete the copies of erased records that a root has kept while its broker was fenced, and record that.
+
+    Those that the fence has not passed yet are deleted by upkeep, as on any root.
+    """
+    root = (broker, state.brokers[broker].directory)
+    if not waits_for(state, root):
+        return
+    store = journal.roots[broker]
+    check_owner(journal.roots.root(broker), journal.roots.own.url)
+    old = journal.run(garbage(state, found))
+    if old is None:
+        raise StorageError(
+            f"the copies of erased records on the root of broker {broker} are not known, because a list of dropped "
+            "objects is missing: see `pylog verify`"
+        )
+    store.delete(old)
+    age_ms = max(cluster_config(state.configs, "gc.fence.age.ms"), PUT_MS_MAX)
+    store.sweep(DATA, journal.context.clock.now_ms() - age_ms)
+    journal.propose(MarkWiped(broker=root[0], directory=root[1], upto=state.fence))
 
 
 def _check_has_disk(roots: Roots, broker: int) -> None:
@@ -401,6 +431,18 @@ def remove_broker(journal: Journal, broker: int, *, force: bool = False) -> None
     except (SparkLogError, OSError, Unfinished) as error:
         why = str(error) or f"{root.url} has not answered for {ANSWER_S:.0f} s"
         logger.warning("broker %d is removed, and its root is left as it is: %s", broker, why)
+
+
+def forget_root(journal: Journal, directory: str) -> FormerRoot:
+    """Record that a root that a broker had before has no files any more.  Raises InvalidRequest for an unknown one."""
+    journal.require(None)
+    known = journal.refresh().former_roots.get(directory)
+    if known is None:
+        raise InvalidRequest(
+            f"{directory!r} is not the directory of a removed or replaced broker: `pylog topic erasures` names them"
+        )
+    journal.propose(MarkWiped(broker=known.broker, directory=directory, upto=known.version))
+    return known
 
 
 def _known(state: State, broker: int) -> Broker:

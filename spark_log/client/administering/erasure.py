@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from spark_log.client.administering.brokers import ANSWER_S
+from spark_log.client.administering.erasure_status import former_roots, gone_by, unreached_roots
 from spark_log.client.producing.sent_values import to_bytes
 from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of, resolve
 from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS
@@ -14,14 +16,18 @@ from spark_log.errors import InvalidRequest, RequestTimedOut
 from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import LogView, decided
 from spark_log.journal.store_operations import Steps
+from spark_log.metadata.commands import MarkErased
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.decide.upkeep import may_have_holes
+from spark_log.metadata.erasures import Root, roots_of
+from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.replicas import is_active
 from spark_log.metadata.state import State
+from spark_log.node.answering_roots import RootAnswers
 from spark_log.node.erasing import Erased, Erasing, erase, plan_erasure, plan_shares
 from spark_log.node.failure_isolation import Failures
 from spark_log.positions import parse_position
 from spark_log.segment.key_set import KeySet
-from spark_log.settings import cluster_config
 
 Progress = Callable[[str, int, int], None]
 """(name of the step, amount done, total)."""
@@ -62,7 +68,11 @@ class ErasureReport:
     bytes: int
     """Size of the slices in these objects, which were rewritten."""
     gone_by_ms: int | None
-    """Upkeep has deleted the last copy by this time, if it runs.  None for a dry run."""
+    """Upkeep has deleted the last copy by this time, if it runs and reaches all roots.  None for a dry run."""
+    unreached: tuple[str, ...]
+    """Sentences about roots that cannot be reached now, each with what to do: the erasure is not done before that."""
+    former_roots: tuple[str, ...]
+    """Sentences about roots of removed and replaced brokers, whose files may still be there."""
     dead_letters: tuple[str, ...]
     """Topics that pylog created for dead letters.  Records with the same keys may be in them."""
     writers: tuple[str, ...]
@@ -70,7 +80,7 @@ class ErasureReport:
     readers: tuple[str, ...]
     """Groups with a position in the topic.  They may have copied the records."""
     problems: tuple[str, ...]
-    """Data that could not be searched or rewritten.  Run the erasure again after repairing it."""
+    """Data that could not be searched or rewritten: run the erasure again after repairing it.  And `unreached`."""
 
 
 def erase_records(
@@ -116,8 +126,12 @@ def erase_records(
     # After a distributed erasure, this finds only objects that others have merged meanwhile.
     state, erased = _run(journal, erasing, begun.checked, dry_run=dry_run)
     erased.add(begun)
-    # The fence passes the last swap one age later, or two if nobody writes meanwhile.
-    wait_ms = 2 * cluster_config(state.configs, "gc.fence.age.ms")
+    found = tuple(dict.fromkeys([*problems, *failures.problems]))
+    unreached: tuple[str, ...] = ()
+    if not dry_run:
+        journal.propose(MarkErased(topic_id=topic_id, incomplete=bool(found)))
+        state = journal.refresh()
+        unreached = tuple(_unreached(journal, state).values())
     return ErasureReport(
         topic=topic,
         topic_id=topic_id,
@@ -126,12 +140,22 @@ def erase_records(
         records=erased.records,
         objects=erased.objects,
         bytes=erased.bytes,
-        gone_by_ms=None if dry_run else max(state.time, journal.context.clock.now_ms()) + wait_ms,
+        gone_by_ms=None if dry_run else gone_by(state, max(state.time, journal.context.clock.now_ms())),
+        unreached=unreached,
+        former_roots=former_roots(state),
         dead_letters=_dead_letters(state, topic),
         writers=_writers(state, topic_id),
         readers=_readers(state, topic_id),
-        problems=tuple(dict.fromkeys([*problems, *failures.problems])),
+        problems=(*found, *unreached),
     )
+
+
+def _unreached(journal: Journal, state: State) -> dict[Root, str]:
+    active = {broker for broker, _ in roots_of(state) if broker != OWN_BROKER and is_active(state, broker)}
+    answers = RootAnswers(journal)
+    silent = active - answers.among(active, ANSWER_S) if active else set()
+    silent = {broker for broker in silent if not answers.was_denied(broker)}  # this process has no access to others
+    return unreached_roots(state, roots_of(state), silent)
 
 
 def await_pending(journal: Journal, topic: str, limit_ms: int = PENDING_MS) -> State:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from spark_log.client.reading.erased_since import ErasedSince
 from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.plan import OffsetRange, SliceRead, end_of_slices, plan_reads
 from spark_log.client.reading.request_ahead import Coming, ahead_of, asked_together
@@ -108,6 +109,8 @@ class Cursor:
         self._coming: Iterator[Fetched] = iter(())
         self._until = at
         """The end of the records that are planned."""
+        self._erased = ErasedSince(journal)
+        """Since a version that is not newer than the plan."""
         self._waiter = waiter
         self._under_way = Slot[Fetched | None](direct=journal.objects.local)
 
@@ -137,11 +140,17 @@ class Cursor:
         Raises DataLoss if the records were trimmed, UnknownTopicOrPartition if the topic was deleted, and Unfinished
         while the storage request is in flight.
         """
+        if self._rest is not None and self._erased.has(self._key[0]):
+            self._rest = None
         if self._rest is None and not self.ready(state):
             return None
         part = self._rest or self._waiter.answer(self._under_way, lambda: self._next(state, joint))
         if part is None:
             return None
+        if self._erased.has(self._key[0]):  # it may have been requested before
+            self._erased, self._until = ErasedSince(self._journal), self.at
+            self._rest, self._coming = None, iter(())
+            return self.take(state, rows)
         self._rest = None
         if rows < len(part.offsets):
             self._rest, part = part.tail(rows), part.head(rows)
@@ -152,7 +161,7 @@ class Cursor:
         part = next(self._coming, None)
         if part is None and self.ready(state):
             ahead = self._ahead(state)
-            self._until = ahead.end
+            self._until, self._erased = ahead.end, ErasedSince(self._journal)
             self._coming = joint.of(self._key, self.at) if joint is not None else iter(())
             part = next(self._coming, None)
             if part is None:

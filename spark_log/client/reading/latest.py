@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
+from spark_log.client.reading.erased_since import ErasedSince
 from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.plan import SliceRead
 from spark_log.client.reading.prune import Ints, around, columns_to_read, may_match, only_matching
@@ -66,6 +67,7 @@ def scan_latest(
         raise InvalidRequest(f"{topic} has no view of the latest records: it is made from the log's state; use read")
     condition = as_condition(where)
     view = plan_scan(journal, topic, partitions, "earliest", end, condition_of_view(condition))
+    erased = ErasedSince(journal)
     condition = bound_to_topic(journal.state, topic, condition)
     value = value_read(journal.state, topic, value_format, value_parse)
     schema = scan_schema(columns, value)
@@ -75,7 +77,7 @@ def scan_latest(
         check_typed(journal.state, view, value)
 
     def fetch(reads: Sequence[SliceRead], columns: Sequence[str], where: Condition) -> Iterator[Fetched]:
-        return fetch_ranges(journal, reads, columns, where.window, latest=True, value=value)
+        return fetch_ranges(journal, reads, columns, where.window, latest=True, value=value, erased=erased)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for part in fetch_latest(may_match(view, condition), view, wanted, condition, fetch):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from spark_log.client.reading.erased_since import ErasedSince, view_was_erased_from
 from spark_log.client.reading.fetch import Fetched, fetch
 from spark_log.client.reading.plan import REPLAN_TRIES, OffsetRange, SliceRead, plan_reads
 from spark_log.client.reading.prune import columns_to_read, only_matching
@@ -81,36 +82,37 @@ def fetch_ranges(
     rack: str = "",
     value: ValueRead | None = None,
     ahead: RequestAhead = ALONE,
+    erased: ErasedSince | None = None,
 ) -> Iterator[Fetched]:
-    """The records of planned reads.  If a merge has replaced an object meanwhile, the rest is planned again.
+    """The records of planned reads.  If an object was replaced, or records were erased, the rest is planned again.
 
     latest:  True for a view of the latest records.  Then raises ConcurrentChange if `check_not_compacted` does.
     rack:    the reader's rack; "": the rack of the process.
     value, ahead:  as for `fetch`.
+    erased:  made when the reads were planned; None: they were planned just now.
     """
     asked = asked_ahead(journal.objects_near(rack), reads, window, ahead=ahead)
-    yield from fetch_asked(journal, asked, columns, window, latest=latest, rack=rack, value=value, ahead=ahead)
+    how = _How(columns, window, value, ahead, rack, latest, erased or ErasedSince(journal))
+    return _fetch_all(journal, asked, how)
 
 
 def fetch_asked(
     journal: Journal,
     asked: Iterable[tuple[SliceRead, Coming | None]],
     columns: Sequence[str] | None,
-    window: Window | None = None,
-    *,
-    latest: bool = False,
     rack: str = "",
-    value: ValueRead | None = None,
-    ahead: RequestAhead = ALONE,
 ) -> Iterator[Fetched]:
-    """As `fetch_ranges`, of reads that may have been requested."""
-    how = _How(columns, window, value, ahead, rack, latest)
+    """As `fetch_ranges`, of reads that were planned just now and may have been requested."""
+    return _fetch_all(journal, asked, _How(columns, None, None, ALONE, rack, False, ErasedSince(journal)))
+
+
+def _fetch_all(journal: Journal, asked: Iterable[tuple[SliceRead, Coming | None]], how: _How) -> Iterator[Fetched]:
     for read, coming in asked:
         yield from _fetch(journal, read, how, REPLAN_TRIES, coming)
 
 
 class _How(NamedTuple):
-    """The arguments of `fetch_asked`."""
+    """The arguments of `fetch_ranges`."""
 
     columns: Sequence[str] | None
     window: Window | None
@@ -118,14 +120,22 @@ class _How(NamedTuple):
     ahead: RequestAhead
     rack: str
     latest: bool
+    erased: ErasedSince
 
 
 def _fetch(journal: Journal, read: SliceRead, how: _How, tries: int, coming: Coming | None = None) -> Iterator[Fetched]:
     at, store = read.start, journal.objects_near(how.rack)
     try:
         for part in fetch(store, read, how.columns, how.window, coming, how.value, how.ahead):
+            if how.erased.has(read.topic_id):
+                break
             yield part
             at = part.end
+        else:
+            return
+        if how.latest:
+            raise view_was_erased_from(read.topic)
+        how = how._replace(erased=ErasedSince(journal))
     except NOT_READ as error:
         if not tries:
             raise
@@ -136,9 +146,10 @@ def _fetch(journal: Journal, read: SliceRead, how: _How, tries: int, coming: Com
             check_not_compacted(journal.refresh(), read)
         else:
             journal.refresh()
-        rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
-        for again in plan_reads(journal, [rest], how.window):
-            yield from _fetch(journal, again, how, tries - 1)
+        tries -= 1
+    rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
+    for again in plan_reads(journal, [rest], how.window):
+        yield from _fetch(journal, again, how, tries)
 
 
 def check_not_compacted(state: State, read: SliceRead) -> None:
@@ -168,7 +179,11 @@ def scan_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The matching records of planned reads, as batches of `schema`, which is one of `scan_schema` or a part of it."""
     wanted = columns_to_read(record_columns(schema, value), where)
-    for part in fetch_ranges(journal, reads, wanted, where.window, value=value):
+    return _matching(fetch_ranges(journal, reads, wanted, where.window, value=value), schema, where)
+
+
+def _matching(parts: Iterable[Fetched], schema: pa.Schema, where: Condition) -> Iterator[pa.RecordBatch]:
+    for part in parts:
         batch = only_matching(to_batch(part, schema), part, where)
         if batch.num_rows:
             yield batch

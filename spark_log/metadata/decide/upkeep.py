@@ -164,6 +164,11 @@ def decide_list_dropped(state: State, listed: r.ListDroppedRecord) -> Decision[b
     return Decision((listed,), True) if fits else Decision((), False)
 
 
+def decide_erased(state: State, record: r.ErasedRecord | r.WipedRecord) -> Decision[bool]:
+    """Record the end of an erasure, or that a root has no copies of it.  The reply is False if that changes nothing."""
+    return Decision((record,), True) if replay_records(state, [record]) is not state else Decision((), False)
+
+
 def decide_cleaned(state: State, partitions: Iterable[r.Cleaned]) -> Decision[bool]:
     """Move cleaner points.  The reply is False, and nothing is written, if none would move, or in a log that older
     pylogs read."""

@@ -23,13 +23,16 @@ from spark_log.metadata.replica_state import Broker, Copies, PlacementGroup, Rea
 from spark_log.metadata.state import (
     CleanedPart,
     DroppedList,
+    ErasedTopic,
     Forgotten,
+    FormerRoot,
     GroupPosition,
     GroupState,
     Leadership,
     LostRange,
     MemberSession,
     ObjectRow,
+    OpenErasure,
     Partition,
     PendingCommit,
     ProducerState,
@@ -116,6 +119,8 @@ STATE = State(
     pending=(PendingCommit("app", 1, 2, ("a.seg",), ((OLD, 0, SLICE),), ((OLD, 0, PIECE),), -1),),
     schemas=Map({OLD: TopicSchemas(("json",), (2,)), "deleted": TopicSchemas(("json",), (2,))}),
     lost=Map({(OLD, 0): (LostRange(1, 2, 3),)}),
+    erasures=Map({OLD: ErasedTopic("t", 8, (OpenErasure(8, 9, ((0, ""), (1, "d")), True),))}),
+    former_roots=Map({"d": FormerRoot(3, "/disks/3", 3)}),
     features=Map({"metadata.version": 1}),
 )
 """With a value in each field of each class."""

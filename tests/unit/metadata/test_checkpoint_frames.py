@@ -48,7 +48,16 @@ GOLDEN_2 = Path(__file__).parent / "checkpoint-4-level-2"
 """The checkpoint of `state_of_level_2()`."""
 GOLDEN_1 = Path(__file__).parent / "checkpoint-4"
 """The checkpoint of `state_of_level_1()`."""
-OF_BROKERS = {"brokers", "placement_groups", "assignments", "reassignments", "copies", "schemas"}
+OF_BROKERS = {
+    "brokers",
+    "placement_groups",
+    "assignments",
+    "reassignments",
+    "copies",
+    "schemas",
+    "erasures",
+    "former_roots",
+}
 """Kinds of rows of level 4."""
 
 text = st.text(max_size=8)
@@ -180,6 +189,8 @@ def full_state() -> State:
         reassignments=Map({("id-1", 0): Reassignment(0, (0,), (0, 2), 8, 5, 1, late=9)}),
         copies=Map({3: Copies(1, (0, 1), 1, 1000), 5: Copies(2, (), 1, 700, True)}),
         copies_made=7,
+        erasures=Map({"id-1": s.ErasedTopic("t", 8, (s.OpenErasure(8, 9, ((0, ""), (1, "d")), True),))}),
+        former_roots=Map({"8c0e9a1b3d4e6f73": s.FormerRoot(3, "/disks/3", 3)}),
         schemas=Map({"id-1": s.TopicSchemas(('{"type":"struct","fields":[]}',), (0, 7))}),
         lost=Map({("id-1", 0): (s.LostRange(2, 4, 7), s.LostRange(6, 8, 8))}),
         pending=(

@@ -80,7 +80,9 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.EndReassignments(partitions=(Moved("u", 0, 1, 1),)),
     c.ResetReplicas(),
     c.RegisterBroker(broker=2, directory="f", url="/b2", is_async=True),
+    c.MarkErased(topic_id="u", incomplete=True),
     c.RemoveBroker(broker=2),
+    c.MarkWiped(broker=2, directory="f", upto=1),
     c.DeleteTopic(name="u"),
     c.DeleteTopic(name="typed"),
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import msgspec
+from immutables import Map
 
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.column_blocks import ObjectBlock, PartitionBlock
 from spark_log.metadata.column_map import ColumnMap, fold
 from spark_log.metadata.layered_map import LayeredMap
-from spark_log.metadata.state import ObjectRow, Partition, State
+from spark_log.metadata.state import ErasedTopic, FormerRoot, ObjectRow, OpenErasure, Partition, State
 from spark_log.metadata.state_digest import DIGEST_FORM, state_digest
 from spark_log.model import Slice
 from tests.unit.metadata.test_checkpoint_frames import full_state
@@ -55,7 +56,9 @@ def test_layers_do_not_count() -> None:
 
 def test_each_part_of_a_state_counts() -> None:
     """Every field, every column, and the order of entries; names follow from the topics."""
-    state = full_state()
+    erasures = Map({"id-1": ErasedTopic("t", 8, (OpenErasure(8, 9, ((0, ""), (1, "d")), True),))})
+    former = Map({"8c0e9a1b3d4e6f73": FormerRoot(3, "/disks/3", 3)})
+    state = replace(full_state(), erasures=erasures, former_roots=former)
     found = {state_digest(state)}
     others = [one.name for one in fields(State) if one.name not in ("names", "recent")]
     for name in others:
@@ -74,8 +77,8 @@ def test_each_part_of_a_state_counts() -> None:
 
 def test_digests_of_one_form_stay_the_same() -> None:
     """Nodes of two releases compare them: raise `DIGEST_FORM` with each change of what is hashed."""
-    assert (DIGEST_FORM, state_digest(State())) == (2, "c2496cf2c79099905bc88d528ba03c13")
-    assert state_digest(folded(full_state())) == "7ecb63e7ef351db270603d7264b5b2c1"
+    assert (DIGEST_FORM, state_digest(State())) == (3, "f62b2cec9ba0587beda58336a5e666cb")
+    assert state_digest(folded(full_state())) == "ed6ab91c31c98685a52945646a1a6e52"
 
 
 def test_nothing_is_hashed_beyond_the_columns() -> None:

@@ -1,0 +1,64 @@
+"""Whether records were erased since the driver planned a task: what a task reads after an erasure is planned again.
+
+A frame is planned once and used for days.  Its plan names objects that an erasure has replaced, and that upkeep deletes
+only days later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from types import MappingProxyType
+
+from pyspark_pylog.planned_log import PlannedLog
+from pyspark_pylog.task_metadata import newest_journal
+from spark_log.clock import SystemClock
+from spark_log.errors import StorageUnavailable
+from spark_log.journal.journal import Journal
+from spark_log.metadata.erasures import erased_at
+
+LOOK_MS = 1000
+"""After this time, the log is looked at again: each look is a request, and short tasks send none."""
+
+
+class TaskErasures:
+    """For one task."""
+
+    def __init__(
+        self, log: PlannedLog, known: Mapping[str, int] = MappingProxyType({}), looked_ms: int | None = None
+    ) -> None:
+        """
+        known:      by topic id, the version of the last erasure, by the pin of the query.
+        looked_ms:  when the pin was made; None: the plan is the newest that is known.
+        """
+        self._log, self._known, self._version, self._clock = log, known, log.version, SystemClock()
+        self._looked_ms = log.time_ms if looked_ms is None else looked_ms
+        self._journal: Journal | None = None
+
+    def has(self, topic_id: str) -> bool:
+        """Whether records of a topic were erased since.  While the log cannot be reached, what is known counts."""
+        if self._known.get(topic_id, -1) > self._version:
+            return True
+        now_ms = self._clock.now_ms()
+        if abs(now_ms - self._looked_ms) >= LOOK_MS:  # by clocks of two machines at first
+            self._looked_ms = now_ms
+            with suppress(StorageUnavailable):
+                self._journal = newest_journal(self._log)
+        return self._journal is not None and erased_at(self._journal.state, topic_id) > self._version
+
+    def journal(self) -> Journal:
+        """A journal with a state that knows the erasures that `has` has found."""
+        if self._journal is None or erased_before(self._journal, self._known):
+            self._journal = newest_journal(self._log)
+        return self._journal
+
+    def at(self, journal: Journal) -> TaskErasures:
+        """The same for what is planned by the state of a journal."""
+        new = TaskErasures(self._log, {}, self._looked_ms)
+        new._version, new._journal = journal.state.version, journal
+        return new
+
+
+def erased_before(journal: Journal, known: Mapping[str, int]) -> bool:
+    """Whether a state is older than an erasure that is known."""
+    return journal.state.version < max(known.values(), default=-1)

@@ -1,0 +1,121 @@
+"""Erasures that are not done: the roots that may still have copies of the records, with the way back.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from spark_log.metadata.erasures import Root
+from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.state import OpenErasure, State
+from spark_log.positions import format_timestamp_ms
+from spark_log.settings import cluster_config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureListing:
+    """An erasure that is not done."""
+
+    topic: str
+    topic_id: str
+    version: int
+    """The version of the log at which it ended."""
+    time_ms: int
+    """When it ended."""
+    gone_by_ms: int
+    """Upkeep deletes the last copy on the roots that it reaches by this time."""
+    waits_for: tuple[str, ...]
+    """Sentences: the roots that may have copies, and what to do if upkeep cannot reach them."""
+    unreached: tuple[str, ...]
+    """Those of `waits_for` that upkeep cannot reach."""
+    incomplete: bool
+    """It had problems, so records may be left: run it again."""
+
+    def problems(self, now_ms: int) -> Iterator[str]:
+        """The tasks of an operator; none while the erasure only waits for upkeep."""
+        if self.incomplete:
+            yield "not all records were erased: run the erasure again"
+        yield from self.unreached
+        if now_ms > self.gone_by_ms:
+            late = [one for one in self.waits_for if one not in self.unreached]
+            yield from (f"{one} still has the copies: run `pylog maintain`" for one in late)
+
+
+def open_erasures(state: State) -> list[ErasureListing]:
+    """The erasures that are not done, the oldest first."""
+    found = [_listing(state, topic_id, one) for topic_id, row in state.erasures.items() for one in row.unfinished]
+    return sorted(found, key=lambda one: one.version)
+
+
+def _listing(state: State, topic_id: str, one: OpenErasure) -> ErasureListing:
+    unreached = unreached_roots(state, one.roots)
+    return ErasureListing(
+        topic=state.erasures[topic_id].name,
+        topic_id=topic_id,
+        version=one.version,
+        time_ms=one.time,
+        gone_by_ms=gone_by(state, one.time),
+        waits_for=tuple(unreached.get(root) or _name(state, root) for root in one.roots),
+        unreached=tuple(unreached.values()),
+        incomplete=one.incomplete,
+    )
+
+
+def gone_by(state: State, time_ms: int) -> int:
+    """When upkeep has deleted what was dropped at a time.
+
+    The fence passes the drop one age later, or two if nobody writes meanwhile.
+    """
+    return time_ms + 2 * int(cluster_config(state.configs, "gc.fence.age.ms"))
+
+
+def problems_of(state: State, now_ms: int) -> list[tuple[str, str]]:
+    """The problems of erasures that are not done, as (topic and time, sentence)."""
+    return [
+        (f"erasure from {one.topic} at {format_timestamp_ms(one.time_ms)}", f"it is not done: {problem}")
+        for one in open_erasures(state)
+        for problem in one.problems(now_ms)
+    ]
+
+
+def unreached_roots(state: State, roots: Iterable[Root], silent: Iterable[int] = ()) -> dict[Root, str]:
+    """Those of some roots that upkeep cannot reach, each with a sentence.
+
+    silent:  active brokers whose roots do not answer.
+    """
+    found = {}
+    for root in roots:
+        broker, directory = root
+        known, named = state.brokers.get(broker), _name(state, root)
+        if directory in state.former_roots:
+            found[root] = former_root(state, directory)
+        elif known is not None and known.fenced:
+            back = f"`pylog broker unfence {broker}` deletes them when it takes the broker back"
+            found[root] = f"{named} may have copies; it is fenced: {known.reason}; {back}"
+        elif broker in silent:
+            found[root] = f"{named} may have copies, and does not answer: bring its disk or bucket back"
+    return found
+
+
+def former_roots(state: State) -> tuple[str, ...]:
+    """Sentences about the roots of removed and replaced brokers, of which nobody has said that their files are gone."""
+    rows = sorted(state.former_roots.items(), key=lambda row: (row[1].version, row[0]))
+    return tuple(former_root(state, directory) for directory, _ in rows)
+
+
+def former_root(state: State, directory: str) -> str:
+    """A sentence about a former root."""
+    known = state.former_roots[directory]
+    return (
+        f"{known.url}, which was the root of broker {known.broker} until version {known.version}, may have copies in "
+        f"{directory}/: delete its files, or destroy the disk, and run `pylog broker forget-root {directory}`"
+    )
+
+
+def _name(state: State, root: Root) -> str:
+    broker, directory = root
+    if broker == OWN_BROKER:
+        return "the log's own root"
+    known = state.brokers.get(broker)
+    url = known.url if known is not None and known.directory == directory else f"directory {directory}"
+    return f"the root of broker {broker} ({url})"

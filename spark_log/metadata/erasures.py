@@ -1,0 +1,103 @@
+"""Erasures in the state: which topics had one, and on which roots copies may be left.  Pure.
+
+An erasure drops objects.  Upkeep deletes them on each root once the fence has passed, and records that it has.  A root
+that upkeep cannot reach keeps the erasure open (docs/decisions/0108-erasures-in-the-state.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from spark_log.metadata import records as r
+from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.state import ErasedTopic, FormerRoot, OpenErasure, State
+
+Root = tuple[int, str]
+"""(broker, directory)."""
+OWN: Root = (OWN_BROKER, "")
+
+
+def erased_at(state: State, topic_id: str) -> int:
+    """The version of the end of a topic's last erasure; -1: there was none."""
+    known = state.erasures.get(topic_id)
+    return -1 if known is None else known.version
+
+
+def waits_for(state: State, root: Root) -> bool:
+    """Whether upkeep should record that a root has no copies any more: the fence has passed an erasure that is open."""
+    return any(
+        root in one.roots and one.version <= state.fence for row in state.erasures.values() for one in row.unfinished
+    )
+
+
+def roots_of(state: State) -> tuple[Root, ...]:
+    """The roots that may have objects."""
+    brokers = sorted((broker, known.directory) for broker, known in state.brokers.items() if broker != OWN_BROKER)
+    return (OWN, *brokers)
+
+
+def replay_erased(state: State, record: r.ErasedRecord) -> State | None:
+    """The roots are those of now.  A complete erasure also ends the incomplete ones of its topic before it."""
+    topic = state.topics.get(record.topic_id)
+    if topic is None:
+        return None
+    known = state.erasures.get(record.topic_id)
+    before = () if known is None else known.unfinished
+    if not record.incomplete:
+        before = tuple(one for one in before if not one.incomplete)
+    new = OpenErasure(state.version, state.time, roots_of(state), record.incomplete)
+    row = ErasedTopic(topic.name, state.version, (*before, new))
+    return replace(state, erasures=state.erasures.set(record.topic_id, row))
+
+
+def replay_wiped(state: State, record: r.WipedRecord) -> State | None:
+    """Void for a root in use if the fence has not passed the version: the copies may come back until then."""
+    root = (record.broker, record.directory)
+    is_former = record.directory in state.former_roots
+    if not is_former and (root not in roots_of(state) or record.upto > state.fence):
+        return None
+    upto = state.version if is_former else record.upto
+    changed = {
+        topic_id: new
+        for topic_id, row in state.erasures.items()
+        if (new := row._replace(unfinished=tuple(_without(row.unfinished, root, upto)))) != row
+    }
+    if not changed and not is_former:
+        return None
+    former = state.former_roots.delete(record.directory) if is_former else state.former_roots
+    return _only_known(replace(state, erasures=state.erasures.update(changed), former_roots=former), changed)
+
+
+def _without(rows: Iterable[OpenErasure], root: Root, upto: int) -> Iterator[OpenErasure]:
+    """The erasures that are still open without a root; incomplete ones stay."""
+    for one in rows:
+        if one.version > upto or root not in one.roots:
+            yield one
+        elif (left := tuple(other for other in one.roots if other != root)) or one.incomplete:
+            yield one._replace(roots=left)
+
+
+def without_erasures(state: State, topic_ids: Iterable[str]) -> State:
+    """The state without what it knows of erasures of topics that are gone, as far as these are done."""
+    return _only_known(state, [one for one in topic_ids if one in state.erasures])
+
+
+def _only_known(state: State, topic_ids: Iterable[str]) -> State:
+    rows = state.erasures
+    for one in topic_ids:
+        if one not in state.topics and not rows[one].unfinished:
+            rows = rows.delete(one)
+    return state if rows is state.erasures else replace(state, erasures=rows)
+
+
+def with_former_roots(state: State, brokers: Iterable[int]) -> State:
+    """The state in which the roots of some brokers are former ones: their files are still there."""
+    former = state.former_roots.update(
+        {
+            known.directory: FormerRoot(broker, known.url, state.version)
+            for broker in brokers
+            if (known := state.brokers.get(broker)) is not None and known.directory
+        }
+    )
+    return replace(state, former_roots=former)

@@ -1,0 +1,81 @@
+"""A read that was planned before an erasure, and is read after it, has none of the erased records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log import Log, NewTopic
+from spark_log.client.reading.erased_since import LOCAL_LOOK_MS
+from spark_log.client.reading.latest import scan_latest
+from spark_log.errors import ConcurrentChange
+
+ROWS = 6_000
+LEFT = [n for n in range(ROWS) if n % 3 != 1]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    """Two objects, of which the first has several batches."""
+    with spark_log.connect(tmp_path / "log", durability="os") as log:
+        log.create_topic(NewTopic("t", 1, {"cleanup.policy": "compact"}))
+        for first in (0, ROWS // 2):
+            log.append("t", [{"key": b"k%d" % (n % 3), "value": b"%d" % n} for n in range(first, first + ROWS // 2)])
+        yield log
+
+
+def erase_here(log: Log) -> None:
+    assert log.admin.erase_records("t", ["k1"]).records == ROWS // 3
+
+
+def erase_elsewhere(log: Log) -> None:
+    """By another client, of which this one learns when it looks at the log."""
+    with spark_log.connect(log.url, durability="os") as other:
+        erase_here(other)
+    log.journal.context.clock.sleep_ms(LOCAL_LOOK_MS + 5)
+
+
+@pytest.mark.parametrize("erase", [erase_here, erase_elsewhere])
+def test_a_scan_that_was_planned_before(log: Log, erase: Callable[[Log], None]) -> None:
+    """Also one of which a part was read; what it reads afterwards is planned again."""
+    unread, begun = log.scan("t"), log.scan("t")
+    first = begun.read_next_batch().column("offset").to_pylist()
+    erase(log)
+    assert unread.read_all().column("offset").to_pylist() == LEFT
+    rest = begun.read_all().column("offset").to_pylist()
+    assert rest == [n for n in LEFT if n > first[-1]]
+
+
+@pytest.mark.parametrize("erase", [erase_here, erase_elsewhere])
+def test_a_consumer_with_a_batch_in_memory(log: Log, erase: Callable[[Log], None]) -> None:
+    """The rest of a batch is read again."""
+    with log.consumer("t", auto_offset_reset="earliest", max_poll_records=10) as consumer:
+        found = [record.offset for records in consumer.poll(5_000).values() for record in records]
+        assert found == list(range(10))
+        erase(log)
+        while found[-1] < ROWS - 1:
+            found += [record.offset for records in consumer.poll(5_000).values() for record in records]
+    assert found == [*range(10), *(n for n in LEFT if n >= 10)]
+
+
+def test_a_view_of_the_latest_records_fails_with_a_sentence(log: Log) -> None:
+    """It is of one version, so it is read again as a whole."""
+    view = scan_latest(log.journal, "t", None, "latest", None, None)
+    erase_here(log)
+    with pytest.raises(ConcurrentChange, match="records were erased from topic 't'"):
+        view.read_all()
+    assert sorted(scan_latest(log.journal, "t", None, "latest", None, None).read_all().column("key").to_pylist()) == [
+        b"k0",
+        b"k2",
+    ]
+
+
+def test_an_erasure_of_another_topic_changes_nothing(log: Log) -> None:
+    """The plan is used as it is."""
+    log.append("other", [{"key": b"k1", "value": b"x"}])
+    scan = log.scan("t")
+    log.admin.erase_records("other", ["k1"])
+    assert scan.read_all().num_rows == ROWS

@@ -1,0 +1,145 @@
+"""Erasures beside roots that upkeep cannot reach: they are not done, and a broker that returns has no such copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_log import Log, NewTopic, connect
+from spark_log.client.administering.erasure_status import problems_of
+from spark_log.errors import InvalidRequest
+from spark_log.node.maintain import collect_garbage, maintain_once
+from spark_log.node.verify import verify
+from spark_log.testing.broker_roots import register_broker
+
+KEY = b"customer-17"
+SECRET = b"secret-person"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    """Brokers 1 and 2 have the topic `people`."""
+    with connect(tmp_path / "log", durability="os") as log:
+        for broker in (1, 2):
+            register_broker(log, broker, str(tmp_path / f"broker{broker}"))
+        log.admin.create_topics([NewTopic("people", 1, replica_assignment={0: [1, 2]})])
+        yield log
+
+
+def append(log: Log) -> None:
+    log.append("people", [{"key": KEY, "value": SECRET}], compression="none")
+    log.append("people", [{"key": b"customer-18", "value": b"other"}], compression="none")
+
+
+def pass_the_fence(log: Log) -> None:
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    for _ in range(3):
+        log.append("people", [{"key": b"customer-18", "value": b"more"}])
+        maintain_once(log)
+
+
+def having(folder: Path) -> set[str]:
+    """The folders of roots that have the record."""
+    files = [path for path in folder.rglob("*") if path.is_file() and SECRET in path.read_bytes()]
+    return {path.relative_to(folder).parts[0] for path in files}
+
+
+def test_an_erasure_is_done_when_upkeep_has_deleted_the_copies_on_each_root(log: Log, tmp_path: Path) -> None:
+    """The log's own root, and those of both brokers."""
+    append(log)
+    assert (report := log.admin.erase_records("people", [KEY])).problems == report.unreached == ()
+    assert report.records == 1
+    (listed,) = log.admin.list_erasures()
+    assert (listed.topic, listed.unreached, len(listed.waits_for), listed.incomplete) == ("people", (), 3, False)
+    assert verify(log) == []
+    pass_the_fence(log)
+    assert log.admin.list_erasures() == []
+    assert having(tmp_path) == set()
+
+
+def test_a_broker_that_is_fenced_after_an_erasure_keeps_it_open_and_has_no_copy_when_it_is_back(
+    log: Log, tmp_path: Path
+) -> None:
+    """The list and `verify` name it; the return deletes the copy before the broker is active."""
+    append(log)
+    log.admin.erase_records("people", [KEY])
+    log.admin.fence_broker(2, "disk at the workshop")
+    pass_the_fence(log)
+    assert having(tmp_path) == {"broker2"}
+    (listed,) = log.admin.list_erasures()
+    assert listed.waits_for == listed.unreached
+    assert "broker 2" in listed.unreached[0]
+    assert "disk at the workshop" in listed.unreached[0]
+    (problem,) = [one for one in verify(log) if one.what.startswith("erasure")]
+    assert "`pylog broker unfence 2`" in problem.message
+    assert log.admin.unfence_broker(2)
+    assert having(tmp_path) == set()
+    assert log.admin.list_erasures() == []
+    assert not [one for one in verify(log) if one.what.startswith("erasure")]
+
+
+def test_the_report_names_a_root_that_cannot_be_reached(log: Log, tmp_path: Path) -> None:
+    """A fenced broker, and one whose root is gone and is not fenced yet."""
+    register_broker(log, 3, str(tmp_path / "broker3"))
+    log.admin.fence_broker(3, "in a drawer")
+    append(log)
+    report = log.admin.erase_records("people", [KEY])
+    assert "in a drawer" in report.unreached[0]
+    assert report.problems == report.unreached
+    (tmp_path / "broker2").rename(tmp_path / "away")
+    report = log.admin.erase_records("people", [KEY])
+    assert [text for text in report.unreached if "broker 2" in text and "does not answer" in text]
+
+
+def test_the_files_of_a_removed_broker_are_named_until_they_are_deleted(log: Log, tmp_path: Path) -> None:
+    """Its disk is kept, so the erasure before stays open, and the next one names the root."""
+    register_broker(log, 3, str(tmp_path / "broker3"))
+    directory = log.journal.refresh().brokers[3].directory
+    append(log)
+    log.admin.erase_records("people", [KEY])
+    log.admin.remove_broker(3)
+    pass_the_fence(log)
+    (listed,) = log.admin.list_erasures()
+    assert directory in listed.unreached[0]
+    report = log.admin.erase_records("people", [KEY])
+    assert len(report.former_roots) == 1
+    assert f"`pylog broker forget-root {directory}`" in report.former_roots[0]
+    with pytest.raises(InvalidRequest, match="not the directory"):
+        log.admin.forget_root("abc")
+    log.admin.forget_root(directory)
+    assert log.admin.erase_records("people", [KEY]).former_roots == ()
+    pass_the_fence(log)
+    assert log.admin.list_erasures() == []
+
+
+def test_an_incomplete_erasure_is_listed_until_one_of_the_topic_is_complete(log: Log, tmp_path: Path) -> None:
+    """A broker that was fenced a moment ago: the records cannot be rewritten without it yet."""
+    append(log)
+    log.admin.fence_broker(2, "for a moment")
+    report = log.admin.erase_records("people", [KEY])
+    assert report.records == 0
+    assert len(report.problems) == 2
+    assert log.admin.list_erasures()[0].incomplete
+    assert "not all records were erased" in verify(log)[0].message
+    log.admin.unfence_broker(2)
+    assert log.admin.erase_records("people", [KEY]).records == 1
+    assert not any(one.incomplete for one in log.admin.list_erasures())
+
+
+def test_a_log_without_brokers_records_the_end_of_its_erasures(tmp_path: Path) -> None:
+    """Also if only garbage is collected; a late one is a problem with what to run."""
+    with connect(tmp_path / "alone", durability="os") as log:
+        append(log)
+        log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+        assert log.admin.erase_records("people", [KEY]).problems == ()
+        state = log.journal.refresh()
+        assert problems_of(state, state.time) == []
+        ((what, says),) = problems_of(state, state.time + 100)
+        assert "people" in what
+        assert "`pylog maintain`" in says
+        for _ in range(3):
+            append(log)
+            collect_garbage(log)
+        assert log.admin.list_erasures() == []

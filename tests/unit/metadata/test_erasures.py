@@ -1,0 +1,113 @@
+"""Erasures in the state: they end root by root, and a root that is not in use any more is not forgotten."""
+
+from __future__ import annotations
+
+from spark_log.metadata.accepted_loss import renew
+from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.commands import MarkErased, MarkWiped
+from spark_log.metadata.erasures import erased_at, waits_for
+from spark_log.metadata.projection import apply, asking_for, delta, held_of, nothing_held
+from spark_log.metadata.records import DeleteTopicRecord, RegisterBrokerRecord, RemoveBrokerRecord, ResetReplicasRecord
+from tests.unit.metadata.history import History
+
+OWN = (0, "")
+DISK = (1, "d1")
+
+
+def log_with_broker() -> History:
+    log = History()
+    log.write(RegisterBrokerRecord(broker=1, directory="d1", url="/b1"))
+    return log
+
+
+def wipe(log: History, root: tuple[int, str], upto: int | None = None) -> bool:
+    version = log.state.fence if upto is None else upto
+    return bool(log.do(MarkWiped(broker=root[0], directory=root[1], upto=version)))
+
+
+def test_an_erasure_is_open_until_each_root_is_wiped_beyond_its_version() -> None:
+    """Copies that were deleted before the fence had passed it does not count."""
+    log = log_with_broker()
+    topic = log.create()
+    assert erased_at(log.state, topic) == -1
+    assert log.do(MarkErased(topic_id=topic))
+    version = log.state.version
+    assert erased_at(log.state, topic) == version
+    assert [one.roots for one in log.state.erasures[topic].unfinished] == [(OWN, DISK)]
+    assert not waits_for(log.state, DISK)
+    assert not wipe(log, DISK, upto=version)
+    log.pass_fence()
+    assert log.state.fence >= version
+    assert waits_for(log.state, DISK)
+    assert wipe(log, DISK)
+    assert [one.roots for one in log.state.erasures[topic].unfinished] == [(OWN,)]
+    assert not waits_for(log.state, DISK)
+    assert wipe(log, OWN)
+    assert log.state.erasures[topic].unfinished == ()
+    assert erased_at(log.state, topic) == version
+    assert not wipe(log, OWN)
+
+
+def test_the_row_of_a_deleted_topic_stays_while_a_root_may_have_copies() -> None:
+    """A topic that is created again has another id, and knows nothing of it."""
+    log = log_with_broker()
+    topic = log.create()
+    log.do(MarkErased(topic_id=topic))
+    log.write(DeleteTopicRecord(topic_id=topic))
+    assert topic not in log.state.topics
+    log.pass_fence()
+    wipe(log, OWN)
+    assert topic in log.state.erasures
+    wipe(log, DISK)
+    assert topic not in log.state.erasures
+    assert not log.do(MarkErased(topic_id=topic))
+
+
+def test_a_complete_erasure_ends_the_incomplete_ones_of_its_topic() -> None:
+    """Upkeep alone does not: records may be left."""
+    log = History()
+    topic, other = log.create(), log.create("other")
+    for one in (topic, other):
+        log.do(MarkErased(topic_id=one, incomplete=True))
+    log.pass_fence()
+    wipe(log, OWN)
+    assert [one.roots for one in log.state.erasures[topic].unfinished] == [()]
+    log.do(MarkErased(topic_id=topic))
+    assert [one.incomplete for one in log.state.erasures[topic].unfinished] == [False]
+    assert [one.incomplete for one in log.state.erasures[other].unfinished] == [True]
+
+
+def test_the_roots_of_removed_replaced_and_forgotten_brokers_are_known_until_somebody_says_that_they_are_empty() -> (
+    None
+):
+    """An erasure before that waits for them."""
+    log = log_with_broker()
+    topic = log.create()
+    log.do(MarkErased(topic_id=topic))
+    log.write(RegisterBrokerRecord(broker=1, directory="d2", url="/b2"))
+    log.write(RemoveBrokerRecord(broker=1))
+    log.write(RegisterBrokerRecord(broker=3, directory="d3", url="/b3"))
+    log.write(ResetReplicasRecord())
+    known = {name: (row.broker, row.url) for name, row in log.state.former_roots.items()}
+    assert known == {"d1": (1, "/b1"), "d2": (1, "/b2"), "d3": (3, "/b3")}
+    assert wipe(log, DISK, upto=0)
+    assert set(log.state.former_roots) == {"d2", "d3"}
+    assert [one.roots for one in log.state.erasures[topic].unfinished] == [(OWN,)]
+    assert not wipe(log, DISK, upto=0)
+
+
+def test_a_checkpoint_a_client_of_some_topics_and_a_renewed_log_know_erasures() -> None:
+    """The client gets the rows of its topics; the renewed log has them under the new ids."""
+    log = log_with_broker()
+    topic, other = log.create(), log.create("other")
+    for one in (topic, other):
+        log.do(MarkErased(topic_id=one))
+    log.write(RemoveBrokerRecord(broker=1))
+    read = decode_checkpoint(encode_checkpoint(log.state), "x")
+    assert (read.erasures, read.former_roots) == (log.state.erasures, log.state.former_roots)
+    held = asking_for(nothing_held(), ["t"], [])
+    client = apply(held, delta(log.state, "head", held_of(held), ""))
+    assert set(client.erasures) == {topic}
+    after = renew(log.state, 1_000_000_000, {topic: "new", other: "newer"}, [])
+    assert set(after.erasures) == {"new", "newer"}
+    assert after.former_roots == log.state.former_roots
