@@ -409,9 +409,9 @@ class MarkWiped(Command, frozen=True, kw_only=True, tag="mark_wiped"):
     The reply is False if nothing waits for that.
     """
 
-    broker: int
+    broker: Int
     directory: str
-    upto: int
+    upto: LongOrNone
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
         record = r.WipedRecord(broker=self.broker, directory=self.directory, upto=self.upto)

@@ -486,9 +486,9 @@ class WipedRecord(Record, frozen=True, kw_only=True, tag="wiped"):
     Of a root that the log does not use any more: it has none at all, and is forgotten.
     """
 
-    broker: int
+    broker: Int
     directory: str
-    upto: int
+    upto: LongOrNone
 
 
 AnyRecord: TypeAlias = (
