@@ -17,6 +17,7 @@ import msgspec
 
 from spark_log.clock import SystemClock
 from spark_log.errors import CoordinatorNotAvailable, InvalidRequest
+from spark_log.metadata.state import State
 from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.net.messages import WAIT_MS_MAX, ClaimRequest
 from spark_log.net.service import Service
@@ -37,6 +38,12 @@ class _Claim(msgspec.Struct, frozen=True):
 
     version: int
     made_ms: int
+
+
+class _Pinned(msgspec.Struct, frozen=True):
+    """The partitions of a pin, by topic: (id, starts, ends)."""
+
+    topics: dict[str, tuple[str, list[int], list[int]]] = {}
 
 
 class _Maker:
@@ -73,7 +80,9 @@ class SharedClaims:
         if asked.value is None:
             return await self._look(name, self._now_s() + min(asked.wait_ms, WAIT_MS_MAX) / 1000)
         value = asked.value.encode()
-        check_claim(value, self._service.state.version, SystemClock().now_ms())
+        state, now_ms = self._service.state, SystemClock().now_ms()
+        check_claim(value, state.version, now_ms)
+        await self._threads.submit(check_topics, value, state)
         return self._keep(name, await self._run(lambda log: log.claim(name, value)))
 
     def stop(self) -> None:
@@ -124,6 +133,25 @@ class SharedClaims:
 
     async def _run(self, steps: Callable[[Any], Any]) -> Any:
         return await self._threads.submit(self._service.ask_log, steps)
+
+
+def check_topics(value: bytes, state: State) -> None:
+    """Raises InvalidRequest for a pin by which topics have lost records that the log has.
+
+    state:  the newest one: a partition's start never decreases, and its end neither.
+    """
+    try:
+        pinned = msgspec.json.decode(value, type=_Pinned).topics
+    except msgspec.DecodeError:
+        return  # another kind of claim
+    for name, (topic_id, starts, ends) in pinned.items():
+        for number, (start, end) in enumerate(zip(starts, ends, strict=False)):
+            part = state.partitions.get((topic_id, number))
+            if part is not None and (start > part.start or end > part.readable_end):
+                raise InvalidRequest(
+                    f"value: {name!r}-{number} has the offsets {part.start} to {part.readable_end}, and the claim says "
+                    f"{start} to {end}"
+                )
 
 
 def check_claim(value: bytes, newest: int, now_ms: int) -> None:

@@ -56,7 +56,7 @@ class LogReader(PlannedReader):
         with plain_errors():
             prepare_process()
             if isinstance(partition, ReadTask):  # otherwise Spark's substitute for an empty list of partitions
-                query = PinnedQuery(self.options, self.scan, query_of_task(self.scan), partition)
+                query = PinnedQuery(self.options, self.scan, query_of_task(self.scan, partition.log.token), partition)
                 yield from read_pinned(partition, query, self.schema, self.options)
 
     def _planned(self) -> Sequence[InputPartition]:

@@ -73,7 +73,7 @@ class ProgressReader(PlannedReader):
 
     def _records_now(self, task: RecordsTask) -> Sequence[ProgressRecord]:
         try:
-            progress = pinned_progress(task.log, query_of_task(self.scan).pin)
+            progress = pinned_progress(task.log, query_of_task(self.scan, task.log.token).pin)
         except (StorageUnavailable, ObjectNotFound):
             raise
         except StorageError as error:

@@ -53,7 +53,7 @@ class LatestReader(PlannedReader):
             prepare_process()
             if not isinstance(partition, LatestTask):  # Spark's substitute for an empty list of partitions
                 return
-            task = self.task_now(partition, query_of_task(self.scan))
+            task = self.task_now(partition, query_of_task(self.scan, partition.log.token))
             yield from read_latest(task, self.schema, self.options)
 
     def task_now(self, task: LatestTask, query: PinNames) -> LatestTask:

@@ -7,13 +7,18 @@ the scan of that task was planned; another scan of the query puts its growth und
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
 import msgspec
 from pyspark import TaskContext
 
 from pyspark_pylog.source.growth import Growth, PinnedTopic
+from spark_log.client.reading.plan import SliceRead
 from spark_log.clock import SystemClock
+from spark_log.errors import ConcurrentChange
 from spark_log.journal.object_names import PINS
 from spark_log.metadata.consumer_offsets import CommittedOffsets, progress_of
 from spark_log.metadata.erasures import erased_at
@@ -45,22 +50,74 @@ class PinNames(NamedTuple):
     growth: str
 
 
-def query_of_task(scan: str) -> PinNames:
+def query_of_task(scan: str, token: str | None) -> PinNames:
     """The names of the pins of the query to which the calling task belongs.
 
     Spark gives all tasks of a query one execution id, counted from 0 in each application.  A job on an RDD has no such
     id, so the tasks of each stage share a pin instead.
+
+    token:  of the log.  The names are hashes with it: they are made of ids that others see in Spark's UI, and who
+            claims a name first decides what the query reads.
     """
     context = TaskContext.get()
     assert context is not None, "read() runs in a task"
     execution = context.getLocalProperty("spark.sql.execution.id")
     application = context.getLocalProperty("spark.app.id")
     if execution is None or application is None:
-        name = f"{PINS}{scan}-stage-{context.stageId()}"
+        name = f"{scan}-stage-{context.stageId()}"
     else:
         started = context.getLocalProperty("spark.app.startTime") or "0"
-        name = f"{PINS}{application}-{started}-{execution}"
-    return PinNames(name, f"{name}-{scan}")
+        name = f"{application}-{started}-{execution}"
+    return names_of(name, scan, token)
+
+
+def names_of(query: str, scan: str, token: str | None) -> PinNames:
+    """The names of the pins of a query, by its ids."""
+    return PinNames(*(PINS + _hidden(name, token) for name in (query, f"{query}-{scan}")))
+
+
+def _hidden(name: str, token: str | None) -> str:
+    return name if not token else hmac.new(token.encode(), name.encode(), hashlib.sha256).hexdigest()
+
+
+def doubtful_reads(pin: Pin, reads: Iterable[SliceRead], planned: int) -> list[SliceRead]:
+    """The planned reads of which records are gone by a pin.  That is rare, so a task looks at the log itself.
+
+    planned:  the version of the plan: an older pin, of another scan, ends earlier.
+    """
+    return [read for read in reads if _is_doubtful(pin.topics.get(read.topic), read, pin.version >= planned)]
+
+
+def _is_doubtful(topic: PinnedTopic | None, read: SliceRead, newer: bool) -> bool:
+    if topic is None or topic.topic_id != read.topic_id or read.partition >= len(topic.starts):
+        return True
+    return topic.starts[read.partition] > read.start or (newer and topic.ends[read.partition] < read.end)
+
+
+def check_gone(pin: Pin, reads: Iterable[SliceRead], state: State, planned: int) -> None:
+    """Raises ConcurrentChange for a pin by which records are gone that the log still has.
+
+    reads:  the doubtful ones.
+    state:  the newest one: a partition's start never decreases.
+    """
+    for read in reads:
+        topic, part = pin.topics.get(read.topic), state.partitions.get((read.topic_id, read.partition))
+        if part is None or state.names.get(read.topic) != read.topic_id:
+            continue
+        if topic is None or topic.topic_id != read.topic_id or read.partition >= len(topic.starts):
+            raise _false_pin(read)
+        if part.start < topic.starts[read.partition]:
+            raise _false_pin(read)
+        if pin.version >= planned and topic.ends[read.partition] < read.end:
+            raise _false_pin(read)
+
+
+def _false_pin(read: SliceRead) -> ConcurrentChange:
+    return ConcurrentChange(
+        f"the version that the tasks of this query agreed on lacks records of {read.topic}-{read.partition}, which the "
+        "log has: another process has claimed the query's name; run the query again, and look for the claim in the "
+        "coordinator's audit log"
+    )
 
 
 def pin_of(state: State) -> Pin:

@@ -28,7 +28,7 @@ from pyspark_pylog.source.growth import (
     still_there,
 )
 from pyspark_pylog.source.loss import TRIMMED, Loss, report
-from pyspark_pylog.source.query_pins import Pin, PinNames, decode, encode, pin_of
+from pyspark_pylog.source.query_pins import Pin, PinNames, check_gone, decode, doubtful_reads, encode, pin_of
 from pyspark_pylog.source.ranges import group_offsets
 from pyspark_pylog.source.read_columns import stored_columns, to_batch
 from pyspark_pylog.source.splits import decode_reads, encode_reads, split_growth
@@ -121,6 +121,7 @@ class PinnedQuery:
         """
         try:
             pin = decode(agreed_value(self._log, self._query.pin, self._make_pin), Pin)
+            self._check(pin)
             return pin, self._growth(pin)
         except (StorageUnavailable, ObjectNotFound):
             raise
@@ -129,6 +130,12 @@ class PinnedQuery:
             if self._basis is not None:
                 notice(logging.WARNING, f"read only ({error}): records added since this frame was planned are not read")
             return pin, NONE
+
+    def _check(self, pin: Pin) -> None:
+        """Raises ConcurrentChange for a pin by which planned records are gone that the log has."""
+        planned = self._log.version
+        if doubtful := doubtful_reads(pin, self._task.reads, planned):
+            check_gone(pin, doubtful, newest_journal(self._log).state, planned)
 
     def _make_pin(self, journal: Journal) -> bytes:
         """The pin, with the growth of this scan, so that its other tasks read only one file."""
