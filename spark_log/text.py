@@ -41,3 +41,8 @@ def is_unicode(value: object) -> bool:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
         return False
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: control characters, which may move its cursor or hide text, are escaped."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)

@@ -18,6 +18,7 @@ from spark_log.cli.session import CommandSession
 from spark_log.cli.tables import table_lines
 from spark_log.cli.units import TITLES, human
 from spark_log.cli.yaml import yaml_lines
+from spark_log.text import printable
 
 Row = Mapping[str, Any]
 Progress = Callable[[str, int, int], None]
@@ -156,8 +157,8 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={item}" for name, item in value.items()) or "-"
-    return str(value)
+        return printable(", ".join(f"{name}={item}" for name, item in value.items())) or "-"
+    return printable(str(value))
 
 
 @contextmanager
