@@ -50,7 +50,7 @@ def held_by_one(log: Log, topic: str, name: str, acks: int = ACKS_ALL) -> Append
             acks=acks,
             objects=(made,),
             slices=((0, Run(topic_id, 0, 0, 90, 1, 1, 1, 0, 0)),),
-            placed=(Placed(group_number(state, (topic_id, 0)), ((1, epoch_of(state, 1)),)),),
+            placed=(Placed(group_number(state, (topic_id, 0)), ((1, epoch_of(state, 1) or 0),)),),
         )
     )
 
