@@ -1,4 +1,4 @@
-"""Odd arguments of each public call end that call alone: the log, and a producer beside it, go on."""
+"""Odd arguments of each public call end that call alone: the log and its other clients continue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Unshown:
 
 ODD: tuple[Any, ...] = ("\udcff", "a\x1b]0;x\x07\n", math.nan, 10**5000, {}, Unshown())
 OTHERS = ("close", "consumer", "producer", "transaction")
-"""Calls that return something with calls of its own, or end the log."""
+"""Calls that return an object with other calls, or end the log."""
 
 
 def forms(odd: Any) -> Iterator[Any]:
