@@ -11,6 +11,10 @@ another process has a replicator of each log: by hand, one append waits for a se
 ISR, and no later one waits.  `isr_changes` counts how often it left.  `slow_to_two` is the median of the ratios of p99
 by groups of turns.
 
+Then a root fails for 15 s while three processes append, and as many others compute as make a load of 8.  `back_s` is
+the time from its return until its replica is in the ISR again, at most `back_s_target`: three times the absence, and
+`replica.lag.time.max.ms`.  `small_copies_s` is the number of small objects that are copied in a second.
+
 At last, a broker without copies gets those of some objects, and `cp` copies the same files, with an fsync of each as
 pylog does.  Two of pylog's copies are under way at a time.  By hand: a checksum takes 0.05 ms for a megabyte, and a
 disk some milliseconds, so both are as fast as the disk.
@@ -28,7 +32,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, count
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -37,9 +41,11 @@ import numpy as np
 import pyarrow as pa
 
 import spark_log
+from spark_log.metadata.replicas import deficit
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.copy_to_broker import ObjectCopying
 from spark_log.node.missing_copies import copies_wanted
+from spark_log.node.replicate import replicate_every
 from spark_log.node.replicator import Replicator
 from spark_log.testing.broker_roots import ControlledRoots, register_broker
 
@@ -61,6 +67,15 @@ ROW = [{"value": b"x" * 100}]
 OBJECTS, OBJECT_ROWS = 8, 32_000
 """Objects that are copied, each of so many records of 1 kB."""
 COPYING_ROUNDS = 7
+AWAY_S, LAG_MS = 15, 10_000
+"""How long a root fails, and `replica.lag.time.max.ms` meanwhile."""
+WRITERS, WRITER_RATE = 3, 17
+"""Processes that append beside it, and the appends of each a second."""
+LOAD = 8
+"""Processes that want a processor all the time, with the writers and the replicator."""
+GIVEN_UP_S = 240
+SMALL = 256
+"""Small objects that are copied together."""
 
 
 def main() -> None:
@@ -70,6 +85,8 @@ def main() -> None:
         figures |= beside_plain(Path(folder) / "plain", given.rounds, given.warm)
         figures |= in_memory(given.rounds, given.warm)
         figures |= one_slow(Path(folder) / "slow", given.rows)
+        figures |= returning(Path(folder) / "away", *((1, 100, 0) if given.rounds == 1 else (AWAY_S, LAG_MS, LOAD)))
+        figures |= copying_small(Path(folder) / "small", min(given.rounds, SMALL))
         figures |= copying(Path(folder) / "copies", given.rounds)
     common.report(
         "replicas",
@@ -77,6 +94,7 @@ def main() -> None:
         **figures,
         three_to_plain_target=1.15,
         slow_to_two_target=1.2,
+        back_s_target=3 * AWAY_S + LAG_MS / 1000,
         copying_to_cp_target=0.8,
     )
 
@@ -282,6 +300,109 @@ def paced(log: spark_log.Log, appends: int) -> list[float]:
     for thread in threads:
         thread.join()
     return times
+
+
+def returning(folder: Path, away_s: float, lag_ms: int, load: int) -> dict[str, object]:
+    """How long it takes until a replica is in the ISR again whose root has failed for so long, beside a load."""
+    orders = folder / "orders"
+    orders.mkdir(parents=True)
+    with log_on(str(folder), 2) as log:
+        log.admin.incremental_alter_configs({None: {"replica.lag.time.max.ms": str(lag_ms)}})
+        roots = ControlledRoots.of(log, orders)
+        more = max(0, load - WRITERS - 1 - int(os.getloadavg()[0]))
+        with (
+            running([(compute, ())] * more + [(append_at_rate, (log.url, orders))] * WRITERS),
+            running([(catch_up, (log.url, orders))]),
+        ):
+            await_that(lambda: end_of(log) > WRITERS)
+            roots.order(1, "fail")
+            time.sleep(away_s)
+            await_that(lambda: not is_in_sync(log))
+            lacking, before = lag_of(log), end_of(log)
+            roots.order(1, "")
+            took = common.clock(lambda: await_that(lambda: is_in_sync(log)))
+            appends = end_of(log) - before
+    return {
+        "back_s": took,
+        "back_lacking": lacking,
+        "back_appends_s": appends / took,
+        "back_load": os.getloadavg()[0],
+    }
+
+
+def await_that(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + GIVEN_UP_S
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def end_of(log: spark_log.Log) -> int:
+    """Number of records."""
+    return sum(part.end for part in log.journal.refresh().partitions.values())
+
+
+def is_in_sync(log: spark_log.Log) -> bool:
+    group = log.journal.refresh().placement_groups[1]
+    return 1 in group.isr
+
+
+def lag_of(log: spark_log.Log) -> int:
+    """Number of objects that broker 1 lacks."""
+    return deficit(log.journal.refresh(), 1, 1).objects
+
+
+@contextmanager
+def running(tasks: Iterable[tuple[Callable[..., None], tuple[object, ...]]]) -> Iterator[None]:
+    """Processes that never return, until the end of the block."""
+    processes = multiprocessing.get_context("spawn")
+    some = [processes.Process(target=target, args=given, daemon=True) for target, given in tasks]
+    for process in some:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in some:
+            process.kill()
+            process.join()
+
+
+def append_at_rate(url: str, orders: Path) -> None:
+    with spark_log.connect(url, durability="disk") as log:
+        ControlledRoots.of(log, orders)
+        began = time.monotonic()
+        for number in count():
+            time.sleep(max(0.0, began + number / WRITER_RATE - time.monotonic()))
+            log.append("t", ROW)
+
+
+def catch_up(url: str, orders: Path) -> None:
+    """As `pylog replicate --every`."""
+    with spark_log.connect(url, durability="disk") as log:
+        ControlledRoots.of(log, orders)
+        for _ in replicate_every(log, 1000, probes=False):
+            pass
+
+
+def compute() -> None:
+    while True:
+        sum(range(10_000))
+
+
+def copying_small(folder: Path, objects: int) -> dict[str, object]:
+    """Copy objects of one record to a broker that has none."""
+    with log_on(str(folder), 2) as log:
+        log.admin.fence_broker(1)
+        for _ in range(objects):
+            log.append("t", ROW)
+        log.admin.unfence_broker(1)
+        wanted = list(copies_wanted(log.journal.refresh(), 1))
+        run = ObjectCopying(log.journal.roots, 1, Pace(log.journal.context.clock))
+        cpu_s = time.process_time()
+        took = common.clock(lambda: run.run(wanted))
+    return {
+        "small_copies_s": len(wanted) / took,
+        "small_copy_cpu_ms": 1000 * (time.process_time() - cpu_s) / len(wanted),
+    }
 
 
 def copying(folder: Path, rounds: int) -> dict[str, object]:

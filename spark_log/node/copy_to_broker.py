@@ -1,6 +1,7 @@
 """Copying objects to the root of one broker, several at a time.  Reads no log: executors of a Spark job do it, too.
 
-Roots may hang.  Each object is copied in a separate thread, which is left alone if it makes no progress.
+Roots may hang.  A thread copies one large object, or several small ones in turn, and is left alone if it makes no
+progress.  Small ones wait for syncs and for a processor most of the time, so that more are under way.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from spark_log.threads import SYSTEM_THREADS, Threads
 
 PARALLEL = {"local": 2, "remote": 8}
 """Objects that are copied to a broker at the same time."""
+SMALL_BYTES = 256 << 10
+"""The size of a small object."""
+SMALL_OBJECTS, SMALL_PARALLEL = 16, 8
+"""So many small objects are copied by a thread, and so many threads copy them at the same time."""
 SOURCE_MS = 2_000
 """How long reads of a copy are tried again before another copy is taken."""
 STALLED_S = 20.0
@@ -77,12 +82,31 @@ class _Job:
     sources: list[tuple[int, int]]
     """Those that are not yet tried."""
     doing: str = "read"
-    moved_ms: int = 0
     source: int = -1
     is_denied: bool = False
     """Whether a root has denied access, or this process is at its limits."""
     bad: list[Copy] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    ended: bool = False
+    error: BaseException | None = None
+    """Why it was not copied."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The objects that a thread copies in turn."""
+
+    jobs: list[_Job]
+    moved_ms: int
+    """When its thread has read or written something."""
+    left_alone: bool = False
+    """The thread begins no further object: others copy these."""
+    task: Task[None] = field(init=False)
+
+    def divided(self) -> tuple[list[_Job], list[_Job]]:
+        """The objects that have ended, and the others, of which the first one is being copied."""
+        ended = sum(job.ended for job in self.jobs)
+        return self.jobs[:ended], self.jobs[ended:]
 
 
 class ObjectCopying:
@@ -121,46 +145,60 @@ class ObjectCopying:
     def _copy_all(self, wanted: Sequence[WantedCopy], found: CopiedObjects) -> list[WantedCopy]:
         """The objects that were copied.  Raises _TargetFailed."""
         target = self._roots[self._broker]
-        parallel = PARALLEL["local" if target.local else "remote"]
         waiting, copied = [_Job(one, list(one.sources)) for one in reversed(wanted)], list[WantedCopy]()
-        running: list[tuple[_Job, Task[None]]] = []
+        running: list[_Batch] = []
         try:
             while waiting or running:
-                while waiting and len(running) < parallel:
-                    running.append(self._start(waiting.pop(), target))
+                while waiting and len(running) < _parallel(waiting[-1], target):
+                    running.append(self._start(_next_jobs(waiting), target))
                 with self._lock:
-                    if not any(task.ended for _, task in running):
+                    if not any(batch.task.ended for batch in running):
                         self._ended.wait(WAIT_S)
-                left: list[tuple[_Job, Task[None]]] = []
-                for job, task in running:
-                    if task.ended:
-                        if self._succeeded(job, task, found):
-                            copied.append(job.wanted)
-                    elif self._is_stalled(job):
-                        waiting += self._given_up(job, task)
-                    else:
-                        left.append((job, task))
+                left: list[_Batch] = []
+                for batch in running:
+                    has_ended = batch.task.ended
+                    ended, rest = batch.divided()
+                    if not has_ended and not self._is_stalled(batch, rest):
+                        left.append(batch)
+                        continue
+                    copied += [job.wanted for job in ended if self._succeeded(job, found)]
+                    if not has_ended:
+                        waiting += self._given_up(batch, rest)
                 running = left
         finally:
-            for job, task in running:  # the broker's root failed
-                self._leave_alone(job, task)
+            for batch in running:  # the broker's root failed
+                self._leave_alone(batch, batch.divided()[1])
         return copied
 
-    def _start(self, job: _Job, target: ObjectStore) -> tuple[_Job, Task[None]]:
+    def _start(self, jobs: list[_Job], target: ObjectStore) -> _Batch:
         if hung_threads.are_many(self._roots, self._broker):
             raise _TargetFailed("its root hangs")
-        job.moved_ms = self._clock.monotonic_ms()
-        return job, Task(lambda: self._copy(job, target), "pylog-copy", self._threads, self._notify)
+        batch = _Batch(jobs, self._clock.monotonic_ms())
+        batch.task = Task(lambda: self._copy_some(batch, target), "pylog-copy", self._threads, self._notify)
+        return batch
 
     def _notify(self) -> None:
         with self._lock:
             self._ended.notify_all()
 
-    def _copy(self, job: _Job, target: ObjectStore) -> None:
+    def _copy_some(self, batch: _Batch, target: ObjectStore) -> None:
+        """Copy objects in turn, until the broker's root fails."""
+        for job in batch.jobs:
+            if batch.left_alone:
+                return
+            try:
+                self._copy(batch, job, target)
+            except BaseException as error:  # noqa: BLE001  judged by the thread that waits
+                job.error = error
+            job.ended = True
+            if job.error is not None and not isinstance(job.error, BadCopy):
+                return
+
+    def _copy(self, batch: _Batch, job: _Job, target: ObjectStore) -> None:
         """Copy an object from the first root that has a good copy.  Raises BadCopy if none has."""
 
         def moved(to: str) -> None:
-            job.doing, job.moved_ms = to, self._clock.monotonic_ms()
+            job.doing, batch.moved_ms = to, self._clock.monotonic_ms()
             self._moved(to)
 
         while job.sources:
@@ -207,38 +245,42 @@ class ObjectCopying:
         except SourceFailed as error:
             job.problems.append(f"broker {job.source}: {error}")
 
-    def _succeeded(self, job: _Job, task: Task[None], found: CopiedObjects) -> bool:
+    def _succeeded(self, job: _Job, found: CopiedObjects) -> bool:
         found.bad += job.bad
-        try:
-            task.result()
-        except BadCopy as error:
+        if isinstance(job.error, BadCopy):
             found.failed.add(job.wanted.group)
             found.denied |= {job.wanted.name} if job.is_denied else set()
-            found.problems.append(f"{job.wanted.name} was not copied to broker {self._broker}: {error}")
+            found.problems.append(f"{job.wanted.name} was not copied to broker {self._broker}: {job.error}")
             return False
-        except (SparkLogError, OSError, KeyError) as error:
-            raise _TargetFailed(str(error)) from error
+        if isinstance(job.error, (SparkLogError, OSError, KeyError)):
+            raise _TargetFailed(str(job.error)) from job.error
+        if job.error is not None:
+            raise job.error
         found.problems += [f"{job.wanted.name}: {problem}" for problem in job.problems if job.bad]
         return True
 
-    def _is_stalled(self, job: _Job) -> bool:
-        if job.doing == "wait":
+    def _is_stalled(self, batch: _Batch, rest: Sequence[_Job]) -> bool:
+        if not rest or rest[0].doing == "wait":
             return False
-        allowed_s = STALLED_S * (1 + job.wanted.row.size / STALLED_BYTES)
-        return self._clock.monotonic_ms() - job.moved_ms > allowed_s * 1000
+        allowed_s = STALLED_S * (1 + rest[0].wanted.row.size / STALLED_BYTES)
+        return self._clock.monotonic_ms() - batch.moved_ms > allowed_s * 1000
 
-    def _leave_alone(self, job: _Job, task: Task[None]) -> None:
-        """Leave the thread of a job, which may hang with a root."""
-        hung_threads.add(self._roots, self._broker if job.doing == "write" else job.source, task)
+    def _leave_alone(self, batch: _Batch, rest: Sequence[_Job]) -> None:
+        """Leave the thread of a batch, which may hang with a root."""
+        batch.left_alone = True
+        hung_in_write = not rest or rest[0].doing == "write"
+        hung_threads.add(self._roots, self._broker if hung_in_write else rest[0].source, batch.task)
 
-    def _given_up(self, job: _Job, task: Task[None]) -> list[_Job]:
-        """The job again, without the source that does not answer."""
+    def _given_up(self, batch: _Batch, rest: Sequence[_Job]) -> list[_Job]:
+        """The objects that are left of a batch: the first one without the source that does not answer."""
+        job = rest[0]
         if job.doing == "write":
             raise _TargetFailed("its root does not answer")
-        self._leave_alone(job, task)
+        self._leave_alone(batch, rest)
         self._silent.add(job.source)
         problems = [*job.problems, f"broker {job.source}: its root does not answer"]
-        return [_Job(job.wanted, job.sources[1:], bad=job.bad, problems=problems, is_denied=job.is_denied)]
+        again = _Job(job.wanted, job.sources[1:], bad=job.bad, problems=problems, is_denied=job.is_denied)
+        return [*(_Job(one.wanted, list(one.wanted.sources)) for one in reversed(rest[1:])), again]
 
     def _confirmed(self, copied: Sequence[WantedCopy]) -> list[tuple[str, int]]:
         """Names and sizes of the copies, if all are there and the root is still that of the broker."""
@@ -249,3 +291,20 @@ class ObjectCopying:
         if any(target.size(one.name) != one.row.size for one in copied):
             raise _TargetFailed("objects are gone that were just put: was its disk unmounted, or swapped?")
         return [(one.name, one.row.size) for one in copied]
+
+
+def _is_small(job: _Job) -> bool:
+    return job.wanted.row.size <= SMALL_BYTES
+
+
+def _parallel(job: _Job, target: ObjectStore) -> int:
+    """How many threads may copy when the next one begins with an object."""
+    return SMALL_PARALLEL if _is_small(job) else PARALLEL["local" if target.local else "remote"]
+
+
+def _next_jobs(waiting: list[_Job]) -> list[_Job]:
+    """Take the objects of the next thread from the end.  Few small ones are divided among all threads."""
+    some, number = [waiting.pop()], min(SMALL_OBJECTS, len(waiting) // SMALL_PARALLEL)
+    while waiting and len(some) < number and _is_small(some[-1]) and _is_small(waiting[-1]):
+        some.append(waiting.pop())
+    return some

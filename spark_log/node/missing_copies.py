@@ -23,7 +23,7 @@ from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.copy_to_broker import CopiedObjects, Moved, ObjectCopying, WantedCopy
 
-OBJECTS_AT_ONCE, BYTES_AT_ONCE = 256, 256 << 20
+OBJECTS_AT_ONCE, BYTES_AT_ONCE = 1024, 256 << 20
 """After about so many, a record says that the broker has them."""
 RECORDED_MAX = 10_000
 """Copies in one record."""
