@@ -40,10 +40,18 @@ class _Claim(msgspec.Struct, frozen=True):
     made_ms: int
 
 
-class _Pinned(msgspec.Struct, frozen=True):
-    """The partitions of a pin, by topic: (id, starts, ends)."""
+class _PinnedTopic(msgspec.Struct, frozen=True, array_like=True):
+    """What a check needs of a topic in a pin, which has more fields."""
 
-    topics: dict[str, tuple[str, list[int], list[int]]] = {}
+    topic_id: str
+    starts: list[int]
+    ends: list[int]
+
+
+class _Pinned(msgspec.Struct, frozen=True):
+    """The topics of a pin, by name."""
+
+    topics: dict[str, _PinnedTopic] = {}
 
 
 class _Maker:
@@ -144,9 +152,9 @@ def check_topics(value: bytes, state: State) -> None:
         pinned = msgspec.json.decode(value, type=_Pinned).topics
     except msgspec.DecodeError:
         return  # another kind of claim
-    for name, (topic_id, starts, ends) in pinned.items():
-        for number, (start, end) in enumerate(zip(starts, ends, strict=False)):
-            part = state.partitions.get((topic_id, number))
+    for name, topic in pinned.items():
+        for number, (start, end) in enumerate(zip(topic.starts, topic.ends, strict=False)):
+            part = state.partitions.get((topic.topic_id, number))
             if part is not None and (start > part.start or end > part.readable_end):
                 raise InvalidRequest(
                     f"value: {name!r}-{number} has the offsets {part.start} to {part.readable_end}, and the claim says "
