@@ -79,7 +79,7 @@ def extended(
     """
     found = no_changes(version)._replace(concerns_all=not all(isinstance(record, _QUIET) for record in records))
     for record in records:
-        if isinstance(record, r.ResetClockRecord):
+        if isinstance(record, r.ResetClockRecord | r.RestoreRecord):
             return (no_changes(version),)  # no state before has it, so none is compared by its changes
         _note(found, record)
     for key in shown:

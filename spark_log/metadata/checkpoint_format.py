@@ -47,6 +47,7 @@ from spark_log.metadata.state import (
     Partition,
     PendingCommit,
     ProducerState,
+    Restore,
     ShareMember,
     State,
     Topic,
@@ -185,6 +186,7 @@ KINDS = {
     "erasures": _Kind(lambda state: _sorted(state.erasures), tuple[str, ErasedTopic]),
     "former_roots": _Kind(lambda state: _sorted(state.former_roots), tuple[str, FormerRoot]),
     "pending": _Kind(lambda state: enumerate(state.pending), tuple[int, PendingCommit]),
+    "restores": _Kind(lambda state: enumerate(state.restores), tuple[int, Restore]),
 }
 """Kinds by name, in the order of the file: positions come before their groups."""
 REMOVED_KINDS = {
@@ -398,6 +400,7 @@ class _Maps:
         self._blocks = defaultdict[str, list[Block[Any, Any]]](list)
         self._removed = defaultdict[str, list[Any]](list)
         self._pending: list[PendingCommit] = []
+        self._restores: list[Restore] = []
 
     def add_block(self, block: Block[Any, Any]) -> None:
         self._blocks[block.KIND].append(block)
@@ -415,6 +418,8 @@ class _Maps:
                 self._maps[kind].update([(name, _sharing(known)) for name, known in rows])
             case "pending":
                 self._pending += [commit for _, commit in rows]
+            case "restores":
+                self._restores += [one for _, one in rows]
             case "removed_partitions" | "removed_objects":
                 self._removed[kind.removeprefix("removed_")] += rows
             case _:
@@ -459,6 +464,7 @@ class _Maps:
             copies=self._maps["copies"].finish(),
             copies_made=header.copies_made,
             pending=tuple(self._pending),
+            restores=tuple(self._restores),
             schemas=self._maps["schemas"].finish(),
             lost=self._maps["lost_ranges"].finish(),
             erasures=self._maps["erasures"].finish(),

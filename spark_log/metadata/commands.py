@@ -340,6 +340,18 @@ class Fence(Command, frozen=True, kw_only=True, tag="fence"):
         return with_values(self, copied=copied)
 
 
+class BeginHistory(Command, frozen=True, kw_only=True, tag="begin_history"):
+    """Record that the log is a copy that was restored."""
+
+    history: str
+    """A random id."""
+
+    def __call__(self, state: State, now_ms: int) -> Decision[None]:
+        if not self.history:
+            raise InvalidRequest("a history needs an id: give some random characters")
+        return Decision((r.RestoreRecord(history=self.history),), None)
+
+
 class ResetClock(Command, frozen=True, kw_only=True, tag="reset_clock"):
     """Set the log's time back to the present."""
 
@@ -488,6 +500,7 @@ Single: TypeAlias = (
     | RemoveMember
     | DeleteOffsets
     | Fence
+    | BeginHistory
     | ResetClock
     | UpdateFeature
     | Expire

@@ -34,6 +34,7 @@ from spark_log.metadata.state import (
     Leadership,
     ObjectRow,
     Partition,
+    Restore,
     ShareMember,
     State,
     Topic,
@@ -179,6 +180,8 @@ class Delta(Struct, frozen=True, array_like=True):
     """Of the topics in it."""
     erasures: dict[str, ErasedTopic] = {}
     """Of the topics in it."""
+    restores: tuple[Restore, ...] = ()
+    """With the ends of the topics in it."""
 
 
 def nothing_held(topics: Iterable[str] = (), groups: Iterable[str] = ()) -> State:
@@ -253,6 +256,7 @@ def delta(state: State, head: str, held: Holdings, known: str) -> Delta:
         copies=dict(state.copies),
         schemas={one: state.schemas[one] for one in ids if one in state.schemas},
         erasures={one: state.erasures[one] for one in ids if one in state.erasures},
+        restores=tuple(one._replace(ends=tuple(row for row in one.ends if row[0] in ids)) for one in state.restores),
     )
 
 
@@ -323,6 +327,7 @@ def apply(state: State, changes: Delta) -> State:
         copies=Map(changes.copies),
         schemas=Map(changes.schemas),
         erasures=Map(changes.erasures),
+        restores=changes.restores,
     )
     names = {name: topic.topic_id for name, topic in changes.topics.items()}
     groups = {name: _group(row) for name, row in changes.groups.items()}

@@ -288,6 +288,13 @@ class ReleaseRecord(Record, frozen=True, kw_only=True, tag="release"):
     epoch: Long
 
 
+class RestoreRecord(Record, frozen=True, kw_only=True, tag="restore"):
+    """A copy continues as the log: offsets from here on may have had other records.  Void if the history is known."""
+
+    history: str
+    """Id of the history that begins, random."""
+
+
 class ResetClockRecord(Record, frozen=True, kw_only=True, tag="reset_clock"):
     """Sets the log's time back to `time` after commits by a fast clock.  Void if the log's time is not later."""
 
@@ -510,6 +517,7 @@ AnyRecord: TypeAlias = (
     | FenceRecord
     | TakeOverRecord
     | ReleaseRecord
+    | RestoreRecord
     | ResetClockRecord
     | FeatureLevelRecord
     | ExpireProducersRecord

@@ -61,6 +61,7 @@ from spark_log.metadata.replay_replicas import (
     with_replicas,
 )
 from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.restores import replay_restore
 from spark_log.metadata.schemas import replay_set_schema, with_first_schema
 from spark_log.metadata.state import (
     CleanedPart,
@@ -541,6 +542,7 @@ _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.TakeOverRecord: _take_over,
     r.ReleaseRecord: _release,
     r.ResetClockRecord: lambda state, record: reset_clock(state, record.time),
+    r.RestoreRecord: replay_restore,
     r.FeatureLevelRecord: _feature_level,
     r.ExpireProducersRecord: _expire_producers,
     r.ReassignRecord: replay_reassign,

@@ -211,6 +211,18 @@ class GroupState(NamedTuple):
         return self.generation if self.member == member else None
 
 
+class Restore(NamedTuple):
+    """The log was restored from a copy (restores.py)."""
+
+    history: str
+    """Id of the history that began."""
+    version: int
+    progress_end: int
+    """The end of `__consumer_offsets` at that time."""
+    ends: tuple[tuple[str, tuple[int, ...]], ...]
+    """By topic id, the ends of the partitions at that time."""
+
+
 class Leadership(NamedTuple):
     """Which coordinator writes the log."""
 
@@ -319,6 +331,8 @@ class State:
     """By topic id."""
     former_roots: Map[str, FormerRoot] = field(default_factory=Map)
     """By directory, the roots of removed and replaced brokers."""
+    restores: tuple[Restore, ...] = ()
+    """The last restores, oldest first."""
     features: Map[str, int] = field(default_factory=Map)
     """Raised levels; see `features.py`."""
     recent: tuple[ChangedNames, ...] = field(default=(), compare=False, repr=False)

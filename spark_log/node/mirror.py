@@ -45,7 +45,7 @@ from spark_log.journal.read_failover import CopiesAway
 from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.batch_format import decode_batch
-from spark_log.metadata.commands import SetConfigs
+from spark_log.metadata.commands import BeginHistory, SetConfigs
 from spark_log.metadata.decide.coordinators import RECOVERED_AS, check_is_here, moved_to, moving_to
 from spark_log.metadata.pending_commits import optional_copies
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, LostRecord, SwapRecord
@@ -552,6 +552,7 @@ def _end_mirror(mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommi
     journal = Journal(StorageLog(log.context, form, mirror.metadata), mirror.stores)
     before = journal.state.version
     epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="")
+    journal.propose(BeginHistory(history=log.context.unique()), upkeep=False)
     for text in give_up(journal, lacking):
         logger.error("%s: %s", mirror.metadata.url, text)
     if journal.state.brokers or journal.state.assignments:  # whose roots belong to the lost log

@@ -25,6 +25,7 @@ from spark_log.metadata.batch_format import decode_batch, first_line
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.metadata.decide.coordinators import MOVED, MOVING, QUORUM, check_can_move, moved_to, moving_to
 from spark_log.metadata.replay import replay
+from spark_log.metadata.restores import with_restore
 from spark_log.metadata.state import Leadership, State
 from spark_log.net.address import SCHEME, parse_target
 from spark_log.node.log_move import check_on_its_way
@@ -189,7 +190,7 @@ def restore_log(
     restored, form = check_restore(store, directory, voters)
     content = content_to_restore(store, directory, restored, form, source)
     if restored.snapshot == EMPTY:
-        content = content._replace(founding=founding)
+        content = content._replace(state=with_restore(content.state, founding), founding=founding)
         epoch = max(content.state.coordinator.epoch, newest_epoch(store)) + EPOCHS_APART
         store.put(FORMAT_KEY, (form.of_quorum(form.quorum, founding).encode(),))
         unique = "".join(one for one in founding.lower() if one.isalnum())

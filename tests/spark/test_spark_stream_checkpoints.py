@@ -35,7 +35,7 @@ def test_a_query_may_read_other_topics_than_before(
     log.admin.delete_topics(["u"])
     put(log, 1)
     assert stream.restart().run() == rows("t-0", 3, 4)
-    assert set(stream.offsets[-1]) == {"t", "v", "@topics", "@log"} and losses(caplog) == []
+    assert set(stream.offsets[-1]) == {"t", "v", "@topics", "@log", "@seen"} and losses(caplog) == []
 
 
 def test_a_start_counts_only_without_a_checkpoint(url: str, log: spark_log.Log) -> None:
@@ -177,6 +177,9 @@ def test_offsets_stay_readable(url: str, log: spark_log.Log) -> None:
     put(log, 2)
     stream.run()
     (topic_id,) = stream.offsets[-1]["@topics"].values()
+    state = log.journal.refresh()
+    seen = stream.offsets[-1].pop("@seen")
+    assert seen[:2] == [state.version, state.time] and len(seen[2]) == 12
     assert stream.offsets[-1] == {"t": {"0": 4}, "@topics": {"t": topic_id}, "@log": log.cluster_id}
 
 

@@ -14,12 +14,14 @@ from hashlib import blake2b
 
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import Location
-from pyspark_pylog.source.offset_format import STARTS, TOPICS
+from pyspark_pylog.source.offset_format import HISTORY, LOG, STARTS, TOPICS
 from spark_log.errors import SparkLogError
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 
 HEADER_LINES = 2
+KEPT = (TOPICS, LOG, HISTORY, STARTS)
+"""What pylog's sources note about the records."""
 FILE_COUNTER = '"logOffset"'
 """In the line of a file source."""
 _unreadable: set[str] = set()
@@ -73,5 +75,5 @@ def _position(line: str) -> str:
     except ValueError:
         return line
     if isinstance(found, dict):
-        found = {name: value for name, value in found.items() if not name.startswith("@") or name in (TOPICS, STARTS)}
+        found = {name: value for name, value in found.items() if not name.startswith("@") or name in KEPT}
     return json.dumps(found, sort_keys=True)

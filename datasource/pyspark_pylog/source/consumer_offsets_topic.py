@@ -26,6 +26,7 @@ from pyspark_pylog.source.offset_format import Offset, parse_offset
 from pyspark_pylog.source.planned_reader import PlannedReader
 from pyspark_pylog.source.query_pins import Pin, decode, encode, pin_of, query_of_task
 from pyspark_pylog.source.ranges import is_fixed
+from pyspark_pylog.source.restored import RestoredLog
 from pyspark_pylog.spark_compat import ReadLimit, ReadMaxRows
 from pyspark_pylog.task_metadata import agreed_value
 from spark_log.clock import Clock, SystemClock
@@ -38,6 +39,7 @@ from spark_log.errors import (
     StorageUnavailable,
 )
 from spark_log.journal.journal import Journal
+from spark_log.journal.seen_log import seen_by
 from spark_log.metadata.consumer_offsets import PARTITIONS, CommittedOffsets, ProgressRecord, progress_of, to_batch
 from spark_log.metadata.state import State
 from spark_log.model import PROGRESS_TOPIC, TopicPartition
@@ -108,6 +110,7 @@ class ProgressStreamReader(FollowingReader):
         self._latest: dict[str, Any] | None = None
         self._target: int | None = None
         """The end of an available-now run."""
+        self._restored = RestoredLog(options.location.url, fail=options.fail_on_data_loss)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         return ReadMaxRows(2**63 - 1)
@@ -132,7 +135,7 @@ class ProgressStreamReader(FollowingReader):
         """The end of the topic; after a short wait, `start` if nothing has changed."""
         with plain_errors():
             start = start or self._known or self.initialOffset()
-            at = parse_offset(start)
+            at = self._restored.in_it(parse_offset(start), self.journal)
             self._check_there(at)
             end = self._wait(min(at.ends.values(), default=0)) if self._target is None else self._target
             ends = {tp: max(end, at.ends.get(tp, 0)) for tp in _partitions(self.options)}
@@ -140,8 +143,9 @@ class ProgressStreamReader(FollowingReader):
             if ends == at.ends:
                 return start
             # If Spark replays the first batch, `initialOffset` may return something else by then.
-            starts = at.ends if start == self._initial else {}
-            return replace(at, ends=ends, starts=starts).encode()
+            starts = at.ends if start == self._initial or at.moved else {}
+            seen = seen_by(self.journal, self.journal.state)
+            return replace(at, ends=ends, starts=starts, log=self.journal.cluster_id, seen=seen).encode()
 
     def _polled(self) -> State:
         return self._followed(lambda: self.journal.poll())
@@ -175,6 +179,7 @@ class ProgressStreamReader(FollowingReader):
             if start == end:  # after a restart Spark 4.0 and 4.1 report the query's position this way
                 return []
             at, until = parse_offset(start), parse_offset(end)
+            self._restored.in_it(until, self.journal)
             starts = _numbers({tp: at.ends.get(tp, 0) for tp in until.ends} | until.starts)
             ends = _numbers(until.ends)
             self._check_there(until)

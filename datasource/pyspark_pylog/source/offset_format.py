@@ -5,6 +5,8 @@ An offset is the next record of each partition.  Keys that begin with @, which n
     {"orders": {"0": 17, "1": 4},
      "@topics": {"orders": "<id>"},       detects a topic that was deleted and created again
      "@log": "<id>",                      detects another log, such as one that was restored from a backup
+     "@history": "<id>",                  detects that this log was restored from a copy, if it was before
+     "@seen": [17, 1769853600000, "<id>"],  version of the log, its time and record: detects a disk that was set back
      "@starts": {"orders": {"1": 2}},     start of the batch, if it is not the end of the previous one
      "@latest": {"orders": {"0": 90}},    end of the view of a query that begins with the latest record of each key
      "@fired": 1769853600000,             start time of the batch, if minOffsetsPerTrigger delays batches
@@ -19,12 +21,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_log.metadata.restores import Seen
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 
 TOPICS, LOG, STARTS, LATEST, FIRED = "@topics", "@log", "@starts", "@latest", "@fired"
+HISTORY, SEEN = "@history", "@seen"
 
 Ends = dict[TopicPartition, int]
+NOTHING_SEEN = Seen()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,8 @@ class Offset:
     """Topic ids by name."""
     log: str = ""
     """The id of the log; "" in offsets of older pylogs, and if no batch has been planned."""
+    seen: Seen = NOTHING_SEEN
+    """The log when its batch was planned."""
     starts: Ends = field(default_factory=dict)
     """Start of its batch: in new partitions, in those of topics created again, after lost records, and in all of the
     first batch."""
@@ -45,6 +52,8 @@ class Offset:
     read."""
     fired_ms: int | None = None
     carried: Mapping[str, Any] = field(default_factory=dict)
+    moved: frozenset[TopicPartition] = frozenset()
+    """Partitions in which it was set back, since the log was restored.  Not stored."""
 
     def same_topic(self, topic: str, topic_id: str | None) -> bool:
         """Whether the topic is the one of this offset.  The oldest offsets have no ids."""
@@ -58,6 +67,10 @@ class Offset:
         ours: dict[str, Any] = {**self.carried, TOPICS: dict(self.ids)}
         if self.log:
             ours[LOG] = self.log
+        if self.seen.history:
+            ours[HISTORY] = self.seen.history
+        if self.seen.version:
+            ours[SEEN] = list(self.seen[1:])
         if self.starts:
             ours[STARTS] = _nested(self.starts)
         if self.latest:
@@ -77,8 +90,11 @@ def parse_offset(given: Mapping[str, Any]) -> Offset:
     carried = {name: kept for name, kept in given.items() if name.startswith("@")}
     ids, starts, fired_ms = carried.pop(TOPICS, {}), _flat(carried.pop(STARTS, {})), carried.pop(FIRED, None)
     log, latest = carried.pop(LOG, ""), _flat(carried.pop(LATEST, {}))
+    seen = Seen(carried.pop(HISTORY, ""), *carried.pop(SEEN, ()))
     ends = _flat({topic: numbers for topic, numbers in given.items() if not topic.startswith("@")})
-    return Offset(ends=ends, ids=ids, log=log, starts=starts, latest=latest, fired_ms=fired_ms, carried=carried)
+    return Offset(
+        ends=ends, ids=ids, log=log, seen=seen, starts=starts, latest=latest, fired_ms=fired_ms, carried=carried
+    )
 
 
 def _nested(ends: Ends) -> dict[str, Any]:

@@ -6,11 +6,9 @@ options no longer request is not a loss.  A partition created since the last che
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.source.loss import TRIMMED, Loss
 from pyspark_pylog.source.offset_format import Ends, Offset
@@ -19,24 +17,6 @@ from spark_log.client.reading.plan import OffsetRange
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
 from spark_log.metadata.state import Partition, State
 from spark_log.model import TopicPartition
-
-
-def check_log(at: Offset, url: str, cluster_id: str, fail: bool) -> None:
-    """Raise DataLoss if an offset is of another log and `fail`, else log a warning.
-
-    A log that was restored from a backup has the topics of the former one, and may have other records at its offsets.
-    """
-    if at.log in ("", cluster_id):
-        return
-    what = (
-        f"the checkpoint is of a log with the id {at.log}, and {url} has the id {cluster_id}: if it was restored from a "
-        "backup, the offsets since then are of other records"
-    )
-    if fail:
-        raise DataLoss(
-            f"{what}; start the query with a new checkpoint, or set failOnDataLoss=false to continue with it"
-        )
-    notice(logging.WARNING, f"{what}; the query continues (failOnDataLoss=false)")
 
 
 def check_topics(state: State, options: ReadOptions, at: Offset) -> None:

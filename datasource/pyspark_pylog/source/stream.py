@@ -30,7 +30,8 @@ from pyspark_pylog.source.offset_format import Ends, Offset, offset_at, parse_of
 from pyspark_pylog.source.ranges import start_offsets, topics_asked_for, wanted_partitions
 from pyspark_pylog.source.rate_limits import byte_budgets, end_within, is_due, share
 from pyspark_pylog.source.read_task import ReadTask, read_batches
-from pyspark_pylog.source.resume import check_log, check_target, check_topics, go_on, planned_ranges, split_at
+from pyspark_pylog.source.restored import RestoredLog
+from pyspark_pylog.source.resume import check_target, check_topics, go_on, planned_ranges, split_at
 from pyspark_pylog.source.splits import cores
 from pyspark_pylog.source.stream_columns import StreamColumns
 from pyspark_pylog.spark_compat import ReadAllAvailable, ReadLimit, ReadMaxRows
@@ -41,6 +42,7 @@ from spark_log.client.reading.positions_to_offsets import ranges_between
 from spark_log.client.reading.prune import plan_matching
 from spark_log.clock import Clock
 from spark_log.errors import DataLoss, RebalanceInProgress, SparkLogError, UnknownTopicOrPartition
+from spark_log.journal.seen_log import seen_by
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 
@@ -79,8 +81,7 @@ class LogStreamReader(FollowingReader):
         """The end of an available-now run."""
         self._latest: dict[str, Any] | None = None
         self._columns = StreamColumns(schema, options)
-        self._is_checked = False
-        """Whether the checkpoint is of this log."""
+        self._restored = RestoredLog(options.location.url, fail=options.fail_on_data_loss)
         self._told_losses: set[Loss] = set()
         self._told = False
         self._idle_since_ms = -math.inf
@@ -144,7 +145,8 @@ class LogStreamReader(FollowingReader):
             self._is_begun = True
             if start == end:  # after a restart Spark 4.0 and 4.1 report the query's position this way
                 return []
-            at, until = parse_offset(start), self._checked(parse_offset(end))
+            at, until = self._checked(parse_offset(start)), parse_offset(end)
+            self._checked(until)
             self._progress.join(self.journal, until)
             if start != self._initial:  # it is not from a checkpoint if Spark replays the first batch
                 self._progress.reached(self.journal, at)
@@ -173,11 +175,8 @@ class LogStreamReader(FollowingReader):
     # -------------------------------------------------------------------------------------------------------- decisions
 
     def _checked(self, at: Offset) -> Offset:
-        """An offset of this log: the first one of a run is the checkpoint's."""
-        if at.log and not self._is_checked:
-            check_log(at, self.journal.metadata.url, self.journal.cluster_id, self.options.fail_on_data_loss)
-            self._is_checked = True
-        return at
+        """An offset in the log as it is now: the first one of a run is the checkpoint's."""
+        return self._restored.in_it(at, self.journal)
 
     def _joined(self, initial: Offset) -> Offset:
         """The initial offset after joining the group, whose offsets the previous owner may have changed meanwhile."""
@@ -352,7 +351,7 @@ class LogStreamReader(FollowingReader):
         starts = {
             tp: start
             for tp, start in ahead.starts.items()
-            if first or tp in lost or (tp not in goes_on and ends[tp] > 0)
+            if first or tp in lost or tp in at.moved or (tp not in goes_on and ends[tp] > 0)
         }
         latest = {
             tp: end
@@ -362,7 +361,8 @@ class LogStreamReader(FollowingReader):
         fires = self.options.min_offsets is not None and ahead.pending > 0
         fired_ms = self.clock.now_ms() if fires else at.fired_ms
         log = self.journal.cluster_id
-        return replace(there, log=log, starts=starts, latest=latest, fired_ms=fired_ms, carried=at.carried)
+        seen = seen_by(self.journal, ahead.state)
+        return replace(there, log=log, seen=seen, starts=starts, latest=latest, fired_ms=fired_ms, carried=at.carried)
 
     def _tell_skipped(self, at: Offset, ahead: Ahead, tps: Iterable[TopicPartition]) -> None:
         """Log where a query with a number continues at the group's position: its checkpoint may be an older copy, which

@@ -1,0 +1,103 @@
+"""Restores of a log from a copy, and what a reader may take over from the time before.  Pure.
+
+A copy that continues as the log gives the offsets after its end to other records.  So each restore begins a new
+*history*, which has a random id, and the state keeps where each partition ended at that time.  A reader that is kept
+outside of the log remembers the history that it has read: up to that end, it has read the same records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import blake2b
+from typing import NamedTuple
+
+from spark_log.metadata import records as r
+from spark_log.metadata.state import Restore, State, TopicKey
+from spark_log.model import PROGRESS_TOPIC
+
+KEPT = 16
+"""Restores that the state remembers.  A reader of an older history has to begin again."""
+
+
+class Seen(NamedTuple):
+    """The log as a reader has seen it, to be compared later."""
+
+    history: str = ""
+    """Empty: the one in which the log began."""
+    version: int = 0
+    time_ms: int = 0
+    """The log's time at that version."""
+    record: str = ""
+    """Identifies the record of that version (`record_id`); empty: not known."""
+
+
+def history_of(state: State) -> str:
+    """The id of the current history."""
+    return state.restores[-1].history if state.restores else ""
+
+
+def seen_in(state: State) -> Seen:
+    return Seen(history_of(state), state.version, state.time)
+
+
+def record_id(head: bytes) -> str:
+    """A short text by which a record is recognised, from its first line."""
+    return blake2b(head, digest_size=6).hexdigest()
+
+
+def replay_restore(state: State, record: r.RestoreRecord) -> State | None:
+    """Void if the history is known: the command was sent twice."""
+    if any(one.history == record.history for one in state.restores):
+        return None
+    return with_restore(state, record.history)
+
+
+def with_restore(state: State, history: str) -> State:
+    """A state in which a new history begins."""
+    ends = tuple(
+        (topic_id, tuple(part.end for _, part in state.topic_partitions(topic_id)))
+        for _, topic_id in sorted(state.names.items())
+    )
+    one = Restore(history, state.version, state.progressed + 1, ends)
+    return replace(state, restores=(*state.restores, one)[-KEPT:])
+
+
+def common_end(state: State, history: str, key: TopicKey) -> int | None:
+    """The offset before which a partition has the records that it had in a history; None: all of them are the same.
+
+    0 if the history is not known here: it began after the copy was made that is the log now.
+    key:  with the topic's id, or with the name of `__consumer_offsets`.
+    """
+    if history == history_of(state):
+        return None
+    later = restores_after(state, history)
+    return 0 if later is None else min(_end(one, key) for one in later)
+
+
+def restores_after(state: State, history: str) -> tuple[Restore, ...] | None:
+    """The restores since a history; None if it is not known."""
+    known = [number for number, one in enumerate(state.restores, 1) if one.history == history]
+    if known:
+        return state.restores[known[0] :]
+    return state.restores if not history and len(state.restores) < KEPT else None
+
+
+def _end(restore: Restore, key: TopicKey) -> int:
+    topic_id, number = key
+    if topic_id == PROGRESS_TOPIC:
+        return restore.progress_end
+    ends = dict(restore.ends).get(topic_id, ())
+    return ends[number] if number < len(ends) else 0
+
+
+def was_set_back(state: State, seen: Seen) -> bool:
+    """Whether a log of the same history is an older copy of what a reader has seen, such as a snapshot of its disk.
+
+    That is certain if the log has not reached the version again, or reached an earlier version at a later time.
+    Otherwise nothing says so: no command has begun a history.
+    """
+    if seen.history != history_of(state):
+        return False
+    return state.version < seen.version or any(
+        version <= seen.version and time > seen.time_ms for version, time in state.times
+    )
