@@ -36,6 +36,8 @@ import spark_log
 from spark_log import Log
 from spark_log.client.open_journal import TOKEN_VARIABLE
 from spark_log.errors import InvalidRequest
+from spark_log.metadata.restores import common_end, history_of
+from spark_log.metadata.state import State
 from spark_log.net.address import is_coordinator
 
 SOURCE_TOKEN_VARIABLE = "PYLOG_SOURCE_TOKEN"
@@ -67,7 +69,7 @@ class LogSource:
         return self._log.url
 
     def topics(self) -> dict[str, SourceTopic]:
-        admin, found = self._log.admin, dict[str, SourceTopic]()
+        admin, found, state = self._log.admin, dict[str, SourceTopic](), self._log.journal.refresh()
         planned = planned_log(source_of(self._args), self._log.journal)
         wanted = topics_of(self._args, admin.list_topics(), self.name)
         for name, topic in admin.describe_topics(wanted).items():
@@ -79,6 +81,8 @@ class LogSource:
                 starts=tuple(part.start for part in topic.partitions),
                 ends=tuple(part.high_watermark for part in topic.partitions),
                 schema=schemas[-1].columns if schemas else None,
+                history=history_of(state),
+                same_until=partial(_same_until, state, topic.topic_id),
                 check_schema=partial(check_schema, planned, name, topic.topic_id, len(schemas)),
             )
         return found
@@ -105,6 +109,10 @@ class LogSource:
             .option("value.format", "json")  # of topics with a schema: parsed as those of Kafka
             .load(location.url)
         )
+
+
+def _same_until(state: State, topic_id: str, history: str, partition: int) -> int | None:
+    return common_end(state, history, (topic_id, partition))
 
 
 def source_of(args: argparse.Namespace) -> Location:

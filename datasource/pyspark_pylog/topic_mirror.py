@@ -23,6 +23,7 @@ from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import Copied, MirroredTopic, MirrorMap, with_map
 from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS
 from spark_log.errors import GroupIdNotFound, GroupInUse, InvalidConfig, InvalidRequest, SparkLogError
+from spark_log.metadata.restores import history_of
 from spark_log.settings import TOPIC_CONFIGS, has_cleanup_policy, validate_topic_configs
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
@@ -50,6 +51,10 @@ class SourceTopic(NamedTuple):
     """At the beginning of the run, which copies up to here."""
     schema: object = None
     """The schema that the copy is to have; None: values are bytes, or the copy has a schema already."""
+    history: str = ""
+    """Of the source: another one after it was restored from a copy."""
+    same_until: Callable[[str, int], int | None] = lambda history, partition: None
+    """The offset up to which a partition has the records that it had in a history; None: all of them."""
     check_schema: Callable[[], None] | None = None
     """In a task: raises an error if the schema is another one by now; None: it is that of the user."""
 
@@ -135,13 +140,18 @@ class TopicMirror:
         for name in topics:
             records[name] = records_of(name, after) - records_of(name, copied)
             self._tell(f"{name}: {counted(records[name], 'record')} copied, {records_of(name, after):,} in all")
-        note_reached(self._settings, self._log.cluster_id, Reached(*self._map.end))
+        note_reached(self._settings, self._log_id, Reached(*self._map.end))
         return records, seed_groups(log, self._map, self._source, topics, groups, self._tell)
+
+    @property
+    def _log_id(self) -> str:
+        """The log and its history.  After a restore, the map says where to continue, and a checkpoint may be ahead."""
+        return "-".join(filter(None, (self._log.cluster_id, history_of(self._log.journal.state))))
 
     def _check_reached(self) -> None:
         """Raises InvalidRequest if the map ends before the end that a run has noted: then the queries' checkpoints are
         ahead of the log, and would leave out the records between them."""
-        noted = read_reached(self._settings, self._log.cluster_id)
+        noted = read_reached(self._settings, self._log_id)
         topic_id, end = self._map.end
         if noted is not None and noted.map_id == topic_id and end < noted.end:
             raise InvalidRequest(
@@ -169,13 +179,18 @@ class TopicMirror:
     def _start(self, topic: str, source: SourceTopic, copied: Mapping[TopicPartition, Copied]) -> StreamingQuery:
         """The query that copies a topic up to its current end.  The producer's name fences other copiers of it.
 
-        A log that was restored from a backup has another id, so another checkpoint: the former one may be ahead of it.
+        A log that was restored has another checkpoint: the former one may be ahead of it.
         """
-        settings, log_id, known = self._settings, self._log.cluster_id, self._log.admin.describe_topics([topic])[topic]
+        settings, log_id, known = self._settings, self._log_id, self._log.admin.describe_topics([topic])[topic]
         starts = {str(n): reached(copied, topic, n) or -2 for n in range(source.partitions)}
         token = {} if settings.token is None else {"token": settings.token}
         copy = MirroredTopic(
-            topic, known.topic_id, source.id, settings.map, has_cleanup_policy(known.configs, "compact")
+            topic,
+            known.topic_id,
+            source.id,
+            settings.map,
+            has_cleanup_policy(known.configs, "compact"),
+            source.history,
         )
         return (
             self._rows(copy, source, self._source.records(topic, starts).select(*COLUMNS))
@@ -271,6 +286,12 @@ def check_sources(topics: Mapping[str, SourceTopic], copied: Mapping[TopicPartit
             raise InvalidRequest(
                 f"topic {tp.topic!r} was deleted and created again in {where} since it was copied, or {where} was restored "
                 f"from a backup: {here}"
+            )
+        same = topics[tp.topic].same_until(one.history, tp.partition)
+        if same is not None and same < one.end:
+            raise InvalidRequest(
+                f"{tp.topic}-{tp.partition} was copied up to {one.end}, and {where} was restored from a copy that ended at "
+                f"{same}: other records have these offsets now: {here}"
             )
         if topics[tp.topic].end(tp) < one.end:
             raise InvalidRequest(

@@ -9,7 +9,8 @@ The map is a topic with one partition.  Each record is JSON, and was committed t
 
     {"topic":"orders","id":"<id here>","source":"<id in the source>","partition":0,"runs":[[17,3],[22,1]]}
 
-means that the source records 17, 18, 19 and 22 were copied.  Entries with the id of a deleted topic are ignored.
+means that the source records 17, 18, 19 and 22 were copied. A field `history` is there if the source was restored.
+Entries with the id of a deleted topic are ignored.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class OffsetRun(NamedTuple):
         return self.start + self.records
 
 
-class MapEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MapEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One record of the map."""
 
     topic: str
@@ -56,6 +57,8 @@ class MapEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Id of the topic in the source."""
     partition: int
     runs: tuple[OffsetRun, ...]
+    history: str = ""
+    """Of the source, if it has been restored from a copy before."""
 
 
 class Copied(NamedTuple):
@@ -65,6 +68,7 @@ class Copied(NamedTuple):
     end: int
     """The source offset after the last copied record."""
     source: str
+    history: str = ""
 
 
 class MirroredTopic(NamedTuple):
@@ -76,6 +80,8 @@ class MirroredTopic(NamedTuple):
     map: str
     compacted: bool = False
     """Records without a key are left out, as compaction of the source does later: a compacted topic refuses them."""
+    history: str = ""
+    """Of the source."""
 
 
 def runs_of(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[OffsetRun]:
@@ -132,6 +138,7 @@ def entry_rows(copy: MirroredTopic, found: Mapping[int, Sequence[tuple[int, int]
                     source=copy.source,
                     partition=number,
                     runs=tuple(OffsetRun(*run) for run in runs[first : first + RUNS_MAX]),
+                    history=copy.history,
                 )
             )
         }
@@ -172,7 +179,7 @@ class CopiedRuns:
                 self._starts.append(run.start)
                 self._records.append(run.records)
         records = known.records + sum(run.records for run in entry.runs)
-        self.copied = Copied(records, max(known.end, entry.runs[-1].end), entry.source)
+        self.copied = Copied(records, max(known.end, entry.runs[-1].end), entry.source, entry.history)
 
     def offset_here(self, offset: int) -> int:
         """A source offset as an offset here: the number of records that were copied before it."""

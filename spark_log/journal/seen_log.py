@@ -1,25 +1,23 @@
-"""What a reader outside of the log remembers of it, and whether the log was set back to an older copy since."""
+"""The log as a reader outside of it has seen it, and whether it was set back to an older copy since."""
 
 from __future__ import annotations
 
 from spark_log.errors import ObjectNotFound
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import log_key
-from spark_log.journal.opening import View
-from spark_log.journal.storage_log import StorageLog
+from spark_log.journal.log_format import parse_format
+from spark_log.journal.object_names import FORMAT_KEY, log_key
 from spark_log.metadata.batch_format import first_line
-from spark_log.metadata.restores import Seen, history_of, record_id, seen_in, was_set_back
+from spark_log.metadata.restores import SeenLog, history_of, record_id, seen_in, was_set_back
 from spark_log.metadata.state import State
 
 
-def seen_by(journal: Journal, state: State) -> Seen:
+def seen_by(journal: Journal, state: State) -> SeenLog:
     """The log in a state of this process, to be kept with the positions that were reached in it."""
     view, seen = journal.view, seen_in(state)
-    known = isinstance(view, View) and view.state is state and view.head
-    return seen._replace(record=record_id(view.head)) if known else seen
+    return seen._replace(record=record_id(view.head)) if view.state is state and view.head else seen
 
 
-def is_set_back(journal: Journal, seen: Seen) -> bool:
+def is_set_back(journal: Journal, seen: SeenLog) -> bool:
     """Whether the log is an older copy of what was seen, although no command restored it: a snapshot of its disk.
 
     Certain if True.  With a coordinator, and once the record of that version was deleted, it is found only by versions
@@ -27,19 +25,22 @@ def is_set_back(journal: Journal, seen: Seen) -> bool:
     """
     if seen.history != history_of(journal.state):
         return False
-    log = journal.metadata_log
-    if not isinstance(log, StorageLog):
-        return was_set_back(journal.state, seen) and was_set_back(journal.refresh(), seen)
     if _has_another_record(journal, seen):
         return True
-    # A mirror may be behind the log that it follows.
-    return not log.form.mirrors and was_set_back(journal.state, seen) and was_set_back(journal.refresh(), seen)
+    return was_set_back(journal.state, seen) and not _is_mirror(journal) and was_set_back(journal.refresh(), seen)
 
 
-def _has_another_record(journal: Journal, seen: Seen) -> bool:
-    if not seen.record:
+def _has_another_record(journal: Journal, seen: SeenLog) -> bool:
+    if not seen.record or journal.metadata_log.is_served:
         return False
     try:
         return record_id(first_line(journal.metadata.get(log_key(seen.version)))) != seen.record
     except ObjectNotFound:
         return False
+
+
+def _is_mirror(journal: Journal) -> bool:
+    """Whether it follows another log, and so may be behind it."""
+    if journal.metadata_log.is_served:
+        return False
+    return bool(parse_format(journal.metadata.get(FORMAT_KEY), journal.metadata.url).mirrors)

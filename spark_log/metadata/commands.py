@@ -345,11 +345,15 @@ class BeginHistory(Command, frozen=True, kw_only=True, tag="begin_history"):
 
     history: str
     """A random id."""
+    version: int
+    """The version that the copy had."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
         if not self.history:
             raise InvalidRequest("a history needs an id: give some random characters")
-        return Decision((r.RestoreRecord(history=self.history),), None)
+        if not 0 <= self.version <= state.version:
+            raise InvalidRequest(f"a copy with version {self.version}: the log has version {state.version}")
+        return Decision((r.RestoreRecord(history=self.history, version=self.version),), None)
 
 
 class ResetClock(Command, frozen=True, kw_only=True, tag="reset_clock"):

@@ -293,6 +293,8 @@ class RestoreRecord(Record, frozen=True, kw_only=True, tag="restore"):
 
     history: str
     """Id of the history that begins, random."""
+    version: int
+    """The version that the copy had."""
 
 
 class ResetClockRecord(Record, frozen=True, kw_only=True, tag="reset_clock"):

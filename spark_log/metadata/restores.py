@@ -19,7 +19,7 @@ KEPT = 16
 """Restores that the state remembers.  A reader of an older history has to begin again."""
 
 
-class Seen(NamedTuple):
+class SeenLog(NamedTuple):
     """The log as a reader has seen it, to be compared later."""
 
     history: str = ""
@@ -36,8 +36,8 @@ def history_of(state: State) -> str:
     return state.restores[-1].history if state.restores else ""
 
 
-def seen_in(state: State) -> Seen:
-    return Seen(history_of(state), state.version, state.time)
+def seen_in(state: State) -> SeenLog:
+    return SeenLog(history_of(state), state.version, state.time)
 
 
 def record_id(head: bytes) -> str:
@@ -49,16 +49,16 @@ def replay_restore(state: State, record: r.RestoreRecord) -> State | None:
     """Void if the history is known: the command was sent twice."""
     if any(one.history == record.history for one in state.restores):
         return None
-    return with_restore(state, record.history)
+    return with_restore(state, record.history, record.version)
 
 
-def with_restore(state: State, history: str) -> State:
-    """A state in which a new history begins."""
+def with_restore(state: State, history: str, version: int) -> State:
+    """A state in which a new history begins, after a version that the former one had, too."""
     ends = tuple(
         (topic_id, tuple(part.end for _, part in state.topic_partitions(topic_id)))
         for _, topic_id in sorted(state.names.items())
     )
-    one = Restore(history, state.version, state.progressed + 1, ends)
+    one = Restore(history, version, state.progressed + 1, ends)
     return replace(state, restores=(*state.restores, one)[-KEPT:])
 
 
@@ -90,7 +90,7 @@ def _end(restore: Restore, key: TopicKey) -> int:
     return ends[number] if number < len(ends) else 0
 
 
-def was_set_back(state: State, seen: Seen) -> bool:
+def was_set_back(state: State, seen: SeenLog) -> bool:
     """Whether a log of the same history is an older copy of what a reader has seen, such as a snapshot of its disk.
 
     That is certain if the log has not reached the version again, or reached an earlier version at a later time.

@@ -217,6 +217,7 @@ class Restore(NamedTuple):
     history: str
     """Id of the history that began."""
     version: int
+    """The last version that the log has in common with the former history."""
     progress_end: int
     """The end of `__consumer_offsets` at that time."""
     ends: tuple[tuple[str, tuple[int, ...]], ...]

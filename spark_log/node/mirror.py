@@ -52,6 +52,7 @@ from spark_log.metadata.records import CommitRecord, ListDroppedRecord, LostReco
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import ResetReplicas
 from spark_log.metadata.replicas import copies_of, is_active
+from spark_log.metadata.restores import history_of, restores_after
 from spark_log.metadata.state import ObjectRow, PendingCommit, State
 from spark_log.node.checked_copies import copy_from_any
 from spark_log.node.copy_throttle import Pace
@@ -282,6 +283,7 @@ class Mirror:
         last = log_key(journal.state.version)
         mine, theirs = journal.run(_get_all([last])), self._source.run(_get_all([last]))
         if None in (*mine, *theirs):
+            self._check_history(journal)
             return False
         if mine != theirs:
             raise LogRestored(
@@ -289,6 +291,16 @@ class Mirror:
                 "restored and changed since. Begin a new mirror, or recover this one"
             )
         return True
+
+    def _check_history(self, journal: Journal) -> None:
+        """Raises LogRestored if the log was restored from a copy that was older than the mirror."""
+        state, here = self._source.state, history_of(journal.state)
+        later = restores_after(state, here) if here != history_of(state) else ()
+        if later is None or (later and later[0].version < journal.state.version):
+            raise LogRestored(
+                f"{self._store.url} has version {journal.state.version}, and {self._source.metadata.url} was restored "
+                "from an older copy. Begin a new mirror, or recover this one"
+            )
 
     def _put_record(self, key: str, data: bytes) -> None:
         if not self._store.put_new(key, data) and self._store.get(key) != data:
@@ -552,7 +564,7 @@ def _end_mirror(mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommi
     journal = Journal(StorageLog(log.context, form, mirror.metadata), mirror.stores)
     before = journal.state.version
     epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="")
-    journal.propose(BeginHistory(history=log.context.unique()), upkeep=False)
+    journal.propose(BeginHistory(history=log.context.unique(), version=before), upkeep=False)
     for text in give_up(journal, lacking):
         logger.error("%s: %s", mirror.metadata.url, text)
     if journal.state.brokers or journal.state.assignments:  # whose roots belong to the lost log

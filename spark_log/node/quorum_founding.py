@@ -190,7 +190,8 @@ def restore_log(
     restored, form = check_restore(store, directory, voters)
     content = content_to_restore(store, directory, restored, form, source)
     if restored.snapshot == EMPTY:
-        content = content._replace(state=with_restore(content.state, founding), founding=founding)
+        state = with_restore(content.state, founding, content.state.version)
+        content = content._replace(state=state, founding=founding)
         epoch = max(content.state.coordinator.epoch, newest_epoch(store)) + EPOCHS_APART
         store.put(FORMAT_KEY, (form.of_quorum(form.quorum, founding).encode(),))
         unique = "".join(one for one in founding.lower() if one.isalnum())

@@ -185,6 +185,8 @@ def test_a_restored_log_is_a_new_one(place: Place, tmp_path: Path) -> None:
     log, done = place.restored(tmp_path / "new")
     assert log.cluster_id == done.cluster_id != place.log.cluster_id
     assert log.admin.list_consumer_group_offsets("g") == at
+    (begun,) = log.journal.state.restores
+    assert begun.version == place.log.journal.state.version and [ends for _, ends in begun.ends] == [(9,)]
     append_small(log, 1, first=9)
     append_small(place.log, 1, first=3)
     of_others = f"objects/20260101T000000Z-abcdef/{data_key(1, 'x.seg')}"

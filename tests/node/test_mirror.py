@@ -12,7 +12,7 @@ import pytest
 
 import spark_log
 from spark_log.errors import CorruptObject, InvalidRequest, LogRestored, NoLog
-from spark_log.journal.object_names import LOG, log_key
+from spark_log.journal.object_names import LOG, log_key, log_version
 from spark_log.node.maintain import maintain_once
 from spark_log.node.mirror import Mirror, _Copier, begin_mirror, recover
 from spark_log.node.repair import repair
@@ -286,7 +286,7 @@ def test_a_recovery_that_is_killed_at_any_write_is_run_again(tmp_path: Path, lib
         assert len(values(recovered)) == 6
         if writes > deaths:
             break
-    assert deaths == 3
+    assert deaths == 4
 
 
 def test_a_mirror_that_lacks_objects_is_not_recovered(log: spark_log.Log, root: str) -> None:
@@ -384,6 +384,28 @@ def test_a_log_that_went_back_and_was_changed_is_not_mirrored(log: spark_log.Log
     with pytest.raises(LogRestored, match=r"has another meta/log/\d+.rec than .* Begin a new mirror"):
         Mirror(restored, LocalStore(root)).round()
     assert values(spark_log.connect(root)) == [b"%d" % n for n in range(15)]
+
+
+def test_a_mirror_that_is_ahead_of_a_recovered_log_is_recognised_without_its_records(
+    log: spark_log.Log, root: str, tmp_path: Path
+) -> None:
+    """By the history of the log: a mirror that catches up would lose the commits that only it has."""
+    Mirror(log, LocalStore(root)).round()
+    copy = shutil.copytree(root, tmp_path / "copy")
+    append_small(log, 2, first=3)
+    Mirror(log, LocalStore(root)).round()
+    shutil.rmtree(tmp_path / "log")
+    recover(LocalStore(str(copy)))
+    shutil.move(copy, tmp_path / "log")
+    restored = spark_log.connect(str(tmp_path / "log"))
+    append_small(restored, 5, first=100)
+    for record in (tmp_path / "log/meta/log").iterdir():
+        if log_version(f"{LOG}{record.name}") <= spark_log.connect(root).journal.state.version:
+            record.unlink()
+    for catch_up in (False, True):
+        with pytest.raises(LogRestored, match="was restored from an older copy. Begin a new mirror, or recover"):
+            Mirror(restored, LocalStore(root)).round(catch_up=catch_up)
+    assert len(values(spark_log.connect(root))) == 15
 
 
 def test_a_first_copy_that_was_under_way_during_a_recovery_leaves_no_checkpoint(log: spark_log.Log, root: str) -> None:

@@ -29,6 +29,7 @@ from spark_log.errors import (
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import parse_format
 from spark_log.journal.object_names import DATA, FORMAT_KEY, SNAPSHOTS
+from spark_log.metadata.restores import common_end
 from spark_log.metadata.state import State
 from spark_log.node.log_move import cancel_move, move_log
 from spark_log.node.maintain import maintain_once
@@ -410,6 +411,8 @@ def test_a_quorum_that_is_lost_is_restored(store: ObjectStore, tmp_path: Path) -
         assert (done.version, done.missing) == (copied, 0)
         async with new.running() as (node,):
             assert await asyncio.to_thread(append_and_read, address([node]), "5") == ["0", "1", "2", "3", "5"]
+            state, (topic_id,) = node.coordinator.state, node.coordinator.state.names.values()
+            assert common_end(state, "", (topic_id, 0)) == 4, "readers of the former quorum know one record more"
         await cannot_lead(lost, "belongs to a quorum that has replaced this one")
 
     asyncio.run(scenario())
@@ -493,6 +496,7 @@ def test_a_restoration_that_is_killed_is_run_again(store: ObjectStore, tmp_path:
         content = stored_content(directory, directory.disk.load())
     former.keep(leader_of(content))
     assert content.state.version == done.version
+    assert [(one.history, one.version) for one in content.state.restores] == [(content.founding, done.version)]
 
 
 def test_a_quorum_is_restored_from_the_disk_of_a_node(store: ObjectStore, tmp_path: Path) -> None:

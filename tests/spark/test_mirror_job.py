@@ -106,6 +106,21 @@ def test_a_source_that_gives_copied_offsets_to_other_records_is_refused() -> Non
         check_sources(topics, {ORDERS[1]: Copied(1, 1, "elsewhere")}, "Kafka")
 
 
+def test_a_source_that_was_restored_before_the_copied_records_is_refused_however_long_it_is() -> None:
+    """Records up to the end of the copy are the same."""
+    ends = {"": 20, "first": 25}
+    one = SourceTopic(
+        "there", 2, {}, (0, 0), (90, 90), history="second", same_until=lambda history, partition: ends.get(history)
+    )
+    topics = {"orders": one}
+    for copied in (Copied(20, 20, "there"), Copied(25, 25, "there", "first"), Copied(90, 90, "there", "second")):
+        check_sources(topics, {ORDERS[0]: copied}, "there")
+    with pytest.raises(
+        InvalidRequest, match="orders-0 was copied up to 26, and there was restored from a copy that ended at 25"
+    ):
+        check_sources(topics, {ORDERS[0]: Copied(26, 26, "there", "first")}, "there")
+
+
 def test_a_log_that_was_set_back_to_an_older_copy_is_refused(
     log: spark_log.Log, offsets: MirrorMap, tmp_path: Path
 ) -> None:

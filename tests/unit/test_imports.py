@@ -113,6 +113,7 @@ STORAGE_LOG = ("storage_log", "opening", "commit_protocol", "checkpointing", "cl
 """Modules of the metadata log on shared storage."""
 STORAGE_TOOLS = {
     "spark_log.journal.journal",
+    "spark_log.journal.seen_log",
     "spark_log.journal.topic_feed",
     "spark_log.node.mirror",
     "spark_log.node.log_move",

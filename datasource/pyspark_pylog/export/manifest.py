@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from spark_log.errors import InvalidRequest
+from spark_log.metadata.restores import SeenLog
 from spark_log.store.open import open_store
 from spark_log.store.retry import with_retries
 
@@ -83,6 +84,8 @@ class ExportRun(msgspec.Struct, frozen=True):
     """By partition, where the next run begins."""
     lost: int = 0
     """Records that were removed before the run was planned."""
+    seen: SeenLog = SeenLog()
+    """The log when the run was planned."""
     schema: int = 0
     """The version of the topic's schema whose columns the files have; 0: values are bytes or text."""
 

@@ -13,6 +13,8 @@ from spark_log.client.reading.plan import Chunk, chunks
 from spark_log.client.reading.positions_to_offsets import partitions_of, resolve, resolve_starts
 from spark_log.errors import DataLoss, InvalidRequest
 from spark_log.journal.journal import Journal
+from spark_log.journal.seen_log import is_set_back, seen_by
+from spark_log.metadata.restores import common_end
 from spark_log.metadata.schemas import schemas_of, typed_from
 from spark_log.metadata.state import Partition
 from spark_log.model import TopicPartition
@@ -51,6 +53,7 @@ class Planner:
             return _by_partition(resolve_starts(self._journal, dict.fromkeys(self._partitions(), start)))
         if self._beyond(run.ends):
             self._journal.refresh()  # another job may have seen more
+        self._check_history(run)
         if beyond := self._beyond(run.ends):
             number, topic = beyond[0], self._settings.topic
             raise DataLoss(
@@ -60,6 +63,23 @@ class Planner:
             )
         state, topic_id = self._journal.state, self._settings.topic_id
         return {number: part.start for number, part in state.topic_partitions(topic_id)} | run.ends
+
+    def _check_history(self, run: ExportRun) -> None:
+        """Raises DataLoss for a log that was restored from a copy which ended before the export does."""
+        state, topic = self._journal.state, self._settings.topic
+        for number, end in sorted(run.ends.items()):
+            known = common_end(state, run.seen.history, (self._settings.topic_id, number))
+            if known is not None and known < end:
+                raise DataLoss(
+                    f"the export has the records of {topic}-{number} before offset {end}, and the log was restored from a "
+                    f"copy that has {known} of them: other records have these offsets now; {self._settings.begin_again}"
+                )
+        if not self._beyond(run.ends) and is_set_back(self._journal, run.seen):
+            raise DataLoss(
+                f"the export has seen version {run.seen.version} of the log, which was set back to an older copy since, "
+                f"such as a snapshot of its disk: other records may have the offsets since then; "
+                f"{self._settings.begin_again}"
+            )
 
     def _beyond(self, ends: Mapping[int, int]) -> list[int]:
         """The partitions that end before these offsets, or do not exist."""
@@ -170,7 +190,8 @@ class Planner:
         schema = self._checked(last)
         total = sum(chunk.bytes for _, chunk in self.chunks(kept))
         tasks = divide(self.chunks(kept), min(task_bytes, max(TASK_BYTES_MIN, total // parallel)), RUN_TASKS)
-        return ExportRun(tasks, {**starts, **_reached(tasks, parts)}, lost, schema)
+        seen = seen_by(self._journal, self._journal.state)
+        return ExportRun(tasks, {**starts, **_reached(tasks, parts)}, lost, seen, schema)
 
     def _kept(self, parts: Iterable[Part]) -> list[Part]:
         """The parts, without records that were removed."""

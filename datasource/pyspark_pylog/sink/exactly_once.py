@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import WriteOptions
+from pyspark_pylog.sink.log_of_query import check_restored
 from pyspark_pylog.sink.source_offsets import source_fingerprint
 from spark_log.client.producing.append import skipped_version, txn_identity, version_conflict
 from spark_log.client.producing.commit import Identity, commit_uploads
@@ -110,6 +111,7 @@ def _commit(
     batch = identity.sequence
     rows = counted(sum(run.rows for upload in uploads for _, run in upload.slices), "row")
     identity = replace(identity, source=source_fingerprint(options.checkpoint, batch, options.location))
+    check_restored(options, journal, identity.producer, batch)
     try:
         committed = _commit_once(journal, options, identity, epoch, uploads)
     except SequenceConflict as error:

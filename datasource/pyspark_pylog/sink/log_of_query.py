@@ -3,6 +3,9 @@
 Spark's own files name no log.  A query begins a log for its first batch only, and writes to no other log later: the
 batches that are done by its checkpoint would be missing there.  It may be that the disk of its log is not mounted, and
 that the folder is empty or has another log; or that the log was restored from a backup.
+
+Behind the id there is the log's history, if it was restored from a copy before.  In another history, the last batches
+of the query may be missing: `check_restored` compares them before the next one is committed.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ from pyspark_pylog.driver_log import notice
 from pyspark_pylog.open_log import kept_journal, root_of
 from pyspark_pylog.options.parse import WriteOptions
 from pyspark_pylog.sink.source_offsets import checkpoint_store
-from spark_log.errors import NoLog, ObjectNotFound, SparkLogError, WrongRoot
+from spark_log.errors import NoLog, ObjectNotFound, SequenceConflict, SparkLogError, WrongRoot
 from spark_log.journal.journal import Journal
+from spark_log.metadata.restores import history_of
 
 _known: dict[tuple[str, str], str] = {}
-"""By checkpoint and file, the ids that this process has read or written."""
+"""By checkpoint and file, the texts that this process has read or written."""
 
 
 def journal_to_write(options: WriteOptions, *, create: bool = True) -> Journal:
@@ -30,30 +34,72 @@ def journal_to_write(options: WriteOptions, *, create: bool = True) -> Journal:
     if options.checkpoint is None:
         return kept_journal(options.location, create=create)
     url, checkpoint = options.location.url, options.checkpoint
-    name = f"pylog/{blake2b(root_of(options.location).encode(), digest_size=8).hexdigest()}"
+    name = _name(options)
     try:
         journal = kept_journal(options.location)
     except NoLog as error:
         if known := _read(options, checkpoint, name):
             reason = str(error).partition(", or create a log")[0]  # the query could not write to a new one
             raise NoLog(
-                f"{reason}. {_had_batches(checkpoint, known)}, which is not there any more: bring its disk back, or start the "
+                f"{reason}. {_had_batches(checkpoint, _id_in(known))}, which is not there any more: bring its disk back, or start the "
                 "query with a new checkpoint"
             ) from None
         if not create:
             raise
         journal = kept_journal(options.location, create=True)
-    if _known.get((checkpoint, name)) != journal.cluster_id:
+    if _id_in(_known.get((checkpoint, name), "")) != journal.cluster_id:
         known = _read(options, checkpoint, name)
-        if known and known != journal.cluster_id:
+        if known and _id_in(known) != journal.cluster_id:
             raise WrongRoot(
-                f"{_had_batches(checkpoint, known)}, and {url} has the log {journal.cluster_id}: another disk is in its "
+                f"{_had_batches(checkpoint, _id_in(known))}, and {url} has the log {journal.cluster_id}: another disk is in its "
                 "place, or its disk is not mounted, and a new log was begun in the folder; or it was restored from a backup. "
                 "Start the query with a new checkpoint if it is to write to this log. If this log has its earlier batches, "
                 f"delete {checkpoint}/{name}"
             )
-        _note(options, checkpoint, name, known, journal.cluster_id)
+        _known[checkpoint, name] = known or _text_of(journal)
+        if known == "":
+            _note(options, checkpoint, name, _text_of(journal))
     return journal
+
+
+def check_restored(options: WriteOptions, journal: Journal, producer: str, batch: int) -> None:
+    """Compare the batches of a query with the log, if that was restored from a copy since it was noted.
+
+    Raises SequenceConflict if batches before this one are not in the log: it lost them, or they had no rows.  Not if
+    older batches are to be skipped.
+    """
+    if options.checkpoint is None:
+        return
+    place, now = (options.checkpoint, _name(options)), _text_of(journal)
+    noted = _known.get(place, now)
+    if noted == now:
+        return
+    known = journal.state.producers.get(producer)
+    last = -1 if known is None else known.last
+    if last < batch - 1 and not options.skip_older_batches:
+        raise SequenceConflict(
+            f"{options.location.url} was restored from an older copy since the query with the checkpoint "
+            f"{options.checkpoint} has written to it. This is batch {batch}, and the last one in the log is "
+            f"{'none' if last < 0 else last}: the rows of the batches between are lost, unless these had none. To write "
+            f"them again, start the query with a new checkpoint, at the source offsets of the last batch in the log; or "
+            "set onOlderBatch=skip for one run, which continues without them",
+            last=last,
+            version=-1 if known is None else known.version,
+        )
+    _known[place] = now
+    _note(options, *place, now)
+
+
+def _name(options: WriteOptions) -> str:
+    return f"pylog/{blake2b(root_of(options.location).encode(), digest_size=8).hexdigest()}"
+
+
+def _text_of(journal: Journal) -> str:
+    return " ".join(filter(None, (journal.cluster_id, history_of(journal.state))))
+
+
+def _id_in(text: str) -> str:
+    return text.partition(" ")[0]
 
 
 def _had_batches(checkpoint: str, known: str) -> str:
@@ -71,14 +117,11 @@ def _read(options: WriteOptions, checkpoint: str, name: str) -> str | None:
         return None
 
 
-def _note(options: WriteOptions, checkpoint: str, name: str, known: str | None, cluster_id: str) -> None:
-    """Write the file, if there is none.  A process tries it once."""
-    _known[checkpoint, name] = cluster_id
-    if known != "":
-        return
+def _note(options: WriteOptions, checkpoint: str, name: str, text: str) -> None:
+    """Write the file."""
     try:
         store = checkpoint_store(checkpoint, options.location)
         if store.size("metadata") is not None:  # otherwise Spark's path is of another file system
-            store.put(name, (cluster_id.encode(),))
+            store.put(name, (text.encode(),))
     except (SparkLogError, OSError, ImportError, ValueError) as error:
         notice(logging.INFO, f"{checkpoint}/{name} cannot be written ({error}): the query may begin another log later")

@@ -21,7 +21,7 @@ from spark_log.store.open import open_store
 
 HEADER_LINES = 2
 KEPT = (TOPICS, LOG, HISTORY, STARTS)
-"""What pylog's sources note about the records."""
+"""Keys of pylog's sources that say which records the offsets mean."""
 FILE_COUNTER = '"logOffset"'
 """In the line of a file source."""
 _unreadable: set[str] = set()

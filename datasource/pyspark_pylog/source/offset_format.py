@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_log.metadata.restores import Seen
+from spark_log.metadata.restores import SeenLog
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 
@@ -29,7 +29,7 @@ TOPICS, LOG, STARTS, LATEST, FIRED = "@topics", "@log", "@starts", "@latest", "@
 HISTORY, SEEN = "@history", "@seen"
 
 Ends = dict[TopicPartition, int]
-NOTHING_SEEN = Seen()
+NOTHING_SEEN = SeenLog()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Offset:
     """Topic ids by name."""
     log: str = ""
     """The id of the log; "" in offsets of older pylogs, and if no batch has been planned."""
-    seen: Seen = NOTHING_SEEN
+    seen: SeenLog = NOTHING_SEEN
     """The log when its batch was planned."""
     starts: Ends = field(default_factory=dict)
     """Start of its batch: in new partitions, in those of topics created again, after lost records, and in all of the
@@ -90,7 +90,7 @@ def parse_offset(given: Mapping[str, Any]) -> Offset:
     carried = {name: kept for name, kept in given.items() if name.startswith("@")}
     ids, starts, fired_ms = carried.pop(TOPICS, {}), _flat(carried.pop(STARTS, {})), carried.pop(FIRED, None)
     log, latest = carried.pop(LOG, ""), _flat(carried.pop(LATEST, {}))
-    seen = Seen(carried.pop(HISTORY, ""), *carried.pop(SEEN, ()))
+    seen = SeenLog(carried.pop(HISTORY, ""), *carried.pop(SEEN, ()))
     ends = _flat({topic: numbers for topic, numbers in given.items() if not topic.startswith("@")})
     return Offset(
         ends=ends, ids=ids, log=log, seen=seen, starts=starts, latest=latest, fired_ms=fired_ms, carried=carried

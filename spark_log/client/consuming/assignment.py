@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from spark_log.client.consuming.auto_commit import AutoCommit
-from spark_log.client.consuming.fetch_positions import FetchPosition, FetchPositions
+from spark_log.client.consuming.fetch_positions import NOWHERE, FetchPosition, FetchPositions
 from spark_log.client.consuming.membership import Membership
 from spark_log.client.consuming.subscribed_topics import SubscribedTopics, Wanted
 from spark_log.client.reading.positions_to_offsets import group_entries
 from spark_log.errors import IllegalGeneration, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.records import OffsetEntry
+from spark_log.metadata.restores import common_end
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.store.bounded_waits import Waiter
@@ -188,14 +189,33 @@ class Assignment:
             if at.position is not None and _is_live(state, tp, at.key)
         }
 
+    def follow_restore(self, state: State, history: str) -> dict[TopicPartition, tuple[int, int]]:
+        """Set positions back to where the copy ended from which the log was restored; beyond, it has other records.
+
+        history:  the history of the log before.
+        Returns the former and the new position of each partition that was beyond.
+        """
+        beyond = {
+            tp: (at.position, end)
+            for tp, at in self.positions.items()
+            if at.position is not None and (end := common_end(state, history, at.key)) is not None and end < at.position
+        }
+        for tp, (_, end) in beyond.items():
+            at = self.positions[tp]
+            at.position, at.cursor = end, None
+            self._former[tp] = NOWHERE.key
+        self._on_removed()
+        self.positions.discard_all()
+        return beyond
+
     def entries(self, state: State, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[OffsetEntry, ...]:
         """Positions in the topics that the consumer has read, which may be deleted, and created again, by now."""
         read = {tp: key for tp, at in offsets.items() if (key := self._read(tp, at.offset)) is not None}
         for tp, key in read.items():
             if not _is_live(state, tp, key):
                 logger.warning(
-                    "position %d of %s-%d is not committed, as this consumer read up to there in a topic that was "
-                    "deleted since; if you mean an offset in the topic that has the name now, seek() there first",
+                    "position %d of %s-%d is not committed, as this consumer read up to there before the topic was "
+                    "deleted, or the log restored; if you mean an offset that it has now, seek() there first",
                     offsets[tp].offset,
                     *tp,
                 )

@@ -38,12 +38,11 @@ from spark_log.client.reading.positions_to_offsets import bounds, offsets_for_ti
 from spark_log.client.reading.scan_batches import record_columns, scan_schema, to_batch
 from spark_log.client.reading.typed import common_read, in_form
 from spark_log.client.validate import timeout, times_ms
-from spark_log.errors import (
-    InvalidRequest,
-)
+from spark_log.errors import InvalidRequest, OffsetOutOfRange
 from spark_log.journal.journal import Journal
 from spark_log.metadata.group_commands import Committer
 from spark_log.metadata.records import GroupCommit, OffsetEntry
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, TopicPartition
 from spark_log.store.bounded_waits import Unfinished, Waiter
@@ -93,6 +92,8 @@ class Consumer:
         self._assignment = Assignment(journal, self._membership, self._auto_commit, self._waiter, self._discard_parts)
         self._closed, self._pid = False, os.getpid()
         self._state: State = journal.state
+        self._history: str | None = None
+        """Of the log, as this consumer has read it."""
         self._stale = True
         """The assignment has not been reconciled with the state yet."""
         self._updated_ms = -REFRESH_MS
@@ -308,12 +309,27 @@ class Consumer:
         if fresh is self._state and assignment.is_known and not self._stale:
             return
         self._state, self._stale = fresh, False
+        self._follow_restore(fresh)
         if assignment.subscribed:
             assignment.join()
             self._state = self._journal.state
             assignment.reconcile(self._state, assignment.subscribed)
         else:
             assignment.check_live(fresh)
+
+    def _follow_restore(self, state: State) -> None:
+        """Continue at the end of the copy from which the log was restored.  Raises OffsetOutOfRange without a reset."""
+        before, self._history = self._history, history_of(state)
+        if before is None or before == self._history:
+            return
+        for tp, (at, end) in self._assignment.follow_restore(state, before).items():
+            what = (
+                f"{tp.topic}-{tp.partition}: the log was restored from a copy that ended at {end}, before offset {at}"
+            )
+            if self._settings["auto_offset_reset"] == "none":
+                self._stale = True
+                raise OffsetOutOfRange(f"{what}; poll() continues at {end}, or seek() elsewhere", start=0, end=end)
+            logger.warning("%s: reading continues at %d", what, end)
 
     def _update_state(self, updated: bool) -> None:
         """Update the journal's state, unless there is enough to read and it is recent."""

@@ -56,7 +56,7 @@ EXAMPLES: tuple[c.Single, ...] = (
     gc.DeleteOffsets(group="g"),
     c.Fence(),
     c.ResetClock(),
-    c.BeginHistory(history="h"),
+    c.BeginHistory(history="h", version=1),
     c.Expire(held=(("g", "id", 1),)),
     c.DeleteTopic(name="t"),
     c.UpdateFeature(name="metadata.version", level=4),

@@ -1,0 +1,89 @@
+"""Running consumers of a log that was restored from an older copy, and has other records at the offsets they know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.client.consuming.consumer import Consumer
+from spark_log.errors import OffsetOutOfRange
+from spark_log.model import TopicPartition
+from tests.restored import copy_of, restored
+
+P0 = TopicPartition("t", 0)
+
+
+def values(consumer: Consumer, wanted: int) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    for _ in range(60):
+        found += [record.value for records in consumer.poll(200).values() for record in records]
+        if len(found) >= wanted:
+            break
+    return found
+
+
+def lost_and_restored(log: spark_log.Log, folder: Path, read: Callable[[], object]) -> None:
+    """The log has 6 of 10 records that were read, and then 8 new ones, in more versions than it had before."""
+    url = str(folder / "log")
+    writer = spark_log.connect(url)
+    writer.append("t", [{"value": f"old {n}"} for n in range(6)])
+    copy = copy_of(writer, folder / "copy")
+    writer.append("t", [{"value": f"lost {n}"} for n in range(4)])
+    writer.close()
+    read()
+    writer = restored(url, copy)
+    for n in range(8):
+        writer.append("t", [{"value": f"new {n}"}])
+    writer.close()
+
+
+def log_in(folder: Path) -> spark_log.Log:
+    log = spark_log.connect(str(folder / "log"))
+    log.admin.create_topics([spark_log.NewTopic("t", 1)])
+    return log
+
+
+NEW = [b"new %d" % n for n in range(8)]
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_running_consumer_continues_at_the_end_of_the_copy(
+    tmp_path: Path, by_hand: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a warning.  Positions of lost records do not count, however they are committed."""
+    log = log_in(tmp_path)
+    consumer = log.consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer.assign([P0]) if by_hand else consumer.subscribe(["t"])
+    consumer.poll(0)
+    lost_and_restored(log, tmp_path, lambda: values(consumer, 10))
+    assert values(consumer, 8) == NEW
+    assert "t-0: the log was restored from a copy that ended at 6, before offset 10: reading continues" in caplog.text
+    if by_hand:
+        consumer.seek(P0, 7)
+        consumer.commit({P0: 9})
+        assert consumer.committed(P0) is None, "9 may be one of the lost records"
+        consumer.commit({P0: 7})
+        assert consumer.committed(P0) == 7
+
+
+def test_a_consumer_without_a_reset_is_told(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    consumer = log.consumer(auto_offset_reset="none")
+    consumer.assign([P0])
+    consumer.seek(P0, 0)
+    lost_and_restored(log, tmp_path, lambda: values(consumer, 10))
+    with pytest.raises(OffsetOutOfRange, match="restored from a copy that ended at 6, before offset 10; poll"):
+        values(consumer, 8)
+    assert values(consumer, 8) == NEW
+
+
+def test_a_consumer_that_has_read_only_what_is_in_the_copy_continues(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    consumer = log.consumer(auto_offset_reset="earliest")
+    consumer.assign([P0])
+    consumer.seek(P0, 3)
+    lost_and_restored(log, tmp_path, lambda: consumer.poll(2000, max_records=2))
+    assert values(consumer, 9) == [b"old 5", *NEW]

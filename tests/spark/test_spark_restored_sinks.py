@@ -1,0 +1,78 @@
+"""Queries that write to a log that was restored from an older copy, without Spark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+from pyspark_pylog.sink.writer import TaskWritten, stream_writer
+
+import spark_log
+from spark_log.errors import SequenceConflict
+from tests.restored import copy_of, restored
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """As Spark begins it."""
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "metadata").write_text(json.dumps({"id": "q"}))
+    return folder
+
+
+def batch(url: str, checkpoint: Path, number: int, **options: str) -> None:
+    """A micro-batch of query q."""
+    schema = StructType().add("value", "string")
+    given = {"path": url, "topic": "t", "checkpointlocation": str(checkpoint), **options}
+    writer = stream_writer(given, schema, overwrite=False)
+    written = writer.write(iter([pa.record_batch({"value": [str(number)]})]))
+    assert isinstance(written, TaskWritten)
+    writer.commit([replace(written, query_id="q", batch_id=number)], number)
+
+
+def noted(checkpoint: Path) -> str:
+    ((one,),) = [[*(checkpoint / "pylog").iterdir()]]
+    return one.read_text()
+
+
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_a_query_whose_batches_are_lost_is_refused(
+    url: str, log: spark_log.Log, tmp_path: Path, checkpoint: Path, is_new_process: bool
+) -> None:
+    """The batches before the next one would be missing, and nothing would say so."""
+    for number in (0, 1):
+        batch(url, checkpoint, number)
+    copy = copy_of(log, tmp_path / "copy")
+    for number in (2, 3):
+        batch(url, checkpoint, number)
+    assert noted(checkpoint) == log.cluster_id
+    log = restored(url, copy)
+    if is_new_process:  # which has nothing in memory of this checkpoint
+        checkpoint = Path(shutil.copytree(checkpoint, tmp_path / "moved"))
+    with pytest.raises(
+        SequenceConflict, match="This is batch 4, and the last one in the log is 1: .*onOlderBatch=skip"
+    ):
+        batch(url, checkpoint, 4)
+    batch(url, checkpoint, 4, onolderbatch="skip")
+    assert noted(checkpoint) == f"{log.cluster_id} {log.journal.state.restores[-1].history}"
+    batch(url, checkpoint, 5)
+    assert spark_log.connect(url).read("t").column("value").to_pylist() == [b"0", b"1", b"4", b"5"]
+
+
+@pytest.mark.parametrize("first", [1, 2], ids=["repeated", "next"])
+def test_a_query_whose_batches_are_all_in_the_copy_continues(
+    url: str, log: spark_log.Log, tmp_path: Path, checkpoint: Path, first: int
+) -> None:
+    for number in (0, 1):
+        batch(url, checkpoint, number)
+    log = restored(url, copy_of(log, tmp_path / "copy"))
+    for number in range(first, 4):
+        batch(url, checkpoint, number)
+    assert spark_log.connect(url).read("t").column("value").to_pylist() == [b"0", b"1", b"2", b"3"]
+    assert noted(checkpoint).endswith(log.journal.state.restores[-1].history)

@@ -1,0 +1,94 @@
+"""Readers from before a restore, and the records that they have in common with the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_log.errors import InvalidRequest
+from spark_log.metadata.batch_format import decode_batch, encode_batch
+from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.commands import BeginHistory
+from spark_log.metadata.projection import apply, delta, held_of, nothing_held
+from spark_log.metadata.records import Batch, RestoreRecord
+from spark_log.metadata.restores import (
+    KEPT,
+    SeenLog,
+    common_end,
+    history_of,
+    restores_after,
+    seen_in,
+    was_set_back,
+    with_restore,
+)
+from spark_log.model import PROGRESS_TOPIC
+from tests.unit.metadata.history import History
+
+
+@pytest.fixture
+def log() -> History:
+    return History()
+
+
+def begin(log: History, history: str, version: int) -> None:
+    log.do(BeginHistory(history=history, version=version))
+
+
+def test_records_are_the_same_up_to_the_end_of_each_copy_since(log: History) -> None:
+    """In partitions and topics that came later, nothing is."""
+    topic = log.create(partitions=2)
+    log.commit((topic, 0, 5), (topic, 1, 2))
+    first = log.state
+    begin(log, "a", first.version)
+    log.commit((topic, 0, 3))
+    begin(log, "b", log.state.version)
+    other = log.create("u", partitions=3)
+    log.commit((topic, 0, 4), (other, 2, 1))
+    state = log.state
+    assert (history_of(first), history_of(state)) == ("", "b")
+    ends = {name: [common_end(state, name, (topic, number)) for number in (0, 1, 2)] for name in ("", "a", "b", "x")}
+    assert ends == {"": [5, 2, 0], "a": [8, 2, 0], "b": [None] * 3, "x": [0, 0, 0]}
+    assert common_end(state, "a", (other, 2)) == 0 and common_end(first, "a", (topic, 0)) == 0
+    assert common_end(state, "", (PROGRESS_TOPIC, 7)) == first.progressed + 1
+    assert [one.version for one in restores_after(state, "") or ()] == [first.version, state.restores[1].version]
+    assert restores_after(state, "x") is None
+
+
+def test_a_command_that_is_sent_twice_begins_one_history(log: History) -> None:
+    for _ in range(2):
+        begin(log, "a", log.state.version)
+    assert [one.history for one in log.state.restores] == ["a"]
+    for command in (BeginHistory(history="", version=0), BeginHistory(history="b", version=10**9)):
+        with pytest.raises(InvalidRequest):
+            log.do(command)
+
+
+def test_only_the_last_restores_are_known() -> None:
+    state = History().state
+    for number in range(KEPT + 2):
+        state = with_restore(state, str(number), 0)
+    assert len(state.restores) == KEPT
+    assert restores_after(state, "") is None and restores_after(state, "1") is None
+    assert len(restores_after(state, "2") or ()) == KEPT - 1
+
+
+def test_restores_are_in_records_checkpoints_and_projections(log: History) -> None:
+    topic, other = log.create(), log.create("u")
+    log.commit((topic, 0, 5), (other, 0, 2))
+    begin(log, "a", 2)
+    batch = Batch(id="x", time=1, records=(RestoreRecord(history="a", version=2),))
+    assert decode_batch(encode_batch(batch), "x") == batch
+    assert decode_checkpoint(encode_checkpoint(log.state), "c").restores == log.state.restores
+    nothing = nothing_held(["u"])
+    held = apply(nothing, delta(log.state, "h", held_of(nothing), ""))
+    assert common_end(held, "", (other, 0)) == 2 and [ends for ends, _ in held.restores[0].ends] == [other]
+
+
+def test_a_log_that_has_less_or_was_there_later_was_set_back(log: History) -> None:
+    """Within a history.  After a restore, the ends say more."""
+    topic = log.create()
+    log.commit((topic, 0, 1))
+    seen = seen_in(log.state)
+    assert not was_set_back(log.state, seen)
+    assert was_set_back(log.state, seen._replace(version=seen.version + 1))
+    assert was_set_back(log.state, SeenLog("", seen.version, -1))
+    assert not was_set_back(log.state, SeenLog("other", seen.version + 1, 0))
