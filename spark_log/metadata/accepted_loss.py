@@ -126,6 +126,9 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
         assignments=Map({names[key]: groups for key, groups in state.assignments.items() if key in names}),
         schemas=Map({names[key]: one for key, one in state.schemas.items()}),
         lost=Map({(names[key[0]], key[1]): some for key, some in state.lost.items() if key[0] in names}),
+        restores=tuple(
+            one._replace(ends=tuple((names.get(key, key), ends) for key, ends in one.ends)) for one in state.restores
+        ),
         pending=tuple(_renew_pending(one, names) for one in state.pending),
         reassignments=Map({(names[key[0]], key[1]): row for key, row in state.reassignments.items()}),
         dropped=Map({name: version for name in stored if name not in state.objects}),

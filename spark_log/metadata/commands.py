@@ -345,7 +345,7 @@ class BeginHistory(Command, frozen=True, kw_only=True, tag="begin_history"):
 
     history: str
     """A random id."""
-    version: int
+    version: Long
     """The version that the copy had."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:

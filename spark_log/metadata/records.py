@@ -293,7 +293,7 @@ class RestoreRecord(Record, frozen=True, kw_only=True, tag="restore"):
 
     history: str
     """Id of the history that begins, random."""
-    version: int
+    version: Long
     """The version that the copy had."""
 
 
