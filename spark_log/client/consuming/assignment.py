@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from spark_log.client.consuming.auto_commit import AutoCommit
-from spark_log.client.consuming.fetch_positions import NOWHERE, FetchPosition, FetchPositions
+from spark_log.client.consuming.fetch_positions import FetchPosition, FetchPositions
 from spark_log.client.consuming.membership import Membership
 from spark_log.client.consuming.subscribed_topics import SubscribedTopics, Wanted
 from spark_log.client.reading.positions_to_offsets import group_entries
@@ -203,7 +203,7 @@ class Assignment:
         for tp, (_, end) in beyond.items():
             at = self.positions[tp]
             at.position, at.cursor = end, None
-            self._former[tp] = NOWHERE.key
+            self._former[tp] = "", tp.partition  # of no topic
         self._on_removed()
         self.positions.discard_all()
         return beyond
