@@ -154,6 +154,11 @@ def _sharing(known: ProducerState) -> ProducerState:
     return known if last is None else known._replace(last_commit=last._replace(topics=shared(last.topics)))
 
 
+def _producers(state: State) -> Iterator[tuple[str, Any]]:
+    """Without lost sequences for the many that have none."""
+    return ((name, known if known.lost else known[:-1]) for name, known in _sorted(state.producers))
+
+
 def _groups(state: State) -> Iterator[tuple[str, Any]]:
     """Without shares for groups that have none, as older pylogs read them."""
     for name, g in _sorted(state.groups):
@@ -172,7 +177,7 @@ KINDS = {
     "dropped": _Kind(lambda state: _sorted(state.dropped), tuple[str, int]),
     "dropped_lists": _Kind(lambda state: _sorted(state.dropped_lists), tuple[str, DroppedList]),
     "cleaned_partitions": _Kind(lambda state: _sorted(state.cleaned), tuple[TopicKey, CleanedPart]),
-    "producers": _Kind(lambda state: _sorted(state.producers), tuple[str, ProducerState]),
+    "producers": _Kind(_producers, tuple[str, ProducerState]),
     "positions": _Kind(_positions, tuple[str, TopicKey, GroupPosition]),
     "groups": _Kind(_groups, tuple[str, GroupRow]),
     "forgotten": _Kind(lambda state: _sorted(state.forgotten), tuple[tuple[str, str, int], Forgotten]),

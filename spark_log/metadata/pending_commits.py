@@ -316,7 +316,8 @@ def with_holes(state: State, commit: PendingCommit, record: r.LostRecord) -> Sta
         span = (entries[0].start, entries[-1].end, name, run.position, run.length, run.crc, run.batches)
         holes.append((run.topic_id, run.partition, Slice(*span, newest_us, newest_us)))
     objects = (*(name for name in commit.objects if name in stay), *(made.name for made in record.objects))
-    new = commit._replace(objects=objects, slices=(*kept, *holes), pieces=())
+    producer = "" if commit.acks == ACKS_ALL else commit.producer  # whose repeat is another commit
+    new = commit._replace(producer=producer, objects=objects, slices=(*kept, *holes), pieces=())
     after = swapped_copies(after, gone, record.placed)
     pending = tuple(new if one is commit else one for one in state.pending)
     after = replace(after, pending=pending, producers=_taken_back(state, commit))
@@ -330,10 +331,13 @@ def _taken_back(state: State, commit: PendingCommit) -> Map[str, ProducerState]:
     last = None if known is None else known.last_commit
     if known is None or last is None or commit.acks != ACKS_ALL:
         return state.producers
-    if (last.version, last.sequence) != (commit.version, commit.sequence):
+    if (last.version, last.sequence) == (commit.version, commit.sequence):
+        before = last_commit(last.sequence - 1, last.version, {}, "") if last.sequence else None
+        return state.producers.set(commit.producer, known._replace(last_commit=before))
+    if known.plain or known.holder or commit.sequence > known.last:  # they repeat their last commit only
         return state.producers
-    before = last_commit(last.sequence - 1, last.version, {}, "") if last.sequence else None
-    return state.producers.set(commit.producer, known._replace(last_commit=before))
+    lost = tuple(sorted({*known.lost, commit.sequence}))
+    return state.producers.set(commit.producer, known._replace(lost=lost))
 
 
 def with_lost(state: State, lost: Iterable[r.LostOffsets], version: int | None = None) -> State:

@@ -146,7 +146,9 @@ def admits(state: State, record: r.CommitRecord) -> bool:
         return record.epoch == known.epoch + 1 and record.holder not in (known.holder, *known.former)
     if record.holder != known.holder:
         return False
-    return record.sequence == known.last + 1 if record.dense else record.sequence > known.last
+    if record.dense:
+        return record.sequence == known.last + 1
+    return record.sequence > known.last or record.sequence in known.lost
 
 
 def known_objects(state: State, objects: Iterable[DataObject]) -> list[str]:
@@ -352,11 +354,15 @@ def _produced(state: State, record: r.CommitRecord, ranges: Mapping[tuple[str, i
     if record.epoch != known.epoch:
         former = (*known.former, known.holder)[-FORMER_HOLDERS:]
         known = ProducerState(epoch=record.epoch, holder=record.holder, former=former)
+    new = known.last_commit
+    if record.sequence >= known.last:
+        new = last_commit(record.sequence, state.version, ranges, record.source)
     return known._replace(
         plain=record.birth >= 0,
         version=state.version,
         time=state.time,
-        last_commit=last_commit(record.sequence, state.version, ranges, record.source),
+        last_commit=new,
+        lost=tuple(one for one in known.lost if one != record.sequence),
     )
 
 

@@ -133,6 +133,8 @@ class ProducerState(NamedTuple):
     """Timeout of this epoch's transaction; 0: no timeout, or no transaction."""
     aborted: bool = False
     """This epoch was aborted."""
+    lost: tuple[int, ...] = ()
+    """Sequences below the last one whose commits were lost before readers saw them: their repeats are written."""
 
     @property
     def last(self) -> int:

@@ -86,7 +86,7 @@ def decide_commit(
     """
     commit = without_places(commit)
     known = state.producers.get(commit.producer)
-    if known is not None and commit.epoch == known.epoch and commit.holder == known.holder:
+    if known is not None and _may_repeat(known, commit):
         if not commit.dense and not (skip_older and commit.sequence < known.last):
             _check_repeat(known, commit)
         last = known.last_commit
@@ -95,7 +95,8 @@ def decide_commit(
             _check_lost(state, repeat)
             return Decision((), _with_pending(state, commit, repeat))
         if after is None and not commit.dense and commit.sequence <= known.last:
-            return Decision((), Committed(known.version, {}, repeated=True, last=known.last))
+            older = Committed(known.version, {}, repeated=True, last=known.last)
+            return Decision((), _with_pending(state, commit, older))
     _check_after(known, commit, after)
     _check_producer(state, commit)
     _check_time(state, commit)
@@ -120,6 +121,12 @@ def decide_commit(
     if commit.acks != ACKS_ALL or state.pending:
         committed = _with_pending(replay_records(state, [commit]), commit, committed)
     return Decision((commit,), committed)
+
+
+def _may_repeat(known: ProducerState, commit: r.CommitRecord) -> bool:
+    """Whether a commit is of the producer's present epoch, and not the repeat of a lost one, which is a new commit."""
+    is_lost = not commit.dense and commit.sequence in known.lost
+    return (commit.epoch, commit.holder) == (known.epoch, known.holder) and not is_lost
 
 
 def _check_room(state: State, commit: r.CommitRecord) -> None:

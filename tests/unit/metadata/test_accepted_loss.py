@@ -88,7 +88,7 @@ STATE = State(
     producers=Map(
         {
             "app": ProducerState(
-                **OF_PRODUCER, plain=True, last_commit=LastCommit(1, 2, 3, (OLD,), "source", b"packed")
+                **OF_PRODUCER, plain=True, last_commit=LastCommit(1, 2, 3, (OLD,), "source", b"packed"), lost=(0,)
             ),
             f"{TRANSACTIONAL}x": ProducerState(**OF_PRODUCER, timeout_ms=4, aborted=True),
         }

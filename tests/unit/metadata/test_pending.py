@@ -517,3 +517,70 @@ def test_a_commit_with_acks_all_is_not_given_up_for_brokers_that_are_away(
     again = log.commit_record(log.upload_to((1,), ("u", 0), **identity))
     assert not again.repeated and list(again.ranges.values()) == [range(2, 3)]
     assert decode_checkpoint(encode_checkpoint(log.state), "x") == log.state
+
+
+VERSION_OF_APP = {"producer": "app:nightly:", "birth": -1, "dense": False}
+
+
+@pytest.fixture
+def versions(log: PendingHistory) -> PendingHistory:
+    """Version 5 of an application in u behind a commit with acks=1, which the root of broker 1 alone has."""
+    log.topic((1, 2), name="u")
+    log.leader_only(("u", 0), held=(1,))
+    log.commit_record(log.upload_to((1, 2), ("u", 0), sequence=5, **VERSION_OF_APP))
+    return log
+
+
+def lose_both(log: PendingHistory) -> None:
+    """The roots of u."""
+    log.fence(1)
+    log.renew(1, lose_data=True)
+    log.renew(2, lose_data=True)
+
+
+def rerun(log: PendingHistory, version: int, held: tuple[int, ...] = (1, 2)) -> Committed:
+    upload = log.upload_to(held, ("u", 0), sequence=version, **VERSION_OF_APP)
+    return log.do(lambda state, now: decide_commit(state, upload, skip_older=True))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 1, 0)])
+def test_each_lost_version_of_an_application_is_written_again(versions: PendingHistory, order: tuple[int, ...]) -> None:
+    """In whatever order they are given up.  The rerun of the earlier one was skipped, and its records were nowhere."""
+    log = versions
+    log.commit_record(log.upload_to((1, 2), ("u", 0), sequence=6, **VERSION_OF_APP))
+    lose_both(log)
+    gone = log.state.pending
+    for number in order:
+        record = lost_record(log, (1, 2))
+        assert log.command(LoseCommit(lost=replace(record, commit=gone[number].objects)))
+    assert log.ends(("u", 0)) == (3, 3)
+    assert decode_checkpoint(encode_checkpoint(log.state), "x") == log.state
+    for version in (5, 6):
+        assert not rerun(log, version).repeated
+        assert rerun(log, version).repeated
+    assert log.ends(("u", 0)) == (5, 5)
+    assert rerun(log, 4).repeated, "it was never written, and is older"
+
+
+def test_a_lost_version_of_an_application_is_written_again_after_a_later_one(versions: PendingHistory) -> None:
+    """Readers have the later one: it is not written again, and stays the last one."""
+    log = versions
+    log.topic((0,), name="v")
+    assert not log.commit_record(log.upload_to((0,), ("v", 0), sequence=6, **VERSION_OF_APP)).pending
+    lose_both(log)
+    for _ in range(2):
+        assert log.command(LoseCommit(lost=lost_record(log, (1, 2))))
+    again = rerun(log, 5)
+    assert not again.repeated and list(again.ranges.values()) == [range(2, 3)]
+    assert rerun(log, 5).repeated and rerun(log, 6).repeated and log.ends(("u", 0)) == (3, 3)
+
+
+def test_a_version_of_an_application_is_not_acknowledged_before_readers_see_it(versions: PendingHistory) -> None:
+    """Its writer asks again.  After a later version, it was told that the commit is there, and that can be lost."""
+    log = versions
+    log.topic((0,), name="v")
+    log.commit_record(log.upload_to((0,), ("v", 0), sequence=6, **VERSION_OF_APP))
+    again = rerun(log, 5)
+    assert again.repeated and again.pending and again.lacking
+    log.copied(2, *log.names())
+    assert not rerun(log, 5).pending
