@@ -330,7 +330,7 @@ def _check_transactional(producer: str) -> None:
 class Fence(Command, frozen=True, kw_only=True, tag="fence"):
     """Advance the fence of garbage collection."""
 
-    copied: int | None = None
+    copied: Long | None = None
     """As in `decide_fence`; the coordinator sets it."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:

@@ -47,8 +47,8 @@ from spark_log.model import Slice
 
 OLD, NEW = "id-before", "id-after"
 VERSION = 1_000_000_000
-SLICE = Slice(2, 5, "a.seg", 1, 2, 3, 4, 5, 6, (7, b"stats"))
-PIECE = Piece(5, 9, "a.idx", 1, 2, 3, 4, 5, 6, 7, 8)
+SLICE = Slice(2, 5, "a.seg", 1, 2, 3, 4, 5, 6, (2, b"stats"))
+PIECE = Piece(5, 9, "a.idx", 1, 2, 3, 4, 5, 6, 7, 2)
 SESSION = MemberSession("token", "owner", 1, 2)
 OF_PRODUCER: dict[str, Any] = {"epoch": 1, "holder": "holder", "former": ("former",), "version": 2, "time": 3}
 OF_BROKER: dict[str, Any] = {

@@ -71,7 +71,7 @@ def test_every_number_has_bounds(kind: Any) -> None:
 
 def commit(**more: Any) -> c.Append:
     """Of one slice, or one piece."""
-    objects = (DataObject("data/0000000000000000/a", 100, 90), DataObject("data/0000000000000000/b.idx", 10, 0))
+    objects = (DataObject("data/0000000000000000/a.seg", 100, 90), DataObject("data/0000000000000000/b.idx", 10, 0))
     return c.Append(commit=CommitRecord(producer="p", sequence=0, upload_epoch=0, **{"objects": objects, **more}))
 
 
@@ -99,7 +99,7 @@ def test_a_commit_with_a_large_number_is_refused_or_stored(state: State, field: 
     if field in Piece.__struct_fields__:
         piece = msgspec.structs.replace(PIECE, **{field: value})
         commits.append(commit(pieces=(("id", 0, piece),), counts=(1, 1)))
-    commits.append(commit(objects=(DataObject("data/0000000000000000/a", value, value),)))
+    commits.append(commit(objects=(DataObject("data/0000000000000000/a.seg", value, value),)))
     found = [stored(state, one) for one in commits]
     assert not any(found) or abs(value) < BIG
 
@@ -131,7 +131,7 @@ def test_a_partition_does_not_get_more_records_than_it_has_offsets(state: State)
                 producer="q",
                 sequence=0,
                 upload_epoch=1,
-                objects=(DataObject("data/0000000000000001/c", 100, 90),),
+                objects=(DataObject("data/0000000000000001/c.seg", 100, 90),),
                 slices=((0, RUN),),
             )
         )(state, 0)
@@ -145,7 +145,7 @@ def test_a_slice_lies_in_its_object(state: State) -> None:
 def test_an_embedded_writer_refuses_it_as_well() -> None:
     """It decodes nothing, so it checks what it is about to write."""
     with pytest.raises(InvalidRequest, match=r"append: commit\.objects\[0\]\[1\]"):
-        commit(objects=(DataObject("data/0000000000000000/a", BIG, 10),)).check_types()
+        commit(objects=(DataObject("data/0000000000000000/a.seg", BIG, 10),)).check_types()
 
 
 @pytest.mark.parametrize("piece", [{"start": 3}, {"object": "data/0000000000000000/of-another-tenant.idx"}])
