@@ -20,7 +20,7 @@ from spark_log.metadata.commands import TRANSACTIONAL
 from spark_log.metadata.features import SUPPORTED
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.replay import next_version, replay_records
-from spark_log.metadata.state import GroupState, Leadership, PendingCommit, ProducerState, State, TopicKey
+from spark_log.metadata.state import ErasedTopic, GroupState, Leadership, PendingCommit, ProducerState, State, TopicKey
 
 VERSIONS = 1_000_000_000
 """After a loss a log continues at the next multiple of this: no log reaches it otherwise."""
@@ -133,7 +133,7 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
         reassignments=Map({(names[key[0]], key[1]): row for key, row in state.reassignments.items()}),
         dropped=Map({name: version for name in stored if name not in state.objects}),
         dropped_lists=Map(),
-        erasures=Map({names.get(key, key): row for key, row in state.erasures.items()}),
+        erasures=Map({names.get(key, key): _renew_erased(row, version) for key, row in state.erasures.items()}),
         cleaned=Map(),  # the swaps of a pass may be lost
         producers=Map({name: _renew_producer(state, name, version, names) for name in state.producers}),
         groups=Map(
@@ -150,6 +150,11 @@ def _renew_pending(one: PendingCommit, names: Mapping[str, str]) -> PendingCommi
         slices=tuple((names.get(topic_id, topic_id), number, entry) for topic_id, number, entry in one.slices),
         pieces=tuple((names.get(topic_id, topic_id), number, entry) for topic_id, number, entry in one.pieces),
     )
+
+
+def _renew_erased(row: ErasedTopic, version: int) -> ErasedTopic:
+    """Objects with erased records are kept as all others, until the fence has passed `version`: it is not done before."""
+    return row._replace(unfinished=tuple(one._replace(version=version) for one in row.unfinished))
 
 
 def _renew_producer(state: State, name: str, version: int, names: Mapping[str, str]) -> ProducerState:

@@ -15,6 +15,7 @@ from spark_log.groups.member_share import Share
 from spark_log.metadata.accepted_loss import RAISED, renew
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.commands import TRANSACTIONAL
+from spark_log.metadata.erasures import waits_for
 from spark_log.metadata.features import SUPPORTED
 from spark_log.metadata.last_commit import LastCommit
 from spark_log.metadata.layered_map import LayeredMap
@@ -141,6 +142,7 @@ RENEWED: dict[str, object] = {
     "generations": 18 + RAISED,
     "coordinator": Leadership(15 + RAISED),
     "features": Map(SUPPORTED),
+    "erasures": Map({NEW: ErasedTopic("t", 8, (OpenErasure(VERSION, 9, ((0, ""), (1, "d")), True),))}),
 }
 """Fields that do not stay as they are, and what they become."""
 
@@ -222,6 +224,13 @@ def test_writers_and_positions_are_carried_over() -> None:
         {key: at._replace(version=VERSION) for key, at in known.offsets.items()}
     )
     assert after.groups == Map({"g": GroupState(18 + RAISED, offsets=offsets, seen=known.seen)})
+
+
+def test_an_erasure_stays_open_as_long_as_its_objects_are_kept() -> None:
+    """It was reported as done, and the files with erased records were there until the fence had passed."""
+    state = renewed()
+    assert "gone.seg" in state.dropped and not waits_for(state, (0, ""))
+    assert waits_for(replace(state, fence=VERSION), (0, ""))
 
 
 def test_nothing_has_an_old_id() -> None:
