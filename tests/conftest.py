@@ -38,6 +38,7 @@ LONG_FIRST = (
     "tests/benchmarks",
     "tests/packaging",
     "tests/chaos",
+    "tests/crossings",
     "tests/sim",
 )
 """Where files take longest, in the order in which they begin.  Short files at the end let all processes end at about

@@ -41,7 +41,7 @@ class _Claim(msgspec.Struct, frozen=True):
 
 
 class _PinnedTopic(msgspec.Struct, frozen=True, array_like=True):
-    """What a check needs of a topic in a pin, which has more fields."""
+    """The fields of a topic in a pin that a check needs; a pin has more."""
 
     topic_id: str
     starts: list[int]

@@ -75,14 +75,26 @@ def add_broker(
 
 
 def put(
-    log: Log, held: Sequence[int], rows: int = 10, *, width: int = 100, topic: str = "t", acks: int = ACKS_ALL
+    log: Log,
+    held: Sequence[int],
+    rows: int = 10,
+    *,
+    width: int = 100,
+    topic: str = "t",
+    acks: int = ACKS_ALL,
+    values: Sequence[bytes] = (),
+    **fields: Any,
 ) -> str:
-    """Commit an object that these brokers have; its name."""
+    """Commit an object that these brokers have; its name.
+
+    values:  of the records; by default, `rows` random ones.
+    fields:  others of the commit's record.
+    """
     state, at = log.journal.refresh(), next(_numbers)
     staged = MemoryStore(f"staged-{at}")
     uploader = Uploader(staged, state.version, log.journal.context.random())
     now_ms = log.journal.context.clock.now_ms()
-    values = [b"%d-%d" % (at, number) + random.Random(number).randbytes(width) for number in range(rows)]
+    values = values or [b"%d-%d" % (at, number) + random.Random(number).randbytes(width) for number in range(rows)]
     for some in conform(pa.table({"value": values}), now_us=now_ms * 1000):
         uploader.append(topic_spec(state, topic)._replace(groups=()), some, now_ms, 0)
     uploaded = uploader.finish()
@@ -90,15 +102,14 @@ def put(
     for broker in held:
         log.journal.roots[broker].put(name, [staged.get(name)])
     epochs = tuple((broker, epoch_of(state, broker) or 0) for broker in held)
+    known = {"producer": f"test-{at}", "sequence": 0, "birth": -1 if acks == ACKS_ALL else state.version}
     commit = CommitRecord(
-        producer=f"test-{at}",
-        sequence=0,
         upload_epoch=state.version,
         objects=uploaded.objects,
         slices=uploaded.slices,
         placed=(Placed(group_number(state, (state.names[topic], 0)), epochs),),
-        birth=-1 if acks == ACKS_ALL else state.version,
         acks=acks,
+        **(known | fields),
     )
     log.journal.propose(Append(commit=commit))
     return name
