@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log import Log, NewTopic
+from spark_log import Log, NewTopic, TopicPartition
 from spark_log.client.reading.erased_since import LOCAL_LOOK_MS
 from spark_log.client.reading.latest import scan_latest
 from spark_log.errors import ConcurrentChange
@@ -58,6 +58,17 @@ def test_a_consumer_with_a_batch_in_memory(log: Log, erase: Callable[[Log], None
         erase(log)
         while found[-1] < ROWS - 1:
             found += [record.offset for records in consumer.poll(5_000).values() for record in records]
+    assert found == [*range(10), *(n for n in LEFT if n >= 10)]
+
+
+@pytest.mark.parametrize("erase", [erase_here, erase_elsewhere])
+def test_a_consumer_that_iterates(log: Log, erase: Callable[[Log], None]) -> None:
+    """What it has decoded in advance is read again, and its position is that of the last record that it returned."""
+    with log.consumer("t", auto_offset_reset="earliest", consumer_timeout_ms=100) as consumer:
+        found = [next(consumer).offset for _ in range(10)]
+        erase(log)
+        found += [record.offset for record in consumer]
+        assert consumer.position(TopicPartition("t", 0)) == ROWS
     assert found == [*range(10), *(n for n in LEFT if n >= 10)]
 
 

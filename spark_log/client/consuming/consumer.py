@@ -33,6 +33,7 @@ from spark_log.client.consuming.group_member import open_membership
 from spark_log.client.consuming.membership import Membership, as_offsets
 from spark_log.client.consuming.state_updates import StateUpdates
 from spark_log.client.consuming.subscribed_topics import SubscribedTopics
+from spark_log.client.reading.erased_since import ErasedSince
 from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.positions_to_offsets import bounds, offsets_for_times, partition_of, timestamps_ms
 from spark_log.client.reading.scan_batches import record_columns, scan_schema, to_batch
@@ -103,6 +104,8 @@ class Consumer:
         """The rest of the list in progress,"""
         self._buffered_from = NOWHERE
         """and its partition."""
+        self._erased = ErasedSince(journal)
+        """Since these records were requested."""
         if topics:
             self.subscribe(topics)
 
@@ -174,6 +177,9 @@ class Consumer:
         """The next record; waits for it, up to `consumer_timeout_ms` if set.  Advances the record's position."""
         while True:
             for record, position in self._buffered:
+                if self._erased.has(self._buffered_from.key[0]):
+                    self._discard_buffered()
+                    break
                 self._buffered_from.position = position
                 return record
             if not self._buffered_parts:
@@ -186,6 +192,7 @@ class Consumer:
 
     def _next_parts(self) -> list[Readable]:
         self._discard_buffered()
+        self._erased = ErasedSince(self._journal)
         return self._readable(
             self._wait(self._settings["consumer_timeout_ms"], self._settings["max_poll_records"], None)
         )
