@@ -25,6 +25,7 @@ _QUIET = (
     r.ErasedRecord,
     r.ExpireProducersRecord,
     r.FenceRecord,
+    r.FormerRootRecord,
     r.GroupGenerationRecord,
     r.HeldRecord,
     r.InitProducerRecord,

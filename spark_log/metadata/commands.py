@@ -21,6 +21,7 @@ from spark_log.metadata.command_base import Command, HeldPosition, topic_names
 from spark_log.metadata.decide import commits, topics, transactional_ids, upkeep
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.schemas import decide_set_schema
+from spark_log.metadata.erasures import name_of_own
 from spark_log.metadata.group_commands import (
     CommitOffsets,
     Committer,
@@ -419,6 +420,17 @@ class MarkErased(Command, frozen=True, kw_only=True, tag="mark_erased"):
         return upkeep.decide_erased(state, r.ErasedRecord(topic_id=self.topic_id, incomplete=self.incomplete))
 
 
+class AddFormerRoot(Command, frozen=True, kw_only=True, tag="add_former_root"):
+    """Record where the log had its own root before.  The reply is False if that is known."""
+
+    url: str
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        record = r.FormerRootRecord(url=self.url, directory=name_of_own(self.url))
+        known = state.former_roots.get(record.directory)
+        return Decision((), False) if known is not None else Decision((record,), True)
+
+
 class MarkWiped(Command, frozen=True, kw_only=True, tag="mark_wiped"):
     """Record that a root has no copies any more of what was dropped at or below a version.
 
@@ -513,6 +525,7 @@ Single: TypeAlias = (
     | MarkCleaned
     | MarkErased
     | MarkWiped
+    | AddFormerRoot
     | RegisterBroker
     | AlterBroker
     | FenceBroker

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from hashlib import blake2b
 
 from spark_log.metadata import records as r
 from spark_log.metadata.replica_state import OWN_BROKER
@@ -89,6 +90,37 @@ def _only_known(state: State, topic_ids: Iterable[str]) -> State:
         if one not in state.topics and not rows[one].unfinished:
             rows = rows.delete(one)
     return state if rows is state.erasures else replace(state, erasures=rows)
+
+
+def name_of_own(url: str) -> str:
+    """The name of a former root of the log itself, which has no directory.  A log may return to it."""
+    return blake2b(url.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+
+
+def replay_former_root(state: State, record: r.FormerRootRecord) -> State:
+    """What waits for the log's own root waits for both: nobody deletes anything in the former one."""
+    former, root = FormerRoot(OWN_BROKER, record.url, state.version), (OWN_BROKER, record.directory)
+    waiting = {
+        topic_id: row._replace(
+            unfinished=tuple(
+                one._replace(roots=(*one.roots, root)) if OWN in one.roots and root not in one.roots else one
+                for one in row.unfinished
+            )
+        )
+        for topic_id, row in state.erasures.items()
+    }
+    return replace(
+        state,
+        erasures=state.erasures.update(waiting),
+        former_roots=state.former_roots.set(record.directory, former),
+    )
+
+
+def with_copied_roots(state: State) -> State:
+    """The state of a copy that becomes a log: its brokers and former roots are those of the other log."""
+    state = with_former_roots(state, state.brokers)
+    copied = {directory: known._replace(is_copied=True) for directory, known in state.former_roots.items()}
+    return replace(state, former_roots=state.former_roots.update(copied))
 
 
 def with_former_roots(state: State, brokers: Iterable[int]) -> State:

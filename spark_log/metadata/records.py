@@ -500,6 +500,14 @@ class WipedRecord(Record, frozen=True, kw_only=True, tag="wiped"):
     upto: LongOrNone
 
 
+class FormerRootRecord(Record, frozen=True, kw_only=True, tag="former_root"):
+    """The log had its own root elsewhere, where its files may still be."""
+
+    url: str
+    directory: str
+    """By which it is known: see `erasures.name_of_own`."""
+
+
 AnyRecord: TypeAlias = (
     CreateTopicRecord
     | AddPartitionsRecord
@@ -540,6 +548,7 @@ AnyRecord: TypeAlias = (
     | ResetReplicasRecord
     | ErasedRecord
     | WipedRecord
+    | FormerRootRecord
 )
 
 

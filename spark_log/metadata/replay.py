@@ -18,7 +18,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.changes import extended
 from spark_log.metadata.cleaner_point import moved_point
 from spark_log.metadata.clock_reset import reset_clock
-from spark_log.metadata.erasures import replay_erased, replay_wiped, without_erasures
+from spark_log.metadata.erasures import replay_erased, replay_former_root, replay_wiped, without_erasures
 from spark_log.metadata.last_commit import last_commit
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.pending_commits import (
@@ -555,5 +555,6 @@ _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.MovedRecord: replay_moved,
     r.ErasedRecord: replay_erased,
     r.WipedRecord: replay_wiped,
+    r.FormerRootRecord: replay_former_root,
     **REPLAY_REPLICAS,
 }

@@ -16,7 +16,7 @@ from msgspec.structs import replace as moved
 
 from spark_log.metadata import records as r
 from spark_log.metadata.copy_retention import droppable, first_dropped, keeps_newest, with_dropped
-from spark_log.metadata.erasures import with_former_roots
+from spark_log.metadata.erasures import with_copied_roots, with_former_roots
 from spark_log.metadata.leader_election import elect_leader
 from spark_log.metadata.replica_state import (
     CHECK_REASON,
@@ -462,9 +462,12 @@ def replay_elect(state: State, record: r.ElectLeaderRecord) -> State | None:
 
 
 def replay_reset(state: State, record: r.ResetReplicasRecord) -> State | None:
-    if not (state.brokers or state.placement_groups or state.assignments or state.copies):
+    new = with_copied_roots(state)
+    if new.former_roots == state.former_roots and not (
+        state.brokers or state.placement_groups or state.assignments or state.copies
+    ):
         return None
-    return without_replicas(with_former_roots(state, state.brokers))
+    return without_replicas(new)
 
 
 def without_replicas(state: State) -> State:

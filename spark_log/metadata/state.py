@@ -274,6 +274,8 @@ class FormerRoot(NamedTuple):
     url: str
     version: int
     """Since which the log does not use it."""
+    is_copied: bool = False
+    """It is of the log of which this one is a copy, and which may be in use."""
 
 
 @dataclass(frozen=True, slots=True)

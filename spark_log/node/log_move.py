@@ -23,9 +23,12 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import Format
 from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.journal.storage_log import StorageLog
+from spark_log.metadata.commands import AddFormerRoot, MarkWiped
 from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, QUORUM, check_can_move, moved_to, moving_to
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.erasures import name_of_own
 from spark_log.metadata.records import FenceRecord
+from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.net.client import check_cluster
 from spark_log.node.mirror import Mirror, begin_mirror, check_place_of_mirror, format_of, format_of_own
 from spark_log.node.rewrite import Progress
@@ -200,6 +203,9 @@ def _prepare(log: Log, store: ObjectStore, progress: Progress | None) -> None:
     last = journal.state.version
     epoch = journal.take_over(epoch, ARRIVED, host="")
     journal.propose(lambda state, now: Decision((FenceRecord(upto=last),), None), upkeep=False)
+    journal.propose(AddFormerRoot(url=former.metadata.url), upkeep=False)
+    here = name_of_own(store.url)  # the log returns to a folder that is empty by now
+    journal.propose(MarkWiped(broker=OWN_BROKER, directory=here, upto=last), upkeep=False)
     journal.release(epoch)
     journal.finish_upkeep()
 

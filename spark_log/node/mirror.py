@@ -37,7 +37,7 @@ from spark_log.journal.checkpointing import checkpoint, damaged_between, truncat
 from spark_log.journal.context import Context
 from spark_log.journal.garbage_collection import Collected, collect
 from spark_log.journal.journal import Journal
-from spark_log.journal.log_format import Format, parse_format
+from spark_log.journal.log_format import OF_BACKUP, Format, parse_format
 from spark_log.journal.log_remains import find_remains
 from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, listed, log_key
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
@@ -45,7 +45,7 @@ from spark_log.journal.read_failover import CopiesAway
 from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.batch_format import decode_batch
-from spark_log.metadata.commands import BeginHistory, SetConfigs
+from spark_log.metadata.commands import AddFormerRoot, BeginHistory, SetConfigs
 from spark_log.metadata.decide.coordinators import RECOVERED_AS, check_is_here, moved_to, moving_to
 from spark_log.metadata.pending_commits import optional_copies
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, LostRecord, SwapRecord
@@ -567,8 +567,9 @@ def _end_mirror(mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommi
     journal.propose(BeginHistory(history=log.context.unique(), version=before), upkeep=False)
     for text in give_up(journal, lacking):
         logger.error("%s: %s", mirror.metadata.url, text)
-    if journal.state.brokers or journal.state.assignments:  # whose roots belong to the lost log
-        journal.propose(ResetReplicas(), upkeep=False)
+    if not log.form.mirrors.startswith(OF_BACKUP):
+        journal.propose(AddFormerRoot(url=log.form.mirrors), upkeep=False)
+    journal.propose(ResetReplicas(), upkeep=False)  # the roots belong to the lost log
     if FACTOR in journal.state.configs:  # otherwise no topic could be created until there are as many brokers again
         journal.propose(SetConfigs(name=None, changes={FACTOR: None}), upkeep=False)
     journal.release(epoch)

@@ -286,7 +286,7 @@ def test_a_recovery_that_is_killed_at_any_write_is_run_again(tmp_path: Path, lib
         assert len(values(recovered)) == 6
         if writes > deaths:
             break
-    assert deaths == 4
+    assert deaths == 6
 
 
 def test_a_mirror_that_lacks_objects_is_not_recovered(log: spark_log.Log, root: str) -> None:

@@ -36,6 +36,7 @@ from spark_log.metadata.decide.coordinators import ARRIVED, MOVED, MOVING, RECOV
 from spark_log.metadata.records import CommitRecord, TakeOverRecord
 from spark_log.metadata.state import Leadership, State
 from spark_log.node.log_move import cancel_move, move_log
+from spark_log.node.maintain import maintain_once
 from spark_log.node.mirror import Mirror, begin_mirror, recover
 from spark_log.node.serve import start
 from spark_log.node.serve_config import ServeConfig
@@ -519,3 +520,22 @@ def test_a_move_that_sleeps_while_it_is_cancelled_does_not_end(tmp_path: Path) -
         assert log.url.endswith(f"old{writes}") and values(log) == ["0", "1"]
         with pytest.raises(InvalidRequest, match="is a mirror of"):
             opened(new).append("t", [{"value": "x"}])
+
+
+def test_an_erasure_waits_for_the_former_place(log: Log, tmp_path: Path) -> None:
+    """Nobody deletes anything there, so it is named until somebody has."""
+    log.append("t", [{"key": b"person", "value": b"secret"}])
+    log.admin.erase_records("t", [b"person"])
+    log.close()
+    move_log(opened(tmp_path / "old"), open_store(str(tmp_path / "new")))
+    with opened(tmp_path / "new") as there:
+        there.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+        for _ in range(3):
+            there.append("t", [{"value": b"more"}])
+            maintain_once(there)
+        (listed,) = there.admin.list_erasures()
+        assert str(tmp_path / "old") in listed.unreached[0]
+        assert listed.waits_for == listed.unreached
+        (directory,) = there.journal.state.former_roots
+        there.admin.forget_root(directory)
+        assert there.admin.list_erasures() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from spark_log.journal.object_names import DATA
 from spark_log.metadata.erasures import Root
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.state import OpenErasure, State
@@ -106,10 +107,18 @@ def former_roots(state: State) -> tuple[str, ...]:
 def former_root(state: State, directory: str) -> str:
     """A sentence about a former root."""
     known = state.former_roots[directory]
-    return (
-        f"{known.url}, which was the root of broker {known.broker} until version {known.version}, may have copies in "
-        f"{directory}/: delete its files, or destroy the disk, and run `pylog broker forget-root {directory}`"
-    )
+    is_own = known.broker == OWN_BROKER
+    what = "the log's own root" if is_own else f"the root of broker {known.broker}"
+    said = f"{known.url}, which was {what} until version {known.version}, may have copies in "
+    said += f"{DATA if is_own else directory + '/'}"
+    if known.is_copied:
+        way = "it belongs to the log of which this one is a copy: if that is in use, erase there, too, and leave the files "
+        way += "alone; otherwise delete them, or destroy the disk. Then"
+    elif known.url in {other.url for other in state.brokers.values()}:
+        way = "delete that folder, and"
+    else:
+        way = "delete its files, or destroy the disk, and"
+    return f"{said}: {way} run `pylog broker forget-root {directory}`"
 
 
 def _name(state: State, root: Root) -> str:

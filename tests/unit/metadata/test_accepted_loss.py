@@ -123,7 +123,7 @@ STATE = State(
     schemas=Map({OLD: TopicSchemas(("json",), (2,)), "deleted": TopicSchemas(("json",), (2,))}),
     lost=Map({(OLD, 0): (LostRange(1, 2, 3),)}),
     erasures=Map({OLD: ErasedTopic("t", 8, (OpenErasure(8, 9, ((0, ""), (1, "d")), True),))}),
-    former_roots=Map({"d": FormerRoot(3, "/disks/3", 3)}),
+    former_roots=Map({"d": FormerRoot(3, "/disks/3", 3, True)}),
     features=Map({"metadata.version": 1}),
 )
 """With a value in each field of each class."""

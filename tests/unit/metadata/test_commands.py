@@ -84,6 +84,7 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.MarkErased(topic_id="u", incomplete=True),
     c.RemoveBroker(broker=2),
     c.MarkWiped(broker=2, directory="f", upto=1),
+    c.AddFormerRoot(url="file:///former"),
     c.DeleteTopic(name="u"),
     c.DeleteTopic(name="typed"),
 )

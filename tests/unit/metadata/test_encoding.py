@@ -73,6 +73,7 @@ record = st.one_of(
     st.builds(r.FenceRecord, upto=number),
     st.builds(r.ErasedRecord, topic_id=text, incomplete=st.booleans()),
     st.builds(r.WipedRecord, broker=number, directory=text, upto=number),
+    st.builds(r.FormerRootRecord, url=text, directory=text),
     st.builds(r.ExpireProducersRecord, producers=st.tuples(text)),
 )
 batches = st.builds(Batch, id=text, time=number, records=st.lists(record, max_size=3).map(tuple))

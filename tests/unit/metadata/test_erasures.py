@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from spark_log.client.administering.erasure_status import former_root
 from spark_log.metadata.accepted_loss import renew
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.commands import MarkErased, MarkWiped
-from spark_log.metadata.erasures import erased_at, waits_for
+from spark_log.metadata.commands import AddFormerRoot, MarkErased, MarkWiped
+from spark_log.metadata.erasures import erased_at, name_of_own, waits_for
 from spark_log.metadata.projection import apply, asking_for, delta, held_of, nothing_held
 from spark_log.metadata.records import DeleteTopicRecord, RegisterBrokerRecord, RemoveBrokerRecord, ResetReplicasRecord
 from tests.unit.metadata.history import History
@@ -94,6 +95,38 @@ def test_the_roots_of_removed_replaced_and_forgotten_brokers_are_known_until_som
     assert set(log.state.former_roots) == {"d2", "d3"}
     assert [one.roots for one in log.state.erasures[topic].unfinished] == [(OWN,)]
     assert not wipe(log, DISK, upto=0)
+
+
+def test_the_roots_of_the_log_of_which_this_one_is_a_copy_are_not_to_be_deleted() -> None:
+    """It may be in use.  Those that the copy has itself later are to be."""
+    log = log_with_broker()
+    log.write(RegisterBrokerRecord(broker=2, directory="d2", url="/b2"))
+    log.write(RemoveBrokerRecord(broker=2))
+    log.write(ResetReplicasRecord())
+    assert set(log.state.former_roots) == {"d1", "d2"}
+    for directory in ("d1", "d2"):
+        assert "leave the files alone" in former_root(log.state, directory)
+    log.write(RegisterBrokerRecord(broker=3, directory="d3", url="/b3"))
+    log.write(RegisterBrokerRecord(broker=3, directory="d4", url="/b3"))
+    assert "/b3, which was the root of broker 3" in former_root(log.state, "d3")
+    assert ": delete that folder, and run" in former_root(log.state, "d3")  # broker 3 uses the disk
+    log.write(RemoveBrokerRecord(broker=3))
+    assert "destroy the disk" in former_root(log.state, "d4")
+
+
+def test_an_open_erasure_also_waits_for_the_place_from_which_the_log_has_moved() -> None:
+    """A later one does not, and names it.  If the log returns to that place, its folder is empty."""
+    log = log_with_broker()
+    topic, former = log.create(), (0, name_of_own("file:///former"))
+    log.do(MarkErased(topic_id=topic))
+    assert log.do(AddFormerRoot(url="file:///former"))
+    assert not log.do(AddFormerRoot(url="file:///former"))
+    log.do(MarkErased(topic_id=topic))
+    assert [one.roots for one in log.state.erasures[topic].unfinished] == [(OWN, DISK, former), (OWN, DISK)]
+    assert "the log's own root" in former_root(log.state, former[1])
+    assert wipe(log, former, upto=0)
+    assert [one.roots for one in log.state.erasures[topic].unfinished] == [(OWN, DISK), (OWN, DISK)]
+    assert not log.state.former_roots
 
 
 def test_a_checkpoint_a_client_of_some_topics_and_a_renewed_log_know_erasures() -> None:
