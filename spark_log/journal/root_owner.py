@@ -57,7 +57,8 @@ def refuse_copy(root: ObjectStore, log_url: str) -> OwnerFile | None:
     if found is not None and is_other_storage(log_url, found.log, same_machine=found.host == mine.host):
         raise WrongRoot(
             f"{root.url} belongs to the log at {found.log}, and {log_url} is a copy of that log: nothing is "
-            f"written or deleted there. Recover a mirror instead of a copy. If the log was moved to {log_url}, delete {root.url}/{OWNER_KEY}; "
+            f"written or deleted there. If it is a mirror, `pylog mirror set {log_url}` makes it one again, and `pylog recover` "
+            f"makes a mirror the log. If the log was moved to {log_url}, delete {root.url}/{OWNER_KEY}; "
             f"{BROKER_KEY} stays"
         )
     return found

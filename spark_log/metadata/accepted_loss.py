@@ -153,7 +153,7 @@ def _renew_pending(one: PendingCommit, names: Mapping[str, str]) -> PendingCommi
 
 
 def _renew_erased(row: ErasedTopic, version: int) -> ErasedTopic:
-    """Objects with erased records are kept as all others, until the fence has passed `version`: it is not done before."""
+    """Objects with erased records are kept like all others, until the fence has passed `version`."""
     return row._replace(unfinished=tuple(one._replace(version=version) for one in row.unfinished))
 
 

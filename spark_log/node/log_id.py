@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping
 from functools import partial
 
-from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.errors import InvalidRequest, SparkLogError, WrongRoot
 from spark_log.journal.broker_roots import BrokerFile, Roots, read_broker_file
 from spark_log.journal.object_names import FORMAT_KEY
+from spark_log.journal.root_owner import refuse_copy
 from spark_log.store.bounded_waits import Slot, Unfinished
 
 NEW_ID = "new"
@@ -37,6 +38,24 @@ def ids_of_brokers(roots: Roots) -> dict[str, str]:
         if mark is not None and (mark.broker, mark.directory) == (broker, known.directory):
             found[f"broker {broker}"] = mark.cluster_id
     return found
+
+
+def check_is_no_copy(roots: Roots) -> None:
+    """Raises WrongRoot if the root of a broker belongs to another log with this id: this one is a mirror of that.
+
+    Roots that are away are passed over.
+    """
+    for broker in sorted(roots.brokers):
+        try:
+            Slot[None]().answer(partial(_refuse_copy, roots, broker), ANSWER_S)
+        except WrongRoot:
+            raise
+        except (SparkLogError, OSError, Unfinished) as error:
+            logger.warning("the owner of the root of broker %d cannot be read: %s", broker, error or "no answer")
+
+
+def _refuse_copy(roots: Roots, broker: int) -> None:
+    refuse_copy(roots.root(broker), roots.own.url)
 
 
 def _mark(roots: Roots, broker: int) -> BrokerFile | None:

@@ -40,7 +40,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import OF_BACKUP, Format, parse_format
 from spark_log.journal.log_remains import find_remains
 from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, listed, log_key
-from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
+from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View, open_view
 from spark_log.journal.read_failover import CopiesAway
 from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
@@ -101,8 +101,8 @@ class MirrorStatus:
 def begin_mirror(log: Log, store: ObjectStore) -> None:
     """Make an empty folder or prefix the mirror of a log.  `Mirror` then copies to it.
 
-    If the root is a mirror of this log already, only the log's URL is written to it, because the URL changes when a log
-    is moved.
+    If the root is a mirror of this log already, only `meta/format` is written: the log's URL changes when it is moved,
+    and the file may be lost.
     Raises InvalidRequest for a root that has something else, for a root within the log or around it, and for a log
     whose metadata files this process cannot read: a mirror copies these files.
     """
@@ -119,7 +119,8 @@ def begin_mirror(log: Log, store: ObjectStore) -> None:
 
 
 def check_place_of_mirror(log: Log, store: ObjectStore) -> Format | None:
-    """The format of a root, if the root is a mirror of the log, or was one before the log moved; None if it is empty.
+    """The format of a root, if the root is a mirror of the log, or was one before the log moved; None if it is empty,
+    or a mirror without the file.
 
     Raises InvalidRequest as `begin_mirror` does.
     """
@@ -128,11 +129,22 @@ def check_place_of_mirror(log: Log, store: ObjectStore) -> Format | None:
     if here != there and (here.startswith(there) or there.startswith(here)):
         raise InvalidRequest(f"{here} and {there}: a mirror and its log must not lie within each other")
     form = format_of(store)
-    if form is None and (found := file_of_log(store)):
+    if form is None and (found := file_of_log(store)) and not _has_lost_format(store, journal):
         raise InvalidRequest(f"{store.url} has {found}: a mirror begins in an empty folder")
     if form is not None:
         _check_is_mirror(form, store, journal)
     return form
+
+
+def _has_lost_format(store: ObjectStore, log: Journal) -> bool:
+    """Whether a root without the file is a mirror: it has the log's newest record that it knows, and all objects."""
+    try:
+        state = run(open_view(), Stores.of(store), log.context.clock).state
+        last = [log_key(state.version)]
+        mine, theirs = run(_get_all(last), Stores.of(store), log.context.clock), log.run(_get_all(last))
+    except SparkLogError:
+        return False
+    return mine == theirs != [None] and needed_objects(state).keys() <= set(listed(store, DATA))
 
 
 class Mirror:

@@ -45,7 +45,7 @@ from spark_log.metadata.records import Batch, CommitRecord, TakeOverRecord
 from spark_log.metadata.replay import replay as replay_batch
 from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.state import Leadership, State, TopicKey
-from spark_log.node.log_id import choose_id, ids_of_brokers
+from spark_log.node.log_id import check_is_no_copy, choose_id, ids_of_brokers
 from spark_log.node.mirror import format_of
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import with_retries
@@ -125,7 +125,8 @@ def repair(
     root_options:  how to open the roots of brokers.
     Raises NoLog if there is no log; InvalidRequest if a coordinator serves the log, or if nothing has the id of a log
     that has lost `meta/format`, or the id that was given is not the log's; CorruptObject, which states the
-    loss, if versions cannot be restored and `accept_loss` is false; UnsupportedVersion if files are of a newer pylog or
+    loss, if versions cannot be restored and `accept_loss` is false; WrongRoot for a mirror that has lost `meta/format`,
+    if the root of a broker says so; UnsupportedVersion if files are of a newer pylog or
     `meta/format` is damaged.
     """
     clock = clock or SystemClock()
@@ -161,6 +162,7 @@ def _with_id(found: _Found, store: ObjectStore, roots: Roots, brokers: dict[int,
     if form is not None and given in ("", form.cluster_id):
         return report
     brokers.update(found.state.brokers)
+    check_is_no_copy(roots)
     known = ids_of_brokers(roots)
     if report.cluster_id:
         known["a record of a coordinator"] = report.cluster_id

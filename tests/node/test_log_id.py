@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.node.broker_prober import Prober
 from spark_log.node.health_findings import broker_findings
 from spark_log.node.log_id import NEW_ID
-from spark_log.node.mirror import Mirror, begin_mirror
+from spark_log.node.mirror import Mirror, begin_mirror, recover
 from spark_log.node.repair import RepairReport, repair
 from spark_log.store.local import LocalStore
 
@@ -126,3 +127,35 @@ def test_a_log_with_another_id_gets_its_own_back(store: LocalStore, tmp_path: Pa
         assert log.read("t").num_rows == log.read("u").num_rows == 2
         assert Mirror(log, mirror).round().behind == 0
         assert all(finding.healthy for finding in broker_findings(log.journal.refresh()))
+
+
+def test_a_mirror_that_has_lost_the_file_is_made_a_mirror_again(store: LocalStore, tmp_path: Path) -> None:
+    """A repair made a second log with the id of the first one: the mirror could neither follow nor be recovered."""
+    mirror = LocalStore(str(tmp_path / "mirror"), "os")
+    mirror.delete([FORMAT_KEY])
+    with pytest.raises(WrongRoot, match="belongs to the log at .*/log, and .*/mirror is a copy of that .*mirror set"):
+        repaired(mirror)
+    assert mirror.size(FORMAT_KEY) is None
+    with opened(store) as log:
+        begin_mirror(log, mirror)
+        log.append("t", ROW)
+        assert Mirror(log, mirror).round().behind == 0
+    recover(mirror, force=True)
+    with opened(mirror) as log:
+        assert log.read("t").num_rows == 2 and log.read("u").num_rows == 1
+
+
+def test_what_is_no_whole_copy_does_not_become_a_mirror(store: LocalStore, tmp_path: Path) -> None:
+    """A mirror that has lost objects, too, or one of another log, or a copy of the log's own root."""
+    mirror, copy = LocalStore(str(tmp_path / "mirror"), "os"), LocalStore(str(tmp_path / "copy"), "os")
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    mirror.delete([FORMAT_KEY])
+    copy.delete([FORMAT_KEY])
+    with opened(store) as log, spark_log.connect(tmp_path / "other", durability="os") as other:
+        for wrong, root in ((other, mirror), (log, copy)):
+            with pytest.raises(InvalidRequest, match="a mirror begins in an empty folder"):
+                begin_mirror(wrong, root)
+        mirror.delete(mirror.list("data/")[:1])
+        with pytest.raises(InvalidRequest, match="a mirror begins in an empty folder"):
+            begin_mirror(log, mirror)
+    assert mirror.size(FORMAT_KEY) is copy.size(FORMAT_KEY) is None
