@@ -98,7 +98,7 @@ def name_of_own(url: str) -> str:
 
 
 def replay_former_root(state: State, record: r.FormerRootRecord) -> State:
-    """What waits for the log's own root waits for both: nobody deletes anything in the former one."""
+    """Erasures that wait for the log's own root wait for both: nobody deletes anything in the former one."""
     former, root = FormerRoot(OWN_BROKER, record.url, state.version), (OWN_BROKER, record.directory)
     waiting = {
         topic_id: row._replace(
