@@ -63,7 +63,7 @@ def test_a_consumer_with_a_batch_in_memory(log: Log, erase: Callable[[Log], None
 
 @pytest.mark.parametrize("erase", [erase_here, erase_elsewhere])
 def test_a_consumer_that_iterates(log: Log, erase: Callable[[Log], None]) -> None:
-    """Records that it has decoded in advance are read again. Its position is that of the last record that it returned."""
+    """Records that it has decoded in advance are read again.  Its position is after the last one that it returned."""
     with log.consumer("t", auto_offset_reset="earliest", consumer_timeout_ms=100) as consumer:
         found = [next(consumer).offset for _ in range(10)]
         erase(log)
