@@ -27,7 +27,7 @@ from spark_log.node.replicator import Replicator
 from spark_log.node.serve_quorum import RunningNode
 from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store
-from tests.crossings.features import After, Feature
+from tests.crossings.feature import After, Feature
 from tests.node.replicated_logs import add_broker
 from tests.node.test_backup import Place
 from tests.node.test_quorum_founding import Nodes, address, adopt, restore
@@ -68,13 +68,16 @@ class World:
         """Users create their topics, and use them."""
         for feature in self.features:
             feature.create(self.log)
-            feature.use(self.log, "before")
+            feature.write(self.log, "before")
+            feature.read(self.log, "before")
 
-    def later(self) -> None:
+    def later(self, *, read: bool = True) -> None:
         """Users continue."""
         for feature in self.features:
             feature.create(self.log)
-            feature.use(self.log, "later")
+            feature.write(self.log, "later")
+            if read:
+                feature.read(self.log, "later")
 
     def open(self, url: str) -> None:
         """From now on, the log is there."""
@@ -270,9 +273,7 @@ def created_again(world: World) -> After:
     with_brokers(world)
     world.begin()
     world.log.admin.delete_topics(world.topics)
-    for feature in world.features:
-        feature.create(world.log)
-    world.later()
+    world.later(read=False)
     return world.after(is_same_topic=False)
 
 

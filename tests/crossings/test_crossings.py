@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from spark_log.errors import SparkLogError
-from tests.crossings.features import FEATURES, After, Feature
+from tests.crossings.feature import After, Feature
+from tests.crossings.features import FEATURES
 from tests.crossings.operations import OPERATIONS, World
 
 PAGE = Path(__file__).parents[2] / "docs" / "crossings.md"
