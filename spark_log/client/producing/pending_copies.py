@@ -41,7 +41,7 @@ PARALLEL = 4
 """Objects that are copied at a time."""
 BACKOFF_MS, BACKOFF_MS_MAX = 100, 2_000
 LOOK_MS = 5_000
-"""How long the roots that copies are made from may take to answer before a replica is said to be late."""
+"""How long a root that copies are made from may take to answer before a replica is said to be late."""
 EXIT_MS = 10_000
 """How long the end of a process, or of a command, waits for copies."""
 
@@ -108,16 +108,25 @@ def _copied(journal: Journal, one: LackingObject, until_ms: float) -> list[Copy]
 
 
 def from_answering(journal: Journal, some: Iterable[LackingObject]) -> list[LackingObject]:
-    """Those of which a root that answers has a copy: that a replica lacks the others is not its fault."""
-    clock, answers = journal.context.clock, dict[tuple[int, int], bool]()
-    until_ms = clock.monotonic_ms() + LOOK_MS
+    """For each replica that lacks some, the first of these that is on a root which answers; that a replica lacks others
+    is not its fault.
+
+    Each is looked for: one that is not where the log says does not speak for the others.
+    """
+    clock, silent, judged = journal.context.clock, set[int](), set[tuple[int, int]]()
     found = list[LackingObject]()
     for one in some:
-        unknown = [replica for replica in one.held if replica not in answers]
-        seen = look_for(journal.roots, unknown, one.name, one.size, clock, until_ms)
-        answers.update({replica: replica in seen for replica in unknown})
-        if any(answers[replica] for replica in one.held):
+        replicas = {(one.group, broker) for broker, _ in one.lacking}
+        asked = [replica for replica in one.held if replica[0] not in silent]
+        if replicas <= judged or not asked:
+            continue
+        began_ms = clock.monotonic_ms()
+        seen = look_for(journal.roots, asked, one.name, one.size, clock, began_ms + LOOK_MS)
+        if clock.monotonic_ms() - began_ms >= LOOK_MS:
+            silent.update(broker for broker, epoch in asked if (broker, epoch) not in seen)
+        if seen:
             found.append(one)
+            judged |= replicas
     return found
 
 
