@@ -26,6 +26,7 @@ import msgspec
 
 from spark_log import errors
 from spark_log.bounds import Long, Wait
+from spark_log.collector_pause import collector_paused
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.groups.group import Roster
 from spark_log.groups.messages import (
@@ -352,7 +353,8 @@ _DECODERS: Mapping[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {
 def decode(data: bytes | msgspec.Raw, kind: type[msgspec.Struct], what: str) -> Any:
     """A message of a type.  Raises InvalidRequest with the invalid field."""
     try:
-        return _DECODERS[kind].decode(data)
+        with collector_paused():  # a commit may have a million slices
+            return _DECODERS[kind].decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"{what} is not valid: {error}") from error
 

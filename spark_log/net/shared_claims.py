@@ -72,6 +72,8 @@ class SharedClaims:
     def __init__(self, service: Service, threads: DaemonThreads, now_s: Callable[[], float]) -> None:
         self._service, self._threads, self._now_s = service, threads, now_s
         self._values: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+        """Of the values."""
         self._makers: dict[str, _Maker] = {}
         self._stopping = False
 
@@ -133,10 +135,11 @@ class SharedClaims:
             maker.made.set()
 
     def _keep(self, name: str, value: bytes) -> bytes:
+        self._bytes += len(value) - len(self._values.pop(name, b""))
         self._values[name] = value
         self._end(name, self._makers.get(name))
-        while sum(map(len, self._values.values())) > KEPT_BYTES and len(self._values) > 1:
-            self._values.popitem(last=False)
+        while self._bytes > KEPT_BYTES and len(self._values) > 1:
+            self._bytes -= len(self._values.popitem(last=False)[1])
         return value
 
     async def _run(self, steps: Callable[[Any], Any]) -> Any:

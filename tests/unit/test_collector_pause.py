@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_log.collector_pause import collector_paused
+from spark_log.net.messages import CommandsRequest, decode
 from tests.client.logs import in_child
 
 
@@ -49,3 +50,21 @@ def test_a_child_forked_during_a_pause_has_its_collector() -> None:
 
     with collector_paused():
         assert in_child(collects) == 0
+
+
+def test_a_large_request_is_decoded_without_collections() -> None:
+    """They took nine times as long as the decoding, and all clients of a coordinator waited.  One follows."""
+    slices = ",".join(['[0,["topic",0,0,10,1,1,1,0,0]]'] * 20_000)
+    commit = f'{{"type":"commit","producer":"p","sequence":0,"upload_epoch":1,"slices":[{slices}]}}'
+    body = f'{{"cluster_id":"c","since":0,"commands":[{{"type":"append","commit":{commit}}}]}}'.encode()
+    begun = list[str]()
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        begun.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        decode(body, CommandsRequest, "the request")
+    finally:
+        gc.callbacks.remove(note)
+    assert begun.count("start") <= 1
