@@ -62,6 +62,8 @@ def decide_batch(state: State, commands: Sequence[Proposal], now: int, *, again:
         before = attempt.state()
         try:
             decision = command.decide(before, now)
+            if command.allow is not None and decision.records:
+                command.allow(before)
             if command.check or not again:
                 attempt.before = replay_records(before, decision.records)
             else:

@@ -54,6 +54,8 @@ class Proposal:
     decide: DecisionRule
     check: bool = False
     """It came from outside: try to replay its records before they are written."""
+    allow: Callable[[State], None] | None = None
+    """Raises the error of a client that may not write what was decided on a state; None: it may write everything."""
     takes_over: bool = False
     """It changes who writes the log, so it is decided even while another process leads."""
     releases: bool = False

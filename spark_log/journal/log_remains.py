@@ -40,11 +40,6 @@ def has_metadata(names: Sequence[str]) -> bool:
     return any(name.startswith((LOG, CHECKPOINTS)) for name in names)
 
 
-def has_snapshots(names: Sequence[str]) -> bool:
-    """Whether there are copies of a quorum's metadata, which is newer than records that an adopted log has there."""
-    return any(name.startswith(SNAPSHOTS) for name in names)
-
-
 def remains_error(url: str, names: Sequence[str]) -> UnsupportedVersion:
     """The error for a folder that has lost `meta/format`, or never had it, with the way back.
 

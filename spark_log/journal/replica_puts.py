@@ -325,7 +325,7 @@ def copy_replica(roots: Roots, source: int, target: int, name: str, size: int) -
 
     Raises StorageError, WrongRoot; CorruptObject if the source has other bytes.
     """
-    _check(roots, target)
+    check_broker_root(roots, target)
     try:
         origin = CopySource(roots, source, target)
     except KeyError:
@@ -346,7 +346,7 @@ def _put(roots: Roots, broker: int, name: str, data: _SharedData) -> None:
             roots.moved(broker)
             yield chunk
 
-    _check(roots, broker)
+    check_broker_root(roots, broker)
     _root(roots, broker).put(name, Chunks(counted))
     _check_put(roots, broker, name, sent)
     data.size = sent
@@ -354,8 +354,8 @@ def _put(roots: Roots, broker: int, name: str, data: _SharedData) -> None:
 
 def _check_put(roots: Roots, broker: int, name: str, size: int) -> None:
     """Check that what was put is on the root of the broker: a mount may have come or gone since it was checked."""
-    _check(roots, broker, again=True)
-    found = _root(roots, broker).size(name)
+    check_broker_root(roots, broker, again=True)
+    found = size_on(roots, broker, name)
     if found != size:
         raise WrongRoot(
             f"{_root(roots, broker).url}/{name} has {'no' if found is None else found} bytes after {size} were put: "
@@ -363,7 +363,12 @@ def _check_put(roots: Roots, broker: int, name: str, size: int) -> None:
         )
 
 
-def _check(roots: Roots, broker: int, *, again: bool = False) -> None:
+def size_on(roots: Roots, broker: int, name: str) -> int | None:
+    """The size of an object on the root of a broker; None: it is not there.  Raises StorageError, WrongRoot."""
+    return _root(roots, broker).size(name)
+
+
+def check_broker_root(roots: Roots, broker: int, *, again: bool = False) -> None:
     """As `Roots.check`; also raises WrongRoot if this log is a copy of the one that the root belongs to."""
     try:
         roots.check(broker, again=again)

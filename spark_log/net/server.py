@@ -19,18 +19,19 @@ from spark_log.errors import (
     InconsistentClusterId,
     InvalidRequest,
     NotCoordinator,
-    NotEnoughReplicas,
     QuotaExceeded,
     RequestTimedOut,
     SparkLogError,
 )
 from spark_log.groups.messages import Code, JoinGroupRequest, LeaveGroupRequest, Response
 from spark_log.groups.subscription import CONSUMER, subscribed_topics
+from spark_log.journal.store_operations import Answered
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.projection import Holdings, object_rows
 from spark_log.net import audit
 from spark_log.net.address import is_own_host
 from spark_log.net.change_replies import READ_BYTES_MAX, ChangeReplies
+from spark_log.net.claimed_copies import absent_copies, claimed_copies
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.net.http_port import KEEPALIVE_S, Handler, HttpPort
@@ -62,15 +63,17 @@ from spark_log.net.messages import (
     failure_of,
 )
 from spark_log.net.quotas import Claim, Quota, Quotas
-from spark_log.net.service import GroupService, Service
+from spark_log.net.service import GroupService, Rule, Service
 from spark_log.net.shared_claims import SharedClaims
-from spark_log.net.shared_replicas import check_isr
+from spark_log.net.shared_replicas import check_written
 from spark_log.net.snapshots import Snapshots
 from spark_log.net.thread_results import ThreadResults
 from spark_log.net.tokens import Grant, Tokens, check_allowed, check_names
 
 REPLY_BYTES_MAX = 1 << 20
 """Limit of new log records in a reply to commands.  Clients that are further behind read them from storage."""
+SMALL_BODY_BYTES = 8 << 20
+"""Limit of bodies other than those of commits and claims: the event loop waits while they are decoded."""
 HELD_MAX = 1000
 """Partitions, missing topics and groups of a client that holds topics.  A client of more reads the log: it describes
 each of them in each request, and the event loop waits while they are compared."""
@@ -279,6 +282,9 @@ class Server:
         """
         grant = self._grant(request)
         body = await self._port.read(request)
+        is_large = request.path == "/v1/claim" or (request.path == "/v1/commands" and grant.role != "read")
+        if not is_large and len(body) > SMALL_BODY_BYTES:
+            raise web.HTTPRequestEntityTooLarge(SMALL_BODY_BYTES, len(body))
         self._connections.establish(self._port.peer(request), grant.name, self._quotas.of(grant.name).connections)
         return grant, body
 
@@ -355,20 +361,29 @@ class Server:
         try:
             refused = [self._refusal(grant, claim, command) for command in commands]
             allowed = [command for command, error in zip(commands, refused, strict=True) if error is None]
-            decided = iter((await self._thread_results.of(self._service.submit(allowed))).outcomes if allowed else ())
+            decided = iter((await self._decided(grant, allowed)).outcomes if allowed else ())
         finally:
             claim.release()
         if not self._service.answers_final:
             self._leader.check_leads(changed=True)
         return [next(decided) if error is None else error for error in refused]
 
+    async def _decided(self, grant: Grant, commands: Sequence[AnyCommand]) -> Answered:
+        """The outcomes of commands, which a limited token may not write where they would harm others."""
+        allow: Rule | None = None
+        if grant.is_limited:
+            state = self._service.state
+            claimed = [one for command in commands for one in claimed_copies(command, state)] if grant.topics else []
+            absent = await absent_copies(self._service.roots, claimed) if claimed else ()
+            allow = partial(check_written, grant, absent)
+        return await self._thread_results.of(self._service.submit(commands, allow))
+
     def _refusal(self, grant: Grant, claim: Claim, command: AnyCommand) -> SparkLogError | None:
         """The error of a single command: other commands of the request may come from other threads, and continue."""
         try:
             check_allowed(grant, command, self._service.state)
-            check_isr(grant, command, self._service.state)
             claim.add(command, self._service.state, self._monotonic_s())
-        except (AuthorizationFailed, NotEnoughReplicas, QuotaExceeded) as error:
+        except (AuthorizationFailed, QuotaExceeded) as error:
             return error
         return self._groups.refusal(command)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from spark_log.errors import LogMoved, NotCoordinator, SparkLogError
 from spark_log.groups.messages import Request, Response
+from spark_log.journal.broker_roots import Roots
 from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.store_operations import Answered, Steps
 from spark_log.metadata.commands import AnyCommand
@@ -19,6 +20,7 @@ from spark_log.net.messages import GroupView, Health
 from spark_log.net.quotas import Usage
 
 Result = TypeVar("Result")
+Rule: TypeAlias = Callable[[AnyCommand, State], None]
 
 
 class ChangeService(Protocol):
@@ -72,7 +74,14 @@ class Service(Protocol):
     def storage(self) -> str:
         """URL of the storage."""
 
-    def submit(self, commands: Sequence[AnyCommand]) -> Future[Answered]: ...
+    @property
+    def roots(self) -> Roots:
+        """The roots of the log's brokers."""
+
+    def submit(self, commands: Sequence[AnyCommand], allow: Rule | None = None) -> Future[Answered]:
+        """
+        allow:  raises the error of a command that the client may not write, with the state on which it was decided.
+        """
 
     def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
         """Objects of the log, versions (since, upto]; empty if they exceed `limit` bytes."""

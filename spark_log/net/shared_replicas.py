@@ -1,13 +1,16 @@
-"""The limits of a token for some topics on replicas that other topics use too.  Pure.
+"""Checks of a client with a token for some topics, on the state on which its command is decided.  Pure.
 
 Partitions with the same list of brokers are one placement group, with one ISR.  A writer reports which replicas have
 its objects, and those that do not leave the ISR.  Nothing shows that a report is true: so a token that does not have
 access to all topics of a group takes none of its replicas out.  Those that are away are fenced by the check of roots.
+The same for copies that are not there.
 """
 
 from __future__ import annotations
 
-from spark_log.errors import AuthorizationFailed, NotEnoughReplicas
+from collections.abc import Collection
+
+from spark_log.errors import AuthorizationFailed, InvalidRequest, NotEnoughReplicas
 from spark_log.metadata.command_base import Command
 from spark_log.metadata.commands import Append
 from spark_log.metadata.records import CommitRecord
@@ -16,7 +19,45 @@ from spark_log.metadata.replica_commands import AddPendingCopies
 from spark_log.metadata.replicas import copies_of
 from spark_log.metadata.state import State
 from spark_log.model import ACKS_ALL
-from spark_log.net.tokens import Grant, sees
+from spark_log.net.claimed_copies import ClaimedCopy
+from spark_log.net.tokens import Grant, check_allowed, sees
+
+
+def check_written(grant: Grant, absent: Collection[ClaimedCopy], command: Command, state: State) -> None:
+    """Raises the error of a command that is to be written.
+
+    absent:  copies that its client says are there, and that the coordinator did not find.
+    Raises AuthorizationFailed, NotEnoughReplicas; InvalidRequest for absent copies of objects in the log.
+    """
+    check_allowed(grant, command, state)
+    for part in command.parts():
+        if isinstance(part, Append):
+            _check_present(part.commit, absent)
+        elif isinstance(part, AddPendingCopies):
+            names = {copy.object for copy in part.copies}
+            if gone := next((one for one in absent if one.name in names), None):
+                raise InvalidRequest(
+                    f"broker {gone.broker} does not have {gone.name} with {gone.size} bytes: copy it there"
+                )
+    check_isr(grant, command, state)
+
+
+def _check_present(commit: CommitRecord, absent: Collection[ClaimedCopy]) -> None:
+    groups = {made.name: where.group for made, where in zip(commit.objects, commit.placed, strict=False)}
+    gone = [one for one in sorted(absent) if one.name in groups]
+    if not gone:
+        return
+    number = groups[gone[0].name]
+    lacking = dict[str, tuple[int, ...]]()
+    for one in gone:
+        if groups[one.name] == number:
+            lacking[one.name] = (*lacking.get(one.name, ()), one.broker)
+    raise NotEnoughReplicas(
+        f"broker {gone[0].broker} does not have {gone[0].name} with {gone[0].size} bytes, as the commit says: put it "
+        "there, or upload the data again",
+        lacking=lacking,
+        placement_group=number,
+    )
 
 
 def check_isr(grant: Grant, command: Command, state: State) -> None:

@@ -30,6 +30,11 @@ class Grant(NamedTuple):
     producers: tuple[str, ...] = ()
     """The same for transactional ids, `producerId` and `txnAppId`; empty: as for topics."""
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether others may have what this token has no access to."""
+        return bool(self.topics or self.groups or self.producers)
+
 
 GROUP = "group:"
 PRODUCER = "producer:"

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 from spark_log.client.log import Log
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ClockSkewed, CoordinatorNotAvailable, NotCoordinator, SparkLogError, StorageError
-from spark_log.journal.context import Proposal
+from spark_log.journal.broker_roots import Roots
 from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
@@ -44,11 +44,12 @@ from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import Health
 from spark_log.net.quotas import Usage
+from spark_log.net.service import Rule
 from spark_log.node.change_feed import ChangeFeed
 from spark_log.node.coordinator_duties import Duties
 from spark_log.node.local_link import LocalLink
 from spark_log.node.metrics import Metrics
-from spark_log.node.pending_commands import PendingCommands, commands_of
+from spark_log.node.pending_commands import PendingCommands, commands_of, pending_commands
 from spark_log.node.record_cache import RecordCache
 from spark_log.node.storage_health import StorageHealth, mark_key
 from spark_log.store.base import ObjectStore
@@ -148,13 +149,18 @@ class Coordinator:
 
     # --------------------------------------------------------------------------------------------------------- commands
 
-    def submit(self, commands: Sequence[AnyCommand | SetGeneration]) -> Future[Answered]:
+    @property
+    def roots(self) -> Roots:
+        return self.journal.roots
+
+    def submit(self, commands: Sequence[AnyCommand | SetGeneration], allow: Rule | None = None) -> Future[Answered]:
         """Apply commands, possibly in one record with other commands.  Without commands, read the log up to its end.
 
+        allow:  as in `Service.submit`.
         The returned future fails with NotCoordinator if this coordinator does not lead, and with
         CoordinatorNotAvailable if its queue is full.
         """
-        asked = PendingCommands([Proposal(command.keeping(self.held), check=True) for command in commands], Future())
+        asked = pending_commands([command.keeping(self.held) for command in commands], allow)
         error: SparkLogError | None = None
         with self._lock:
             if not self.leading or self._stopping.is_set():

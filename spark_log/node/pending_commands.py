@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from spark_log.errors import NotCoordinator, SparkLogError
 from spark_log.journal.context import Proposal
 from spark_log.journal.store_operations import Answered
+from spark_log.metadata.state import State
 
 
 class PendingCommands(NamedTuple):
@@ -36,6 +38,16 @@ class PendingCommands(NamedTuple):
         """The commands will be decided again: nothing was told or written."""
         for command in self.commands:
             command.reply, command.error, command.done = None, None, False
+
+
+def pending_commands(commands: Sequence[Any], allow: Callable[[Any, State], None] | None) -> PendingCommands:
+    """Commands of clients.
+
+    allow:  as in `Service.submit`.
+    """
+    rules = [None if allow is None else partial(allow, command) for command in commands]
+    some = [Proposal(command, check=True, allow=rule) for command, rule in zip(commands, rules, strict=True)]
+    return PendingCommands(some, Future())
 
 
 def commands_of(pending: Sequence[PendingCommands]) -> list[Proposal]:

@@ -26,7 +26,8 @@ from spark_log.errors import (
     NotLeaderOrFollower,
     SparkLogError,
 )
-from spark_log.journal.context import Context, Proposal
+from spark_log.journal.broker_roots import Roots
+from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
 from spark_log.journal.metadata_log import MetadataLog
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
@@ -40,12 +41,13 @@ from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import Health, QuorumReply
 from spark_log.net.quotas import Usage
+from spark_log.net.service import Rule
 from spark_log.node.change_feed import ChangeFeed
 from spark_log.node.coordinator_duties import Duties
 from spark_log.node.leader_watch import LeaderWatch
 from spark_log.node.local_link import LocalLink
 from spark_log.node.metrics import Metrics
-from spark_log.node.pending_commands import PendingCommands
+from spark_log.node.pending_commands import pending_commands
 from spark_log.node.quorum_clock import QuorumClock
 from spark_log.node.quorum_commands import QuorumCommands
 from spark_log.node.quorum_description import quorum_reply
@@ -117,7 +119,10 @@ class QuorumCoordinator:
         self._digests = StateComparison(self._host, self._log.digest, self.node)
         self._rng = self._host.ids()
         self._root_options = root_options
-        self._stores = Stores.of(with_retries(store, self.clock, self._rng))
+        self._stores = Stores.of(store := with_retries(store, self.clock, self._rng))
+        self.roots = Roots(
+            store, self.cluster_id, lambda: self.state.brokers, lambda name: (), root_options, self.clock
+        )
         self.log = QuorumLog(self._context(), self.cluster_id, self._log)
         """For requests of clients."""
         self.duties = Duties(self, self.open_log, self.metrics, self.clock, maintain_ms, self._host.threads)
@@ -312,18 +317,18 @@ class QuorumCoordinator:
 
     # -------------------------------------------------------------------------------------------------------- commands
 
-    def submit(self, commands: Sequence[AnyCommand | SetGeneration]) -> Future[Answered]:
+    def submit(self, commands: Sequence[AnyCommand | SetGeneration], allow: Rule | None = None) -> Future[Answered]:
         """Apply commands, possibly in one batch with other commands.  May be called in any thread.
 
         Without commands, it confirms that the state has everything that was acknowledged before the call.
 
+        allow:  as in `Service.submit`.
         The returned future fails with NotCoordinator if nothing was applied because this node does not lead or has
         stopped leading, and with CoordinatorNotAvailable if the queue is full.  If it is unknown whether the commands
         were applied, the future fails with CoordinatorNotAvailable with `maybe_applied` set.
         """
         copied = self.root_snapshots.copied
-        kept = [command.keeping(self.held, copied) for command in commands]
-        asked = PendingCommands([Proposal(command, check=True) for command in kept], Future())
+        asked = pending_commands([command.keeping(self.held, copied) for command in commands], allow)
         try:
             self._later(partial(self._commands.enqueue, asked))
         except RuntimeError:  # the loop is closed: the process ends

@@ -19,21 +19,13 @@ from hashlib import blake2b
 import msgspec
 
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import (
-    ConcurrentChange,
-    CorruptObject,
-    InvalidRequest,
-    LogMoved,
-    NoLog,
-    SparkLogError,
-    StorageError,
-)
+from spark_log.errors import ConcurrentChange, CorruptObject, InvalidRequest, NoLog, SparkLogError, StorageError
 from spark_log.journal.broker_roots import Roots
 from spark_log.journal.checkpointing import checkpoint, damaged_between
 from spark_log.journal.context import Context
 from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.log_format import FORMAT_VERSION, Format, check_is_here, parse_format, put_format
-from spark_log.journal.log_remains import find_remains, has_snapshots, remains_error
+from spark_log.journal.log_remains import find_remains, remains_error
 from spark_log.journal.object_names import (
     CHECKPOINTS,
     DATA,
@@ -49,7 +41,6 @@ from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, Steps, Stores, run
 from spark_log.metadata.accepted_loss import renew, replay_after_loss, version_after_loss
 from spark_log.metadata.batch_format import decode_batch
-from spark_log.metadata.decide.coordinators import moved_to
 from spark_log.metadata.records import Batch, CommitRecord, TakeOverRecord
 from spark_log.metadata.replay import replay as replay_batch
 from spark_log.metadata.replica_state import Broker
@@ -133,8 +124,7 @@ def repair(
     cluster_id:    the log's id, for a lost `meta/format` or in place of a wrong one; `NEW_ID`: a new one.
     root_options:  how to open the roots of brokers.
     Raises NoLog if there is no log; InvalidRequest if a coordinator serves the log, or if nothing has the id of a log
-    that has lost `meta/format`, or the id that was given is not the log's; LogMoved for one that was moved, if versions
-    of its former place cannot be restored; CorruptObject, which states the
+    that has lost `meta/format`, or the id that was given is not the log's; CorruptObject, which states the
     loss, if versions cannot be restored and `accept_loss` is false; WrongRoot for a mirror that has lost `meta/format`,
     if the root of a broker says so; UnsupportedVersion if files are of a newer pylog or
     `meta/format` is damaged.
@@ -156,8 +146,6 @@ def repair(
             )
     if dry_run:
         return report
-    if report.lost and (url := moved_to(found.holders[0])):
-        raise LogMoved(f"{store.url} was moved to {url}: open the log there; nothing was changed here", url=url)
     if report.lost and not accept_loss:
         raise _not_accepted(store.url, report)
     run(_rebuild(found, context), Stores.of(store), clock)
@@ -211,11 +199,9 @@ def _find(url: str, brokers: dict[int, Broker]) -> Steps[_Found]:
     form, names, records = yield [Get(FORMAT_KEY), List(CHECKPOINTS), List(LOG)]
     if form is not None:
         check_is_here(parse_format(form, url), url)
-    else:
-        remains = yield from find_remains()
-        if has_snapshots(remains) or (remains and not names and not records):
+    elif not names and not records:
+        if remains := (yield from find_remains()):
             raise remains_error(url, remains)
-    if form is None and not names and not records:
         raise NoLog(f"there is no log at {url}: it has no {FORMAT_KEY}")
     found = yield from _find_damage(names, records, brokers)
     if form is not None:

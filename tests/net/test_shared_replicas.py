@@ -5,15 +5,21 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from spark_log import Log
-from spark_log.errors import AuthorizationFailed, NotEnoughReplicas
-from spark_log.metadata.commands import Append
-from spark_log.metadata.records import CommitRecord
-from spark_log.metadata.replica_commands import AddPendingCopies
+from spark_log.errors import AuthorizationFailed, InvalidRequest, NotEnoughReplicas
+from spark_log.metadata.command_base import Command
+from spark_log.metadata.commands import Append, SeveralCommands
+from spark_log.metadata.records import CommitRecord, Copy
+from spark_log.metadata.replica_commands import AddCopies, AddPendingCopies, JoinIsr
 from spark_log.metadata.replicas import epoch_of, group_at, group_number
+from spark_log.metadata.state import State
 from spark_log.model import ACKS_ALL, ACKS_LEADER, DataObject, Placed, Run
+from spark_log.net.shared_replicas import check_written
+from spark_log.net.tokens import Grant
+from spark_log.node.broker_prober import Prober
 from spark_log.node.serve import Running
 from tests.net.asking import ADMIN, BILLING_TOPICS, TOKENS, connect
 from tests.node.replicated_logs import create_topic, replicated_log
@@ -37,10 +43,17 @@ def isr(log: Log, topic: str) -> tuple[int, ...]:
 
 
 def held_by_one(log: Log, topic: str, name: str, acks: int = ACKS_ALL) -> Append:
-    """A commit that says that only broker 1 has its object."""
+    """A commit with an object that is on broker 1 alone."""
+    append = claiming(log, topic, name, (1,), acks)
+    log.journal.roots[1].put(append.commit.objects[0].name, [b"x" * 100])
+    return append
+
+
+def claiming(log: Log, topic: str, name: str, brokers: tuple[int, ...], acks: int = ACKS_ALL) -> Append:
+    """A commit that says that brokers have its object."""
     state = log.journal.refresh()
     topic_id = state.names[topic]
-    made = DataObject(f"data/{state.version:016x}/{name}", 100, 90)
+    made = DataObject(f"data/{state.version:016x}/{name}.seg", 100, 90)
     return Append(
         commit=CommitRecord(
             producer=name,
@@ -50,7 +63,7 @@ def held_by_one(log: Log, topic: str, name: str, acks: int = ACKS_ALL) -> Append
             acks=acks,
             objects=(made,),
             slices=((0, Run(topic_id, 0, 0, 90, 1, 1, 1, 0, 0)),),
-            placed=(Placed(group_number(state, (topic_id, 0)), ((1, epoch_of(state, 1) or 0),)),),
+            placed=(Placed(group_number(state, (topic_id, 0)), tuple((b, epoch_of(state, b) or 0) for b in brokers)),),
         )
     )
 
@@ -85,6 +98,81 @@ def test_a_token_does_not_say_that_replicas_of_others_are_late(running: Running)
         with pytest.raises(AuthorizationFailed, match="the coordinator decides"):
             log.journal.propose(AddPendingCopies(copies=(), late=((commit.commit.objects[0].name, 2),)))
         assert isr(log, "billing.x") == (1, 2)
+
+
+@pytest.mark.parametrize("acks", [ACKS_ALL, ACKS_LEADER])
+def test_copies_that_are_not_there_are_not_believed(running: Running, acks: int) -> None:
+    """The check of roots would take their brokers for disks that were set back, and fence them for everybody."""
+    with connect(running.coordinator.address, BILLING_TOPICS) as log:
+        log.admin.describe_topics()
+        false = claiming(log, "billing.x", "e", (1, 2), acks)
+        with pytest.raises(NotEnoughReplicas, match="broker 1 does not have data/.* with 100 bytes") as caught:
+            log.journal.propose(false)
+        assert caught.value.lacking == {false.commit.objects[0].name: (1, 2)}
+        shorter = held_by_one(log, "billing.alone", "f")
+        long = msgspec.structs.replace(shorter.commit, objects=(shorter.commit.objects[0]._replace(size=101),))
+        with pytest.raises(NotEnoughReplicas, match="with 101 bytes"):
+            log.journal.propose(Append(commit=long))
+    with connect(running.coordinator.address, ADMIN) as log:
+        assert not Prober(log).round(5_000).fenced
+        assert isr(log, "orders") == (1, 2)
+
+
+def test_a_copy_that_was_not_made_is_not_believed(running: Running) -> None:
+    """The replica would leave the ISR of others when somebody finds that it lacks the object."""
+    with connect(running.coordinator.address, BILLING_TOPICS) as log:
+        log.admin.describe_topics()
+        log.journal.propose(commit := held_by_one(log, "billing.x", "g", ACKS_LEADER))
+        name, epoch = commit.commit.objects[0].name, epoch_of(log.journal.newest, 2) or 0
+        made = AddPendingCopies(copies=(Copy(name, 2, epoch),))
+        with pytest.raises(InvalidRequest, match=f"broker 2 does not have {name}"):
+            log.journal.propose(made)
+        log.journal.roots[2].put(name, [b"x" * 100])
+        assert log.journal.propose(made)
+
+
+def test_a_commit_is_believed_while_its_root_does_not_answer(running: Running, tmp_path: Path) -> None:
+    """Its broker is fenced before long; until then no more is known than without this check."""
+    with connect(running.coordinator.address, BILLING_TOPICS) as log:
+        log.admin.describe_topics()
+        commit = claiming(log, "billing.alone", "h", (1, 2))
+        log.journal.roots[2].put(commit.commit.objects[0].name, [b"x" * 100])
+        (tmp_path / "broker-1").rename(tmp_path / "away")
+        log.journal.propose(commit)
+
+
+def test_the_isr_is_the_one_of_the_decision(running: Running) -> None:
+    """A replica that joins after the request has arrived, and before it is decided, stays in the ISR."""
+    grant = Grant("billing", "write", ("billing.",))
+    with connect(running.coordinator.address, ADMIN) as log:
+        log.journal.propose(first := held_by_one(log, "billing.x", "i"))
+        assert isr(log, "orders") == (1,)
+        state, name = log.journal.newest, first.commit.objects[0].name
+        log.journal.roots[2].put(name, [b"x" * 100])
+        group = group_number(state, (state.names["orders"], 0))
+        joins = SeveralCommands(
+            commands=(AddCopies(copies=(Copy(name, 2, epoch_of(state, 2) or 0),)), JoinIsr(members=((group, 2),)))
+        )
+        commit = held_by_one(log, "billing.x", "j")
+
+        def allow(command: Command, state: State) -> None:
+            if command is commit:
+                check_written(grant, (), command, state)
+
+        answered = running.coordinator.submit([joins, commit], allow).result(30)
+        assert isinstance(answered.outcomes[1], NotEnoughReplicas)
+        assert isr(log, "orders") == (1, 2)
+
+
+def test_a_repeat_is_answered_although_its_object_is_gone(running: Running) -> None:
+    """Upkeep may have merged it since: nothing is written, so nothing is checked."""
+    with connect(running.coordinator.address, BILLING_TOPICS) as log:
+        log.admin.describe_topics()
+        commit = held_by_one(log, "billing.alone", "k")
+        first = log.journal.propose(commit)
+        log.journal.roots[1].delete([commit.commit.objects[0].name])
+        again = log.journal.propose(commit)
+        assert again.repeated and again.ranges == first.ranges
 
 
 def test_a_writer_copies_what_a_replica_has_missed(running: Running, tmp_path: Path) -> None:

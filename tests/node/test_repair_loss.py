@@ -21,20 +21,18 @@ from spark_log.errors import (
     IllegalGeneration,
     InvalidRecord,
     InvalidRequest,
-    LogMoved,
     ProducerFenced,
     SparkLogError,
     StorageError,
     UnknownTopicOrPartition,
-    UnsupportedVersion,
     UploadFenced,
 )
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, LOG, checkpoint_version, log_key, snapshot_key
+from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version, log_key
 from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata import records as r
 from spark_log.metadata.accepted_loss import RAISED, VERSIONS, replay_after_loss
-from spark_log.metadata.decide.coordinators import MOVED, MOVING, decide_take_over
+from spark_log.metadata.decide.coordinators import decide_take_over
 from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.metadata.features import SUPPORTED
 from spark_log.metadata.replay import replay
@@ -404,24 +402,3 @@ def test_a_coordinator_that_was_fenced_changes_nothing() -> None:
     state = replay_after_loss(known, 4, r.Batch(id="b", time=2, epoch=1, records=(take[1],)), known, ())
     late = r.Batch(id="c", time=3, epoch=1, records=(r.DeleteTopicRecord(topic_id="f" * 32),))
     assert "t" in replay_after_loss(state, 5, late, known, ()).names
-
-
-def test_a_log_that_was_moved_does_not_begin_again_in_its_former_place(store: LocalStore) -> None:
-    """It was opened there without its last versions, beside the log in the new place."""
-    log = open_log(store)
-    epoch = log.journal.take_over(0, f"{MOVING}file:///elsewhere", host="")
-    log.journal.take_over(epoch, f"{MOVED}file:///elsewhere", host="")
-    store.put(log_key(log.journal.state.version + 1), [b"damaged"])
-    with pytest.raises(LogMoved, match="file:///elsewhere"):
-        accept(store)
-
-
-def test_a_log_that_a_quorum_has_adopted_does_not_begin_again(store: LocalStore) -> None:
-    """Its records on the storage are those of before, and upkeep would delete all that the quorum has written since."""
-    cluster_id = open_log(store).cluster_id
-    lose_first(store)
-    store.put(snapshot_key(3, 40, "unique"), [b"a copy of the metadata"])
-    store.delete([FORMAT_KEY])
-    with pytest.raises(UnsupportedVersion, match="the folder has the records of a quorum"):
-        repair(store, is_alive=lambda holder: False, accept_loss=True, cluster_id=cluster_id)
-    assert store.size(FORMAT_KEY) is None
