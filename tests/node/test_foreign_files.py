@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
@@ -72,6 +73,22 @@ def test_a_log_works_among_other_files(folder: Path) -> None:
     assert repair(LocalStore(str(folder)), dry_run=True, is_alive=nobody).base
     assert values(connect(folder))[: len(expected)] == expected
     assert_untouched(planted)
+
+
+def test_pipes_and_broken_links_are_passed_over(folder: Path, tmp_path: Path) -> None:
+    """Whoever opens a pipe to read it waits for a writer.  A link to a file is a file."""
+    for part in ("data", "meta/log", "meta/pin"):
+        (folder / part).mkdir(exist_ok=True)
+        os.mkfifo(folder / part / "pipe")
+        (folder / part / "broken").symlink_to(tmp_path / "nowhere")
+    segment = next((folder / "data").rglob("*.seg"))
+    segment.rename(tmp_path / "elsewhere")
+    segment.symlink_to(tmp_path / "elsewhere")
+    log = connect(folder)
+    pass_the_fence(log)
+    assert maintain_round(log).problems == () and verify(log, deep=True) == []
+    begin_mirror(log, LocalStore(str(tmp_path / "mirror")))
+    assert Mirror(log, LocalStore(str(tmp_path / "mirror"))).round().behind == 0
 
 
 def test_a_log_begins_among_other_files(tmp_path: Path) -> None:
