@@ -110,7 +110,5 @@ class LeaderWatch:
 
     def _away(self) -> str:
         """Why this node has no connection to others, such as those of a quorum that has replaced this one."""
-        status = self._node.status()
-        problems = {} if status is None else status.problems
-        known = [f"node {node}: {problem}" for node, problem in problems.items() if problem]
+        known = [f"node {node}: {problem}" for node, problem in self._node.problems().items() if problem]
         return f" ({'; '.join(known)})" if known else ""

@@ -378,7 +378,7 @@ class Node:
             snapshot=machine.log.snapshot,
             replication=replication_of(machine, now_ms),
             addresses={self.key.id: self._links.me.address, **self._links.addresses()},
-            problems=self._problems(),
+            problems=self.problems(),
             elections=self._elections,
             writes=self._writer.writes,
             write_ms_sum=self._writer.ms_sum,
@@ -393,8 +393,10 @@ class Node:
             application_problem=self.application_problem(),
         )
 
-    def _problems(self) -> dict[int, str | None]:
-        """Of the connections, and of voters to which there is none."""
+    def problems(self) -> dict[int, str | None]:
+        """Of the connections, and of voters to which there is none; empty until the node knows the voters."""
+        if self._machine is None or not self._voters():
+            return {}
         others = tuple(voter for voter in self._voters() if voter != self.key)
         return voter_problems(others, self._links.problems(), self._links.directories())
 

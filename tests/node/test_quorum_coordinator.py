@@ -245,6 +245,22 @@ def test_pages_of_a_follower_show_what_it_has(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_node_that_has_known_no_leader_for_long_says_so(tmp_path: Path) -> None:
+    """To clients and tools, with the nodes that it does not reach: two of three do not run."""
+
+    async def scenario() -> None:
+        node = await start_quorum(three_nodes(tmp_path)[0])
+        try:
+            await until(lambda: "has led for" in node.coordinator.health().reason, "it says for how long")
+            refused, status = node.coordinator.not_leading(), node.coordinator.node.status()
+            assert isinstance(refused, NotCoordinator) and "node 2: " in str(refused)
+            assert status is not None and "node 3: " in status.application_problem
+        finally:
+            await node.stop()
+
+    asyncio.run(scenario())
+
+
 async def answered(nodes: Sequence[RunningNode], command: AnyCommand) -> tuple[RunningNode, Sequence[object]]:
     """The node that leads, and its answer.  Nodes may elect at any moment."""
     while True:
