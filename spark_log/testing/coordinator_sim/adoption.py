@@ -29,6 +29,7 @@ from spark_log.metadata.checkpoint_format import decode_checkpoint
 from spark_log.metadata.commands import Append, SetConfigs
 from spark_log.metadata.decide.coordinators import check_is_here, moved_error, moved_to, moving_to
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
+from spark_log.metadata.restores import with_restore
 from spark_log.metadata.state import State
 from spark_log.node.log_move import cancel_move
 from spark_log.node.quorum_founding import adopt_log, restore_log, stored_content
@@ -69,6 +70,13 @@ class AdoptionOracle(QuorumOracle):
 
     fork: State | None = None
     """On the storage, after the record that the log has moved."""
+    lost: State | None = None
+    """The newest one of the quorum that was lost."""
+
+    def restored(self, history: str) -> None:
+        """Another quorum continues in a new history."""
+        self.lost = self.state
+        self.states[-1] = with_restore(self.state, history, self.state.version)
 
     def written(self, key: str, content: Any, decided: State | None, now: int) -> None:
         """On the storage."""
@@ -98,7 +106,8 @@ class AdoptionOracle(QuorumOracle):
 
     def check_state(self, state: State, where: str) -> None:
         if not moved_to(state.coordinator):
-            super().check_state(state, where)
+            if state != self.lost:
+                super().check_state(state, where)
         elif state != self.fork:
             raise Violation(f"state: {where} has moved, and is not the fold of the log on the storage")
 
@@ -182,6 +191,8 @@ class AdoptionSimulation(QuorumSimulation):
         world.nodes = {key.id: SimulatedNode(world, key, ()) for key in self.voters}
         first = world.nodes[self.voters[0].id]
         yield from killed_at_times(self, first, lambda: blocking(world, partial(_restore, self, first, newest)))
+        begun: Any = Directory(first.meta, Disk(first.files))
+        self.oracle.restored(stored_content(begun, begun.disk.load()).founding)
         for node in world.machines.values():
             world.call(self.rng.choice((1, 300, 2500)), node.start)
         yield from self.adopted()
