@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from spark_log.testing.coordinator_sim.probes import PROBES
 from spark_log.testing.coordinator_sim.setting import QuorumSimulation
 from spark_log.testing.coordinator_sim.tasks import task
 from spark_log.testing.mutation import Patch, mutated, patched
+from spark_log.testing.sim.blocking import SIMULATED
 from spark_log.testing.sim.lost_metadata import lose_metadata
 from spark_log.testing.sim.readers_and_upkeep import (
     DUTIES,
@@ -126,13 +128,19 @@ def _last(sim: QuorumSimulation) -> Steps[None]:
 
 
 class _Errors(logging.Handler):
-    """Errors of which the product only says that they happened."""
+    """Errors of which the product only says that they happened.
+
+    Other threads of the process are not simulated, such as one that an earlier test left.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.found: list[str] = []
+        self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.thread != self._thread and record.threadName != SIMULATED:
+            return
         if record.exc_info and record.exc_info[1] is not None:
             self.found.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 

@@ -23,6 +23,8 @@ from spark_log.testing.sim.threads import SimulatedThread
 from spark_log.testing.sim.world import World
 
 LIBRARY = "simulated 1"
+SIMULATED = "pylog-simulated"
+"""The name of all threads of actors."""
 
 
 class _Killed(BaseException):
@@ -106,7 +108,7 @@ class SimulatedProcess:
             handover.request = None
             handover.to_world.release()
 
-        thread = threading.Thread(target=body, daemon=True)
+        thread = threading.Thread(target=body, name=SIMULATED, daemon=True)
         thread.start()
         try:
             while True:

@@ -77,13 +77,13 @@ def _decide_swap_unfenced(state: State, swap: r.SwapRecord) -> Decision[bool]:
     return Decision((swap,), decision.reply) if decision.records else decision
 
 
-def _decide_fence_by_own_time(state: State, now_ms: int) -> Decision[int]:
+def _decide_fence_by_own_time(state: State, now_ms: int, copied: int | None = None) -> Decision[int]:
     limit = now_ms - cluster_config(state.configs, "gc.fence.age.ms")
     upto = max((version for version, time in state.times if time <= limit), default=0)
     return Decision((r.FenceRecord(upto=upto),) if upto > state.fence else (), upto)
 
 
-def _decide_no_fence(state: State, now_ms: int) -> Decision[int]:
+def _decide_no_fence(state: State, now_ms: int, copied: int | None = None) -> Decision[int]:
     return Decision((), state.fence)
 
 
