@@ -106,6 +106,10 @@ def snapshot_epoch(key: str) -> int:
     return int(key.removeprefix(SNAPSHOTS)[:16])
 
 
+def snapshot_version(key: str) -> int:
+    return int(key.removeprefix(SNAPSHOTS)[17:37])
+
+
 def data_key(epoch: int, name: str) -> str:
     return f"{DATA}{epoch:016x}/{name}"
 

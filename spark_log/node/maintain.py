@@ -13,12 +13,12 @@ from functools import partial
 from typing import TypeVar
 
 from spark_log.client.log import Log
-from spark_log.errors import LogRestored
+from spark_log.errors import LogRestored, NoSpace
 from spark_log.journal.context import Context, Proposal
 from spark_log.journal.disk_reserve import has_reserve, keep_reserve
 from spark_log.journal.dropped_lists import list_dropped
 from spark_log.journal.garbage_collection import Collected, collect, garbage
-from spark_log.journal.metadata_log import LogView, decided
+from spark_log.journal.metadata_log import LogView, MetadataLog, decided
 from spark_log.journal.object_names import DATA, META
 from spark_log.journal.sealing import prune, seal
 from spark_log.journal.store_operations import OWN_ROOT, Decide, List, Steps, Sweep
@@ -306,10 +306,18 @@ class _Round:
 
     def _collect_garbage(self) -> Steps[None]:
         yield from self._change("advancing the fence", fence_and_expire(self._state, self._context), self._state)
-        garbage_collection = _collect(self._state, self._context, self._memory)
-        self._done.collected = yield from self._failed.attempt("garbage collection", garbage_collection, 0)
+        self.view, self._done.collected = yield from self._failed.attempt(
+            "garbage collection", self._collect(), (self.view, 0)
+        )
         wiped = _mark_wiped(self._state, self._context, self._memory.collected)
         yield from self._change("recording the end of erasures", wiped, self._state)
+
+    def _collect(self) -> Steps[tuple[LogView, int]]:
+        view, memory = self.view, self._memory
+        if memory.collected is None or memory.collected.fence < view.state.fence:
+            view = yield from _with_checkpoint_at_fence(self._metadata_log, view)
+        names, memory.collected = yield from collect(view.state, self._context, memory.collected)
+        return view, len(names)
 
     def _rewrite(self) -> Steps[None]:
         done = self._done
@@ -476,16 +484,18 @@ def collect_garbage(log: Log) -> list[str]:
     Raises the first failure of a broker's root, after all roots were tried.
     """
 
-    def duty(state: State, context: Context) -> Steps[list[str]]:
-        state = yield from prune(state, context)
-        state = yield from fence_and_expire(state, context)
-        names, collected = yield from collect(state, context)
-        yield from _mark_wiped(state, context, collected)
-        yield from log.journal.metadata_log.expire_claims(state)
-        yield from _sweep(state, context, meta=not log.journal.metadata_log.is_served)
+    def run(view: LogView, context: Context) -> Steps[list[str]]:
+        metadata_log = log.journal.metadata_log
+        view, _ = yield from decided(metadata_log, view, prune(view.state, context))
+        view, _ = yield from decided(metadata_log, view, fence_and_expire(view.state, context))
+        view = yield from _with_checkpoint_at_fence(metadata_log, view)
+        names, collected = yield from collect(view.state, context)
+        view, _ = yield from decided(metadata_log, view, _mark_wiped(view.state, context, collected))
+        yield from metadata_log.expire_claims(view.state)
+        yield from _sweep(view.state, context, meta=not metadata_log.is_served)
         return names
 
-    names = _run_decided(log, duty)
+    names = _run(log, run)
     on_brokers = RootCollector(log.journal).round(log.journal.refresh())
     if on_brokers.errors:
         raise next(iter(on_brokers.errors.values()))
@@ -555,9 +565,17 @@ def _sweep(state: State, context: Context, memory: UpkeepMemory | None = None, *
     return in_data + in_meta
 
 
-def _collect(state: State, context: Context, memory: UpkeepMemory) -> Steps[int]:
-    names, memory.collected = yield from collect(state, context, memory.collected)
-    return len(names)
+def _with_checkpoint_at_fence(metadata_log: MetadataLog[LogView], view: LogView) -> Steps[LogView]:
+    """The view, with a checkpoint that names no object below its fence, as far as this process writes checkpoints.
+
+    Otherwise, if the records after an older checkpoint are lost, the log continues with objects that are deleted.  A
+    full disk may not take a checkpoint: what is deleted makes room for it.
+    """
+    status = yield from metadata_log.status()
+    if status.checkpoint < view.state.fence:
+        with suppress(NoSpace):
+            return (yield from metadata_log.checkpoint(view))
+    return view
 
 
 def _mark_wiped(state: State, context: Context, collected: Collected | None) -> Steps[State]:

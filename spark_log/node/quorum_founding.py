@@ -191,7 +191,7 @@ def restore_log(
     content = content_to_restore(store, directory, restored, form, source)
     if restored.snapshot == EMPTY:
         state = with_restore(content.state, founding, content.state.version)
-        # A client that knows this version asks for its record: what it gets shows that a new history begins.
+        # A client that knows the record of this version loads the state again, because its first line differs.
         content = content._replace(state=state, head=f"restored {founding}".encode(), founding=founding)
         epoch = max(content.state.coordinator.epoch, newest_epoch(store)) + EPOCHS_APART
         store.put(FORMAT_KEY, (form.of_quorum(form.quorum, founding).encode(),))

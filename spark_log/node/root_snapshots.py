@@ -1,7 +1,8 @@
 """Copies of a quorum's metadata beside the records, from which a log survives the loss of all nodes.
 
-The leader writes one every few minutes.  It has the form of a node's snapshot, under a name that begins with the epoch
-of the leader: a quorum that replaces another one has higher epochs.
+The leader writes one every few minutes, until both that are kept have the newest version: the older one is used if the
+newest is damaged.  It has the form of a node's snapshot, under a name that begins with the epoch of the leader: a
+quorum that replaces another one has higher epochs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 from spark_log.clock import Clock
 from spark_log.collector_pause import collector_paused
 from spark_log.errors import CorruptObject, NoSpace, ObjectNotFound
-from spark_log.journal.object_names import SNAPSHOTS, listed, snapshot_epoch, snapshot_key
+from spark_log.journal.object_names import SNAPSHOTS, listed, snapshot_epoch, snapshot_key, snapshot_version
 from spark_log.metadata.checkpoint_format import folded
 from spark_log.node.failure_isolation import log_retry
 from spark_log.node.quorum_state import Content, parse_snapshot
@@ -58,7 +59,9 @@ def put_snapshot(store: ObjectStore, content: Content, unique: str, epoch: int |
         store.put(name, (data,))
     if store.get(name) != data:
         raise CorruptObject(f"{store.url}/{name} cannot be read back as it was written")
-    older = [one for one in listed(store, SNAPSHOTS) if one <= name]  # not ours, if a later leader has deleted it
+    upto = name.removesuffix(f"{unique}.checkpoint")
+    # Those of the same version may sort behind ours, and a later leader may have deleted it.
+    older = [one for one in listed(store, SNAPSHOTS) if one[: len(upto)] <= upto]
     store.delete(older[:-KEPT])
     return name
 
@@ -116,7 +119,9 @@ class RootSnapshots:
         self._final, self._may_write = final, may_write
         self._threads = threads
         self.copied = 0
-        """The version of the last one; 0: none yet.  Its storage has it."""
+        """The version of the older one on the storage; 0: none was written yet."""
+        self._newest = 0
+        """The version of the last one that was written."""
         self._error = ""
         """Of the last attempt."""
         self._interval_ms: float = 0
@@ -145,9 +150,9 @@ class RootSnapshots:
             self._asks_ms = now_ms + FOLDER_MS  # also after an error
             if not self._may_write():
                 return
-        if version == self.copied:
+        if version == self._newest:
             self.is_current_ms = now_ms
-        elif now_ms >= self._next_ms:
+        if version != self.copied and now_ms >= self._next_ms:
             self.write()
 
     @property
@@ -162,7 +167,7 @@ class RootSnapshots:
         """Why the copy is late; empty: it is not.  May be called in any thread."""
         state = self._final().state
         interval_ms = max(self._interval_ms, cluster_config(state.configs, INTERVAL))
-        if self.copied == state.version or self.age_ms <= SETTLE_MS + LATE * interval_ms:
+        if self._newest == state.version or self.age_ms <= SETTLE_MS + LATE * interval_ms:
             return ""
         why = f" ({self._error})" if self._error else ""
         return (
@@ -180,9 +185,10 @@ class RootSnapshots:
         if self._may_write():
             try:
                 put_snapshot(self._store, content, self._unique())
+                self.copied = min(map(snapshot_version, listed(self._store, SNAPSHOTS)), default=content.state.version)
             except Exception as error:
                 self._error = str(error)
                 raise
-            self.copied, self.is_current_ms, self._error = content.state.version, began_ms, ""
+            self._newest, self.is_current_ms, self._error = content.state.version, began_ms, ""
             self._interval_ms = max(interval_ms, REST * (self._clock.monotonic_ms() - began_ms))
             self._next_ms = began_ms + self._interval_ms

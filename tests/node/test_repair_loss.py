@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from spark_log.errors import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version, log_key
+from spark_log.journal.opening import state_in
 from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata import records as r
 from spark_log.metadata.accepted_loss import RAISED, VERSIONS, replay_after_loss
@@ -339,17 +340,46 @@ def test_what_was_merged_after_a_loss_is_kept(store: LocalStore) -> None:
     lost = log.journal.refresh().version + 1
     log.append("other", [{"value": b"lost"}])
     assert merge(log).segments
-    configs: dict[str, str | None] = {"gc.fence.age.ms": "1"}
-    log.journal.propose(lambda state, now: decide_set_configs(state, None, configs))
-    for _ in range(3):
-        time.sleep(0.002)
-        log.append("other", [{"value": b"y"}])
-        collect_garbage(log)
-    store.delete([log_key(lost)])
+    store.delete([log_key(lost), *log.journal.refresh().dropped])
     report = accept(store)
     assert report.missing == ()
     assert values(open_log(store)) == VALUES
     assert verify(open_log(store), deep=True) == []
+
+
+class Deletes(Wrapper):
+    """Notes which deleted objects the newest checkpoint names."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.deleted, self.named = set[str](), set[str]()
+
+    def delete(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        newest = self.inner.list(CHECKPOINTS)[-1]
+        self.deleted.update(keys)
+        self.named.update(state_in(self.inner.get(newest), newest).objects.keys() & set(keys))
+        self.inner.delete(keys)
+
+
+@pytest.mark.parametrize("collect", [collect_garbage, maintain_once])
+def test_upkeep_deletes_nothing_that_the_newest_checkpoint_names(
+    store: LocalStore, collect: Callable[[spark_log.Log], object]
+) -> None:
+    """However few versions are behind it, and however short `gc.fence.age.ms` is: they may all be lost."""
+    deletes = Deletes(store)
+    log = open_log(deletes)
+    objects = set(log.journal.refresh().objects)
+    configs: dict[str, str | None] = {"gc.fence.age.ms": "1"}
+    log.journal.propose(lambda state, now: decide_set_configs(state, None, configs))
+    assert merge(log).segments
+    for _ in range(3):
+        time.sleep(0.002)
+        log.append("other", [{"value": b"y"}])
+        collect(log)
+    assert objects <= deletes.deleted and not deletes.named
+    store.delete([log_key(version) for version in range(first_after_checkpoints(store), log.journal.state.version + 1)])
+    assert values(open_log(store)) == VALUES
 
 
 def test_two_repairs_at_the_same_time_come_to_one_log(store: LocalStore) -> None:

@@ -34,7 +34,7 @@ def decide_fence(state: State, now_ms: int, copied: int | None = None) -> Decisi
     It is the version before, because a record is stamped after its writer saw its predecessor, but may be written long
     after that.  The reply is the fence in effect.
 
-    copied:  the version of the newest copy of the metadata from which the log would be restored.  The fence does not
+    copied:  the version of the oldest copy of the metadata from which the log might be restored.  The fence does not
              pass it, because the copy names objects that were dropped later.  None: no copy is kept.
     """
     limit = now_ms - cluster_config(state.configs, "gc.fence.age.ms")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from spark_log.errors import CoordinatorNotAvailable, CorruptObject, SparkLogError, StorageUnavailable
 from spark_log.journal import metadata_log, upkeep
 from spark_log.journal.context import Context, DecisionRule, Proposal
-from spark_log.journal.object_names import SNAPSHOTS, log_key
+from spark_log.journal.object_names import SNAPSHOTS, log_key, snapshot_version
 from spark_log.journal.served_log import ServedLog
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.metadata import records as r
@@ -48,7 +48,7 @@ class QuorumOracle(Oracle):
     refused     a refusal is true of the log, at a version that was the newest one while the client waited, or later
     monotonic   no view of a process is older than its last one
     claimed     all processes have the value of a claim that was made first, and the state at its version
-    copied      the fence does not pass the newest copy of the metadata beside the records
+    copied      the fence does not pass a copy of the metadata beside the records
     owned       a partition has one member in a generation, and what members commit never goes back
     level       a node that does not know a level gets no batch of it
     digests     the digests that nodes compute of their states at a version are equal, as the nodes compare them
@@ -216,13 +216,13 @@ class QuorumSimulation(Simulation):
             raise Violation(f"same: {node} has another batch at version {version}")
 
     def _check_fence(self, before: State) -> None:
-        """The newest copy of the metadata names objects that were dropped after it."""
+        """A copy of the metadata names objects that were dropped after it."""
         fence, copies = self.oracle.state.fence, self.world.storage.list(SNAPSHOTS)
         if fence > before.fence:
             self.oracle.seen["fences"] += 1
-            copied = int(copies[-1].split("-")[1]) if copies else 0
+            copied = min(map(snapshot_version, copies), default=0)
             if fence > copied:
-                raise Violation(f"copied: the fence is at {fence}, and the newest copy of the metadata has {copied}")
+                raise Violation(f"copied: the fence is at {fence}, and a copy of the metadata has {copied}")
 
     @property
     def log(self) -> ServedLog:
