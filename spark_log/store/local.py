@@ -250,7 +250,7 @@ class LocalStore:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     yield from self._walk(f"{folder}/{entry.name}")
-                elif not entry.name.startswith(TEMPORARY) and entry.is_file():  # whoever opens a pipe waits
+                elif not entry.name.startswith(TEMPORARY) and entry.is_file():  # a reader of a pipe waits
                     yield f"{folder}/{entry.name}"
 
     def _write(self, key: str, chunks: Iterable[Bytes], place: Callable[[_Base, str, str], bool]) -> bool:

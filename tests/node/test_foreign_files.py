@@ -76,7 +76,7 @@ def test_a_log_works_among_other_files(folder: Path) -> None:
 
 
 def test_pipes_and_broken_links_are_passed_over(folder: Path, tmp_path: Path) -> None:
-    """Whoever opens a pipe to read it waits for a writer.  A link to a file is a file."""
+    """A reader of a pipe waits for a writer.  A link to a file is a file."""
     for part in ("data", "meta/log", "meta/pin"):
         (folder / part).mkdir(exist_ok=True)
         os.mkfifo(folder / part / "pipe")
