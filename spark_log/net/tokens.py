@@ -171,7 +171,8 @@ def _check_producer(grant: Grant, producer: str, state: State) -> None:
     its owner, or make its commits pass for duplicates.
 
     An identity with a user-defined name belongs to the tokens that have a prefix of it.  A random identity, of a
-    stream or a plain writer, belongs to the tokens that may write the topics of its last commit.
+    stream or a plain writer, belongs to the tokens that may write the topics of its last commit.  That of a query that
+    writes from `foreachBatch` may name its topic, and belongs to nobody else before its first commit.
     """
     kind, _, name = producer.partition(":")
     prefixes = grant.producers or grant.topics
@@ -185,6 +186,8 @@ def _check_producer(grant: Grant, producer: str, state: State) -> None:
     elif (known := state.producers.get(producer)) is not None and known.last_commit is not None:
         written = [state.topics[topic_id].name for topic_id in known.last_commit.topics if topic_id in state.topics]
         check_names(grant, topics=sorted(written))
+    if drawn and (topic := name.rpartition(":")[2]):
+        check_names(grant, topics=(topic,))
 
 
 def _title(command: Command) -> str:
