@@ -1,4 +1,4 @@
-"""The bounds of numbers in commands, records and requests, as types.  Pure.
+"""The bounds of numbers in commands, records and requests, as types; and of decoded bytes.  Pure.
 
 A decoder refuses a number outside of them.  So each number of the state fits its columns and Kafka's
 protocol, and sums of sizes do as well.  A plain `int` has no bounds, and is in no command, record or request.
@@ -12,6 +12,10 @@ from msgspec import Meta
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+DECODED_FREE = 16 << 20
+"""Bytes that a few bytes of a storage may become when they are decoded."""
+DECODED_RATIO_MAX = 100
+"""How many bytes each byte may become, if they are more.  Writers store what would become more without compression."""
 
 Int = Annotated[int, Meta(ge=0, le=INT_MAX)]
 """Number of a partition, broker or group; a count; a level; a timeout."""
@@ -33,3 +37,8 @@ TimeKind = Annotated[int, Meta(ge=0, le=2)]
 """How a slice has its times (model.py)."""
 Wait = Annotated[int, Meta(ge=0, le=10**18)]
 """Milliseconds that a request waits, at most as long as the server allows."""
+
+
+def decoded_bytes_max(length: int) -> int:
+    """The bytes that so many bytes of a storage, or of a peer, may become when they are decoded."""
+    return max(DECODED_FREE, DECODED_RATIO_MAX * length)

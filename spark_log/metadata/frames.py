@@ -5,6 +5,7 @@
     ...
     end <rows of all frames> 0 0 <crc32c>\\n              the last frame; it has no body, and nothing follows it
 
+Rows are not compressed if <length> is <plain length>.
 A frame holds whole rows of one kind: at most `FRAME_BYTES` before compression, unless a single row is longer.
 """
 
@@ -18,7 +19,9 @@ import msgspec
 import pyarrow as pa
 from crc32c import crc32c
 
+from spark_log.bounds import decoded_bytes_max
 from spark_log.errors import CorruptObject
+from spark_log.segment.ipc_sizes import check_decoded, check_each
 
 CODEC = "zstd"
 END = "end"
@@ -50,13 +53,21 @@ class Frame(NamedTuple):
         """The rows as Arrow columns, without a copy.  Raises CorruptObject, also for rows that are no columns."""
         plain = self._plain(name)
         try:
+            check_each(memoryview(plain))
             return pa.ipc.open_stream(plain).read_next_batch()
+        except MemoryError:
+            raise
         except (pa.ArrowException, OSError, StopIteration) as error:
             raise CorruptObject(f"{name} is damaged: {self.where} has no Arrow columns ({error})") from error
 
     def _plain(self, name: str) -> pa.Buffer:
+        if len(self.body) == self.plain_bytes:
+            return pa.py_buffer(self.body)
         try:
+            check_decoded(self.plain_bytes, len(self.body), "it")
             return pa.decompress(self.body, decompressed_size=self.plain_bytes, codec=CODEC)
+        except MemoryError as error:
+            raise MemoryError(f"too little memory to read {name}, {self.where}: {error}") from error
         except (pa.ArrowException, OSError, ValueError) as error:
             raise CorruptObject(f"{name} is damaged: {self.where} cannot be decompressed ({error})") from error
 
@@ -76,7 +87,13 @@ def encode_frames(kind: str, rows: Iterable[Any], encoder: msgspec.json.Encoder)
 
 def _encode_lines(kind: str, lines: bytes) -> tuple[int, bytes]:
     rows = lines.count(b"\n")
-    return rows, _encode_frame(kind, rows, len(lines), pa.compress(lines, codec=CODEC, asbytes=True))
+    return rows, _encode_frame(kind, rows, len(lines), _body(lines))
+
+
+def _body(plain: bytes | pa.Buffer) -> bytes:
+    """Compressed, unless that makes it longer, or so short that a reader would refuse it."""
+    size, body = memoryview(plain).nbytes, pa.compress(plain, codec=CODEC, asbytes=True)
+    return body if len(body) < size <= decoded_bytes_max(len(body)) else bytes(memoryview(plain))
 
 
 def encode_columns(kind: str, batch: pa.RecordBatch) -> bytes:
@@ -85,8 +102,7 @@ def encode_columns(kind: str, batch: pa.RecordBatch) -> bytes:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     plain = sink.getvalue()
-    body = pa.compress(plain, codec=CODEC, asbytes=True)
-    return _encode_frame(kind, batch.num_rows, plain.size, body)
+    return _encode_frame(kind, batch.num_rows, plain.size, _body(plain))
 
 
 def encode_end(rows: int) -> bytes:

@@ -23,6 +23,7 @@ from crc32c import crc32c
 from spark_log.errors import CorruptObject
 from spark_log.metadata.records import Piece
 from spark_log.model import APPEND_TIME, Slice, kind_and_stats
+from spark_log.segment.ipc_sizes import check_whole
 
 SCHEMA = pa.schema(
     [
@@ -92,14 +93,19 @@ def _piece(name: str, slices: Sequence[Slice], position: int, data: pa.Buffer) -
 def decode_piece(piece: Piece, data: bytes | memoryview) -> pa.Table:
     """The rows of a piece; `data` is its byte range, start and end are offsets of the partition.
 
-    Raises CorruptObject if the bytes differ from those written.
+    Raises CorruptObject if the bytes differ from those written, or would become too many.
     """
     if len(data) != piece.length or crc32c(data) != piece.crc:
         raise CorruptObject(
             f"{piece.object} is damaged: its slice index at byte {piece.position} has {len(data)} of "
             f"{piece.length} bytes or another checksum (offsets {piece.start} to {piece.end})"
         )
-    table = pa.ipc.open_stream(data, options=_READING).read_all()
+    table = _read(memoryview(data), 0, f"{piece.object} is damaged: its slice index at byte {piece.position}")[0]
+    if table.num_rows != piece.slices:
+        raise CorruptObject(
+            f"{piece.object} is damaged: its slice index at byte {piece.position} has {table.num_rows} slices, and the log "
+            f"says {piece.slices}"
+        )
     table = table.set_column(0, "start", _shifted(table["start"], piece.start))
     table = table.set_column(1, "end", _shifted(table["end"], piece.start))
     if piece.time_kind == APPEND_TIME:
@@ -114,15 +120,25 @@ def pieces_in(name: str, data: bytes) -> Iterator[tuple[int, int, pa.Table]]:
 
     Raises CorruptObject for other bytes.
     """
-    source = pa.BufferReader(data)
-    while (start := source.tell()) < len(data):
-        try:
-            table = pa.ipc.open_stream(source, options=_READING).read_all()
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptObject(f"{name} is not a slice index, or damaged, at byte {start}: {error}") from error
+    view, end = memoryview(data), 0
+    while (start := end) < len(data):
+        table, end = _read(view, start, f"{name} is not a slice index, or damaged, at byte {start}")
         if table.schema not in (SCHEMA, SCHEMA.append(STATS)):
             raise CorruptObject(f"{name} is not a slice index: the table at byte {start} has {table.schema.names}")
-        yield start, source.tell() - start, table
+        yield start, end - start, table
+
+
+def _read(data: memoryview, start: int, what: str) -> tuple[pa.Table, int]:
+    """The rows of the stream at a position, and its end.  Raises CorruptObject."""
+    source = pa.BufferReader(data[start:])
+    try:
+        check_whole(data, start)
+        table = pa.ipc.open_stream(source, options=_READING).read_all()
+    except MemoryError as error:
+        raise MemoryError(f"too little memory to read a slice index: {what}: {error}") from error
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptObject(f"{what}: {error}") from error
+    return table, start + source.tell()
 
 
 def _shifted(column: pa.ChunkedArray, by: int) -> pa.Array:
@@ -147,7 +163,7 @@ def slices_of(table: pa.Table) -> list[Slice]:
     0.2 µs each; Arrow's lists, which make a scalar of every number, would take 3.
     """
     columns = [
-        column.combine_chunks().dictionary_decode().to_pylist()
+        _names(column.combine_chunks())
         if pa.types.is_dictionary(column.type)
         else numbers(column).tolist()
         for column in table.columns[: len(SCHEMA)]
@@ -155,3 +171,9 @@ def slices_of(table: pa.Table) -> list[Slice]:
     if STATS.name in table.column_names:
         columns[-1] = list(map(kind_and_stats, columns[-1], table[STATS.name].to_pylist()))
     return list(map(Slice, *columns))
+
+
+def _names(array: pa.DictionaryArray) -> list[str]:
+    """The values of all rows; rows with the same one share it, so that no bytes become many."""
+    values = array.dictionary.to_pylist()
+    return [values[number] for number in array.indices.to_pylist()]

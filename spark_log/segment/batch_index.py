@@ -26,6 +26,7 @@ from crc32c import crc32c
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.segment import ipc
+from spark_log.segment.ipc_sizes import check_whole
 from spark_log.segment.numpy_arrays import numbers_of
 
 VERSION = 1
@@ -170,7 +171,10 @@ def _not_a_tail(view: memoryview, name: str, size: int) -> CorruptObject | Unsup
 
 def _read_table(index: memoryview, name: str, position: int) -> pa.Table:
     try:
+        check_whole(index)
         table = ipc.open_stream(index).read_all().combine_chunks()
+    except MemoryError as error:
+        raise MemoryError(f"too little memory for object {name}: its index at byte {position}: {error}") from error
     except pa.ArrowException as error:
         raise CorruptObject(f"object {name}: the index at byte {position} is not an Arrow stream: {error}") from error
     for field in INDEX_SCHEMA:

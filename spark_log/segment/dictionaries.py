@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_log.segment.ipc_sizes import check_decoded
 from spark_log.segment.schema import data_names
 
 NUMBER = pa.int16()
@@ -69,14 +70,27 @@ def _numbered(array: pa.Array) -> pa.StructArray:
     return pa.StructArray.from_arrays([found.indices.cast(NUMBER), values], fields=list(_dictionary(array.type)))
 
 
-def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without dictionaries.  Raises pa.ArrowException for a number without a value."""
+def plain(batch: pa.RecordBatch, length: int) -> pa.RecordBatch:
+    """The batch without dictionaries.
+
+    length:  the stored bytes, which may not become too many.
+    Raises DecodedTooLarge, and pa.ArrowException for a number without a value.
+    """
+    size = 0
     for number, field in enumerate(batch.schema):
         if is_dictionary(field):
             array = batch.column(number)
-            found = pc.take(array.field(1).flatten(), array.field(0))
+            values, numbers = array.field(1).flatten(), array.field(0)
+            size += _bytes_of(values, numbers)
+            check_decoded(size, length, f"column {field.name!r} with those before it")
+            found = pc.take(values, numbers)
             batch = batch.set_column(number, pa.field(field.name, found.type), found)
     return batch
+
+
+def _bytes_of(values: pa.Array, numbers: pa.Array) -> int:
+    """The bytes that the values take in all rows."""
+    return pc.sum(pc.take(pc.binary_length(values), numbers).cast(pa.int64())).as_py() or 0
 
 
 def is_dictionary(field: pa.Field) -> bool:

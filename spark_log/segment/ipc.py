@@ -11,6 +11,9 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from spark_log.bounds import decoded_bytes_max
+from spark_log.segment.ipc_sizes import check_each
+
 Bytes: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 """Anything with the buffer protocol."""
 
@@ -52,8 +55,18 @@ def _count_buffers(batch: pa.RecordBatch) -> int:
 
 
 def encode_batch(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> bytes:
-    """The record batch message alone, with the values of this batch only."""
+    """The record batch message alone, with the values of this batch only.
+
+    It is not compressed if a reader would refuse it, because so few bytes may not become so many.
+    """
     batch = _with_own_values(batch)
+    message = _encoded(batch, options)
+    if raw_size(batch) > decoded_bytes_max(len(message)):
+        return _encoded(batch, write_options(None))
+    return message
+
+
+def _encoded(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> bytes:
     start = _schema_length(batch.schema)
     # A growing stream would need twice the memory.
     room = pa.allocate_buffer(start + raw_size(batch) + _count_buffers(batch) * _ROOM_OF_BUFFER + _ROOM_EXTRA)
@@ -114,8 +127,12 @@ def _schema_length(schema: pa.Schema) -> int:
 
 
 def decode_batch(message: bytes, data: Bytes, fields: Sequence[int]) -> pa.RecordBatch:
-    """The batch in `data`, whose schema message is `message`; only the columns `fields` (empty: all of them)."""
+    """The batch in `data`, whose schema message is `message`; only the columns `fields` (empty: all of them).
+
+    Raises DecodedTooLarge.
+    """
     # `read_record_batch` would avoid a copy, but has no option to use one thread: 30 % more time.
+    check_each(memoryview(data))
     stream = pa.py_buffer(b"".join((message, data)))
     batch: pa.RecordBatch = open_stream(stream, fields).read_next_batch()
     return batch

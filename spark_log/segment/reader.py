@@ -8,6 +8,7 @@ run is found through the object's index, and each of its batches is read and che
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from spark_log.model import Run, Slice
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import STATS, TAIL_BYTES, Index, parse_index
 from spark_log.segment.dictionaries import plain
+from spark_log.segment.ipc_sizes import check_each
 from spark_log.segment.numpy_arrays import micros_of
 from spark_log.segment.offsets import Offsets, from_column
 from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, SCHEMA_ID, run_schema, schema_version
@@ -168,11 +170,9 @@ def decode_batch(
         raise CorruptObject(f"the index has no schema {ref.schema} for the batch in {where}")
     schema = _parse_schema(message, where)
     fields = _fields_to_read(schema, columns, value, where)
-    try:
+    with _decoding(where):
         batch = ipc.decode_batch(message, data, fields)
-        batch = plain(batch) if schema_version(schema) else batch
-    except (pa.ArrowException, OSError, StopIteration) as error:
-        raise _undecodable(error, where) from error
+        batch = plain(batch, ref.length) if schema_version(schema) else batch
     if batch.num_rows != ref.rows:
         raise CorruptObject(
             f"the batch in {where} has {counted(batch.num_rows, 'row')}, but the index says {ref.rows:,}"
@@ -197,19 +197,18 @@ def decode_run(
     """Verify the checksum of `data` and decode it as the batches of a run.
 
     columns, value: as in `decode_batch`.
-    Raises CorruptObject before the first batch if the bytes differ from those written, UnsupportedVersion if the run
-    has a reserved format.
+    Raises CorruptObject before the first batch if the bytes differ from those written, or would become too many;
+    UnsupportedVersion if the run has a reserved format.
     """
     where = place.at(run.position)
     _check_bytes(data, run.length, run.crc, f"the data in {where}")
-    try:
+    with _decoding(where):
+        check_each(memoryview(data))
         stream = ipc.open_stream(data)
         schema = stream.schema
         fields = _fields_to_read(schema, columns, value, where)
         if fields:
             stream = ipc.open_stream(data, fields)
-    except (pa.ArrowException, OSError) as error:
-        raise _undecodable(error, where) from error
     return _batches(stream, run, columns, value, schema, where)
 
 
@@ -222,16 +221,16 @@ def _batches(
     where: str,
 ) -> Iterator[Decoded]:
     end, has_holes = 0, _has_offsets(schema)
-    try:
+    with _decoding(where):
         for stored in stream:
-            batch = plain(stored) if schema_version(schema) else stored
+            if stored.num_rows > _span(run) - end:
+                raise CorruptObject(f"the data in {where} has more records than offsets: the log says {_span(run):,}")
+            batch = plain(stored, run.length) if schema_version(schema) else stored
             found = _decoded(batch, None if has_holes else end, columns, value, schema, where)
             if found.offsets[0] < end:
                 raise CorruptObject(f"the data in {where} has offset {found.offsets[0]} after offset {end - 1}")
             end = int(found.offsets[-1]) + 1
             yield found
-    except (pa.ArrowException, OSError) as error:
-        raise _undecodable(error, where) from error
     if end > _span(run) or (end < _span(run) and not has_holes):
         raise CorruptObject(f"the data in {where} has {counted(end, 'offset')}, but the log says {_span(run):,}")
 
@@ -299,8 +298,15 @@ def _check_bytes(data: ipc.Bytes, length: int, crc: int, what: str) -> None:
         )
 
 
-def _undecodable(error: Exception, where: str) -> CorruptObject:
-    return CorruptObject(f"the bytes in {where} have the right checksum but cannot be decoded: {error}")
+@contextmanager
+def _decoding(where: str) -> Iterator[None]:
+    """Says where bytes are that cannot be decoded.  Too little memory is not damage."""
+    try:
+        yield
+    except MemoryError as error:
+        raise MemoryError(f"too little memory to decode the bytes in {where}: {error}") from error
+    except (pa.ArrowException, OSError, StopIteration, UnicodeDecodeError) as error:
+        raise CorruptObject(f"the bytes in {where} have the right checksum but cannot be decoded: {error}") from error
 
 
 @lru_cache(maxsize=256)
@@ -309,10 +315,8 @@ def _read_schema(message: bytes) -> pa.Schema:
 
 
 def _parse_schema(message: bytes, where: str) -> pa.Schema:
-    try:
+    with _decoding(where):
         return _read_schema(message)
-    except (pa.ArrowException, OSError) as error:
-        raise _undecodable(error, where) from error
 
 
 def _fields_to_read(schema: pa.Schema, columns: Sequence[str] | None, value: ValueRead | None, where: str) -> list[int]:

@@ -457,7 +457,7 @@ class SegmentWriter:
         for encoded in old:
             data = _load(_Part(encoded.data, encoded.spool_position, encoded.length, encoded.crc), self._spool)
             self._forget(encoded)
-            batch = plain(ipc.decode_batch(message, data, ()))
+            batch = plain(ipc.decode_batch(message, data, ()), len(data))
             if before is not None:
                 batch = with_base(batch, partition.base)
             if headers:
