@@ -163,9 +163,7 @@ def slices_of(table: pa.Table) -> list[Slice]:
     0.2 µs each; Arrow's lists, which make a scalar of every number, would take 3.
     """
     columns = [
-        _names(column.combine_chunks())
-        if pa.types.is_dictionary(column.type)
-        else numbers(column).tolist()
+        _names(column.combine_chunks()) if pa.types.is_dictionary(column.type) else numbers(column).tolist()
         for column in table.columns[: len(SCHEMA)]
     ]
     if STATS.name in table.column_names:

@@ -61,7 +61,9 @@ def check_whole(data: View, start: int = 0) -> None:
 def check_decoded(declared: int, length: int, what: str) -> None:
     """Raises DecodedTooLarge if bytes declare that they become more than their number allows."""
     if declared > (most := decoded_bytes_max(length)):
-        raise DecodedTooLarge(f"{what} has {length:,} bytes and declares {declared:,} decoded ones: the bound is {most:,}")
+        raise DecodedTooLarge(
+            f"{what} has {length:,} bytes and declares {declared:,} decoded ones: the bound is {most:,}"
+        )
 
 
 def _messages(data: View, start: int) -> Iterator[_Message]:
@@ -129,4 +131,3 @@ def _field(data: View, table: int, number: int) -> int:
         return 0
     offset = int(_SHORT.unpack_from(data, fields + place)[0])
     return table + offset if offset else 0
-
