@@ -52,10 +52,9 @@ def check_whole(data: View, start: int = 0) -> None:
 
     Raises DecodedTooLarge, and pa.ArrowInvalid for other bytes than a stream.
     """
-    total, end = 0, start
-    for _, end, declared in _messages(data, start):
-        total += declared
-    check_decoded(total, end - start, f"the stream after {start:,} bytes")
+    messages = list(_messages(data, start))
+    length = messages[-1].end - start if messages else 0
+    check_decoded(sum(message.declared for message in messages), length, f"the stream after {start:,} bytes")
 
 
 def check_decoded(declared: int, length: int, what: str) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from crc32c import crc32c
 
 from spark_log.bounds import DECODED_FREE
-from spark_log.errors import CorruptObject
+from spark_log.errors import CorruptObject, SparkLogError
 from spark_log.metadata.frames import Frame, encode_columns, encode_end, read_frames
 from spark_log.metadata.records import Piece
 from spark_log.metadata.slice_index import SCHEMA, decode_piece, pieces_in, slices_of
@@ -203,10 +204,8 @@ def test_a_message_with_odd_numbers_is_refused_or_read(at: int) -> None:
     whole, _ = run_of(compressed(zeros(10_000)))
     for number in (b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff", b"\x00\x00\x00\x80", bytes(4)):
         changed = whole[:at] + number + whole[at + 4 :]
-        try:
+        with suppress(SparkLogError):
             list(damaged(changed))
-        except Exception as error:  # noqa: BLE001  only what readers expect
-            assert type(error).__module__ == "spark_log.errors", error
 
 
 LITTLE_MEMORY = """
