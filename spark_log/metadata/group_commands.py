@@ -13,6 +13,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.command_base import Command, topic_names
 from spark_log.metadata.decide import groups
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.restores import common_end
 from spark_log.metadata.shared_groups import check_deletable, check_not_shared
 from spark_log.metadata.state import GroupState, State
 
@@ -48,9 +49,11 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
     """Skip positions of deleted topics, instead of rejecting the command."""
     expected: tuple[Stand, ...] = ()
     """Rejected if the group has other positions, unless an earlier attempt of this commit set them."""
+    history: str | None = None
+    """Of the log, in which the positions were reached: those beyond a copy that was restored since are left out."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
-        commit = self.commit
+        commit = self._in_history(state)
         check_unfenced(state, (commit,), now_ms)
         if self.live_only:
             live = set(state.names.values())
@@ -58,6 +61,14 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
         if not groups.stands(state, commit):
             self._check_expected(state, commit)
         return groups.decide_commit_offsets(state, (commit,))
+
+    def _in_history(self, state: State) -> r.GroupCommit:
+        """The positions before which the log has the records that were read."""
+        if self.history is None:
+            return self.commit
+        ends = [common_end(state, self.history, (entry.topic_id, entry.partition)) for entry in self.commit.offsets]
+        left = zip(self.commit.offsets, ends, strict=True)
+        return self.commit._replace(offsets=tuple(one for one, end in left if end is None or one.offset <= end))
 
     def _check_expected(self, state: State, commit: r.GroupCommit) -> None:
         known = state.groups.get(commit.group, GroupState()).offsets

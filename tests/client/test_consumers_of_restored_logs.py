@@ -87,3 +87,31 @@ def test_a_consumer_that_has_read_only_what_is_in_the_copy_continues(tmp_path: P
     consumer.seek(P0, 3)
     lost_and_restored(log, tmp_path, lambda: consumer.poll(2000, max_records=2))
     assert values(consumer, 9) == [b"old 5", *NEW]
+
+
+@pytest.mark.parametrize("how", ["given", "returned", "async", "bookmark"])
+def test_positions_that_are_committed_before_the_restore_is_noticed_do_not_count(tmp_path: Path, how: str) -> None:
+    """The consumer has read up to 10, and commits when the log has other records from 6 on."""
+    log = log_in(tmp_path)
+    consumer = log.consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer.assign([P0])
+    bookmark = log.bookmark("g", "t")
+
+    def read() -> None:
+        if how == "bookmark":
+            bookmark.__enter__()
+        values(consumer, 10)
+
+    lost_and_restored(log, tmp_path, read)
+    match how:
+        case "given":
+            consumer.commit({P0: 10})
+        case "returned":
+            consumer.commit()
+        case "async":
+            consumer.commit_async()
+            consumer.committed(P0)
+        case _:
+            bookmark.__exit__(None, None, None)
+    again = spark_log.connect(str(tmp_path / "log")).consumer("t", group_id="g", auto_offset_reset="earliest")
+    assert values(again, 14)[-8:] == NEW

@@ -162,3 +162,43 @@ def test_a_query_of_committed_offsets_that_is_ahead_of_the_copy_is_refused(
         stream.restart().plan()
     stream.restart(failOnDataLoss="false").plan()
     assert json.loads(json.dumps(stream.offsets[-1]["@starts"]))["__consumer_offsets"]["0"] < 8
+
+
+def test_a_running_query_of_committed_offsets_is_refused_as_well(url: str, log: spark_log.Log, tmp_path: Path) -> None:
+    """It sees the restored log while it plans a batch, of which only the start is of the time before."""
+    put(log, 9)
+
+    def commit(to: spark_log.Log, group: str) -> None:
+        to.admin.alter_consumer_group_offsets(group, {TopicPartition("t", 0): 1})
+
+    commit(log, "g0")
+    copy = copy_of(log, tmp_path / "copy")
+    for number in range(1, 5):
+        commit(log, f"g{number}")
+    stream = Progress(url, "__consumer_offsets", failOnDataLoss="true")
+    stream.plan()
+    stream.tasks()
+    log = restored(url, copy)
+    for number in range(10):
+        commit(log, f"h{number}")
+    stream.plan()
+    with pytest.raises(DataLoss, match="of __consumer_offsets-0, and .* was restored from a copy"):
+        stream.tasks()
+
+
+def test_a_running_query_moves_its_group_not_beyond_the_copy(url: str, log: spark_log.Log, tmp_path: Path) -> None:
+    """A query with a new checkpoint begins at the group's position, and would leave out the records before."""
+    log.admin.create_topics([NewTopic("t", 1)])
+    put(log, 3)
+    stream = Stream(url, **{"group.id": "g"})
+    stream.run()
+    copy = copy_of(log, tmp_path / "copy")
+    put(log, 4)
+    stream.batch()
+    log = restored(url, copy)
+    for _ in range(20):
+        put(log, 1)
+    with pytest.raises(DataLoss, match="stands at offset 7 of t-0, and .* ended at 3"):
+        stream.batch()
+    stream.reader._progress.flush()
+    assert {at.offset for at in log.admin.list_consumer_group_offsets("g").values()} <= {3}

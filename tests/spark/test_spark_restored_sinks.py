@@ -26,19 +26,18 @@ def checkpoint(tmp_path: Path) -> Path:
     return folder
 
 
-def batch(url: str, checkpoint: Path, number: int, **options: str) -> None:
-    """A micro-batch of query q."""
+def batch(url: str, checkpoint: Path, number: int, query: str = "q", **options: str) -> None:
+    """A micro-batch of a query."""
     schema = StructType().add("value", "string")
     given = {"path": url, "topic": "t", "checkpointlocation": str(checkpoint), **options}
     writer = stream_writer(given, schema, overwrite=False)
     written = writer.write(iter([pa.record_batch({"value": [str(number)]})]))
     assert isinstance(written, TaskWritten)
-    writer.commit([replace(written, query_id="q", batch_id=number)], number)
+    writer.commit([replace(written, query_id=query, batch_id=number)], number)
 
 
-def noted(checkpoint: Path) -> str:
-    ((one,),) = [[*(checkpoint / "pylog").iterdir()]]
-    return one.read_text()
+def noted(checkpoint: Path) -> list[str]:
+    return sorted(file.read_text() for file in (checkpoint / "pylog").iterdir())
 
 
 @pytest.mark.parametrize("is_new_process", [False, True])
@@ -51,7 +50,7 @@ def test_a_query_whose_batches_are_lost_is_refused(
     copy = copy_of(log, tmp_path / "copy")
     for number in (2, 3):
         batch(url, checkpoint, number)
-    assert noted(checkpoint) == log.cluster_id
+    assert noted(checkpoint) == [log.cluster_id]
     log = restored(url, copy)
     if is_new_process:  # which has nothing in memory of this checkpoint
         checkpoint = Path(shutil.copytree(checkpoint, tmp_path / "moved"))
@@ -60,7 +59,7 @@ def test_a_query_whose_batches_are_lost_is_refused(
     ):
         batch(url, checkpoint, 4)
     batch(url, checkpoint, 4, onolderbatch="skip")
-    assert noted(checkpoint) == f"{log.cluster_id} {log.journal.state.restores[-1].history}"
+    assert noted(checkpoint) == [log.cluster_id, f"{log.cluster_id} {log.journal.state.restores[-1].history}"]
     batch(url, checkpoint, 5)
     assert spark_log.connect(url).read("t").column("value").to_pylist() == [b"0", b"1", b"4", b"5"]
 
@@ -75,4 +74,39 @@ def test_a_query_whose_batches_are_all_in_the_copy_continues(
     for number in range(first, 4):
         batch(url, checkpoint, number)
     assert spark_log.connect(url).read("t").column("value").to_pylist() == [b"0", b"1", b"2", b"3"]
-    assert noted(checkpoint).endswith(log.journal.state.restores[-1].history)
+    assert noted(checkpoint)[-1].endswith(log.journal.state.restores[-1].history)
+
+
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_each_sink_of_a_query_is_compared(
+    url: str, log: spark_log.Log, tmp_path: Path, checkpoint: Path, is_new_process: bool
+) -> None:
+    """The copy was made between the two sinks of a batch: only the second one lost its rows."""
+    for number in range(3):
+        batch(url, checkpoint, number, producerid="a")
+        batch(url, checkpoint, number, producerid="b")
+    batch(url, checkpoint, 3, producerid="a")
+    copy = copy_of(log, tmp_path / "copy")
+    batch(url, checkpoint, 3, producerid="b")
+    restored(url, copy)
+    batch(url, checkpoint, 4, producerid="a")
+    if is_new_process:
+        checkpoint = Path(shutil.copytree(checkpoint, tmp_path / "moved"))
+    with pytest.raises(SequenceConflict, match="This is batch 4, and the last one in the log is 2"):
+        batch(url, checkpoint, 4, producerid="b")
+    batch(url, checkpoint, 5, producerid="a")
+
+
+def test_batches_of_a_former_checkpoint_under_the_same_name_do_not_count(
+    url: str, log: spark_log.Log, tmp_path: Path, checkpoint: Path
+) -> None:
+    """The copy was made before the query took over the name, whose last batch has a higher number."""
+    former = Path(shutil.copytree(checkpoint, tmp_path / "former"))
+    for number in range(9):
+        batch(url, former, number, "former", producerid="p")
+    copy = copy_of(log, tmp_path / "copy")
+    for number in range(3):
+        batch(url, checkpoint, number, producerid="p")
+    restored(url, copy)
+    with pytest.raises(SequenceConflict, match="This is batch 3, and the last one in the log is none"):
+        batch(url, checkpoint, 3, producerid="p")

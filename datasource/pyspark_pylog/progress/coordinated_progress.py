@@ -133,6 +133,7 @@ class CoordinatedProgress(GroupProgress):
     ) -> None:
         """Commit the positions of partitions that are given up, and of those that nobody has read yet, before others
         can own them."""
+        membership.history = at.history
         given_up = self._ahead(state, at)
         stands = self.positions(state, (tp for tp in assigned if tp.topic in state.names))
         begun = offset_at(state, {tp: end for tp, end in stands.items() if tp not in at.ends})
@@ -164,6 +165,7 @@ class CoordinatedProgress(GroupProgress):
         membership.call_back()
         if at == self._committed:
             return
+        membership.history = at.history
         if positions := self._ahead(journal.state, at):
             try:
                 membership.commit_async(positions, self._note)

@@ -230,7 +230,7 @@ class Publisher(threading.Thread):
         if at is None or at is self._published:
             self._membership.renew_session()
         else:
-            self._journal.propose(CommitOffsets(commit=self._commit(at), live_only=True))
+            self._journal.propose(CommitOffsets(commit=self._commit(at), live_only=True, history=at.history))
             self._published = at
 
     def _commit(self, at: Offset) -> GroupCommit:

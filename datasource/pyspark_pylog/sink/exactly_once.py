@@ -111,7 +111,7 @@ def _commit(
     batch = identity.sequence
     rows = counted(sum(run.rows for upload in uploads for _, run in upload.slices), "row")
     identity = replace(identity, source=source_fingerprint(options.checkpoint, batch, options.location))
-    check_restored(options, journal, identity.producer, batch)
+    check_restored(options, journal, identity)
     try:
         committed = _commit_once(journal, options, identity, epoch, uploads)
     except SequenceConflict as error:

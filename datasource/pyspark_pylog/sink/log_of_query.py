@@ -5,7 +5,8 @@ batches that are done by its checkpoint would be missing there.  It may be that 
 that the folder is empty or has another log; or that the log was restored from a backup.
 
 Behind the id there is the log's history, if it was restored from a copy before.  In another history, the last batches
-of the query may be missing: `check_restored` compares them before the next one is committed.
+of the query may be missing: `check_restored` compares them before the next one is committed, and notes the history in
+another file of the same kind: a query may have several sinks, and each of them is compared.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pyspark_pylog.driver_log import notice
 from pyspark_pylog.open_log import kept_journal, root_of
 from pyspark_pylog.options.parse import WriteOptions
 from pyspark_pylog.sink.source_offsets import checkpoint_store
+from spark_log.client.producing.commit import Identity
 from spark_log.errors import NoLog, ObjectNotFound, SequenceConflict, SparkLogError, WrongRoot
 from spark_log.journal.journal import Journal
 from spark_log.metadata.restores import history_of
@@ -62,20 +64,24 @@ def journal_to_write(options: WriteOptions, *, create: bool = True) -> Journal:
     return journal
 
 
-def check_restored(options: WriteOptions, journal: Journal, producer: str, batch: int) -> None:
-    """Compare the batches of a query with the log, if that was restored from a copy since it was noted.
+def check_restored(options: WriteOptions, journal: Journal, identity: Identity) -> None:
+    """Compare the batches of a sink with the log, if that was restored from a copy since the query began, or since the
+    last comparison.
 
     Raises SequenceConflict if batches before this one are not in the log: it lost them, or they had no rows.  Not if
     older batches are to be skipped.
     """
     if options.checkpoint is None:
         return
-    place, now = (options.checkpoint, _name(options)), _text_of(journal)
-    noted = _known.get(place, now)
-    if noted == now:
+    batch, now = identity.sequence, _text_of(journal)
+    begun = _known.get((options.checkpoint, _name(options)), now)
+    if begun == now:
         return
-    known = journal.state.producers.get(producer)
-    last = -1 if known is None else known.last
+    place = options.checkpoint, _name(options, identity.producer)
+    if (_known.get(place) or _read(options, *place)) == now:
+        return
+    known = journal.state.producers.get(identity.producer)
+    last = -1 if known is None or known.holder != identity.holder else known.last
     if last < batch - 1 and not options.skip_older_batches:
         raise SequenceConflict(
             f"{options.location.url} was restored from an older copy since the query with the checkpoint "
@@ -90,8 +96,8 @@ def check_restored(options: WriteOptions, journal: Journal, producer: str, batch
     _note(options, *place, now)
 
 
-def _name(options: WriteOptions) -> str:
-    return f"pylog/{blake2b(root_of(options.location).encode(), digest_size=8).hexdigest()}"
+def _name(options: WriteOptions, producer: str = "") -> str:
+    return f"pylog/{blake2b((root_of(options.location) + producer).encode(), digest_size=8).hexdigest()}"
 
 
 def _text_of(journal: Journal) -> str:

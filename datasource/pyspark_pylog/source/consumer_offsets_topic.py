@@ -178,7 +178,7 @@ class ProgressStreamReader(FollowingReader):
             self._known = end
             if start == end:  # after a restart Spark 4.0 and 4.1 report the query's position this way
                 return []
-            at, until = parse_offset(start), parse_offset(end)
+            at, until = self._restored.in_it(parse_offset(start), self.journal), parse_offset(end)
             self._restored.in_it(until, self.journal)
             starts = _numbers({tp: at.ends.get(tp, 0) for tp in until.ends} | until.starts)
             ends = _numbers(until.ends)

@@ -55,6 +55,11 @@ class Offset:
     moved: frozenset[TopicPartition] = frozenset()
     """Partitions in which it was set back, since the log was restored.  Not stored."""
 
+    @property
+    def history(self) -> str | None:
+        """Of the log when its batch was planned; None if that is not known."""
+        return self.seen.history if self.log else None
+
     def same_topic(self, topic: str, topic_id: str | None) -> bool:
         """Whether the topic is the one of this offset.  The oldest offsets have no ids."""
         return self.ids.get(topic, topic_id) == topic_id

@@ -17,6 +17,7 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.decide.groups import check_group_free
 from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, Stand
 from spark_log.metadata.records import GroupCommit, OffsetEntry
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.shared_groups import check_not_shared
 from spark_log.metadata.state import GroupPosition, GroupState, TopicKey
 from spark_log.model import TopicPartition
@@ -44,7 +45,7 @@ class Bookmark:
         self._journal = journal
         self._keys: dict[TopicPartition, TopicKey] = {}
         self._committed: dict[TopicKey, GroupPosition | None] = {}
-        self._run = ""
+        self._run = self._history = ""
 
     def __enter__(self) -> Bookmark:
         state = self._journal.refresh()
@@ -52,6 +53,7 @@ class Bookmark:
         check_not_shared(state, self.name)
         self.starts, self.ends, self._keys, self._committed = {}, {}, {}, {}
         self._run = f"run {self._journal.context.unique()}"
+        self._history = history_of(state)
         for tp in [tp for topic in self.topics for tp in partitions_of(state, topic)]:
             key, part = partition_of(state, tp)
             committed = self._committed[key] = state.groups.get(self.name, GroupState()).offsets.get(key)
@@ -81,7 +83,8 @@ class Bookmark:
             Stand(*key, None if committed is None else committed.offset) for key, committed in self._committed.items()
         )
         commit = GroupCommit(self.name, UNFENCED, entries)
-        self._journal.propose(CommitOffsets(commit=commit, live_only=True, expected=expected))
+        command = CommitOffsets(commit=commit, live_only=True, expected=expected, history=self._history)
+        self._journal.propose(command)
 
     def _note(self, tp: TopicPartition) -> str:
         """Metadata that identifies this run's commit.  After a lost reply, it tells whether this run committed."""

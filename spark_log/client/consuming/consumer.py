@@ -327,6 +327,8 @@ class Consumer:
     def _follow_restore(self, state: State) -> None:
         """Continue at the end of the copy from which the log was restored.  Raises OffsetOutOfRange without a reset."""
         before, self._history = self._history, history_of(state)
+        if self._membership is not None:
+            self._membership.history = self._history
         if before is None or before == self._history:
             return
         for tp, (at, end) in self._assignment.follow_restore(state, before).items():

@@ -65,6 +65,8 @@ class Membership:
         self.group = group
         self.session = session
         self.generation = UNFENCED
+        self.history: str | None = None
+        """Of the log, in which the positions to commit were reached; None: not known."""
         self._journal = journal
         self._client_id = client_id or ("consumer" if session is None else "stream")
         self._member = ""
@@ -166,28 +168,32 @@ class Membership:
         Raises IllegalGeneration if the group was taken over, CommitUnknown if the storage failed.
         """
         self.flush_commits()
-        self._commit(self.group_commit(positions), self.committer())
+        self._commit(self._command(positions))
 
     def committer(self) -> Committer | None:
         """The member that commits, if a coordinator requires one."""
         return None
 
-    def _commit(self, commit: GroupCommit, by: Committer | None) -> None:
+    def _command(self, positions: Sequence[OffsetEntry]) -> CommitOffsets:
         """Topics that were deleted meanwhile are left out."""
-        if commit.offsets:
+        commit = self.group_commit(positions)
+        return CommitOffsets(commit=commit, by=self.committer(), live_only=True, history=self.history)
+
+    def _commit(self, command: CommitOffsets) -> None:
+        if command.commit.offsets:
             self._journal.require((), (self.group,))
-            self._journal.propose(CommitOffsets(commit=commit, by=by, live_only=True))
+            self._journal.propose(command)
 
     def commit_async(self, positions: Sequence[OffsetEntry], callback: Callback | None) -> None:
         """Commit positions in the background, in the order of the calls, under the current generation."""
-        commit = self.group_commit(positions)
+        command = self._command(positions)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"pylog-commit-{self.group}")
         asked_ms = self._journal.context.clock.monotonic_ms()
-        done = self._worker.submit(self._commit_in_turn, commit, self.committer(), asked_ms)
+        done = self._worker.submit(self._commit_in_turn, command, asked_ms)
         self._pending.append(_Pending(done, callback))
 
-    def _commit_in_turn(self, commit: GroupCommit, by: Committer | None, asked_ms: float) -> None:
+    def _commit_in_turn(self, command: CommitOffsets, asked_ms: float) -> None:
         """A commit that has waited for one without an answer fails with it.  Otherwise each would wait as long, and
         `close` for all of them.
         """
@@ -195,7 +201,7 @@ class Membership:
         if asked_ms < when_ms:
             raise CoordinatorNotAvailable(f"the positions were not sent, as those before them had no answer: {why}")
         try:
-            self._commit(commit, by)
+            self._commit(command)
         except (CoordinatorNotAvailable, CommitUnknown, StorageUnavailable) as error:
             self._unanswered = self._journal.context.clock.monotonic_ms(), str(error)
             raise
