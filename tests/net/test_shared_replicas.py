@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -21,8 +23,10 @@ from spark_log.net.shared_replicas import check_written
 from spark_log.net.tokens import Grant
 from spark_log.node.broker_prober import Prober
 from spark_log.node.serve import Running
+from spark_log.node.serve_quorum import start_quorum
 from tests.net.asking import ADMIN, BILLING_TOPICS, TOKENS, connect
-from tests.node.replicated_logs import create_topic, replicated_log
+from tests.node.quorum_nodes import one_node
+from tests.node.replicated_logs import add_broker, create_topic, replicated_log
 from tests.services import Services
 
 
@@ -190,3 +194,32 @@ def test_a_writer_copies_what_a_replica_has_missed(running: Running, tmp_path: P
         assert sent.result(30).offset == 1
         producer.close()
         assert isr(log, "orders") == (1, 2)
+
+
+def test_the_leader_of_a_quorum_looks_too(tmp_path: Path) -> None:
+    """And it checks where it decides."""
+
+    def claim(address: str) -> None:
+        with connect(address, ADMIN) as log:
+            for broker in (1, 2):
+                add_broker(log, broker, str(tmp_path / f"broker-{broker}"))
+            create_topic(log, "orders", (1, 2))
+            create_topic(log, "billing.x", (1, 2))
+        with connect(address, BILLING_TOPICS) as log:
+            log.admin.describe_topics()
+            with pytest.raises(NotEnoughReplicas, match="broker 1 does not have data/"):
+                log.journal.propose(claiming(log, "billing.x", "l", (1, 2)))
+            with pytest.raises(NotEnoughReplicas, match="has no access"):
+                log.journal.propose(held_by_one(log, "billing.x", "m"))
+            assert log.append("billing.x", [{"value": b"1"}])
+
+    async def scenario() -> None:
+        node = await start_quorum(replace(one_node(tmp_path), tokens=TOKENS))
+        try:
+            while not node.coordinator.leading:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(claim, node.coordinator.address)
+        finally:
+            await node.stop()
+
+    asyncio.run(scenario())
