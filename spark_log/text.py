@@ -43,6 +43,11 @@ def is_unicode(value: object) -> bool:
         return False
 
 
+def is_name(value: object) -> bool:
+    """Whether it can name something new: not blank, and without control characters, which may act on a terminal."""
+    return isinstance(value, str) and value.isprintable() and not value.isspace() and value != ""
+
+
 def printable(text: str) -> str:
     """Text for a terminal: control characters, which may move its cursor or hide text, are escaped."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)

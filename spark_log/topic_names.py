@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from spark_log.errors import InvalidTopic
+from spark_log.text import shown
 
 TOPIC_NAME_MAX = 249
 
@@ -26,7 +27,7 @@ def check_topic_name(name: str) -> None:
 
 def not_text(name: object) -> InvalidTopic:
     """The error for a value in place of a name."""
-    return InvalidTopic(f"topic name {name!r} is not text; give a str, such as 'orders'")
+    return InvalidTopic(f"topic name {shown(name)} is not text; give a str, such as 'orders'")
 
 
 def collision_key(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from spark_log.errors import InvalidRequest
 from spark_log.segment.compression import COMPRESSIONS
-from spark_log.text import is_unicode
+from spark_log.text import is_name, is_unicode
 
 INT_MAX = 2**31 - 1
 
@@ -140,7 +140,7 @@ CONSUMER: Mapping[str, ClientSetting] = {
     "fetch_max_wait_ms": _whole(500),
     "fetch_min_bytes": _whole(1),
     "group_id": ClientSetting(
-        None, lambda given: given is None or (is_unicode(given) and given != ""), "the name of a group, or None"
+        None, lambda given: given is None or is_name(given), "the name of a group, which can be printed, or None"
     ),
     "group_instance_id": _text(),
     "group_protocol": _only("classic", "the coordinator speaks Kafka's classic group protocol, not KIP-848's"),

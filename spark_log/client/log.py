@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from spark_log.client.arguments import guarded, refuses_odd_arguments
 from spark_log.client.open_journal import open_journal
 from spark_log.client.producing.append import Appender, acks_of, txn_identity_if_given
 from spark_log.client.reading.plan import SliceRead
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from spark_log.client.producing.transaction import Transaction
 
 
+@guarded
 def connect(
     url: str | PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
@@ -64,6 +66,7 @@ def connect(
     return Log(journal)
 
 
+@refuses_odd_arguments()
 class Log:
     """An open log, as `connect` returns it.  Thread-safe; a context manager that closes the log."""
 

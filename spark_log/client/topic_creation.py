@@ -29,7 +29,7 @@ def create_topic(journal: Journal, topic: NewTopic, deadline_ms: int | None = No
     """
     _, notes = validate_topic_configs(topic.configs)
     for note in notes:
-        warnings.warn(note, stacklevel=3)
+        warnings.warn(note, stacklevel=4)
     return journal.propose(create_command(topic, new_topic_id(journal)), deadline_ms)
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from spark_log.errors import InvalidPartitions, InvalidRequest
 from spark_log.model import NewTopic, TopicPartition
+from spark_log.text import is_name
 
 Item = TypeVar("Item")
 
@@ -27,6 +28,8 @@ def checked_id(what: str, given: object) -> str:
         raise InvalidRequest(f"{what}: {given!r} is not a transactional id; give a name, such as 'etl-1'")
     if not given:
         raise InvalidRequest(f"{what}: the id is empty; give a name that is the same on every run")
+    if not is_name(given):
+        raise InvalidRequest(f"{what}: {given!r} has characters that cannot be printed; give a name, such as 'etl-1'")
     return given
 
 

@@ -50,6 +50,7 @@ from spark_log.groups.rebalance import (
     synced_response,
     validate,
 )
+from spark_log.text import is_name
 
 DEFAULTS = GroupConfig()
 
@@ -114,7 +115,7 @@ def step(
 
 
 def _check_join(group: Group | None, request: JoinGroupRequest, config: GroupConfig) -> Code:
-    if not request.group_id:
+    if not is_name(request.group_id):
         return Code.INVALID_GROUP_ID
     if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
         return Code.INVALID_SESSION_TIMEOUT

@@ -10,6 +10,7 @@ from pyspark_pylog.options.values import Options, positive, whole
 from spark_log.errors import InvalidRequest
 from spark_log.groups.member_share import MEMBERS_MAX, Share
 from spark_log.net.address import is_coordinator
+from spark_log.text import is_name
 
 
 def group_of(options: Options, streaming: bool) -> str | None:
@@ -23,6 +24,10 @@ def group_of(options: Options, streaming: bool) -> str | None:
     name = options["group.id"].strip()
     if not name:
         raise InvalidRequest("option group.id: is empty; give the group a name")
+    if not is_name(name):
+        raise InvalidRequest(
+            f"option group.id: {name!r} has characters that cannot be printed; give the group another name"
+        )
     return name
 
 

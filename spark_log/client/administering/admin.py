@@ -37,6 +37,7 @@ from spark_log.client.administering.transactional_ids import (
     describe_transactions,
     list_transactions,
 )
+from spark_log.client.arguments import refuses_odd_arguments
 from spark_log.client.reading.positions_to_offsets import group_entries, offsets_for_times, partition_of, resolve
 from spark_log.client.topic_creation import create_command, new_topic_id, set_schema
 from spark_log.client.validate import checked_id, new_topics, partition_count, partition_keys, several, times_ms
@@ -75,6 +76,7 @@ from spark_log.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS, validate_cluster_
 Reply = TypeVar("Reply")
 
 
+@refuses_odd_arguments()
 class Admin:
     """Kafka's Admin operations on one log: topics, configs, offsets, groups, brokers, producers and transactions.
 
@@ -587,7 +589,7 @@ class Admin:
 
     def _warn(self, notes: Sequence[str]) -> None:
         for note in notes:
-            warnings.warn(note, stacklevel=3)
+            warnings.warn(note, stacklevel=4)
 
 
 def _or_none(offset: int | None) -> int:

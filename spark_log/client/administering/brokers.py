@@ -183,7 +183,7 @@ def _register(journal: Journal, state: State, wanted: RegisterBroker, store: Obj
         found = _described(store, new)
     write_owner(store, journal.roots.own.url)
     for text in warn_of_shared_disk(journal, state, wanted.broker, store):
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, stacklevel=5)
     point = mount_point_of_url(store.url)
     journal.propose(msgspec.structs.replace(wanted, directory=found.directory, mount_point=point))
     return journal.refresh().brokers[wanted.broker]  # the answer may have been lost, and the state with it

@@ -11,18 +11,21 @@ import json
 from collections.abc import Mapping
 from types import TracebackType
 
+from spark_log.client.arguments import refuses_odd_arguments
 from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide.groups import check_group_free
+from spark_log.metadata.decide.groups import check_group_free, check_group_name
 from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, Stand
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.restores import history_of
 from spark_log.metadata.shared_groups import check_not_shared
 from spark_log.metadata.state import GroupPosition, GroupState, TopicKey
 from spark_log.model import TopicPartition
+from spark_log.topic_names import check_topic_name
 
 
+@refuses_odd_arguments()
 class Bookmark:
     """A named set of positions: each run reads from the end of the last run.  The first run starts at the earliest
     records.
@@ -35,6 +38,9 @@ class Bookmark:
     def __init__(self, journal: Journal, name: str, *topics: str) -> None:
         if not topics:
             raise InvalidRequest('bookmark: no topic is given; expected log.bookmark("nightly", "orders")')
+        check_group_name(name)
+        for topic in topics:
+            check_topic_name(topic)
         self.name = name
         self.topics = topics
         self.starts: dict[TopicPartition, int] = {}

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from spark_log.client.arguments import refuses_odd_arguments
 from spark_log.client.client_settings import CONSUMER, coder, resolve_settings
 from spark_log.client.consuming.assignment import Assignment
 from spark_log.client.consuming.auto_commit import AutoCommit
@@ -69,6 +70,7 @@ class OffsetAndTimestamp(NamedTuple):
     """In milliseconds."""
 
 
+@refuses_odd_arguments()
 class Consumer:
     """Reads the records of subscribed topics or assigned partitions.
 

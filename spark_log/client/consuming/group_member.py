@@ -62,7 +62,7 @@ _REASONS = {
     Code.INCONSISTENT_GROUP_PROTOCOL: "partition_assignment_strategy: the other members support none of {strategies}",
     Code.INVALID_SESSION_TIMEOUT: "session_timeout_ms: the coordinator's [groups] settings do not allow {session}",
     Code.GROUP_MAX_SIZE_REACHED: "the group has as many members as the coordinator allows",
-    Code.INVALID_GROUP_ID: "group_id: the name of a group must not be empty",
+    Code.INVALID_GROUP_ID: "group_id: the name of a group must have characters, and only such as can be printed",
 }
 logger = logging.getLogger("spark_log")
 

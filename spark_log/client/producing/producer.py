@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
+from spark_log.client.arguments import refuses_odd_arguments
 from spark_log.client.client_settings import PRODUCER, coder, resolve_settings
 from spark_log.client.producing.accumulator import TopicQueue, linger_left_ms
 from spark_log.client.producing.append import acks_of
@@ -42,6 +43,7 @@ from spark_log.model import ACKS_ALL
 from spark_log.positions import TIME_MS_MAX
 from spark_log.text import is_unicode, shown
 from spark_log.threads import Thread, at_exit
+from spark_log.topic_names import not_text
 
 logger = logging.getLogger("spark_log")
 
@@ -51,6 +53,7 @@ ROUNDS = 3
 """Rounds that share the memory: one is collected, one encoded, one written."""
 
 
+@refuses_odd_arguments(unguarded="send")
 class Producer:
     """Takes records one at a time, and writes them in batches in the background.
 
@@ -165,7 +168,7 @@ class Producer:
             raise InvalidTimestamp(f"timestamp_ms: {shown(timestamp_ms)} is not a time in milliseconds since 1970")
         try:
             queue = self._admitting[topic]
-        except KeyError:
+        except (KeyError, TypeError):
             queue = self._admit(topic, size)
         if queue.left < size:
             queue = self._admit(topic, size)
@@ -184,7 +187,10 @@ class Producer:
         """A value that is not bytes, as it waits to be written."""
         if not isinstance(value, Mapping):
             return to_bytes("value", value)
-        queue = self._admitting.get(topic) or self._admit(topic, 0)
+        try:
+            queue = self._admitting[topic]
+        except (KeyError, TypeError):
+            queue = self._admit(topic, 0)
         if not queue.typed:
             spec = topic_spec(self._journal.refresh(), topic)
             if spec.schema is None:
@@ -209,6 +215,8 @@ class Producer:
 
     def _admit(self, topic: str, size: int) -> TopicQueue:
         """Wait for room, and return the topic's queue with credit for a record."""
+        if not isinstance(topic, str):
+            raise not_text(topic)
         end = self._clock.monotonic_ms() + self._settings["max_block_ms"]
         with self._lock:
             while True:
@@ -446,6 +454,7 @@ class Producer:
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, and stop the producer's threads.  Raises TimeoutError if that takes longer than `timeout` seconds."""
+        end = None if timeout is None else self._clock.monotonic_ms() + timeout * 1000
         with self._lock:
             if self._refusal is None:
                 self._refuse(InvalidRequest("the producer is closed"))
@@ -454,7 +463,6 @@ class Producer:
             self._work.notify()
         if self._is_own_thread():
             return
-        end = None if timeout is None else self._clock.monotonic_ms() + timeout * 1000
         while threads:
             thread = threads.pop(0)
             thread.join(None if end is None else max(0.0, end - self._clock.monotonic_ms()) / 1000)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from spark_log.client.arguments import refuses_odd_arguments
 from spark_log.client.client_settings import TRANSACTION, coder, resolve_settings
 from spark_log.client.consuming.consumer import Consumer
 from spark_log.client.consuming.membership import Membership, as_offsets
@@ -56,6 +57,7 @@ ROWS_MAX = 10_000
 """Single records collected before they are encoded."""
 
 
+@refuses_odd_arguments()
 class Transaction:
     """One transaction: a context manager that can be entered once.
 

@@ -19,6 +19,7 @@ from spark_log.metadata.features import METADATA_VERSION, REPLICAS
 from spark_log.metadata.replay_groups import next_generation, partition_counts
 from spark_log.metadata.state import GroupState, State, TopicKey
 from spark_log.positions import OFFSET_MAX, format_timestamp_ms
+from spark_log.text import is_name, shown
 
 
 def check_generation(state: State, commit: r.GroupCommit) -> None:
@@ -32,8 +33,24 @@ def check_generation(state: State, commit: r.GroupCommit) -> None:
         )
 
 
+def check_group_name(group: object) -> None:
+    """Raises InvalidRequest for what cannot name a group."""
+    if not is_name(group):
+        raise InvalidRequest(
+            f"invalid name {shown(group)} for a group: expected text that can be printed, such as 'billing'"
+        )
+
+
+def check_new_group(state: State, group: str) -> None:
+    """Raises InvalidRequest if there is no such group, and a group cannot have this name."""
+    if group not in state.groups:
+        check_group_name(group)
+
+
 def check_positions(state: State, commit: r.GroupCommit) -> None:
-    """Raises InvalidRequest for a number that is not an offset, OffsetMetadataTooLarge for too much metadata."""
+    """Raises InvalidRequest for a number that is not an offset, or a name that no group can have;
+    OffsetMetadataTooLarge for too much metadata."""
+    check_new_group(state, commit.group)
     for entry in commit.offsets:
         if not 0 <= entry.offset <= OFFSET_MAX:
             raise InvalidRequest(
@@ -129,6 +146,7 @@ def decide_join_group(
     known = state.groups.get(group, GroupState()).generation_of(member)
     if known is not None:
         return Decision((), known)
+    check_new_group(state, group)
     number, of = share or (0, 0)
     join = r.JoinGroupRecord(
         group=group, member=member, token=token, owner=owner, timeout_ms=timeout_ms, number=number, of=of
@@ -151,6 +169,7 @@ def decide_renew_session(state: State, group: str, generation: int) -> Decision[
 
 def decide_set_generation(state: State, group: str, roster: Roster) -> Decision[None]:
     """Journal a generation from the group protocol."""
+    check_new_group(state, group)
     current = state.groups.get(group, GroupState())
     # A generation without a roster belongs to an embedded consumer or a stream that took the group meanwhile.
     last = state.last_generation(group)
