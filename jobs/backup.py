@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,9 +42,11 @@ from pyspark_pylog.planned_log import PlannedLog
 
 from spark_log import Log
 from spark_log.cli.units import size_text
+from spark_log.client.administering.erasure_status import OF_A_COPY, to_repeat_texts
 from spark_log.clock import SystemClock
-from spark_log.errors import InvalidRequest
+from spark_log.errors import CorruptObject, InvalidRequest
 from spark_log.journal.context import Context
+from spark_log.metadata.state import ErasedTopic
 from spark_log.net.address import is_coordinator
 from spark_log.node.backup import back_up, begin_place, check_place, missing, prune
 from spark_log.node.backup_copies import BackupShare, CopiedShare, CopyShares, copy_share
@@ -111,7 +114,7 @@ def without_tasks(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
         return planned_backup(args, files), 0
     files.check()
     if args.list:
-        return {"backups": [shown(one) for one in files.complete()], "unfinished": files.unfinished()}, 0
+        return {"backups": listed(files), "unfinished": files.unfinished()}, 0
     return (pruned if args.prune else planned_log_of)(args, files), 0
 
 
@@ -128,6 +131,21 @@ def shown(backup: Backup) -> dict[str, Any]:
     end = backup.end
     time = format_timestamp_ms(end.time_ms)
     return {"id": backup.id, "version": end.version, "time": time, "objects": end.objects, "bytes": end.bytes}
+
+
+def listed(files: BackupFiles) -> list[dict[str, Any]]:
+    """The backups, for JSON.  Those that were made before an erasure have it, as far as the newest backup knows."""
+    known = files.complete()
+    newest = max(known, key=lambda one: one.end.version, default=None)
+    rows = list[ErasedTopic]()
+    with suppress(CorruptObject):  # `--restore` names the damage
+        state = None if newest is None else files.state(newest.end.state)
+        rows = [] if state is None else sorted(state.erasures.values(), key=lambda row: row.version)
+    found = list[dict[str, Any]]()
+    for one in known:
+        later = [f"{row.name} {format_timestamp_ms(row.time)}" for row in rows if row.version > one.end.version]
+        found.append(shown(one) | ({"erased_since": later} if later else {}))
+    return found
 
 
 def pruned(args: argparse.Namespace, files: BackupFiles) -> dict[str, Any]:
@@ -210,9 +228,10 @@ def restoration(args: argparse.Namespace, files: BackupFiles) -> Restoration:
 
 def planned_log_of(args: argparse.Namespace, files: BackupFiles) -> dict[str, Any]:
     new = restoration(args, files)
-    shares = plan_restore(files, new.backup, new.store)[1]
+    state, shares = plan_restore(files, new.backup, new.store)
+    again = tell_erased(to_repeat_texts(files.erased_since(new.backup, state)))
     objects, size = sum(len(share.objects) for share in shares), sum(share.bytes for share in shares)
-    return new.summary() | {"dry_run": True, "objects": objects, "bytes": size}
+    return new.summary() | {"dry_run": True, "objects": objects, "bytes": size} | again
 
 
 def make_log(spark: SparkSession, args: argparse.Namespace, files: BackupFiles) -> tuple[dict[str, Any], int]:
@@ -221,8 +240,17 @@ def make_log(spark: SparkSession, args: argparse.Namespace, files: BackupFiles) 
     made = restore(files, new.backup, new.store, context, from_backup(spark, args, files, new.store), tell)
     problems = [f"{problem.what}: {problem.message}" for problem in made.problems]
     progress(f"{new.store.url} is a log now, with the id {made.cluster_id}")
+    again = tell_erased(made.erase_again)
     copied = {"cluster_id": made.cluster_id, "copied_objects": made.objects, "copied_bytes": made.bytes}
-    return new.summary() | copied | {"problems": problems}, int(bool(problems))
+    return new.summary() | copied | {"problems": problems} | again, int(bool(problems))
+
+
+def tell_erased(later: Sequence[str]) -> dict[str, Any]:
+    """Say that the backup has records that were erased since; the known erasures, for JSON."""
+    progress(f"the log is that of the backup: {OF_A_COPY}")
+    for text in later:
+        progress(text)
+    return {"erase_again": list(later)}
 
 
 def from_backup(spark: SparkSession, args: argparse.Namespace, files: BackupFiles, store: ObjectStore) -> CopyShares:

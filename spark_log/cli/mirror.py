@@ -150,6 +150,7 @@ def recover(session: CommandSession, dry_run: bool, yes: bool, force: bool) -> N
       pylog recover --url s3://other-bucket/log --dry-run
       pylog recover --url s3://other-bucket/log --yes
     """
+    from spark_log.client.administering.erasure_status import OF_A_COPY
     from spark_log.node.mirror import recover as make
     from spark_log.store.open import open_store
 
@@ -158,7 +159,9 @@ def recover(session: CommandSession, dry_run: bool, yes: bool, force: bool) -> N
     store = open_store(session.url, session.storage_options)
     found = make(store, session.storage_options, force=force, dry_run=True)
     what = f"make {session.url} a separate log, at version {found.version} of {format_timestamp_ms(found.time_ms)}"
-    if not confirmed(f"{what}; later commits to {found.mirrored} are not in it", dry_run=dry_run, yes=yes):
+    said = f"{what}; later commits to {found.mirrored} are not in it, and {OF_A_COPY}"
+    if not confirmed(said, dry_run=dry_run, yes=yes):
         return
     found = make(store, session.storage_options, force=force)
-    emit_line(session, f"{session.url} is a separate log, at version {found.version}", asdict(found))
+    lines = [f"{session.url} is a separate log, at version {found.version}; {OF_A_COPY}", *found.erase_again]
+    emit_line(session, "\n".join(lines), asdict(found))

@@ -101,6 +101,7 @@ def restore(
       pylog quorum restore /data/new --voters 2@ID,3@ID -u s3://bucket/log --from /data/quorum --yes
     """
     from spark_log.cli.quorum import random_name
+    from spark_log.client.administering.erasure_status import OF_A_COPY
     from spark_log.node.quorum_founding import check_restore, content_to_restore, former_addresses, restore_log
     from spark_log.positions import format_timestamp_ms
     from spark_log.quorum.messages import EMPTY
@@ -116,7 +117,7 @@ def restore(
         has = directory if restored.snapshot != EMPTY else source or "the newest copy"
         what = (
             f"replace the quorum of {store.url} by {voters_text(voters)}, and lose its changes after version "
-            f"{state.version}, of {format_timestamp_ms(state.time)}, which {has} has"
+            f"{state.version}, of {format_timestamp_ms(state.time)}, which {has} has; {OF_A_COPY}"
         )
         if not confirmed(what, dry_run=dry_run, yes=yes):
             return
@@ -124,7 +125,7 @@ def restore(
     lost = f"; {counted(done.missing, 'object')} of it missing, run `pylog verify`" if done.missing else ""
     text = (
         f"{directory} has version {done.version} of the log, of {format_timestamp_ms(done.time_ms)}: all later changes are lost{lost}; "
-        "start the nodes"
+        f"{OF_A_COPY}; start the nodes"
     )
     emit_line(session, text, {"directory": directory, **asdict(done)})
 

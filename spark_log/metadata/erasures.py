@@ -6,7 +6,7 @@ that upkeep cannot reach keeps the erasure open (docs/decisions/0108-erasures-in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -48,7 +48,7 @@ def replay_erased(state: State, record: r.ErasedRecord) -> State | None:
     if not record.incomplete:
         before = tuple(one for one in before if not one.incomplete)
     new = OpenErasure(state.version, state.time, roots_of(state), record.incomplete)
-    row = ErasedTopic(topic.name, state.version, (*before, new))
+    row = ErasedTopic(topic.name, state.version, (*before, new), state.time)
     return replace(state, erasures=state.erasures.set(record.topic_id, row))
 
 
@@ -77,6 +77,26 @@ def _without(rows: Iterable[OpenErasure], root: Root, upto: int) -> Iterator[Ope
             yield one
         elif (left := tuple(other for other in one.roots if other != root)) or one.incomplete:
             yield one._replace(roots=left)
+
+
+def erased_since(copy: State, newer: State) -> dict[str, ErasedTopic]:
+    """By topic id: topics of a copy of the log from which records were erased later, by a newer state."""
+    return {
+        topic_id: row
+        for topic_id, row in sorted(newer.erasures.items())
+        if topic_id in copy.topics and row.version > max(copy.version, erased_at(copy, topic_id))
+    }
+
+
+def to_repeat(state: State, rows: Mapping[str, ErasedTopic]) -> State:
+    """The state of a copy, in which later erasures of topics are listed until they are repeated."""
+    changed = {}
+    for topic_id, row in rows.items():
+        known = state.erasures.get(topic_id)
+        again = OpenErasure(state.version, row.time, (), incomplete=True)
+        before = () if known is None else known.unfinished
+        changed[topic_id] = ErasedTopic(row.name, state.version, (*before, again), row.time)
+    return replace(state, erasures=state.erasures.update(changed))
 
 
 def without_erasures(state: State, topic_ids: Iterable[str]) -> State:

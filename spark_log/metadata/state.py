@@ -265,6 +265,8 @@ class ErasedTopic(NamedTuple):
     """Of the end of the last one: what was planned before it is planned again."""
     unfinished: tuple[OpenErasure, ...] = ()
     """Those that are not done, in the order of their versions."""
+    time: int = 0
+    """The log's time at `version`."""
 
 
 class FormerRoot(NamedTuple):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,7 +28,8 @@ import msgspec
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog, ObjectNotFound
 from spark_log.journal.object_names import is_of_a_log
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.state import State
+from spark_log.metadata.erasures import erased_since
+from spark_log.metadata.state import ErasedTopic, State
 from spark_log.node.mirror import file_of_log
 from spark_log.positions import format_timestamp_ms
 from spark_log.store.base import ObjectStore
@@ -212,6 +214,18 @@ class BackupFiles:
                 f"{highest.id} has version {highest.end.version}: a clock was wrong, or an older copy of the log took its "
                 "place. Give the id of the one that you want"
             )
+
+    def erased_since(self, backup: Backup, state: State) -> dict[str, ErasedTopic]:
+        """By topic id: topics of a backup, which has this state, from which records were erased later, as far as later
+        backups know.  Damaged ones count as unknown.
+        """
+        found = dict[str, ErasedTopic]()
+        for other in self.complete():
+            if other.end.version > backup.end.version:
+                with suppress(CorruptObject):
+                    newer = self.state(other.end.state)
+                    found.update({} if newer is None else erased_since(state, newer))
+        return found
 
     def places(self) -> dict[str, list[str]]:
         """By object, the backups that have copied it."""

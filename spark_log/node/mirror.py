@@ -12,7 +12,7 @@ writes that state as its checkpoint.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
+from spark_log.client.administering.erasure_status import to_repeat_texts
 from spark_log.client.log import Log
-from spark_log.client.open_journal import open_journal
 from spark_log.clock import SystemClock
 from spark_log.errors import (
     CorruptObject,
@@ -45,8 +45,8 @@ from spark_log.journal.read_failover import CopiesAway
 from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.batch_format import decode_batch
-from spark_log.metadata.commands import AddFormerRoot, BeginHistory, SetConfigs
-from spark_log.metadata.decide.coordinators import RECOVERED_AS, check_is_here, moved_to, moving_to
+from spark_log.metadata.commands import AddFormerRoot, BeginHistory, MarkErased, SetConfigs
+from spark_log.metadata.decide.coordinators import RECOVERED_AS, moved_to, moving_to
 from spark_log.metadata.pending_commits import optional_copies
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, LostRecord, SwapRecord
 from spark_log.metadata.replay import replay
@@ -56,6 +56,7 @@ from spark_log.metadata.restores import history_of, restores_after
 from spark_log.metadata.state import ObjectRow, PendingCommit, State
 from spark_log.node.checked_copies import copy_from_any
 from spark_log.node.copy_throttle import Pace
+from spark_log.node.lost_log import erased_in, version_of
 from spark_log.node.rewrite import Progress
 from spark_log.node.rounds import rounds
 from spark_log.node.whole_copies import Needed, give_up, lacking_commits, needed_objects
@@ -506,6 +507,8 @@ class Recovered:
     """When that version was written, by its writer's clock."""
     mirrored: str
     """URL of the lost log."""
+    erase_again: tuple[str, ...] = ()
+    """Sentences about erasures after that version, as far as the lost log still tells.  The new log lists them."""
 
 
 def recover(
@@ -526,20 +529,25 @@ def recover(
         raise InvalidRequest(f"{store.url} is not a mirror, but a separate log")
     moved = moving_to(mirror.state.coordinator)
     for url in () if force else dict.fromkeys((lost, moved)):
-        if url in ("", store.url) or (newest := _version_of(url, options, mirror.cluster_id)) is None:
+        if url in ("", store.url) or (newest := version_of(url, options, mirror.cluster_id)) is None:
             continue
         raise InvalidRequest(
             f"{url}, which {store.url} mirrors, can be opened: it has version {newest}, and the mirror has "
             f"{mirror.state.version}. Stop all that write to it and run `pylog mirror run` once more; then give --force"
         )
+    erased = erased_in(lost, options, mirror) if force else {}
     if dry_run:
         lacking_commits(mirror)
-    return Recovered(mirror.state.version if dry_run else become_log(mirror), mirror.state.time, lost)
+    version = mirror.state.version if dry_run else become_log(mirror, erased)
+    return Recovered(version, mirror.state.time, lost, to_repeat_texts(erased))
 
 
-def become_log(mirror: Journal) -> int:
-    """Make a mirror a separate log; the version that it had.  Raises CorruptObject if objects are missing."""
-    return _end_mirror(mirror, _log_of(mirror), lacking_commits(mirror))
+def become_log(mirror: Journal, erased: Iterable[str] = ()) -> int:
+    """Make a mirror a separate log; the version that it had.  Raises CorruptObject if objects are missing.
+
+    erased:  ids of topics of which erasures have to be repeated.
+    """
+    return _end_mirror(mirror, _log_of(mirror), lacking_commits(mirror), erased)
 
 
 def _log_of(mirror: Journal) -> StorageLog:
@@ -548,24 +556,7 @@ def _log_of(mirror: Journal) -> StorageLog:
     return log
 
 
-def _version_of(url: str, storage_options: Mapping[str, Any] | None, cluster_id: str) -> int | None:
-    """The newest version of the log with this id; None if it is not there."""
-    failures: list[Exception] = []
-    for options in (storage_options, None):
-        try:
-            journal = open_journal(url, options, create=False)
-            check_is_here(journal.state.coordinator)
-            return journal.state.version if journal.cluster_id == cluster_id else None
-        except NoLog:
-            return None
-        except (SparkLogError, OSError) as error:
-            failures.append(error)
-    raise InvalidRequest(
-        f"{url}, which is mirrored, cannot be looked for: {failures[-1]}. If no process uses it any more, give --force"
-    )
-
-
-def _end_mirror(mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommit]) -> int:
+def _end_mirror(mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommit], erased: Iterable[str] = ()) -> int:
     """First records that the lost log does not have: what still copies from there finds them, and stops.
 
     All objects are in this root, so the brokers of the lost log are forgotten.  Returns the version before the records.
@@ -582,6 +573,8 @@ def _end_mirror(mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommi
     if not log.form.mirrors.startswith(OF_BACKUP):
         journal.propose(AddFormerRoot(url=log.form.mirrors), upkeep=False)
     journal.propose(ResetReplicas(), upkeep=False)  # the roots belong to the lost log
+    for topic_id in erased:
+        journal.propose(MarkErased(topic_id=topic_id, incomplete=True), upkeep=False)
     if FACTOR in journal.state.configs:  # otherwise no topic could be created until there are as many brokers again
         journal.propose(SetConfigs(name=None, changes={FACTOR: None}), upkeep=False)
     journal.release(epoch)

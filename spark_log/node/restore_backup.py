@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_log.client.administering.erasure_status import to_repeat_texts
 from spark_log.client.log import Log
 from spark_log.errors import CorruptObject, InvalidRequest
 from spark_log.journal.context import Context
@@ -17,6 +18,7 @@ from spark_log.journal.log_format import OF_BACKUP, Format
 from spark_log.journal.object_names import DATA, listed
 from spark_log.journal.storage_log import begin_log
 from spark_log.journal.store_operations import Stores
+from spark_log.metadata.erasures import to_repeat
 from spark_log.metadata.state import State
 from spark_log.node.backup_copies import BackupShare, CopyShares, NeededObject, shares_of
 from spark_log.node.backup_files import Backup, BackupFiles, file_of_backups
@@ -42,6 +44,8 @@ class RestoreReport:
     """Number and size of the objects that were copied."""
     problems: list[Problem]
     """Those that `verify` has found in the new log."""
+    erase_again: tuple[str, ...]
+    """Sentences about erasures after the backup, as far as later backups know.  The new log lists them."""
 
 
 def plan_restore(files: BackupFiles, backup: Backup, store: ObjectStore) -> tuple[State, list[BackupShare]]:
@@ -85,10 +89,11 @@ def restore(
             progress("copy", size, total)
     if _check_root(files, backup, store) is None:
         raise InvalidRequest(f"{store.url} is empty: was its disk unmounted?")
-    write_state(store, state, context)
+    erased = files.erased_since(backup, state)
+    write_state(store, to_repeat(state, erased), context)
     become_log(Journal.open(store, create=False, clock=context.clock))
     log = Log(Journal.open(store, create=False, clock=context.clock))
-    return RestoreReport(log.cluster_id, objects, size, verify(log))
+    return RestoreReport(log.cluster_id, objects, size, verify(log), to_repeat_texts(erased))
 
 
 def _source(files: BackupFiles, backup: Backup) -> str:

@@ -34,7 +34,9 @@ def test_a_log_is_lost_and_recovered(pylog: Pylog, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "log")
     assert "would make" in copy.run("recover", "--dry-run").stderr
     assert "a separate log, at version" in copy.refused("recover")
-    assert "is a separate log, at version" in copy.ok("recover", "--yes")
+    done = copy.ok("recover", "--yes")
+    assert "is a separate log, at version" in done
+    assert "records that were erased after it are there again: erase them again" in done
     copy.ok("produce", "orders", stdin="d\n")
     assert copy.ok("consume", "orders").split() == ["a", "b", "c", "d"]
 

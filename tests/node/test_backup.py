@@ -34,6 +34,7 @@ from spark_log.node.copy_throttle import Pace
 from spark_log.node.maintain import merge
 from spark_log.node.restore_backup import RestoreReport, restore
 from spark_log.node.whole_copies import needed_objects
+from spark_log.positions import format_timestamp_ms
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
@@ -203,6 +204,30 @@ def test_a_restored_log_is_a_new_one(place: Place, tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidRequest, match=f"{said}.*: restore to a folder without files of a log or of backups"):
             place.restored(tmp_path / root)
+
+
+def test_records_that_were_erased_after_the_backup_are_named_and_listed_until_they_are_erased_again(
+    place: Place, tmp_path: Path
+) -> None:
+    """By later backups; a log of the last one has nothing to repeat."""
+    place.log.append("t", [{"key": b"customer-17", "value": b"secret"}])
+    place.make()
+    place.log.admin.erase_records("t", [b"customer-17"])
+    erased = place.log.journal.refresh().erasures
+    place.make()
+    log, done = place.restored(tmp_path / "first", place.files.complete()[0].id)
+    assert b"secret" in values(log)
+    (again,) = done.erase_again
+    ((topic_id, row),) = erased.items()
+    assert topic_id in log.journal.state.topics
+    assert "erased from t at" in again and format_timestamp_ms(row.time) in again
+    assert "`pylog topic erase t`" in again
+    assert [(one.topic, one.incomplete, one.time_ms) for one in log.admin.list_erasures()] == [("t", True, row.time)]
+    assert any("run the erasure again" in problem.message for problem in done.problems)
+    log.admin.erase_records("t", [b"customer-17"])
+    assert b"secret" not in values(log)
+    assert not any(one.incomplete for one in log.admin.list_erasures())
+    assert place.restored(tmp_path / "second")[1].erase_again == ()
 
 
 def test_a_backup_that_was_killed_is_continued(place: Place, tmp_path: Path) -> None:

@@ -473,6 +473,22 @@ def test_a_lost_log_that_cannot_be_looked_for_is_recovered_by_force(
     recover(LocalStore(root), force=True)
 
 
+def test_a_recovery_names_and_lists_erasures_that_the_mirror_lacks(log: spark_log.Log, root: str) -> None:
+    """If the log can still be read; they are listed until they are repeated."""
+    log.append("t", [{"key": b"customer-17", "value": b"secret"}])
+    Mirror(log, LocalStore(root)).round()
+    log.admin.erase_records("t", [b"customer-17"])
+    (again,) = recover(LocalStore(root), force=True, dry_run=True).erase_again
+    assert "records were erased from t at" in again
+    assert recover(LocalStore(root), force=True).erase_again == (again,)
+    recovered = spark_log.connect(root)
+    assert b"secret" in values(recovered)
+    assert [(one.topic, one.incomplete) for one in recovered.admin.list_erasures()] == [("t", True)]
+    recovered.admin.erase_records("t", [b"customer-17"])
+    assert b"secret" not in values(recovered)
+    assert not any(one.incomplete for one in recovered.admin.list_erasures())
+
+
 def test_the_status_of_a_mirror_that_cannot_be_continued(log: spark_log.Log, root: str, tmp_path: Path) -> None:
     """It is not up to date, although it has more versions."""
     mirror = Mirror(log, LocalStore(root))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ from pyspark.sql import SparkSession
 
 from jobs.backup import parse_args, run, without_tasks
 from spark_log import connect
+from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest, NoLog, SparkLogError
+from spark_log.node.backup import back_up
+from spark_log.node.backup_copies import BackupShare, CopiedShare, copy_share
 from spark_log.node.backup_files import BackupFiles
+from spark_log.node.copy_throttle import Pace
 from spark_log.node.verify import verify
 from spark_log.store.open import open_store
 from tests.node.logs import append_small, new_log
@@ -104,6 +109,34 @@ def test_backups_are_listed_without_spark(tmp_path: Path) -> None:
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stdout) == (1, "") and "none has no backups: is its disk" in done.stderr
     assert done.stderr.startswith("backup: ") and "Traceback" not in done.stderr
+
+
+def test_the_list_says_which_backups_have_records_that_were_erased_later(tmp_path: Path) -> None:
+    """By the newest backup; `--restore --dry-run` says what has to be erased again."""
+    log = new_log(tmp_path / "log")
+    log.append("t", [{"key": b"customer-17", "value": b"secret"}])
+    url = str(tmp_path / "backups")
+    files = BackupFiles(open_store(url), lambda folder: open_store(f"{url}/{folder}"))
+    files.begin(log.cluster_id, log.url)
+
+    def copy(shares: Sequence[BackupShare]) -> Iterator[CopiedShare]:
+        for share in shares:
+            yield copy_share(log.journal.objects, files.folder(share.folder), share, Pace(SystemClock()))
+
+    first = back_up(log, files, copy).backup.id
+    log.admin.erase_records("t", [b"customer-17"])
+    back_up(log, files, copy)
+    command = [sys.executable, str(JOBS / "backup.py"), "--backups", url]
+    env = environment(JAVA_HOME="/nowhere")
+    done = subprocess.run([*command, "--list"], env=env, capture_output=True, text=True, timeout=240, check=True)
+    before, after = json.loads(done.stdout)["backups"]
+    assert [one.partition(" ")[0] for one in before["erased_since"]] == ["t"]
+    assert "erased_since" not in after
+    restore = ["--restore", first, "--dry-run", "--url", str(tmp_path / "new")]
+    done = subprocess.run([*command, *restore], env=env, capture_output=True, text=True, timeout=240, check=True)
+    (again,) = json.loads(done.stdout.splitlines()[-1])["erase_again"]
+    assert "erased from t at" in again
+    assert "records that were erased after it are there again: erase them again" in done.stderr
 
 
 @pytest.mark.parametrize(

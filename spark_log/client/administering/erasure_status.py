@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from spark_log.journal.object_names import DATA
 from spark_log.metadata.erasures import Root
 from spark_log.metadata.replica_state import OWN_BROKER
-from spark_log.metadata.state import OpenErasure, State
+from spark_log.metadata.state import ErasedTopic, OpenErasure, State
 from spark_log.positions import format_timestamp_ms
 from spark_log.settings import cluster_config
+
+OF_A_COPY = "records that were erased after it are there again: erase them again"
+"""About a copy of a log that is restored, of which nobody may know what was erased since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,15 @@ def problems_of(state: State, now_ms: int) -> list[tuple[str, str]]:
         for one in open_erasures(state)
         for problem in one.problems(now_ms)
     ]
+
+
+def to_repeat_texts(rows: Mapping[str, ErasedTopic]) -> tuple[str, ...]:
+    """Sentences about erasures that were later than a copy of the log, and have to be repeated in it."""
+    return tuple(
+        f"records were erased from {row.name} at {format_timestamp_ms(row.time)}, after this copy was made, which has "
+        f"them: erase them again with `pylog topic erase {row.name}`"
+        for row in sorted(rows.values(), key=lambda row: (row.version, row.name))
+    )
 
 
 def unreached_roots(state: State, roots: Iterable[Root], silent: Iterable[int] = ()) -> dict[Root, str]:
