@@ -48,6 +48,11 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and value.isprintable() and not value.isspace() and value != ""
 
 
+def printable_lines(text: str) -> str:
+    """Text for a terminal that may have several lines: see `printable`."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def printable(text: str) -> str:
     """Text for a terminal: control characters, which may move its cursor or hide text, are escaped."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)

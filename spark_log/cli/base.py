@@ -21,13 +21,14 @@ from spark_log.closed_pipe import EXIT_CLOSED_PIPE, discard_output
 from spark_log.debug import shows_tracebacks
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.positions import UNITS_MS, Position, parse_position
+from spark_log.text import printable_lines
 
 
 class Failed(click.ClickException):
     """An error: one sentence on standard error, and exit status 1."""
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"pylog: {self.format_message()}", err=True)
+        click.echo(f"pylog: {printable_lines(self.format_message())}", err=True)
 
 
 class Verb(click.Command):

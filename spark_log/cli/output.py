@@ -18,7 +18,7 @@ from spark_log.cli.session import CommandSession
 from spark_log.cli.tables import table_lines
 from spark_log.cli.units import TITLES, human
 from spark_log.cli.yaml import yaml_lines
-from spark_log.text import printable
+from spark_log.text import printable, printable_lines
 
 Row = Mapping[str, Any]
 Progress = Callable[[str, int, int], None]
@@ -105,7 +105,7 @@ def emit_line(session: CommandSession, text: str, fields: Row) -> None:
     elif session.output in ("yaml", "csv"):
         emit_fields(session, fields)
     else:
-        click.echo(text)
+        click.echo(printable_lines(text))
 
 
 def _emit_csv(columns: Sequence[str], rows: Sequence[Row]) -> None:

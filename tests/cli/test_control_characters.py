@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from spark_log.cli.base import Failed
 from spark_log.cli.output import _text
-from spark_log.text import printable
+from spark_log.text import printable, printable_lines
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,10 @@ def test_a_table_escapes_control_characters(name: str, shown: str) -> None:
     """Letters of all scripts stay."""
     assert printable(name) == _text(name) == shown
     assert _text({"x": name}) == f"x={shown}"
+
+
+def test_an_error_escapes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    """The name in it may be another tenant's; a message of several lines keeps them."""
+    Failed("group 'a\x1b[2Jb' is in use:\n  wait").show()
+    assert capsys.readouterr().err == "pylog: group 'a\\x1b[2Jb' is in use:\n  wait\n"
+    assert printable_lines("a\r\nb") == "a\\r\nb"
