@@ -30,6 +30,11 @@ DECODERS: Mapping[str, Callable[[bytes], bytes]] = {
     "hex": binascii.unhexlify,
 }
 """How keys are written, by the name of the form."""
+ELSEWHERE = (
+    "the log does not know its mirrors: run `pylog mirror run` for each after that time, or delete it",
+    "the log does not know its backups: make a new one, and remove the others with jobs/backup.py --prune --keep 1",
+)
+"""Copies that a report cannot name, since the log does not know them."""
 
 
 @click.command(cls=Verb)
@@ -180,10 +185,19 @@ def report_text(report: ErasureReport) -> str:
     lines.append(f"searched the records before these offsets (partition: offset): {ends}")
     for title, names in (
         ("dead-letter topics that may have copies", report.dead_letters),
-        ("producers that may write the records again", report.writers),
-        ("groups that have read the topic", report.readers),
+        ("producers that may write the records again", [_writer(report, name) for name in report.writers]),
+        ("groups that have read the topic", [_reader(report, name) for name in report.readers]),
     ):
         if names:
             lines.append(f"{title}: {', '.join(names)}")
     lines += [f"not done: {problem}" for problem in report.problems]
-    return "\n".join([*lines, *report.former_roots])
+    return "\n".join([*lines, *report.former_roots, *ELSEWHERE])
+
+
+def _writer(report: ErasureReport, name: str) -> str:
+    mirrors = name.endswith(f"/{report.topic}")
+    return f"{name} (as a mirror of topics names itself: erase in its source, too)" if mirrors else name
+
+
+def _reader(report: ErasureReport, name: str) -> str:
+    return f"{name} ({report.notes[name]})" if name in report.notes else name

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 
 import spark_log
+from spark_log.cli.erase import report_text
 from spark_log.client.administering.erasure import ErasedShare, erase_records, erase_share
 from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS, ensure_topic
 from spark_log.errors import AuthorizationFailed, InvalidRequest, UnknownTopicOrPartition
@@ -459,6 +460,17 @@ def test_the_report_names_others_that_may_have_the_records(tmp_path: Path) -> No
         transaction.commit_offsets("billing", {TopicPartition("t", 0): 1})
     report = log.admin.erase_records("t", [b"a"])
     assert (report.dead_letters, report.writers, report.readers) == (("t-bad",), ("txn:copier",), ("billing",))
+    at = {TopicPartition("t", 0): spark_log.OffsetAndMetadata(1, "s3://lake/orders")}
+    log.admin.alter_consumer_group_offsets("export-t", at)
+    with log.transaction("mirror-map/t") as transaction:
+        transaction.send("t", b"v", key=b"b")
+    report = log.admin.erase_records("t", [b"a"])
+    assert report.notes == {"export-t": "s3://lake/orders"}
+    text = report_text(report)
+    assert "export-t (s3://lake/orders)" in text
+    assert "txn:mirror-map/t (as a mirror of topics names itself" in text
+    assert "does not know its mirrors" in text
+    assert "does not know its backups" in text
     other = log.admin.erase_records("u", [b"a"])
     assert (other.dead_letters, other.writers, other.readers) == (("t-bad",), (), ())
 

@@ -79,6 +79,8 @@ class ErasureReport:
     """Producers with a name that wrote to the topic, such as mirrors.  If they repeat old records, these return."""
     readers: tuple[str, ...]
     """Groups with a position in the topic.  They may have copied the records."""
+    notes: dict[str, str]
+    """By group: the metadata of its positions in the topic.  That of an export is the URL of its table."""
     problems: tuple[str, ...]
     """Data that could not be searched or rewritten: run the erasure again after repairing it.  And `unreached`."""
 
@@ -146,6 +148,7 @@ def erase_records(
         dead_letters=_dead_letters(state, topic),
         writers=_writers(state, topic_id),
         readers=_readers(state, topic_id),
+        notes=_notes(state, topic_id),
         problems=(*found, *unreached),
     )
 
@@ -244,6 +247,14 @@ def _writers(state: State, topic_id: str) -> tuple[str, ...]:
         for name, known in sorted(state.producers.items())
         if not known.plain and known.last_commit is not None and topic_id in known.last_commit.topics
     )
+
+
+def _notes(state: State, topic_id: str) -> dict[str, str]:
+    found = {
+        name: sorted({at.metadata for key, at in group.offsets.items() if key[0] == topic_id and at.metadata})
+        for name, group in sorted(state.groups.items())
+    }
+    return {name: ", ".join(notes) for name, notes in found.items() if notes}
 
 
 def _readers(state: State, topic_id: str) -> tuple[str, ...]:
