@@ -32,6 +32,10 @@ class RestoredLog:
         self._compared: tuple[str, str] | None = None
         """The log and its history in which an offset was checked."""
 
+    def begin(self, journal: Journal) -> None:
+        """Compare no offset with the log as it is now: there is no checkpoint, so this process makes the first one."""
+        self._compared = journal.cluster_id, history_of(journal.state)
+
     def in_it(self, at: Offset, journal: Journal) -> Offset:
         """An offset in the log as it is now.  Where it is beyond the copy that was restored, it is set back to its end.
 

@@ -124,7 +124,9 @@ class LogStreamReader(FollowingReader):
             start = start or self._known or self.initialOffset()
             first = start == self._initial and not self._is_begun
             at = self._checked(parse_offset(start))
-            at = self._joined(at) if first else at
+            if first:
+                self._restored.begin(self.journal)
+                at = self._joined(at)
             once = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
             if not self._is_assigned(at, ends=once or self._target is not None):
                 return start
