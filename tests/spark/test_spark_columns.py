@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark_pylog.source.read_columns import BATCH_ROWS, TYPES, to_batch
+from pyspark_pylog.source.read_columns import TYPES, to_batch
 
 import spark_log
 from spark_log.client.reading.fetch import fetch
+from spark_log.segment.numpy_arrays import KEPT_ROWS
 
 SCHEMA = pa.schema([(name, TYPES[name][1]) for name in ("topic", "partition", "offset", "timestampType", "value")])
 
 
-@pytest.mark.parametrize("rows", [1, BATCH_ROWS, BATCH_ROWS + 1, 3 * BATCH_ROWS])
+@pytest.mark.parametrize("rows", [1, KEPT_ROWS, KEPT_ROWS + 1, 3 * KEPT_ROWS])
 def test_constant_columns_are_as_long_as_the_batch(tmp_path: Path, rows: int) -> None:
     """And of the batch's own topic and partition, whatever was asked for before it."""
     log = spark_log.connect(str(tmp_path / "log"), durability="os")
