@@ -234,6 +234,8 @@ def _read_truth(text: str) -> bool:
 
 
 def _read_time(text: str) -> datetime:
+    if not isinstance(text, str):
+        raise TypeError(f'{text!r:.80} is not a time as text, such as "2026-01-31T10:00:00Z"')
     # Python 3.10 does not read the Z.
     found = datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in ("Z", "z") else text)
     if found.tzinfo is None:

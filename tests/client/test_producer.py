@@ -164,6 +164,8 @@ def test_what_can_be_seen_at_once_is_raised_at_once(tmp_path: Path) -> None:
             producer.send("orders", 5)
         with pytest.raises(InvalidRecord, match="headers"):
             producer.send("orders", b"x", headers=[1])  # type: ignore[list-item]
+        with pytest.raises(InvalidRecord, match="headers: the value of 'a' is an int: expected bytes or str$"):
+            producer.send("orders", b"x", headers=[("a", 1)])  # type: ignore[list-item]
         with pytest.raises(InvalidTimestamp):
             producer.send("orders", b"x", timestamp_ms=-TIME_MS_MAX - 1)
         with pytest.raises(InvalidRequest, match="topic name"):

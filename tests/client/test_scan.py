@@ -68,6 +68,15 @@ def test_ranges_columns_and_partitions(log: spark_log.Log) -> None:
         log.read("orders", columns=["nope"])
 
 
+def test_a_read_of_no_columns_has_its_rows(log: spark_log.Log) -> None:
+    """A count by a read of no columns was 0."""
+    assert log.read("orders", columns=[]).num_rows == 30
+    assert log.read("orders", columns=[], where="partition = 1").num_rows == log.read("orders", 1).num_rows
+    assert log.read("orders", columns=[], where="timestamp < '2020-01-01'").num_rows == 0
+    assert sum(batch.num_rows for batch in log.scan("orders", columns=[], where="offset IN (0, 2)")) == 6
+    assert log.table("orders", columns=[]).num_rows == 30
+
+
 def test_the_same_append_lands_once_per_application_and_version(log: spark_log.Log) -> None:
     """txn_app_id and txn_version go together; a repeat of the last version gives the offsets of the first time."""
     first = log.append("totals", pa.table({"value": ["1"]}), txn_app_id="job", txn_version=1)

@@ -103,7 +103,7 @@ def unreached_roots(state: State, roots: Iterable[Root], silent: Iterable[int] =
         if directory in state.former_roots:
             found[root] = former_root(state, directory)
         elif known is not None and known.fenced:
-            back = f"`pylog broker unfence {broker}` deletes them when it takes the broker back"
+            back = f"`pylog broker unfence {broker}` takes it back, and deletes those that are due"
             found[root] = f"{named} may have copies; it is fenced: {known.reason}; {back}"
         elif broker in silent:
             found[root] = f"{named} may have copies, and does not answer: bring its disk or bucket back"

@@ -41,7 +41,7 @@ from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.model import ACKS_ALL
 from spark_log.positions import TIME_MS_MAX
-from spark_log.text import is_unicode, shown
+from spark_log.text import is_unicode, shown, type_of
 from spark_log.threads import Thread, at_exit
 from spark_log.topic_names import not_text
 
@@ -502,7 +502,13 @@ def checked_headers(headers: object) -> list[tuple[str, bytes | None]]:
             raise InvalidRecord(f"headers: the name {shown(name)} is not a str")
         if not is_unicode(name):
             raise InvalidRecord(f"headers: the name {name!r} cannot be encoded as UTF-8")
-    return [(name, None if item is None else to_bytes("value", item)) for name, item in pairs]
+    return [(name, None if item is None else _header_bytes(name, item)) for name, item in pairs]
+
+
+def _header_bytes(name: str, item: object) -> bytes:
+    if not isinstance(item, str | bytes | bytearray | memoryview):
+        raise InvalidRecord(f"headers: the value of {name!r} is {type_of(item)}: expected bytes or str")
+    return to_bytes(f"headers: the value of {name!r}", item)
 
 
 def too_large(topic: str, size: int, limit: int) -> MessageTooLarge:

@@ -203,4 +203,6 @@ def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
     there = part.records.schema.names
     names = {field.name: field.name if field.name in there else stored_name(field.name) for field in schema}
     columns = [made[field.name]() if field.name in made else part.records.column(names[field.name]) for field in schema]
+    if not columns:  # Arrow takes the number of rows from the columns: without one, it would be 0
+        return part.records.select([])
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_log.errors import InvalidRecord
 from spark_log.schema.topic_schema import as_schema
 from spark_log.segment.json_values import as_json, from_json
 
@@ -85,3 +86,9 @@ def test_a_text_that_is_not_utf_8_is_written_with_replacements() -> None:
         {"list": ["ok"], "map": {"ok": "2026-01-31T12:00:00Z"}, "price": 1.1},
         {"list": ["a\ufffd"], "map": {"a\ufffd": None}},
     ]
+
+
+def test_a_number_for_a_time_is_named() -> None:
+    kind = pa.struct([("a", as_schema("a TIMESTAMP").field("a").type)])
+    with pytest.raises(InvalidRecord, match='1769860800000 is not a time as text, such as "2026-01-31T10:00:00Z"'):
+        from_json([b'{"a": 1769860800000}'], kind, str)
