@@ -281,7 +281,10 @@ def check_sources(topics: Mapping[str, SourceTopic], copied: Mapping[TopicPartit
     for tp, one in copied.items():
         if tp.topic not in topics:
             continue
-        here = f"delete {tp.topic!r} here, so that it is copied again from its start, or leave it out"
+        here = (
+            f"delete {tp.topic!r} in the copy (`pylog topic delete {tp.topic}`), so that it is copied again from its start, "
+            "or leave it out"
+        )
         if topics[tp.topic].id != one.source:
             raise InvalidRequest(
                 f"topic {tp.topic!r} was deleted and created again in {where} since it was copied, or {where} was restored "
