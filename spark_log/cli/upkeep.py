@@ -286,12 +286,11 @@ def _copy(url: str, options: Mapping[str, str]) -> Journal:
 @click.option("--accept-loss", is_flag=True, help="Continue without versions that cannot be restored. Does not ask.")
 @click.option(
     "--cluster-id",
-    default="",
     metavar="ID",
     help="The log's id, for a lost meta/format that no broker can replace, or in place of a wrong one; new: a new id.",
 )
 @pass_session
-def repair(session: CommandSession, accept_loss: bool, cluster_id: str, dry_run: bool, yes: bool) -> None:
+def repair(session: CommandSession, accept_loss: bool, cluster_id: str | None, dry_run: bool, yes: bool) -> None:
     """Rebuild the metadata of a log that does not open.
 
     The metadata is rebuilt from the checkpoints and records that can be read.
@@ -324,7 +323,7 @@ def repair(session: CommandSession, accept_loss: bool, cluster_id: str, dry_run:
 
     options = RootOptions.of(session.storage_options, "disk")
     store = open_store(session.url, options.own())
-    report = run(store, is_alive=is_alive, dry_run=True, cluster_id=cluster_id, root_options=options)
+    report = run(store, is_alive=is_alive, dry_run=True, cluster_id=cluster_id or "", root_options=options)
     if not report.needed:
         text = (
             f"nothing to repair: {store.url} opens at version {report.version}, and no file of its metadata is damaged"
@@ -334,7 +333,9 @@ def repair(session: CommandSession, accept_loss: bool, cluster_id: str, dry_run:
     if not dry_run and (
         accept_loss or report.lost or confirmed("replace damaged files of the metadata", dry_run=False, yes=yes)
     ):
-        report = run(store, is_alive=is_alive, accept_loss=accept_loss, cluster_id=cluster_id, root_options=options)
+        report = run(
+            store, is_alive=is_alive, accept_loss=accept_loss, cluster_id=cluster_id or "", root_options=options
+        )
     emit_line(session, _repair_text(report, dry_run), asdict(report))
     if report.lost and dry_run and not accept_loss:
         raise Failed(

@@ -60,7 +60,18 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "bench produce",
         *(
             f"broker {name}"
-            for name in ("add", "alter", "describe", "drain", "fence", "list", "remove", "replace", "unfence")
+            for name in [
+                "add",
+                "alter",
+                "describe",
+                "drain",
+                "fence",
+                "forget-root",
+                "list",
+                "remove",
+                "replace",
+                "unfence",
+            ]
         ),
         "checkpoint",
         "cluster health",
@@ -113,6 +124,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "topic delete",
         "topic describe",
         "topic erase",
+        "topic erasures",
         "topic list",
         "topic offsets",
         "topic schema",
