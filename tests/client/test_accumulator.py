@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spark_log.client.producing.accumulator import TopicQueue
-from spark_log.client.producing.futures import RecordFuture
+from spark_log.client.producing.futures import RecordFuture, stamp_of
 from spark_log.threads import SYSTEM_THREADS
 
 
@@ -87,8 +87,8 @@ def test_times_are_those_of_the_clock_or_given() -> None:
     """The clock's are nanoseconds; given ones reach further than nanoseconds do."""
     orders = queue()
     latest = (2**63 - 1) // 1000
-    for stamp in (1_700_000_000_123_999_999, -1 - 0, -1 - latest):
+    for stamp in (1_700_000_000_123_999_999, stamp_of(0), stamp_of(latest), stamp_of(-5)):
         sent(orders, b"x", stamp)
     batch = orders.close_batch(now_ms=5)
     batch.take()
-    assert batch.columns is not None and batch.columns.times.tolist() == [1_700_000_000_123, 0, latest]
+    assert batch.columns is not None and batch.columns.times.tolist() == [1_700_000_000_123, 0, latest, -5]

@@ -171,6 +171,7 @@ _VARYING = (
     ),
     (re.compile(r"\b\d[\d,.]* (bytes|B|KB|kB|MB|ms|s)\b"), "SIZE"),
     (re.compile(r"\d+ versions? ago"), "N versions ago"),
+    (re.compile(r"quorum copy .*\n"), ""),
     (re.compile(r"(?m)^coordinator ADDRESS true (leads|stands by), .*\n"), ""),
 )
 """Compressed sizes depend on the time, versions and generations on what a coordinator writes, and there are as many

@@ -143,6 +143,7 @@ class Consumer:
             raise InvalidRequest("assign: topics were subscribed to; unsubscribe() first")
         tps = [TopicPartition(*one) for one in partitions]
         state = self._state = self._refreshed(tp.topic for tp in tps)
+        self._follow_restore(state)
         self._assignment.assign({tp: partition_of(state, tp)[0] for tp in tps})
         self._discard_buffered()
 
@@ -270,6 +271,9 @@ class Consumer:
             if self._fetch_wait.is_enough(self._assignment.positions, self._state) and (
                 parts := self._reading.take(self._assignment.positions, self._state, rows, size)
             ):
+                if self._history not in (None, history_of(self._journal.state)):
+                    self._discard_buffered()  # the log was restored while they were read, and planned again in it
+                    continue
                 self._fetch_wait.found()
                 return parts
             left = timeout_ms - (self._clock.monotonic_ms() - start)
