@@ -376,7 +376,7 @@ def append_at_rate(url: str, orders: Path) -> None:
 
 
 def catch_up(url: str, orders: Path) -> None:
-    """As `pylog replicate --every`."""
+    """Copy in rounds, like `pylog replicate --every`."""
     with spark_log.connect(url, durability="disk") as log:
         ControlledRoots.of(log, orders)
         for _ in replicate_every(log, 1000, probes=False):

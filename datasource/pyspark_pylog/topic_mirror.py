@@ -52,7 +52,7 @@ class SourceTopic(NamedTuple):
     schema: object = None
     """The schema that the copy is to have; None: values are bytes, or the copy has a schema already."""
     history: str = ""
-    """Of the source: another one after it was restored from a copy."""
+    """The history of the source, another one after it was restored from a copy."""
     same_until: Callable[[str, int], int | None] = lambda history, partition: None
     """The offset up to which a partition has the records that it had in a history; None: all of them."""
     check_schema: Callable[[], None] | None = None

@@ -30,7 +30,7 @@ PARALLEL = {"local": 2, "remote": 8}
 SMALL_BYTES = 256 << 10
 """The size of a small object."""
 SMALL_OBJECTS, SMALL_PARALLEL = 16, 8
-"""So many small objects are copied by a thread, and so many threads copy them at the same time."""
+"""How many small objects a thread copies, and how many threads copy them at the same time."""
 SOURCE_MS = 2_000
 """How long reads of a copy are tried again before another copy is taken."""
 STALLED_S = 20.0

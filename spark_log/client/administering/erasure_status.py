@@ -31,7 +31,7 @@ class ErasureListing:
     waits_for: tuple[str, ...]
     """Sentences: the roots that may have copies, and what to do if upkeep cannot reach them."""
     unreached: tuple[str, ...]
-    """Those of `waits_for` that upkeep cannot reach."""
+    """The roots of `waits_for` that upkeep cannot reach."""
     incomplete: bool
     """It had problems, so records may be left: run it again."""
 

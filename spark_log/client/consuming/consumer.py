@@ -96,7 +96,7 @@ class Consumer:
         self._closed, self._pid = False, os.getpid()
         self._state: State = journal.state
         self._history: str | None = None
-        """Of the log, as this consumer has read it."""
+        """The history of the log that this consumer has read; None before its first look."""
         self._stale = True
         """The assignment has not been reconciled with the state yet."""
         self._updated_ms = -REFRESH_MS
