@@ -49,6 +49,9 @@ class IncompatibleSchema(InvalidSchema):
 class InvalidRecord(InvalidRequest):
     """A record or a column cannot be written: wrong type, no topic, a partition that does not exist."""
 
+    row: int | None = None
+    """The number of the row in the caller's data, with which the message begins; None if it names no row."""
+
 
 class InvalidTimestamp(InvalidRecord):
     """A record's timestamp is not in the topic's range (`message.timestamp.before.max.ms`, `.after.max.ms`)."""

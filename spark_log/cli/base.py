@@ -19,7 +19,7 @@ from spark_log.cli.session import OUTPUT_VARIABLE, PROFILE_VARIABLE, URL_VARIABL
 from spark_log.cli.units import parse_rate
 from spark_log.closed_pipe import EXIT_CLOSED_PIPE, discard_output
 from spark_log.debug import shows_tracebacks
-from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.errors import AuthorizationFailed, InvalidRequest, SparkLogError
 from spark_log.positions import UNITS_MS, Position, parse_position
 from spark_log.text import printable_lines
 
@@ -29,6 +29,19 @@ class Failed(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"pylog: {printable_lines(self.format_message())}", err=True)
+
+
+class Long(click.types.IntParamType):
+    """An integer of 64 bits."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number.bit_length() > 63:
+            self.fail(f"{number} is not a number of 64 bits.", param, ctx)
+        return number
+
+
+LONG = Long()
 
 
 class Verb(click.Command):
@@ -45,7 +58,11 @@ class Verb(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         ctx.find_root().ensure_object(CommandSession).check_output()
-        return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except AuthorizationFailed as error:  # the coordinator does not know what was typed
+            error.args = (f"{ctx.command_path.removeprefix('pylog ')}: {error}",)
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command's options come before the common ones."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_log.cli.base import DURATION, Failed, Noun, confirmed, guarded, pass_session, storage_option, verb
+from spark_log.cli.base import DURATION, LONG, Failed, Noun, confirmed, guarded, pass_session, storage_option, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
 from spark_log.cli.reassign import emit_assignments, start, throttle_option
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark_log.model import TopicPartition
     from spark_log.node.health_findings import Needed
 
-broker_id = click.argument("broker", metavar="ID", type=int)
+broker_id = click.argument("broker", metavar="ID", type=LONG)
 root_options = storage_option(
     "--root-option", "the broker's root", "endpoint_url; it is stored in the log, so it must not be a secret"
 )
@@ -285,16 +285,34 @@ def fence(session: CommandSession, broker: int, reason: str | None) -> None:
     Example:
       pylog broker fence 1 --reason "new disk at 10:00" && umount /mnt/disk1
     """
+    from spark_log.client.administering.erasure_status import erasures_waiting_for
+
     log = session.connect()
     done = log.admin.fence_broker(broker, reason or "")
     needs, helps = _needed(log, broker)
     may = f"Its disk is still needed, for {_listed(needs)}" if needs else "Its disk may be taken away"
-    text = f"broker {broker} {'fenced' if done else 'was fenced already'}. {may}"
-    fields = {"broker": broker, "state": "fenced", "changed": done, "may_be_taken_away": not needs, "needed_for": needs}
+    waiting = erasures_waiting_for(log.journal.state, broker)
+    wait = f". {_waiting(waiting, broker)}" if waiting else ""
+    text = f"broker {broker} {'fenced' if done else 'was fenced already'}. {may}{wait}"
+    fields = {
+        "broker": broker,
+        "state": "fenced",
+        "changed": done,
+        "may_be_taken_away": not needs,
+        "needed_for": needs,
+        "erased_topics": waiting,
+    }
     emit_line(session, text, fields)
     if needs:
         back = f"`pylog broker unfence {broker}` takes it back"
         raise Failed(". ".join([f"do not take the disk of broker {broker} away yet", *helps, back]))
+
+
+def _waiting(topics: Sequence[str], broker: int) -> str:
+    return (
+        f"Its root may have copies of records that were erased from {', '.join(topics)}: `pylog broker unfence {broker}` "
+        "deletes them, and `pylog topic erasures` names these erasures until then"
+    )
 
 
 def _needed(log: Log, broker: int) -> Needed:

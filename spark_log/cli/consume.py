@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_log.cli.base import PATTERN, POSITION, Verb, pass_session
+from spark_log.cli.base import LONG, PATTERN, POSITION, Verb, pass_session
 from spark_log.cli.completion import complete_groups, complete_topics
 from spark_log.cli.formats import FORMS, Printer, form_of_format, form_of_output
 from spark_log.cli.session import CommandSession
@@ -57,7 +57,7 @@ def _reader_may_leave() -> Iterator[None]:
     help="Start at the committed offsets of this group, and commit.",
 )
 @click.option("-o", "--offset", "position", type=POSITION, help="Start at this position instead.")
-@click.option("-p", "--partition", type=int, metavar="N", help="Consume this partition only.")
+@click.option("-p", "--partition", type=LONG, metavar="N", help="Consume this partition only.")
 @click.option("-n", "--count", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
 @click.option("-f", "--format", "form", metavar="FORMAT", help=f"How to print a record: {FORMS}.  The default is %v.")
 @click.option("--follow", is_flag=True, help="Wait for more records at the end.")

@@ -97,7 +97,8 @@ def erase(
         report = admin.erase_records(name, keys, before, dry_run=dry_run, progress=progress)
     emit_line(session, report_text(report), asdict(report))
     if report.problems:
-        raise Failed(f"{counted(len(report.problems), 'problem')}: the erasure is not done; {report.problems[0]}")
+        ends = "would not be done" if dry_run else "is not done"
+        raise Failed(f"{counted(len(report.problems), 'problem')}: the erasure {ends}; {report.problems[0]}")
 
 
 @click.command(cls=Verb)
@@ -190,7 +191,8 @@ def report_text(report: ErasureReport) -> str:
     ):
         if names:
             lines.append(f"{title}: {', '.join(names)}")
-    lines += [f"not done: {problem}" for problem in report.problems]
+    not_done = "would not be done" if report.gone_by_ms is None else "not done"
+    lines += [f"{not_done}: {problem}" for problem in report.problems]
     return "\n".join([*lines, *report.former_roots, *ELSEWHERE])
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import POSITION, Failed, Noun, Verb, config_option, pass_session, verb
+from spark_log.cli.base import LONG, POSITION, Failed, Noun, Verb, config_option, pass_session, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import emit_line, emit_rows, emit_value
 from spark_log.cli.quorum_dump import dump_quorum
@@ -193,7 +193,7 @@ def _dump_log(session: CommandSession, *, of_state: bool) -> None:
     type=click.Path(exists=True),
     help="Show this instead of the log: a node's directory of a quorum, or a snapshot (.checkpoint).",
 )
-@click.option("--version", type=int, metavar="N", help="Show the state at this version, if it is still there.")
+@click.option("--version", type=LONG, metavar="N", help="Show the state at this version, if it is still there.")
 @pass_session
 def metadata_shell(session: CommandSession, command: tuple[str, ...], path: str | None, version: int | None) -> None:
     """Look around in the state of the metadata log, as in a tree of files.

@@ -12,12 +12,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import Verb, pair_list, pass_session
+from spark_log.cli.base import LONG, Verb, pair_list, pass_session
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import emit_line
 from spark_log.cli.session import CommandSession
 from spark_log.errors import InvalidRecord, SparkLogError
-from spark_log.text import counted
+from spark_log.text import counted, is_unicode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ APPEND_BYTES = 8 << 20
 @click.option("-k", "--key", help="The key of all records.")
 @click.option("--key-delimiter", metavar="TEXT", help="The text between key and value in each line.")
 @click.option("--null-marker", metavar="TEXT", help="A key or value that equals TEXT is null. Without it, none is.")
-@click.option("-p", "--partition", type=int, metavar="N", help="The partition of all records.")
+@click.option("-p", "--partition", type=LONG, metavar="N", help="The partition of all records.")
 @click.option(
     "-H", "--header", "headers", multiple=True, metavar="K=V", help="A header of all records; may be repeated."
 )
@@ -72,7 +72,7 @@ def produce(
         raise click.UsageError("give either --key or --key-delimiter")
     if key_delimiter == "":
         raise click.BadParameter("it is empty", param_hint="'--key-delimiter'")
-    pairs = [{"key": name, "value": value.encode()} for name, value in pair_list(headers)]
+    pairs = [{"key": _header_name(name), "value": os.fsencode(value)} for name, value in pair_list(headers)]
     log = session.connect(create=True)
     count = 0
     try:
@@ -82,9 +82,23 @@ def produce(
             log.append(topic, _parsed(log, topic, records, count), acks=acks)
             count += len(lines)
     except SparkLogError as error:
-        error.args = (f"{error}; {counted(count, 'line')} {'was' if count == 1 else 'were'} appended",)
+        error.args = (f"{_by_line(error, count)}; {counted(count, 'line')} {'was' if count == 1 else 'were'} appended",)
         raise
     emit_line(session, f"{counted(count, 'record')} appended to {topic}", {"topic": topic, "records": count})
+
+
+def _by_line(error: SparkLogError, before: int) -> str:
+    """The message of an error; a row is named by the number of its line.  before: lines before the rows."""
+    if not isinstance(error, InvalidRecord) or error.row is None:
+        return str(error)
+    return f"line {before + error.row + 1}: {str(error).removeprefix(f'row {error.row}: ')}"
+
+
+def _header_name(name: str) -> str:
+    """The name.  Keys and values may be any bytes; names are text."""
+    if not is_unicode(name):
+        raise click.BadParameter(f"the name {name!r} is not UTF-8", param_hint="'-H'")
+    return name
 
 
 def _line_groups(stream: IO[bytes]) -> Iterator[list[bytes]]:
@@ -134,8 +148,8 @@ def _split(
 ) -> tuple[Sequence[bytes | None], Sequence[bytes]]:
     """Keys and values.  Raises InvalidRecord for a line without the delimiter."""
     if delimiter is None:
-        return [None if key is None else key.encode()] * len(lines), lines
-    parts = [line.partition(delimiter.encode()) for line in lines]
+        return [None if key is None else os.fsencode(key)] * len(lines), lines
+    parts = [line.partition(os.fsencode(delimiter)) for line in lines]
     for number, (_, found, _) in enumerate(parts):
         if not found:
             raise InvalidRecord(f"line {before + number + 1} has no {delimiter!r} between key and value")
@@ -150,7 +164,7 @@ def _nulled(texts: Sequence[bytes | None], null_marker: str | None) -> pa.Array:
     found = pa.array(texts, pa.binary())
     if null_marker is None:
         return found
-    marker = pa.scalar(null_marker.encode(), pa.binary())
+    marker = pa.scalar(os.fsencode(null_marker), pa.binary())
     return pc.if_else(pc.equal(found, marker), pa.scalar(None, pa.binary()), found)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import DURATION, Failed, Verb, confirmed, guarded, pass_session
+from spark_log.cli.base import DURATION, LONG, Failed, Verb, confirmed, guarded, pass_session
 from spark_log.cli.output import emit_fields, emit_line, emit_rows
 from spark_log.cli.session import CommandSession
 
@@ -221,7 +221,7 @@ def remove_voter(
 
 
 @click.command(cls=Verb)
-@click.argument("node", metavar="[ID]", type=int, required=False)
+@click.argument("node", metavar="[ID]", type=LONG, required=False)
 @node_options
 @pass_session
 def transfer(session: CommandSession, access: Access, node: int | None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_log.cli.base import RATE, Failed, Noun, pass_session, verb
+from spark_log.cli.base import LONG, RATE, Failed, Noun, pass_session, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import emit_line, emit_rows, emit_value
 from spark_log.cli.reassignment_file import (
@@ -75,7 +75,9 @@ def parse_brokers(text: str) -> list[int]:
     help="The brokers that are to have the partitions.",
 )
 @click.option("--disable-rack-aware", is_flag=True, help="Ignore the racks of brokers.")
-@click.option("-r", "--replication-factor", "factor", type=int, metavar="N", help="Also change the number of replicas.")
+@click.option(
+    "-r", "--replication-factor", "factor", type=LONG, metavar="N", help="Also change the number of replicas."
+)
 @pass_session
 def generate(
     session: CommandSession,

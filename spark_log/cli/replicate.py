@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_log.cli.base import DURATION, RATE, Failed, Verb, pass_session
+from spark_log.cli.base import DURATION, LONG, RATE, Failed, Verb, pass_session
 from spark_log.cli.output import emit_line, progress_bars
 from spark_log.cli.session import CommandSession
 from spark_log.cli.units import duration_text, moved_text, size_text
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     "--throttle", type=RATE, metavar="RATE", help="Copy and move at most this many bytes per second, such as 50MB."
 )
 @click.option(
-    "--broker", "brokers", type=int, multiple=True, metavar="ID", help="Check and copy to this broker only; repeatable."
+    "--broker",
+    "brokers",
+    type=LONG,
+    multiple=True,
+    metavar="ID",
+    help="Check and copy to this broker only; repeatable.",
 )
 @pass_session
 def replicate(session: CommandSession, every_ms: int | None, throttle: int | None, brokers: tuple[int, ...]) -> None:

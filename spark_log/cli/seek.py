@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import POSITION, Failed, Verb, confirmed, guarded, pass_session
+from spark_log.cli.base import LONG, POSITION, Failed, Verb, confirmed, guarded, pass_session
 from spark_log.cli.completion import complete_groups, complete_topics
 from spark_log.cli.output import emit_rows
 from spark_log.cli.session import CommandSession
@@ -38,7 +38,7 @@ GOALS = "give one of --to POSITION, --to-group GROUP, --shift-by N and --from-fi
     shell_complete=complete_groups,
     help="Move to the committed offsets of this group.",
 )
-@click.option("--shift-by", type=int, metavar="N", help="Move forward by N records, or back if N is negative.")
+@click.option("--shift-by", type=LONG, metavar="N", help="Move forward by N records, or back if N is negative.")
 @click.option(
     "--from-file",
     "file",

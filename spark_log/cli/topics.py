@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import POSITION, Noun, config_option, confirmed, guarded, pass_session, verb
+from spark_log.cli.base import LONG, POSITION, Noun, config_option, confirmed, guarded, pass_session, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
 from spark_log.cli.session import CommandSession
@@ -60,13 +60,13 @@ def topic() -> None:
 @verb(topic)
 @click.argument("name", metavar="TOPIC")
 @click.option(
-    "-p", "--partitions", type=int, metavar="N", default=1, show_default=True, help="The number of partitions."
+    "-p", "--partitions", type=LONG, metavar="N", default=1, show_default=True, help="The number of partitions."
 )
 @click.option(
     "-r",
     "--replication-factor",
     "factor",
-    type=int,
+    type=LONG,
     metavar="N",
     help="Copies of each record, on as many brokers; default: default.replication.factor of the log.",
 )
@@ -274,13 +274,13 @@ def config_table(log: Log, name: str | None, *, everything: bool) -> Table:
 @verb(topic)
 @existing_topic
 @click.option(
-    "-p", "--partitions", type=int, metavar="TOTAL", help="The new number of partitions, which can only grow."
+    "-p", "--partitions", type=LONG, metavar="TOTAL", help="The new number of partitions, which can only grow."
 )
 @click.option(
     "-r",
     "--replication-factor",
     "factor",
-    type=int,
+    type=LONG,
     metavar="N",
     help="The new number of replicas of each partition, whose records then move.",
 )
@@ -422,7 +422,7 @@ def delete(session: CommandSession, name: str, dry_run: bool, yes: bool) -> None
 @verb(topic)
 @existing_topic
 @click.option("--to", "position", type=POSITION, required=True, help="The position of the first record to keep.")
-@click.option("-p", "--partition", type=int, metavar="N", help="Trim this partition only.")
+@click.option("-p", "--partition", type=LONG, metavar="N", help="Trim this partition only.")
 @guarded
 @pass_session
 def trim(

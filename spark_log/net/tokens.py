@@ -130,7 +130,7 @@ def check_allowed(grant: Grant, command: Command, state: State) -> None:
 def _check_one(grant: Grant, command: Command, state: State) -> None:
     if ROLES.index(command.role) > ROLES.index(grant.role):
         raise AuthorizationFailed(
-            f"the token {grant.name!r} has the role {grant.role}, {_title(command)} needs {command.role}"
+            f"the token {grant.name!r} has the role {grant.role}, and this needs the role {command.role}"
         )
     if grant.topics or grant.groups:
         _check_names(grant, command, state)
@@ -161,9 +161,7 @@ def _check_names(grant: Grant, command: Command, state: State) -> None:
         limits = " and ".join(
             kind for kind, prefixes in (("topics", grant.topics), ("groups", grant.groups)) if prefixes
         )
-        raise AuthorizationFailed(
-            f"the token {grant.name!r} is for some {limits}, {_title(command)} is about the whole log"
-        )
+        raise AuthorizationFailed(f"the token {grant.name!r} is for some {limits}, and this is about the whole log")
 
 
 def _check_producer(grant: Grant, producer: str, state: State) -> None:
@@ -188,7 +186,3 @@ def _check_producer(grant: Grant, producer: str, state: State) -> None:
         check_names(grant, topics=sorted(written))
     if drawn and (topic := name.rpartition(":")[2]):
         check_names(grant, topics=(topic,))
-
-
-def _title(command: Command) -> str:
-    return str(type(command).__struct_config__.tag).replace("_", " ")

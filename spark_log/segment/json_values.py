@@ -22,7 +22,10 @@ import pyarrow as pa
 
 from spark_log.errors import InvalidRecord
 from spark_log.schema.ddl import sql_type
-from spark_log.segment.python_values import checker
+from spark_log.segment.python_values import checker, misfit
+from spark_log.text import shown
+
+UNFIT = "does not fit the schema"
 
 _t = pa.types
 _Form = Callable[[Any], Any]
@@ -155,63 +158,92 @@ def json_or_errors(
         value = None
         try:
             value = None if text is None else form(_decoder.decode(text))
-        except (msgspec.DecodeError, ValueError, TypeError, ArithmeticError, AttributeError) as error:
-            errors[row] = f"is not JSON that fits {sql_type(kind)}: {error}"
+        except (msgspec.DecodeError, UnicodeError) as error:
+            errors[row] = f"is not JSON: {str(error).removeprefix('JSON is malformed: ')}"
+        except (ValueError, RecursionError) as error:
+            errors[row] = f"{UNFIT}: {error}"
         if value is not None and (reason := check(value)):
-            value, errors[row] = None, f"does not fit {sql_type(kind)}: {reason}"
+            value, errors[row] = None, f"{UNFIT}: {reason}"
         rows.append(value)
     try:
         return pa.array(rows, kind), errors
     except (pa.ArrowException, OverflowError):
-        errors |= {row: reason for row, value in enumerate(rows) if (reason := _unfit(value, kind))}
+        errors |= {row: f"{UNFIT}: {reason}" for row, value in enumerate(rows) if (reason := misfit(value, kind))}
         return pa.array([None if row in errors else value for row, value in enumerate(rows)], kind), errors
-
-
-def _unfit(value: Any, kind: pa.DataType) -> str:
-    """Why a value whose parts have the right Python types is not of the type; empty if it is."""
-    try:
-        pa.array([value], kind)
-    except (pa.ArrowException, OverflowError) as error:
-        return f"does not fit {sql_type(kind)}: {error}"
-    return ""
 
 
 @lru_cache(maxsize=256)
 def _read(kind: pa.DataType, strict: bool) -> _Form:
+    """Raises ValueError, with the field, for a value that is not of the type."""
     if _t.is_struct(kind):
-        forms = {field.name: _read(field.type, strict) for field in kind}
-        known = partial(_known, forms) if strict else _dict
-        return lambda row: {name: _maybe(forms[name], value) for name, value in known(row).items() if name in forms}
+        return _read_struct(kind, strict)
     if _t.is_list(kind):
         inner = _read(kind.value_type, strict)
         return lambda items: [_maybe(inner, item) for item in items] if isinstance(items, list) else items
     if _t.is_map(kind):
         of_key, of_item = _read_key(kind.key_type), _read(kind.item_type, strict)
-        return lambda items: {of_key(key): _maybe(of_item, item) for key, item in _dict(items).items()}
+        return lambda items: {of_key(key): _at(f"at {key!r}", of_item, item) for key, item in _dict(items).items()}
+    convert = _convert(kind)
+    return partial(_not_decimal, kind) if convert is None else partial(_leaf, convert, kind)
+
+
+def _read_struct(kind: pa.DataType, strict: bool) -> _Form:
+    forms = {field.name: (f"field {field.name!r}", _read(field.type, strict)) for field in kind}
+    known = partial(_known, forms) if strict else _dict
+    return lambda row: {name: _at(*forms[name], value) for name, value in known(row).items() if name in forms}
+
+
+def _convert(kind: pa.DataType) -> _Form | None:
+    """The conversion to a type that has no parts, which fails for other values; None: there is nothing to convert."""
     if _t.is_floating(kind):
         return lambda value: float(value) if isinstance(value, Decimal | int | str) else value
     if _t.is_decimal(kind):
         return lambda value: Decimal(value) if isinstance(value, str) else value
     if _t.is_timestamp(kind):
-        return _read_time if kind.tz is not None else lambda text: datetime.fromisoformat(text)
+        return _read_time if kind.tz is not None else datetime.fromisoformat
     if _t.is_date(kind):
-        return lambda text: date.fromisoformat(text)
+        return date.fromisoformat
     if _t.is_binary(kind):
-        return lambda text: base64.b64decode(text, validate=True)
-    return lambda value: value
+        return partial(base64.b64decode, validate=True)
+    return None
+
+
+def _leaf(convert: _Form, kind: pa.DataType, value: Any) -> Any:
+    try:
+        return convert(value)
+    except (ValueError, TypeError, ArithmeticError, AttributeError, LookupError) as error:
+        given = str(value) if isinstance(value, Decimal) else shown(value)
+        raise ValueError(f"{given:.80} does not fit {sql_type(kind)}{_example(kind)}") from error
+
+
+def _example(kind: pa.DataType) -> str:
+    """The form of a type's text, if its name does not tell."""
+    if _t.is_timestamp(kind):
+        return f': expected text such as "2026-01-31T10:00:00{"" if kind.tz is None else "Z"}"'
+    if _t.is_date(kind):
+        return ': expected text such as "2026-01-31"'
+    return ": expected text in base64" if _t.is_binary(kind) else ""
 
 
 def _maybe(form: _Form, value: Any) -> Any:
     return None if value is None else form(value)
 
 
+def _at(where: str, form: _Form, value: Any) -> Any:
+    """The value of a field.  where: names it in errors."""
+    try:
+        return None if value is None else form(value)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
 def _dict(value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise TypeError(f"expected an object, found {value!r:.80}")
+        raise ValueError(f"{shown(value):.80} is not a JSON object")
     return value
 
 
-def _known(forms: Mapping[str, _Form], value: object) -> Mapping[str, Any]:
+def _known(forms: Mapping[str, object], value: object) -> Mapping[str, Any]:
     found = _dict(value)
     for name in found:
         if name not in forms:
@@ -221,21 +253,20 @@ def _known(forms: Mapping[str, _Form], value: object) -> Mapping[str, Any]:
 
 def _read_key(kind: pa.DataType) -> _Form:
     if _t.is_integer(kind):
-        return int
+        return partial(_leaf, int, kind)
     if _t.is_boolean(kind):
-        return _read_truth
+        return partial(_leaf, {"true": True, "false": False}.__getitem__, kind)
     return _read(kind, False)
 
 
-def _read_truth(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError(f"{text!r} is neither true nor false")
-    return text == "true"
+def _not_decimal(kind: pa.DataType, value: Any) -> Any:
+    """The value, unless it is a number with a fraction or an exponent."""
+    if isinstance(value, Decimal):
+        raise ValueError(f"{value!s:.80} does not fit {sql_type(kind)}")
+    return value
 
 
 def _read_time(text: str) -> datetime:
-    if not isinstance(text, str):
-        raise TypeError(f'{text!r:.80} is not a time as text, such as "2026-01-31T10:00:00Z"')
     # Python 3.10 does not read the Z.
     found = datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in ("Z", "z") else text)
     if found.tzinfo is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -59,14 +60,46 @@ def _why_not(value: Any, kind: pa.DataType) -> str:
 
 
 def _unfit(name: str, values: Sequence[Any], kind: pa.DataType) -> dict[int, InvalidRecord]:
-    errors = {}
-    for row, value in enumerate(values):
-        try:
-            pa.array([value], kind)
-        except Exception as error:  # noqa: BLE001
-            text = f"column {name!r} has a value that does not fit {sql_type(kind)}: {shown(error, str)}"
-            errors[row] = InvalidRecord(text)
-    return errors
+    reasons = {row: misfit(value, kind) for row, value in enumerate(values)}
+    return {row: InvalidRecord(f"column {name!r}: {reason}") for row, reason in reasons.items() if reason}
+
+
+def misfit(value: Any, kind: pa.DataType) -> str:
+    """Why a value does not fit a type, although it passes the type's check: the field, its value and its type.
+
+    Empty if it fits.
+    """
+    try:
+        pa.array([value], kind)
+    except Exception as error:  # noqa: BLE001  a value may be anything
+        with suppress(Exception):
+            for where, part, inner in _parts(value, kind):
+                if part is not None and (reason := misfit(part, inner)):
+                    return f"{where}{reason}"
+        return f"{shown(value, str):.80} does not fit {sql_type(kind)}: {_limits(value, kind) or shown(error, str)}"
+    return ""
+
+
+def _parts(value: Any, kind: pa.DataType) -> Iterator[tuple[str, Any, pa.DataType]]:
+    """The parts of a value with their types, each after the words that begin its message."""
+    if _t.is_struct(kind):
+        yield from ((f"field {field.name!r}: ", value.get(field.name), field.type) for field in kind)
+    elif _t.is_list(kind):
+        yield from (("", item, kind.value_type) for item in value)
+    elif _t.is_map(kind):
+        for key, item in value.items():
+            yield f"at {shown(key)}: ", key, kind.key_type
+            yield f"at {shown(key)}: ", item, kind.item_type
+
+
+def _limits(value: Any, kind: pa.DataType) -> str:
+    """The limits of a type of numbers."""
+    if _t.is_integer(kind) and isinstance(value, int):
+        most = 1 << (kind.bit_width - 1)
+        return f"expected {-most} to {most - 1}"
+    if _t.is_decimal(kind) and isinstance(value, int | Decimal):
+        return f"expected at most {kind.precision - kind.scale} digits before the point and {kind.scale} after it"
+    return ""
 
 
 @lru_cache(maxsize=256)

@@ -82,8 +82,8 @@ class Pylog:
         assert result.stderr.count("\n") == 1, result.stderr
         return result.stderr
 
-    def wrong(self, *args: str, url: bool = True) -> str:
+    def wrong(self, *args: str, stdin: str | bytes | None = None, url: bool = True) -> str:
         """Its message about wrong usage."""
-        result = self.run(*args, url=url)
+        result = self.run(*args, stdin=stdin, url=url)
         assert result.exit_code == 2, result.output
         return result.stderr

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from spark_log.net.tokens import parse_tokens
 from tests.cli.commands import Pylog
+from tests.services import Services
 
 
 @pytest.fixture
@@ -117,3 +119,30 @@ def test_erasures_that_are_not_done_are_listed(pylog: Pylog, tmp_path: Path) -> 
     assert directory in pylog.ok("topic", "erase", "orders", "--key", "none", "--yes")
     pylog.ok("broker", "forget-root", directory, "--yes")
     assert directory not in pylog.ok("topic", "erasures")
+
+
+def test_a_fenced_root_is_named_before_and_after(pylog: Pylog, tmp_path: Path) -> None:
+    """By a dry run, and by the command that fences it."""
+    pylog.ok("broker", "add", "1", "--root", str(tmp_path / "disk1"))
+    assert "erased" not in pylog.ok("broker", "fence", "1")
+    for flag, ends in (("--dry-run", "would not be done"), ("--yes", "not done")):
+        found = pylog.run("topic", "erase", "orders", "--key", "a", flag)
+        assert f"{ends}: the root of broker 1" in found.stdout and "`pylog broker unfence 1`" in found.stdout
+        assert found.exit_code == 1 and ends in found.stderr
+    assert values(pylog) == ["2", "4", "5"]
+    assert "erased from orders: `pylog broker unfence 1` deletes them" in pylog.ok("broker", "fence", "1")
+    assert pylog.json("broker", "fence", "1")["erased_topics"] == ["orders"]
+
+
+def test_a_token_that_may_not_erase(services: Services, tmp_path: Path) -> None:
+    """The error names the command that was typed: nobody knows the coordinator's names of its steps."""
+    token = "application-token-1"
+    running = services.start(tmp_path / "log", tokens=parse_tokens({"app": f"write {token}"}))
+    pylog = Pylog(f"pylog://{running.coordinator.address}")
+    for typed in (("topic", "erase", "t", "--key", "a", "--yes"), ("topic", "delete", "t", "--yes")):
+        with spark_log.connect(pylog.url, token=token) as log:
+            log.append("t", [{"key": b"a", "value": b"1"}])
+        said = pylog.run(*typed, PYLOG_TOKEN=token).stderr
+        verb = " ".join(typed[:2])
+        assert said == f"pylog: {verb}: the token 'app' has the role write, and this needs the role admin\n"
+    services.stop_all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -47,8 +48,30 @@ def test_a_line_without_its_delimiter(pylog: Pylog) -> None:
 
 
 def test_a_partition_that_is_not_there(pylog: Pylog) -> None:
-    """Nothing is appended."""
-    assert "partition" in pylog.refused("produce", "orders", "-p", "3", stdin="a\n")
+    """Nothing is appended; the message names the line, and a command that gives the topic the partition."""
+    said = pylog.refused("produce", "orders", "-p", "3", stdin="a\n")
+    assert "line 1: a record names partition 3" in said and "`pylog topic alter orders --partitions 4`" in said
+    assert "is not a number of 64 bits" in pylog.wrong("produce", "orders", "-p", str(2**63), stdin="a\n")
+
+
+def test_bytes_that_are_not_text_in_options(pylog: Pylog) -> None:
+    """Keys and values of headers are bytes; names of headers are text.  Python has odd bytes as surrogates."""
+    odd = os.fsdecode(b"\xff")
+    assert "is not UTF-8" in pylog.wrong("produce", "orders", "-H", f"{odd}=1", stdin="a\n")
+    pylog.ok("produce", "odd", "-k", odd, "-H", f"a={odd}", "--null-marker", odd, stdin=b"v\n\xff\n")
+    found = connect(pylog.url).read("odd")
+    assert found["value"].to_pylist() == [b"v", None] and found["key"].to_pylist() == [None, None]
+    pylog.ok("produce", "odd", "-k", odd, stdin=b"v\n")
+    assert connect(pylog.url).read("odd")["key"].to_pylist()[2] == b"\xff"
+
+
+def test_the_command_of_a_message_about_a_large_record_works(pylog: Pylog) -> None:
+    pylog.ok("topic", "create", "small", "-c", "max.message.bytes=20")
+    said = pylog.refused("produce", "small", stdin=f"a\n{'b' * 100}\n")
+    found = re.search(r"line 2: a record of 116 bytes .*`pylog (topic alter small -c max.message.bytes=116)`", said)
+    assert found is not None, said
+    pylog.ok(*found[1].split())
+    pylog.ok("produce", "small", stdin=f"a\n{'b' * 100}\n")
 
 
 def test_consume_json(pylog: Pylog) -> None:
@@ -111,7 +134,7 @@ def test_lines_without_a_key_for_a_compacted_topic(pylog: Pylog) -> None:
     """They are refused with what to do; with a key they are appended."""
     pylog.ok("topic", "create", "latest", "-c", "cleanup.policy=compact")
     said = pylog.refused("produce", "latest", stdin="a\nb\n")
-    assert "row 0: a record of topic 'latest' has no key" in said and "0 lines were appended" in said
+    assert "line 1: a record of topic 'latest' has no key" in said and "0 lines were appended" in said
     assert pylog.ok("produce", "latest", "--key-delimiter", ":", stdin="k:a\nk:b\n") == "2 records appended to latest\n"
 
 

@@ -42,9 +42,13 @@ def test_lines_of_json_are_produced_and_dumped_as_rows(pylog: Pylog, tmp_path: P
     lines = 'a={"id":1,"at":"2026-01-31T10:00:00Z","sum":1.50}\nb=NULL\n'
     pylog.ok("produce", "clicks", "--key-delimiter", "=", "--null-marker", "NULL", stdin=lines)
     for wrong, said in (
-        ("{", "line 2 is not JSON that fits"),
-        ('{"id":"x"}', "line 2 does not fit"),
-        ('{"id":3000000000}', "line 2 does not fit"),
+        ("{", "line 2 is not JSON: "),
+        ('{"id":"x"}', "line 2 does not fit the schema: field 'id': 'x' is a str, expected INT"),
+        ('{"id":3000000000}', "field 'id': 3000000000 does not fit INT: expected -2147483648 to 2147483647"),
+        ('{"id":1.5}', "field 'id': 1.5 does not fit INT"),
+        ('{"id":1,"sum":1.234}', "field 'sum': 1.234 does not fit DECIMAL(10,2): expected at most 8 digits before the"),
+        ('{"id":1,"at":"noon"}', "field 'at': 'noon' does not fit TIMESTAMP: expected text such as \"2026-01-31T10"),
+        ('{"id":1,"at":5}', "field 'at': 5 does not fit TIMESTAMP: expected text such as"),
         ('{"sum":1}', "line 2: column 'id' (INT) is null"),
         ('{"id":2,"summ":1}', "the schema has no field 'summ' there"),
     ):

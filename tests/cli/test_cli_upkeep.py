@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from spark_log.errors import WrongRoot
 from spark_log.journal.journal import Journal
 from spark_log.journal.sealing import seal
 from spark_log.store.local import LocalStore
@@ -230,6 +231,18 @@ def test_a_missing_format_file_is_to_be_restored(pylog: Pylog, tmp_path: Path, l
     assert "meta/format is missing, and meta/" in (shown := pylog.refused(*line.split(), stdin="x\n"))
     assert "restore that file from a copy of the log, or run `pylog repair`" in shown
     assert not (tmp_path / "log/meta/format").exists()
+
+
+def test_a_process_that_has_the_log_open_reads_on_without_the_format_file(pylog: Pylog, tmp_path: Path) -> None:
+    """It commits offsets, too.  Appends to a folder fail: its disk may not be mounted."""
+    with spark_log.connect(pylog.url) as log:
+        (tmp_path / "log/meta/format").unlink()
+        log.admin.alter_consumer_group_offsets("g", {spark_log.TopicPartition("orders", 1): 3})
+        assert log.read("orders").num_rows == 10
+        with pytest.raises(WrongRoot, match="is its disk mounted"):
+            log.append("orders", [{"value": b"after"}])
+    pylog.ok("repair", "--yes", "--cluster-id", "new")
+    assert len(pylog.ok("consume", "orders", "-p", "1", "-g", "g").split()) == 7
 
 
 def test_a_missing_format_file_is_made_again_by_repair(small: Pylog, tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def _other_log(root: Path) -> Path:
 
 def _full(root: Path) -> Path:
     (root / "full" / "photos").mkdir(parents=True)
+    (root / "full" / "photos" / "a.jpg").write_text("x")
     return root / "full"
 
 
@@ -132,6 +133,7 @@ def _of_another_log(root: Path) -> Path:
 
 def _old_copies(root: Path) -> Path:
     (root / "old" / "d" / "data").mkdir(parents=True)
+    (root / "old" / "d" / "data" / "x").write_text("x")
     log = spark_log.connect(root / "log")
     store = log.journal.roots.open(2, str(root / "old"), {})
     write_broker_file(store, BrokerFile(cluster_id=log.cluster_id, broker=2, directory="d"))
@@ -146,7 +148,7 @@ def _old_copies(root: Path) -> Path:
         (_around, "one within the other"),
         (_link, "is the log's own root"),
         (_other_log, "root of a log"),
-        (_full, "has photos/: a broker begins in an empty folder"),
+        (_full, r"has photos/a.jpg: a broker begins in an empty folder; choose one"),
         (_file, "is a file"),
         (_unmounted, "is its disk mounted"),
         (_second, "is the root of broker 1: each"),
@@ -166,6 +168,14 @@ def test_a_root_that_cannot_be_the_brokers_is_refused(
     with pytest.raises(InvalidRequest, match=message):
         add_broker(log.journal, 2, str(path))
     assert (_names(path), log.journal.refresh().version) == (before, version)
+
+
+def test_a_root_with_empty_folders_and_files_of_a_desktop_is_empty(log: Log, tmp_path: Path) -> None:
+    for name in ("data", "photos/.cache", "lost+found"):
+        (tmp_path / "disk1" / name).mkdir(parents=True)
+    for name in (".DS_Store", "data/.DS_Store", "lost+found/x", "photos/.cache/x"):
+        (tmp_path / "disk1" / name).write_text("x")
+    assert add_broker(log.journal, 1, str(tmp_path / "disk1")).url.endswith("disk1")
 
 
 def _names(path: Path) -> list[str]:

@@ -508,7 +508,7 @@ def test_a_coordinator_requires_the_role_admin(tmp_path: Path) -> None:
             with spark_log.connect(url, token="application-token-1") as app:
                 report = app.admin.erase_records("t", [b"a"], dry_run=True)
                 assert report.records == 1
-                with pytest.raises(AuthorizationFailed, match="swap needs admin"):
+                with pytest.raises(AuthorizationFailed, match="has the role write, and this needs the role admin"):
                     app.admin.erase_records("t", [b"a"])
             assert keys_of(log, "t") == [b"a", b"b"]
             assert log.admin.erase_records("t", [b"a"]).records == 1

@@ -196,8 +196,8 @@ def test_bad_rows_fail_the_write_by_default(url: str, log: spark_log.Log) -> Non
     with pytest.raises(SparkLogError) as error:
         write(url, *rows, badRecords=" Fail ")
     assert str(error.value) == (
-        "a record names partition 9 of topic 't', which has 1 partition (0 to 0); leave the column 'partition' out, or give the "
-        "topic more partitions (2 of 3 rows read so far by this task cannot be written; badRecords=topic:NAME sends such rows to a separate topic)"
+        "a record names partition 9 of topic 't', which has 1 partition (0 to 0); leave its partition out, or give the "
+        "topic more with `pylog topic alter t --partitions 10` (2 of 3 rows read so far by this task cannot be written; badRecords=topic:NAME sends such rows to a separate topic)"
     )
     assert log.read("t").num_rows == 1 and log.admin.list_topics() == ["t"]
 
@@ -306,12 +306,12 @@ def test_the_driver_warns_of_bad_rows(url: str, log: spark_log.Log, caplog: pyte
         write(url, {"value": "1"})
         write(url, {"value": "4", "partition": 7})
     why = (
-        "a record names partition {} of topic 't', which has 1 partition (0 to 0); leave the column 'partition' out, or give "
-        "the topic more partitions"
+        "a record names partition {} of topic 't', which has 1 partition (0 to 0); leave its partition out, or give "
+        "the topic more with `pylog topic alter t --partitions {}`"
     )
     assert logged(caplog, "could not be written") == [
-        f"2 rows could not be written and went to topic 'dead'; the first: {why.format(5)}",
-        f"1 row could not be written and went to topic 'dead'; the first: {why.format(7)}",
+        f"2 rows could not be written and went to topic 'dead'; the first: {why.format(5, 6)}",
+        f"1 row could not be written and went to topic 'dead'; the first: {why.format(7, 8)}",
     ]
 
 

@@ -214,7 +214,8 @@ def _check_empty(journal: Journal, state: State, broker: int, store: ObjectStore
         others = [*lost, *(name for name in _contents(store) if not name.startswith(META))]
         if others:
             raise InvalidRequest(
-                f"{store.url} has {others[0]}: a broker begins in an empty folder; delete what a removed broker has left"
+                f"{store.url} has {others[0]}: a broker begins in an empty folder; choose one, or delete these files if "
+                "nobody needs them, as those of a removed broker"
             )
         return None
     if found.cluster_id != journal.cluster_id:
@@ -241,19 +242,24 @@ def _check_empty(journal: Journal, state: State, broker: int, store: ObjectStore
 def _contents(store: ObjectStore) -> Iterator[str]:
     """Names in a root, as far as they can be listed: of a bucket, those that a log or a broker would have."""
     if store.url.startswith("file://"):
-        folder = unquote(store.url.removeprefix("file://"))
-        try:
-            entries = sorted(os.listdir(folder))
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise StorageError(f"{folder}: {error.strerror}") from error
-        yield from (f"{name}/" for name in entries if name != OF_A_DISK and not name.startswith("."))
+        yield from _files(unquote(store.url.removeprefix("file://")))
         return
     found = read_broker_file(store)
     yield from listed(store, DATA)
     if found is not None:
         yield from listed(store, f"{found.directory}/", f"{found.directory}/")
+
+
+def _files(folder: str) -> Iterator[str]:
+    """Paths of the files in a folder, without those of a desktop or of the disk itself, and without empty folders."""
+
+    def fail(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise StorageError(f"{error.filename}: {error.strerror}") from error
+
+    for path, folders, files in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".") and (path, name) != (folder, OF_A_DISK)]
+        yield from (os.path.relpath(os.path.join(path, name), folder) for name in files if not name.startswith("."))
 
 
 def _check_writable(store: ObjectStore, nonce: str) -> None:

@@ -111,15 +111,26 @@ def erase_records(
     if not dry_run:
         state = await_pending(journal, topic)
     ends = resolve(journal, dict.fromkeys(partitions_of(state, topic), position))
-    failures = Failures(journal.metadata.url)
     erasing = Erasing(
         topic=topic,
         topic_id=topic_id,
         ends={tp.partition: end for tp, end in ends.items()},
         keys=wanted,
-        failures=failures,
+        failures=Failures(journal.metadata.url),
         progress=progress,
     )
+    state, erased, problems = _erased(journal, erasing, spread, dry_run=dry_run)
+    if not dry_run:
+        journal.propose(MarkErased(topic_id=topic_id, incomplete=bool(problems)))
+        state = journal.refresh()
+    unreached = tuple(_unreached(journal, state).values())
+    return _report(state, erasing, erased, problems, unreached, None if dry_run else journal.context.clock.now_ms())
+
+
+def _erased(
+    journal: Journal, erasing: Erasing, spread: Spread | None, *, dry_run: bool
+) -> tuple[State, Erased, tuple[str, ...]]:
+    """Erase, in other processes too if there is a `spread`.  Returns the state afterwards, the result and problems."""
     begun, problems = Erased(), list[str]()
     if spread is not None:
         for share in spread(erasing, _shares(journal, erasing)):
@@ -128,28 +139,35 @@ def erase_records(
     # After a distributed erasure, this finds only objects that others have merged meanwhile.
     state, erased = _run(journal, erasing, begun.checked, dry_run=dry_run)
     erased.add(begun)
-    found = tuple(dict.fromkeys([*problems, *failures.problems]))
-    unreached: tuple[str, ...] = ()
-    if not dry_run:
-        journal.propose(MarkErased(topic_id=topic_id, incomplete=bool(found)))
-        state = journal.refresh()
-        unreached = tuple(_unreached(journal, state).values())
+    return state, erased, tuple(dict.fromkeys([*problems, *erasing.failures.problems]))
+
+
+def _report(
+    state: State,
+    erasing: Erasing,
+    erased: Erased,
+    problems: tuple[str, ...],
+    unreached: tuple[str, ...],
+    ended_ms: int | None,
+) -> ErasureReport:
+    """ended_ms:  when it ended; None for a dry run."""
+    topic, topic_id = erasing.topic, erasing.topic_id
     return ErasureReport(
         topic=topic,
         topic_id=topic_id,
-        keys=len(wanted),
+        keys=len(erasing.keys),
         before=dict(erasing.ends),
         records=erased.records,
         objects=erased.objects,
         bytes=erased.bytes,
-        gone_by_ms=None if dry_run else gone_by(state, max(state.time, journal.context.clock.now_ms())),
+        gone_by_ms=None if ended_ms is None else gone_by(state, max(state.time, ended_ms)),
         unreached=unreached,
         former_roots=former_roots(state),
         dead_letters=_dead_letters(state, topic),
         writers=_writers(state, topic_id),
         readers=_readers(state, topic_id),
         notes=_notes(state, topic_id),
-        problems=(*found, *unreached),
+        problems=(*problems, *unreached),
     )
 
 

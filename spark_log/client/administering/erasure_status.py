@@ -51,6 +51,13 @@ def open_erasures(state: State) -> list[ErasureListing]:
     return sorted(found, key=lambda one: one.version)
 
 
+def erasures_waiting_for(state: State, broker: int) -> list[str]:
+    """Names of the topics with an erasure that is not done, and that waits for the root of a broker."""
+    known = state.brokers.get(broker)
+    root = (broker, "" if known is None else known.directory)
+    return sorted(row.name for row in state.erasures.values() if any(root in one.roots for one in row.unfinished))
+
+
 def _listing(state: State, topic_id: str, one: OpenErasure) -> ErasureListing:
     unreached = unreached_roots(state, one.roots)
     return ErasureListing(

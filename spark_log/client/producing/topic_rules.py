@@ -176,7 +176,10 @@ def check_rules(batch: TopicRows, now_ms: int, first: int) -> None:
     """Raises the error of the first row that violates a rule.  first: the number of the first row, for messages."""
     for fault in faults_of(batch, now_ms):
         row = int(fault.rows.argmax())
-        raise fault.kind(f"row {first + row}: {fault.reason(row)}")
+        error = fault.kind(f"row {first + row}: {fault.reason(row)}")
+        if isinstance(error, InvalidRecord):
+            error.row = first + row
+        raise error
 
 
 def _no_key(batch: TopicRows) -> Fault | None:
@@ -244,7 +247,7 @@ def _too_large(batch: TopicRows) -> Fault | None:
         spec = batch.spec(row)
         return (
             f"a record of {sizes[row]} bytes is larger than max.message.bytes={spec.max_message_bytes} of topic "
-            f"{spec.name!r}; raise it with `pylog topic alter {spec.name} -c max.message.bytes=…`"
+            f"{spec.name!r}; raise it with `pylog topic alter {spec.name} -c max.message.bytes={sizes[row]}`"
         )
 
     return Fault(MessageTooLarge, wrong, reason)
@@ -300,8 +303,10 @@ def _no_partition(batch: TopicRows) -> Fault | None:
 
     def reason(row: int) -> str:
         spec = batch.spec(row)
-        named = no_such_partition("a record names", int(numbers[row]), spec.partitions, spec.name)
-        return f"{named}; leave the column 'partition' out, or give the topic more partitions"
+        number = int(numbers[row])
+        named = no_such_partition("a record names", number, spec.partitions, spec.name)
+        more = f", or give the topic more with `pylog topic alter {spec.name} --partitions {number + 1}`"
+        return f"{named}; leave its partition out{more if number >= 0 else ''}"
 
     return Fault(InvalidRecord, wrong, reason)
 

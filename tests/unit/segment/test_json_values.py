@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -88,7 +89,27 @@ def test_a_text_that_is_not_utf_8_is_written_with_replacements() -> None:
     ]
 
 
-def test_a_number_for_a_time_is_named() -> None:
-    kind = pa.struct([("a", as_schema("a TIMESTAMP").field("a").type)])
-    with pytest.raises(InvalidRecord, match='1769860800000 is not a time as text, such as "2026-01-31T10:00:00Z"'):
-        from_json([b'{"a": 1769860800000}'], kind, str)
+@pytest.mark.parametrize(
+    ("ddl", "text", "message"),
+    [
+        (
+            "a TIMESTAMP",
+            '{"a": 1769860800000}',
+            "field 'a': 1769860800000 does not fit TIMESTAMP: expected text such as ",
+        ),
+        ("a TIMESTAMP_NTZ", '{"a": "x"}', "field 'a': 'x' does not fit TIMESTAMP_NTZ: expected text such as "),
+        ("a DATE", '{"a": "2026-13-01"}', "field 'a': '2026-13-01' does not fit DATE: expected text such as"),
+        ("a BINARY", '{"a": "%"}', "field 'a': '%' does not fit BINARY: expected text in base64"),
+        ("a ARRAY<TINYINT>", '{"a": [1, 300]}', "field 'a': 300 does not fit TINYINT: expected -128 to 127"),
+        ("a STRUCT<b: DECIMAL(4,1)>", '{"a": {"b": 1.23}}', "field 'a': field 'b': 1.23 does not fit DECIMAL(4,1): "),
+        ("a MAP<STRING, INT>", '{"a": {"k": 1e400}}', "field 'a': at 'k': 1E+400 does not fit INT"),
+        ("a MAP<INT, INT>", '{"a": {"k": 1}}', "field 'a': 'k' does not fit INT"),
+        ("a MAP<BOOLEAN, INT>", '{"a": {"k": 1}}', "field 'a': 'k' does not fit BOOLEAN"),
+        ("a STRUCT<b: INT>", '{"a": 5}', "field 'a': 5 is not a JSON object"),
+        ("a INT", f'{{"a": {"9" * 5000}}}', "is not JSON: Integer value out of range"),
+        ("a STRING", "[" * 100_000, "recursion"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named(ddl: str, text: str, message: str) -> None:
+    with pytest.raises(InvalidRecord, match=re.escape(message)):
+        from_json([b"{}", text.encode()], pa.struct(list(as_schema(ddl))), str)
