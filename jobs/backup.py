@@ -136,14 +136,14 @@ def shown(backup: Backup) -> dict[str, Any]:
 def listed(files: BackupFiles) -> list[dict[str, Any]]:
     """The backups, for JSON.  Those that were made before an erasure have it, as far as the newest backup knows."""
     known = files.complete()
-    newest = max(known, key=lambda one: one.end.version, default=None)
     rows = list[ErasedTopic]()
     with suppress(CorruptObject):  # `--restore` names the damage
-        state = None if newest is None else files.state(newest.end.state)
+        state = files.state(known[-1].end.state) if known else None
         rows = [] if state is None else sorted(state.erasures.values(), key=lambda row: row.version)
     found = list[dict[str, Any]]()
-    for one in known:
-        later = [f"{row.name} {format_timestamp_ms(row.time)}" for row in rows if row.version > one.end.version]
+    for one in known:  # the versions begin again before an erasure if the log was restored
+        after = [row for row in rows if row.version > one.end.version or row.time > one.end.time_ms]
+        later = [f"{row.name} {format_timestamp_ms(row.time)}" for row in after]
         found.append(shown(one) | ({"erased_since": later} if later else {}))
     return found
 

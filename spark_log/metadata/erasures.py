@@ -12,6 +12,7 @@ from hashlib import blake2b
 
 from spark_log.metadata import records as r
 from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.restores import common_version
 from spark_log.metadata.state import ErasedTopic, FormerRoot, OpenErasure, State
 
 Root = tuple[int, str]
@@ -80,11 +81,16 @@ def _without(rows: Iterable[OpenErasure], root: Root, upto: int) -> Iterator[Ope
 
 
 def erased_since(copy: State, newer: State) -> dict[str, ErasedTopic]:
-    """By topic id: topics of a copy of the log from which records were erased later, by a newer state."""
+    """By topic id: topics of a copy of the log from which records were erased later, by another state.
+
+    The copy may have records of its own, such as those of a recovery that was killed, and the log may have been restored
+    since: then its versions begin again before those of the copy.
+    """
+    last = common_version(copy, newer)
     return {
         topic_id: row
         for topic_id, row in sorted(newer.erasures.items())
-        if topic_id in copy.topics and row.version > max(copy.version, erased_at(copy, topic_id))
+        if topic_id in copy.topics and row.version > last
     }
 
 

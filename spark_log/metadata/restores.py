@@ -82,6 +82,13 @@ def restores_after(state: State, history: str) -> tuple[Restore, ...] | None:
     return state.restores if not history and len(state.restores) < KEPT else None
 
 
+def common_version(state: State, other: State) -> int:
+    """The last version of a state that another state of the same log has, too, as far as their histories tell."""
+    both = {one.history for one in state.restores} & {one.history for one in other.restores}
+    begun = [one.version for one in (*state.restores, *other.restores) if one.history not in both]
+    return min([state.version, *begun])
+
+
 def _end(restore: Restore, key: TopicKey) -> int:
     topic_id, number = key
     if topic_id == PROGRESS_TOPIC:

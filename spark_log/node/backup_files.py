@@ -217,11 +217,11 @@ class BackupFiles:
 
     def erased_since(self, backup: Backup, state: State) -> dict[str, ErasedTopic]:
         """By topic id: topics of a backup, which has this state, from which records were erased later, as far as later
-        backups know.  Damaged ones count as unknown.
+        backups know.  Damaged ones count as unknown.  After a restore of the log, a later one may have an older version.
         """
         found = dict[str, ErasedTopic]()
         for other in self.complete():
-            if other.end.version > backup.end.version:
+            if other.end.version > backup.end.version or other.end.time_ms > backup.end.time_ms:
                 with suppress(CorruptObject):
                     newer = self.state(other.end.state)
                     found.update({} if newer is None else erased_since(state, newer))

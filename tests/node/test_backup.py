@@ -32,6 +32,7 @@ from spark_log.node.backup_copies import BackupShare, CopiedShare, copy_share
 from spark_log.node.backup_files import Backup, BackupFiles, end_key
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.maintain import merge
+from spark_log.node.mirror import Mirror, begin_mirror, recover
 from spark_log.node.restore_backup import RestoreReport, restore
 from spark_log.node.whole_copies import needed_objects
 from spark_log.positions import format_timestamp_ms
@@ -228,6 +229,24 @@ def test_records_that_were_erased_after_the_backup_are_named_and_listed_until_th
     assert b"secret" not in values(log)
     assert not any(one.incomplete for one in log.admin.list_erasures())
     assert place.restored(tmp_path / "second")[1].erase_again == ()
+
+
+def test_erasures_after_a_recovery_are_named_also_by_backups_with_older_versions(place: Place, tmp_path: Path) -> None:
+    """The versions of the recovered log begin again before those of a backup of the lost one."""
+    place.log.append("t", [{"key": b"customer-17", "value": b"secret"}])
+    mirror = LocalStore(str(tmp_path / "mirror"), "os")
+    begin_mirror(place.log, mirror)
+    Mirror(place.log, mirror).round()
+    append_small(place.log, 20)
+    lost = place.make().backup
+    recover(mirror, force=True)
+    recovered = Place(connect(mirror.url), place.root)
+    recovered.log.admin.erase_records("t", [b"customer-17"])
+    assert recovered.make().backup.end.version < lost.end.version
+    log, done = place.restored(tmp_path / "first", lost.id)
+    assert b"secret" in values(log)
+    assert [text.partition(" at ")[0] for text in done.erase_again] == ["records were erased from t"]
+    assert [(one.topic, one.incomplete) for one in log.admin.list_erasures()] == [("t", True)]
 
 
 def test_a_backup_that_was_killed_is_continued(place: Place, tmp_path: Path) -> None:

@@ -473,6 +473,24 @@ def test_a_lost_log_that_cannot_be_looked_for_is_recovered_by_force(
     recover(LocalStore(root), force=True)
 
 
+@pytest.mark.parametrize("writes", range(1, 8))
+def test_a_recovery_that_was_killed_names_and_lists_erasures_when_it_is_run_again(
+    log: spark_log.Log, root: str, writes: int
+) -> None:
+    """The mirror has records of its own by then, with versions beyond that of the erasure."""
+    log.append("t", [{"key": b"customer-17", "value": b"secret"}])
+    Mirror(log, LocalStore(root)).round()
+    log.admin.erase_records("t", [b"customer-17"])
+    with pytest.raises(Died):
+        recover(Dying(LocalStore(root), writes, after=False), force=True)
+    (again,) = recover(LocalStore(root), force=True).erase_again
+    assert "records were erased from t at" in again
+    recovered = spark_log.connect(root)
+    assert {(one.topic, one.incomplete) for one in recovered.admin.list_erasures()} == {("t", True)}
+    recovered.admin.erase_records("t", [b"customer-17"])
+    assert not any(one.incomplete for one in recovered.admin.list_erasures())
+
+
 def test_a_recovery_names_and_lists_erasures_that_the_mirror_lacks(log: spark_log.Log, root: str) -> None:
     """If the log can still be read; they are listed until they are repeated."""
     log.append("t", [{"key": b"customer-17", "value": b"secret"}])
