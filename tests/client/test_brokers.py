@@ -26,7 +26,7 @@ from spark_log.client.administering.brokers import (
 )
 from spark_log.client.log import Log
 from spark_log.errors import BrokerNotAvailable, InvalidRequest, StorageError, StorageUnavailable, WrongRoot
-from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile, read_broker_file, write_broker_file
+from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile, Roots, read_broker_file, write_broker_file
 from spark_log.journal.journal import Journal
 from spark_log.journal.root_owner import OWNER_KEY
 from spark_log.metadata.records import Copy
@@ -431,6 +431,41 @@ def test_a_commit_during_a_return_is_looked_for(log: Log, tmp_path: Path) -> Non
     late = LateRoots(journal.metadata_log, journal.stores)
     assert return_broker(late, 1)
     assert not list(held_objects(journal.refresh(), 1))
+
+
+class DescribedMeanwhile(Wrapper):
+    """A root that another process describes as that of a broker when this one has asked for the description."""
+
+    def __init__(self, inner: ObjectStore, file: BrokerFile) -> None:
+        super().__init__(inner)
+        self._file = file
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        try:
+            return self.inner.get(key, start, end)
+        finally:
+            write_broker_file(self.inner, self._file)
+
+
+@pytest.mark.parametrize("other", [1, 2])
+def test_two_processes_that_add_a_broker_at_the_same_time(log: Log, tmp_path: Path, other: int) -> None:
+    """The same command twice adds it once, and nobody is told to delete the description of a broker that was added."""
+    file = BrokerFile(cluster_id=log.cluster_id, broker=other, directory="of-another-process")
+
+    class DescribedRoots(Roots):
+        def open(self, *args: Any) -> ObjectStore:
+            return DescribedMeanwhile(super().open(*args), file)
+
+    journal, roots = log.journal, log.journal.roots
+    own = DescribedRoots(
+        roots.own, log.cluster_id, lambda: journal.newest.brokers, lambda name: (), roots.options, journal.context.clock
+    )
+    journal.stores = journal.stores._replace(objects=own)
+    if other == 1:
+        assert add_broker(journal, 1, str(tmp_path / "disk1")).directory == file.directory
+    else:
+        with pytest.raises(InvalidRequest, match="is the root of broker 2 of this log: choose an empty folder"):
+            add_broker(journal, 1, str(tmp_path / "disk1"))
 
 
 # ------------------------------------------------------------------------------------------------------ replace and remove

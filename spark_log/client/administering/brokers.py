@@ -194,9 +194,21 @@ def _described(store: ObjectStore, new: BrokerFile) -> BrokerFile:
     with suppress(StorageUnavailable):
         store.put_new(BROKER_KEY, encode_broker_file(new))
     found = read_broker_file(store)
-    if found is None or (found.cluster_id, found.broker) != (new.cluster_id, new.broker):
-        raise StorageError(f"{store.url}/{BROKER_KEY} was written and is not there: {found}")
+    if found is None:
+        raise StorageError(f"{store.url}/{BROKER_KEY} was written and is not there")
+    _check_is_for(found, new.cluster_id, new.broker, store)
     return found
+
+
+def _check_is_for(found: BrokerFile, cluster_id: str, broker: int, store: ObjectStore) -> None:
+    """Raises InvalidRequest for a root that another broker has."""
+    if found.cluster_id != cluster_id:
+        raise InvalidRequest(
+            f"{store.url} is the root of broker {found.broker} of another log, with the id {found.cluster_id}: choose "
+            "an empty folder"
+        )
+    if found.broker != broker:
+        raise InvalidRequest(f"{store.url} is the root of broker {found.broker} of this log: choose an empty folder")
 
 
 def _check_empty(journal: Journal, state: State, broker: int, store: ObjectStore) -> BrokerFile | None:
@@ -212,19 +224,15 @@ def _check_empty(journal: Journal, state: State, broker: int, store: ObjectStore
     if found is None:
         lost = [name for name in run(find_remains(), Stores.of(store), journal.context.clock) if name != OWNER_KEY]
         others = [*lost, *(name for name in _contents(store) if not name.startswith(META))]
-        if others:
+        found = read_broker_file(store) if others else None  # another process may register it at this moment
+        if found is None and others:
             raise InvalidRequest(
                 f"{store.url} has {others[0]}: a broker begins in an empty folder; choose one, or delete these files if "
                 "nobody needs them, as those of a removed broker"
             )
+    if found is None:
         return None
-    if found.cluster_id != journal.cluster_id:
-        raise InvalidRequest(
-            f"{store.url} is the root of broker {found.broker} of another log, with the id {found.cluster_id}: choose "
-            "an empty folder"
-        )
-    if found.broker != broker:
-        raise InvalidRequest(f"{store.url} is the root of broker {found.broker} of this log: choose an empty folder")
+    _check_is_for(found, journal.cluster_id, broker, store)
     known = state.brokers.get(broker)
     if known is not None and known.directory == found.directory:
         raise InvalidRequest(
