@@ -211,7 +211,8 @@ class ClockSkewed(SparkLogError):
 
 
 class UploadFenced(SparkLogError):
-    """The upload is older than the garbage-collection fence (`gc.fence.age.ms`).  Nothing was written; upload again."""
+    """The upload is older than the garbage-collection fence (`gc.fence.age.ms`), or the log was restored from a copy
+    since it began.  Nothing was written; upload again."""
 
     retriable = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -137,13 +138,17 @@ def status(session: CommandSession, mirror_url: str, options: Mapping[str, str])
 @click.command(cls=Verb)
 @guarded
 @click.option("--force", is_flag=True, help="Do it although the log that it mirrors is there, or cannot be looked for.")
+@click.option("--cluster-id", metavar="ID", help="The log's id, for a mirror that has lost meta/format; new: a new id.")
 @pass_session
-def recover(session: CommandSession, dry_run: bool, yes: bool, force: bool) -> None:
+def recover(session: CommandSession, dry_run: bool, yes: bool, force: bool, cluster_id: str | None) -> None:
     """Make a mirror a separate log, after its log was lost.
 
     The URL is the mirror's.  Commits after the mirror's version are lost.  Stop all clients of the lost log
     first, and start them again with the new URL: see "Restore a log from a copy" in the documentation of storage.
     The separate log has no brokers: each record has one copy, in its root.
+
+    A mirror that has lost meta/format gets it again, with the log's id, which the roots of its brokers have. If nothing
+    has it, give --cluster-id. If nothing has the URL of the lost log, so that it cannot be looked for, give --force.
 
     \b
     Example:
@@ -151,17 +156,18 @@ def recover(session: CommandSession, dry_run: bool, yes: bool, force: bool) -> N
       pylog recover --url s3://other-bucket/log --yes
     """
     from spark_log.client.administering.erasure_status import OF_A_COPY
-    from spark_log.node.mirror import recover as make
+    from spark_log.node.mirror import recover as make_log
     from spark_log.store.open import open_store
 
     if session.url is None:
         raise click.UsageError("give the URL of the mirror with --url")
     store = open_store(session.url, session.storage_options)
-    found = make(store, session.storage_options, force=force, dry_run=True)
+    make = partial(make_log, store, session.storage_options, force=force, cluster_id=cluster_id or "")
+    found = make(dry_run=True)
     what = f"make {session.url} a separate log, at version {found.version} of {format_timestamp_ms(found.time_ms)}"
     said = f"{what}; later commits to {found.mirrored} are not in it, and {OF_A_COPY}"
     if not confirmed(said, dry_run=dry_run, yes=yes):
         return
-    found = make(store, session.storage_options, force=force)
+    found = make()
     lines = [f"{session.url} is a separate log, at version {found.version}; {OF_A_COPY}", *found.erase_again]
     emit_line(session, "\n".join(lines), asdict(found))

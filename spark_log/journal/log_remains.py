@@ -61,7 +61,7 @@ def remains_error(url: str, names: Sequence[str]) -> UnsupportedVersion:
     elif records:
         way = (
             "the log is damaged; stop all clients, and restore that file from a copy of the log, or run `pylog repair`, "
-            "which makes it again; if this is a mirror, run `pylog mirror set` for it; if the log is in a quorum, open it by the addresses of the nodes, whose leader writes "
+            "which makes it again; if this is a mirror, run `pylog mirror set` for it, or `pylog recover` if its log is lost; if the log is in a quorum, open it by the addresses of the nodes, whose leader writes "
             "the file again"
         )
     else:

@@ -39,6 +39,12 @@ def check_owner(root: ObjectStore, log_url: str) -> None:
         write_owner(root, log_url)
 
 
+def owner_of(root: ObjectStore) -> str:
+    """URL of the log's own root, as this root of a broker has it; empty if it has none."""
+    found = _read(root)
+    return "" if found is None else found.log
+
+
 def check_first_use(roots: Roots, broker: int) -> None:
     """`refuse_copy` before a process first writes to the root of a broker."""
     key = broker, roots.brokers[broker].directory

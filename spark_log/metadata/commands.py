@@ -213,7 +213,8 @@ class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=Tru
     after: LongOrNone | None = None
     keyless: tuple[str, ...] = ()
     schemas: dict[str, Int] = msgspec.field(default_factory=dict)
-    """As for `decide_commit`."""
+    """As `history`, for `decide_commit`."""
+    history: str = ""
 
     def __call__(self, state: State, now_ms: int) -> Decision[commits.Committed]:
         _check_objects(self.commit)
@@ -224,6 +225,7 @@ class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=Tru
             after=self.after,
             keyless=self.keyless,
             schemas=self.schemas,
+            history=self.history,
         )
         if decision.records:  # a duplicate was applied, even if the group has another owner by now
             check_unfenced(state, self.commit.groups, now_ms)

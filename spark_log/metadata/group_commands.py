@@ -13,7 +13,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.command_base import Command, topic_names
 from spark_log.metadata.decide import groups
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.restores import common_end
+from spark_log.metadata.restores import has_read
 from spark_log.metadata.shared_groups import check_deletable, check_not_shared
 from spark_log.metadata.state import GroupState, State
 
@@ -66,9 +66,12 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
         """The positions before which the log has the records that were read."""
         if self.history is None:
             return self.commit
-        ends = [common_end(state, self.history, (entry.topic_id, entry.partition)) for entry in self.commit.offsets]
-        left = zip(self.commit.offsets, ends, strict=True)
-        return self.commit._replace(offsets=tuple(one for one, end in left if end is None or one.offset <= end))
+        known = (
+            one
+            for one in self.commit.offsets
+            if has_read(state, self.history, (one.topic_id, one.partition), one.offset)
+        )
+        return self.commit._replace(offsets=tuple(known))
 
     def _check_expected(self, state: State, commit: r.GroupCommit) -> None:
         known = state.groups.get(commit.group, GroupState()).offsets

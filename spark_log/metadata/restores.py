@@ -74,6 +74,12 @@ def common_end(state: State, history: str, key: TopicKey) -> int | None:
     return 0 if later is None else min(_end(one, key) for one in later)
 
 
+def has_read(state: State, history: str, key: TopicKey, offset: int) -> bool:
+    """Whether the log has the records before an offset that was reached in a history.  key: as for `common_end`."""
+    end = common_end(state, history, key)
+    return end is None or offset <= end
+
+
 def restores_after(state: State, history: str) -> tuple[Restore, ...] | None:
     """The restores since a history; None if it is not known."""
     known = [number for number, one in enumerate(state.restores, 1) if one.history == history]

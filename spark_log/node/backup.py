@@ -26,6 +26,7 @@ from spark_log.node.backup_files import (
     FilesOfBackup,
     backup_id,
     end_key,
+    file_of_backups,
 )
 from spark_log.node.rewrite import Progress
 from spark_log.node.whole_copies import Needed, needed_objects
@@ -57,7 +58,7 @@ def check_place(log: Log, files: BackupFiles, *, create: bool) -> None:
     here, there = f"{files.store.url}/", f"{log.journal.objects.url}/"
     if here.startswith(there) or there.startswith(here):
         raise InvalidRequest(f"{here} and {there}: a log and its backups must not lie within each other")
-    if files.about() is not None:
+    if files.about() is not None or file_of_backups(files.store):
         files.check(log.cluster_id)
     elif create:
         files.check_empty()

@@ -123,10 +123,19 @@ class BackupFiles:
         return found
 
     def check(self, log: str = "") -> None:
-        """Raises NoLog if there are no backups; InvalidRequest if they are of another log than that with this id."""
+        """Raises NoLog if there are no backups; InvalidRequest if they are of another log than that with this id, or if
+        that is not known because `backups.json` is lost."""
         about = self.about()
-        if about is None:
+        if about is None and not file_of_backups(self.store):
             raise NoLog(f"{self.store.url} has no backups: is its disk mounted?")
+        if about is None:
+            if not log:
+                return
+            line = msgspec.json.encode(About(pylog_backups=FORMAT, log=log, url="")).decode()
+            raise InvalidRequest(
+                f"{self.store.url} has backups, and {ABOUT} is lost, so nothing says of which log they are. If they are "
+                f"of this one, put this line into {ABOUT} there: {line}. They can be listed and restored without it"
+            )
         if log not in ("", about.log):
             raise InvalidRequest(
                 f"{self.store.url} has backups of another log, with the id {about.log}, which was at {about.url}: give "

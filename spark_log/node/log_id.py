@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from spark_log.errors import InvalidRequest, SparkLogError, WrongRoot
+from spark_log.errors import CorruptObject, InvalidRequest, SparkLogError, WrongRoot
 from spark_log.journal.broker_roots import BrokerFile, Roots, read_broker_file
 from spark_log.journal.object_names import FORMAT_KEY
-from spark_log.journal.root_owner import refuse_copy
+from spark_log.journal.root_owner import owner_of, refuse_copy
+from spark_log.journal.store_operations import Get, Steps
+from spark_log.metadata.batch_format import decode_batch
+from spark_log.metadata.records import Batch, TakeOverRecord
 from spark_log.store.bounded_waits import Slot, Unfinished
 
+RECORD = "a record of a coordinator"
+"""It may have the id of the log, as the roots of brokers do."""
 NEW_ID = "new"
 """Given in place of an id: the log gets another one."""
 ANSWER_S = 10.0
@@ -38,6 +43,42 @@ def ids_of_brokers(roots: Roots) -> dict[str, str]:
         if mark is not None and (mark.broker, mark.directory) == (broker, known.directory):
             found[f"broker {broker}"] = mark.cluster_id
     return found
+
+
+def log_of_brokers(roots: Roots) -> str:
+    """URL of the log, as the root of a broker has it; empty if none that answers has one."""
+    for broker in sorted(roots.brokers):
+        try:
+            if url := Slot[str]().answer(partial(_owner_of, roots, broker), ANSWER_S):
+                return url
+        except (SparkLogError, OSError, Unfinished) as error:
+            logger.warning("the owner of the root of broker %d cannot be read: %s", broker, error or "no answer")
+    return ""
+
+
+def _owner_of(roots: Roots, broker: int) -> str:
+    return owner_of(roots.root(broker))
+
+
+def id_in_records(records: Sequence[str]) -> Steps[str]:
+    """The id of the log in the newest record of a coordinator; empty if there is none.
+
+    records:  names of the records that there are, in order.
+    """
+    for key in reversed(records):
+        batch = yield from batch_of(key)
+        for record in () if batch is None else batch.records:
+            if isinstance(record, TakeOverRecord):
+                return record.cluster_id
+    return ""
+
+
+def batch_of(key: str) -> Steps[Batch | None]:
+    """The records of a version; None if unreadable."""
+    try:
+        return decode_batch((yield Get(key)) or b"", key)
+    except CorruptObject:
+        return None
 
 
 def check_is_no_copy(roots: Roots) -> None:
@@ -62,12 +103,15 @@ def _mark(roots: Roots, broker: int) -> BrokerFile | None:
     return read_broker_file(roots.root(broker))
 
 
-def choose_id(url: str, known: Mapping[str, str], given: str, present: str) -> tuple[str, str]:
+def choose_id(
+    url: str, known: Mapping[str, str], given: str, present: str, command: str = "pylog repair"
+) -> tuple[str, str]:
     """Where the id of a log was found, and the id; "" for the first if it was given, for the second if it is to be new.
 
     known:    ids by what has them.
     given:    by the operator, or `NEW_ID`; empty: nothing.
     present:  the id in `meta/format`; empty: the file is lost.
+    command:  to run again with the id.
     Raises InvalidRequest if the id is not certain.
     """
     ids = sorted(set(known.values()))
@@ -87,8 +131,8 @@ def choose_id(url: str, known: Mapping[str, str], given: str, present: str) -> t
     if not ids:
         raise InvalidRequest(
             f"{url}/{FORMAT_KEY} is missing, and no record and no root of a broker has the id of the log. Brokers, mirrors, "
-            "backups, exports and streaming queries of this log work with its id only, so give it: `pylog repair "
-            "--cluster-id ID`. It is in `pylog cluster info -u MIRROR`, in backups.json beside the backups, in pylog/ of a "
+            "backups, exports and streaming queries of this log work with its id only, so give it: "
+            f"`{command} --cluster-id ID`. It is in `pylog cluster info -u MIRROR`, in backups.json beside the backups, in pylog/ of a "
             "query's checkpoint, in meta/broker.json of a broker's root, and in the logs of clients. If there is none of "
             "these, `--cluster-id new` makes another one"
         )

@@ -56,6 +56,7 @@ from spark_log.metadata.restores import history_of, restores_after
 from spark_log.metadata.state import ObjectRow, PendingCommit, State
 from spark_log.node.checked_copies import copy_from_any
 from spark_log.node.copy_throttle import Pace
+from spark_log.node.lost_format import UNKNOWN, open_mirror
 from spark_log.node.lost_log import erased_in, version_of
 from spark_log.node.rewrite import Progress
 from spark_log.node.rounds import rounds
@@ -512,17 +513,23 @@ class Recovered:
 
 
 def recover(
-    store: ObjectStore, options: Mapping[str, Any] | None = None, *, force: bool = False, dry_run: bool = False
+    store: ObjectStore,
+    options: Mapping[str, Any] | None = None,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    cluster_id: str = "",
 ) -> Recovered:
     """Make a mirror a separate log.  If this is killed, run it again.
 
     options:  fsspec options of the lost log's storage.  The lost log is looked for with these options and without them.
     force:    recover even if the lost log exists, or cannot be looked for.
     dry_run:  only check.
+    cluster_id:  the log's id, if the mirror has lost `meta/format` and nothing else has the id.
     Raises InvalidRequest for a root that is not a mirror; also, without `force`, if the lost log exists or cannot be
     looked for.  Raises CorruptObject if objects are missing.
     """
-    mirror = Journal.open(store, create=False)
+    mirror = open_mirror(store, options, cluster_id, force=force, dry_run=dry_run)
     _log_of(mirror).form.check_restored(store.url)
     lost = _log_of(mirror).form.mirrors
     if not lost:
@@ -570,7 +577,7 @@ def _end_mirror(mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommi
     journal.propose(BeginHistory(history=log.context.unique(), version=before), upkeep=False)
     for text in give_up(journal, lacking):
         logger.error("%s: %s", mirror.metadata.url, text)
-    if not log.form.mirrors.startswith(OF_BACKUP):
+    if not log.form.mirrors.startswith((OF_BACKUP, UNKNOWN)):
         journal.propose(AddFormerRoot(url=log.form.mirrors), upkeep=False)
     journal.propose(ResetReplicas(), upkeep=False)  # the roots belong to the lost log
     for topic_id in erased:

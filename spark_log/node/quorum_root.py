@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random, SystemRandom
 
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import InconsistentClusterId, InvalidRequest, LogMoved
+from spark_log.errors import InconsistentClusterId, InvalidRequest, LogMoved, WrongRoot
 from spark_log.journal.broker_roots import not_there
 from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
@@ -80,14 +80,17 @@ class QuorumRoot:
         """Write the file that names the quorum, if it is missing.  A leader calls this before it begins to lead.
 
         nonce:  a unique name for a probe of put-if-absent, on which the claims of clients depend.
-        Raises the errors of `check`, LogMoved if another quorum has replaced this one, NoLog if the disk is not
-        mounted, StoreNotExclusive, and the errors of the storage.
+        Raises the errors of `check`, LogMoved if another quorum has replaced this one, WrongRoot if nothing is there
+        although the quorum has a log, NoLog if the disk is not mounted, StoreNotExclusive, and the errors of the
+        storage.
         """
         if not leader.state.version:
             self._check_begins()
         if self._is_claimed:
             return
         form = self._format() or self._written_again(leader)
+        if form is None and leader.state.version:  # a leader has written it before the first version
+            raise self._is_empty(leader)
         if form is None:
             form = self._put_format(leader, SCHEME + leader.address, nonce)
         self._check_cluster(form)
@@ -192,8 +195,16 @@ class QuorumRoot:
         probe(self.store, nonce=nonce)
         return self._put(leader, url)
 
-    def _put(self, leader: Claimant, url: str) -> Format:
-        form = Format(
+    def _is_empty(self, leader: Claimant) -> WrongRoot:
+        line = self._new_format(leader, SCHEME + leader.address).encode().decode().strip()
+        return WrongRoot(
+            f"{self.store.url} is empty, and the records of this quorum's log, which has version {leader.state.version}, "
+            "were there: is its disk mounted? If the disk is lost, and an empty one is in its place, put this line into "
+            f"{FORMAT_KEY} there, and a node leads: {line}"
+        )
+
+    def _new_format(self, leader: Claimant, url: str) -> Format:
+        return Format(
             pylog=QUORUM_VERSION,
             cluster_id=self._cluster_id,
             created_ms=self._clock.now_ms(),
@@ -201,6 +212,9 @@ class QuorumRoot:
             quorum=url,
             founding=leader.founding,
         )
+
+    def _put(self, leader: Claimant, url: str) -> Format:
+        form = self._new_format(leader, url)
         return parse_format(run(put_format(form, self.store.url), self._stores, self._clock), self.store.url)
 
 

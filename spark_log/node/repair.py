@@ -40,12 +40,11 @@ from spark_log.journal.opening import View, open_view, state_in
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, Steps, Stores, run
 from spark_log.metadata.accepted_loss import renew, replay_after_loss, version_after_loss
-from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.records import Batch, CommitRecord, TakeOverRecord
 from spark_log.metadata.replay import replay as replay_batch
 from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.state import Leadership, State, TopicKey
-from spark_log.node.log_id import check_is_no_copy, choose_id, ids_of_brokers
+from spark_log.node.log_id import RECORD, batch_of, check_is_no_copy, choose_id, id_in_records, ids_of_brokers
 from spark_log.node.mirror import format_of
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import with_retries
@@ -165,7 +164,7 @@ def _with_id(found: _Found, store: ObjectStore, roots: Roots, brokers: dict[int,
     check_is_no_copy(roots)
     known = ids_of_brokers(roots)
     if report.cluster_id:
-        known["a record of a coordinator"] = report.cluster_id
+        known[RECORD] = report.cluster_id
     source, cluster_id = choose_id(store.url, known, given, "" if form is None else form.cluster_id)
     former = "" if form is None else form.cluster_id
     return replace(report, cluster_id=cluster_id, id_source=source, former_id=former, needed=True)
@@ -206,18 +205,8 @@ def _find(url: str, brokers: dict[int, Broker]) -> Steps[_Found]:
     found = yield from _find_damage(names, records, brokers)
     if form is not None:
         return found
-    cluster_id = yield from _recorded_id(records)
+    cluster_id = yield from id_in_records(records)
     return replace(found, report=replace(found.report, lost_format=True, cluster_id=cluster_id, needed=True))
-
-
-def _recorded_id(records: Sequence[str]) -> Steps[str]:
-    """The id of the log in the newest record of a coordinator; empty if there is none."""
-    for key in reversed(records):
-        batch = yield from _batch(key)
-        for record in () if batch is None else batch.records:
-            if isinstance(record, TakeOverRecord):
-                return record.cluster_id
-    return ""
 
 
 def _find_damage(names: Sequence[str], records: Sequence[str], brokers: dict[int, Broker]) -> Steps[_Found]:
@@ -251,7 +240,7 @@ def _find_loss(
     for key in after:
         version = log_version(key)
         lost += _missing(last + 1, version)
-        last, batch = version, (yield from _batch(key))
+        last, batch = version, (yield from batch_of(key))
         if batch is None:
             lost.append(f"{key} is damaged")
             continue
@@ -364,21 +353,13 @@ def _furthest(states: dict[str, State], records: frozenset[str]) -> Steps[tuple[
     for name, start in [*states.items(), ("", State())]:
         state = start
         while (key := log_key(state.version + 1)) in records:
-            batch = yield from _batch(key)
+            batch = yield from batch_of(key)
             if batch is None:
                 break
             state = replay_batch(state, batch)
         if state.version > best[1].version:
             best = (name, state)
     return best
-
-
-def _batch(key: str) -> Steps[Batch | None]:
-    """The records of a version; None if unreadable."""
-    try:
-        return decode_batch((yield Get(key)) or b"", key)
-    except CorruptObject:
-        return None
 
 
 def _opens() -> Steps[bool]:

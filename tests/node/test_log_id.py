@@ -10,7 +10,7 @@ import pytest
 import spark_log
 from spark_log import NewTopic
 from spark_log.client.log import Log
-from spark_log.errors import InvalidRequest, WrongRoot
+from spark_log.errors import InvalidRequest, NoLog, UnsupportedVersion, WrongRoot
 from spark_log.journal.log_format import parse_format
 from spark_log.journal.object_names import FORMAT_KEY
 from spark_log.node.broker_prober import Prober
@@ -159,3 +159,43 @@ def test_what_is_no_whole_copy_does_not_become_a_mirror(store: LocalStore, tmp_p
         with pytest.raises(InvalidRequest, match="a mirror begins in an empty folder"):
             begin_mirror(log, mirror)
     assert mirror.size(FORMAT_KEY) is copy.size(FORMAT_KEY) is None
+
+
+def test_a_mirror_that_has_lost_the_file_is_recovered(store: LocalStore, tmp_path: Path) -> None:
+    """The roots of the lost log's brokers have its id and its URL."""
+    mirror, known = LocalStore(str(tmp_path / "mirror"), "os"), id_of(store)
+    mirror.delete([FORMAT_KEY])
+    with pytest.raises(InvalidRequest, match="/log, which .*/mirror mirrors, can be opened"):
+        recover(mirror, dry_run=True)
+    shutil.rmtree(tmp_path / "log")
+    assert recover(mirror, dry_run=True).mirrored == store.url and mirror.size(FORMAT_KEY) is None
+    with pytest.raises(InvalidRequest, match=f"not the id of the log .* broker 1 has {known}"):
+        recover(mirror, cluster_id="0123456789abcdef")
+    recover(mirror)
+    with opened(mirror) as log:
+        assert log.cluster_id == known and log.append("t", ROW) and log.read("t").num_rows == 2
+        assert len(log.journal.state.restores) == 1
+
+
+def test_a_mirror_that_has_lost_the_file_and_all_brokers_is_recovered_with_an_id(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    """That the operator gives.  A broker's root, a folder without metadata and the log itself are refused."""
+    mirror, known = LocalStore(str(tmp_path / "mirror"), "os"), id_of(store)
+    mirror.delete([FORMAT_KEY])
+    store.delete([FORMAT_KEY])
+    with pytest.raises(InvalidRequest, match="is the log of its brokers, not a mirror: run `pylog repair`"):
+        recover(store, force=True)
+    with pytest.raises(UnsupportedVersion, match="is the root of a broker"):
+        recover(LocalStore(str(tmp_path / "b1"), "os"), force=True, cluster_id=known)
+    for name in ("log", "b1", "b2"):
+        shutil.rmtree(tmp_path / name)
+    with pytest.raises(InvalidRequest, match="nothing says of which log this is a mirror.*give --force"):
+        recover(mirror, cluster_id=known)
+    with pytest.raises(InvalidRequest, match="`pylog recover --cluster-id ID`"):
+        recover(mirror, force=True)
+    recover(mirror, force=True, cluster_id=known)
+    with opened(mirror) as log:
+        assert log.cluster_id == known and log.read("t").num_rows == log.read("u").num_rows == 1
+    with pytest.raises(NoLog, match="there is no mirror at"):
+        recover(LocalStore(str(tmp_path / "nothing"), "os"), force=True, cluster_id=known)

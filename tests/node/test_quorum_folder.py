@@ -169,6 +169,32 @@ def test_a_leader_writes_nothing_where_its_disk_is_away(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_node_does_not_begin_to_lead_in_an_empty_folder(tmp_path: Path) -> None:
+    """Its disk may be away.  For an empty disk in place of a lost one, the error has the file."""
+    config, records = one_node(tmp_path), tmp_path / "records"
+
+    async def scenario() -> None:
+        async with leading(config) as node:
+            await asyncio.to_thread(append_and_read, url_of(node), "1")
+        records.rename(tmp_path / "disk")
+        records.mkdir()
+        node = await start_quorum(config)
+        try:
+            await until(lambda: "is its disk mounted?" in node.coordinator.health().reason, "the node says why")
+            assert list(records.iterdir()) == [] and not node.coordinator.leading
+            said = node.coordinator.health().reason
+            (records / "meta").mkdir()
+            (records / "meta" / "format").write_text(said[said.index("{") : said.rindex("}") + 1])
+            await until(lambda: node.coordinator.leading, "it leads with an empty disk")
+            shutil.rmtree(records)
+            (tmp_path / "disk").rename(records)
+            assert await asyncio.to_thread(append_and_read, url_of(node), "2") == ["1", "2"]
+        finally:
+            await node.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_quorum_begins_in_no_folder_of_another_log() -> None:
     """Objects, copies of metadata, a log on storage and a broker's mark are each enough; a README is not."""
     for name, said in (

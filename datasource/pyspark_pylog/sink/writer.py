@@ -58,6 +58,7 @@ from spark_log.journal.object_names import upload_epoch
 from spark_log.journal.replica_puts import ReplicaPuts
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.replicas import Targets, targets_of
+from spark_log.metadata.restores import history_of
 from spark_log.text import counted
 
 logger = logging.getLogger("spark_log")
@@ -90,6 +91,8 @@ class Begun:
     """For a frame with data columns."""
     log: PlannedLog
     """Its version is the upload epoch."""
+    history: str
+    """Of the log at that version."""
     specs: Mapping[str, TopicSpec]
     targets: Mapping[int, Targets]
     """By placement group, the replicas that get its objects."""
@@ -128,12 +131,12 @@ def _begin(options: WriteOptions, schema: StructType) -> Begun:
     log = planned_log(options.location, journal, state.version)
     targets = {group: targets_of(state, group, acks=options.acks) for group in state.placement_groups}
     if options.topic is None:
-        return Begun(options, columns, typed, log, specs_of(state), targets)
+        return Begun(options, columns, typed, log, history_of(state), specs_of(state), targets)
     known = [name for name in (options.topic, options.dead_letters) if name is not None]
     specs = dict(specs_of(state)) if options.beside else {name: topic_spec(state, name) for name in known}
     if typed is not None:
         specs[options.topic] = specs[options.topic]._replace(schema=typed.schema)
-    return Begun(options, columns, typed, log, specs, targets)
+    return Begun(options, columns, typed, log, history_of(state), specs, targets)
 
 
 def _checked(options: WriteOptions, schema: StructType) -> tuple[tuple[str, ...], TypedFrame | None, Journal]:
@@ -173,6 +176,7 @@ def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
             compression=options.compression,
             replicas=ReplicaPuts(roots, begun.targets.__getitem__, partial(_newest_targets, begun), SystemClock()),
             sort=True,
+            history=begun.history,
         )
         try:
             bad, reason = _append(begun, batches, uploader)

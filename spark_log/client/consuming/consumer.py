@@ -417,6 +417,11 @@ class Consumer:
         positions = self._entries(self._given(offsets))
         return self._group("commit_offsets").group_commit(positions)
 
+    @property
+    def history(self) -> str | None:
+        """The history of the log in which the positions were reached; None: this consumer has read nothing."""
+        return self._history
+
     def committer(self) -> Committer | None:
         """The member that commits, if a coordinator requires one."""
         return self._group("commit_offsets").committer()

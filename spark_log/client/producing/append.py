@@ -16,6 +16,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.replica_puts import ReplicaPuts
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.replicas import Targets, targets_of
+from spark_log.metadata.restores import history_of
 from spark_log.model import ACKS_ALL, ACKS_LEADER, TopicPartition
 from spark_log.segment.compression import DEFAULT_COMPRESSION
 from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames
@@ -50,9 +51,18 @@ class Appender:
         names:     for a topic with a schema: which columns of a frame have the key, the timestamp and the values.
         """
         ensure_topic(self._journal, topic)
-        epoch = self._journal.recent().version
+        began = self._journal.recent()
+        epoch = began.version
         uploaded = upload_rows(
-            self._journal, topic, data, epoch, partitioner=partitioner, compression=compression, acks=acks, names=names
+            self._journal,
+            topic,
+            data,
+            epoch,
+            partitioner=partitioner,
+            compression=compression,
+            acks=acks,
+            names=names,
+            history=history_of(began),
         )
         if not uploaded.slices:
             return {}
@@ -87,6 +97,7 @@ def upload_rows(
     compression: str = DEFAULT_COMPRESSION,
     acks: int = ACKS_ALL,
     names: ColumnNames = DEFAULT_NAMES,
+    history: str = "",
 ) -> Uploaded:
     """Write records as objects under an upload epoch, without committing them."""
     clock = journal.context.clock
@@ -99,6 +110,7 @@ def upload_rows(
         compression=compression,
         replicas=replica_puts(journal, acks=acks),
         sort=True,
+        history=history,
     )
     try:
         count = 0

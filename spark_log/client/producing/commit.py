@@ -34,6 +34,7 @@ from spark_log.metadata.group_commands import Committer
 from spark_log.metadata.projection import is_projected
 from spark_log.metadata.records import CommitRecord, GroupCommit
 from spark_log.metadata.replica_state import OWN_GROUP
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.slice_index import IndexPart, encode_index
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import (
@@ -146,6 +147,7 @@ def commit_uploads(
         after=identity.after,
         keyless=upload.keyless,
         schemas=dict(upload.schemas),
+        history=upload.history,
     )
     committed = _persist_on_replicas(journal, append, retry, upkeep)
     _warn_of_times(journal, upload.slices)
@@ -345,9 +347,16 @@ class PlainProducer:
         self._birth = self._sequence = 0
         self._version = 0
         """Of the last commit."""
+        self._history = ""
+        """Of the log, at the last commit."""
 
     def _is_gone(self, state: State) -> bool:
-        """Whether the id has expired, as far as the state knows: one of some topics knows only when it may have."""
+        """Whether the id has expired, as far as the state knows: one of some topics knows only when it may have.
+
+        A log that was restored from a copy may lack the last commits.
+        """
+        if self._history != history_of(state):
+            return True
         return self._version <= state.fence if is_projected(state) else self._producer not in state.producers
 
     def commit(
@@ -364,6 +373,7 @@ class PlainProducer:
             state = self._journal.recent(retry.deadline_ms)
             if not self._producer or (self._sequence and self._is_gone(state)):
                 self._producer, self._birth, self._sequence = self._journal.context.unique(), state.version, 0
+            self._history = history_of(state)
             identity = Identity(producer=self._producer, sequence=self._sequence, birth=self._birth)
             try:
                 committed = commit_uploads(

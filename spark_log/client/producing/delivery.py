@@ -41,6 +41,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.replica_puts import NoReplica
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.replica_state import OWN_GROUP
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import TopicKey
 from spark_log.model import ACKS_ALL
 from spark_log.segment.partitioners import Murmur2Partitioner, Partitioner, assign_partitions, make_partitioner
@@ -176,14 +177,16 @@ class Delivery:
         self, batches: Sequence[SentBatch], deadline: int, refused: Sequence[tuple[SentBatch, SparkLogError]] = ()
     ) -> DeliveryAttempt:
         """refused:  batches that were to be encoded with these, and are not written."""
-        epoch = self._journal.recent(deadline).version
+        began = self._journal.recent(deadline)
         store = with_retries_for(self._journal.roots.own, self._clock, deadline - self._clock.monotonic_ms())
         compression = self._settings["compression_type"]
         patient = self._is_held is None
         acks = ACKS_ALL if patient else self._acks  # it is for records that a leader has not taken
         replicas = replica_puts(self._journal, deadline, patient=patient, acks=acks)
-        uploader = Uploader(store, epoch, self._rng, compression=compression, replicas=replicas)
-        attempt = DeliveryAttempt(epoch, uploader, [], [*refused])
+        uploader = Uploader(
+            store, began.version, self._rng, compression=compression, replicas=replicas, history=history_of(began)
+        )
+        attempt = DeliveryAttempt(began.version, uploader, [], [*refused])
         for batch in batches:
             try:
                 self._stage(attempt, batch, deadline)

@@ -35,6 +35,7 @@ from spark_log.errors import (
     InvalidRecord,
     InvalidRequest,
     InvalidTimestamp,
+    OffsetOutOfRange,
     ProducerFenced,
     SparkLogError,
     StorageUnavailable,
@@ -44,6 +45,7 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import TRANSACTIONAL, AbortTransaction, InitProducer
 from spark_log.metadata.group_commands import UNFENCED, Committer
 from spark_log.metadata.records import GroupCommit
+from spark_log.metadata.restores import common_end, has_read, history_of
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.positions import TIME_MS_MAX
 from spark_log.segment.record_columns import Rows
@@ -70,7 +72,8 @@ class Transaction:
     IllegalGeneration:  a consumer given to `commit_offsets` is no longer a member of its group.
     RebalanceInProgress:  the group of such a consumer is rebalancing.
     GroupInUse:  a group given by name is held by a stream, or shared by consumers.
-    UploadFenced:  the transaction took longer than `gc.fence.age.ms`.  Nothing was written; retry the transaction.
+    UploadFenced:  the transaction took longer than `gc.fence.age.ms`, or the log was restored from a copy meanwhile.
+          Nothing was written; retry the transaction.
     NotEnoughReplicas, LeaderNotAvailable:  for two minutes, too few replicas have answered, and the transaction has
           not timed out in the meantime.  Nothing was written.
     CommitUnknown:  the storage failed, and the commit may have been applied.
@@ -112,6 +115,7 @@ class Transaction:
             partitioner=self._settings["partitioner"],
             compression=self._settings["compression_type"],
             replicas=replica_puts(self._journal),
+            history=history_of(began),
         )
         return self
 
@@ -232,6 +236,8 @@ class Transaction:
         self._open_uploader()
         if isinstance(consumer, Consumer):
             commit, by = consumer.group_commit(offsets), consumer.committer()
+            if consumer.history is not None:
+                self._check_history(consumer.history, commit)
             self._groups.append(commit)
             if by is not None:
                 self._by[commit.group] = by
@@ -243,6 +249,22 @@ class Transaction:
         named = Membership(self._journal, consumer).group_commit(group_entries(state, positions, read))
         assert named.generation == UNFENCED, "a group by name has no members"
         self._groups.append(named)
+
+    def _check_history(self, history: str, commit: GroupCommit) -> None:
+        """Raises OffsetOutOfRange for positions beyond a copy from which the log was restored since."""
+        state = self._journal.state
+        for at in commit.offsets:
+            key = at.topic_id, at.partition
+            if not has_read(state, history, key, at.offset):
+                end = common_end(state, history, key) or 0
+                topic = state.topics.get(at.topic_id)
+                raise OffsetOutOfRange(
+                    f"group {commit.group!r}: offset {at.offset} of {topic.name if topic else key}-{at.partition} was "
+                    f"reached before the log was restored from a copy that ended at {end}: poll() again, and make a "
+                    "new transaction of the records that it returns",
+                    start=0,
+                    end=end,
+                )
 
     def _encode(self, topic: str) -> None:
         """Encode single records before the next append, to keep the order."""

@@ -56,6 +56,8 @@ class Uploaded(NamedTuple):
     """(topic id, version of its schema) of the topics with typed rows, sorted."""
     stats: tuple[bytes, ...] = ()
     """Statistics of the data columns of each slice; empty: none have any."""
+    history: str = ""
+    """Of the log when the upload began (`metadata/restores.py`)."""
 
     @property
     def rows(self) -> int:
@@ -63,14 +65,16 @@ class Uploaded(NamedTuple):
 
 
 def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
-    """Concatenate uploads."""
+    """Concatenate uploads that began in the same history of the log."""
     objects: list[DataObject] = []
     slices: list[tuple[int, Run]] = []
     keyless: set[str] = set()
     placed: list[Placed] = []
     schemas: dict[str, int] = {}
     stats: list[bytes] = []
+    history = ""
     for upload in uploads:
+        history = upload.history
         slices += [(number + len(objects), run) for number, run in upload.slices]
         objects += upload.objects
         keyless.update(upload.keyless)
@@ -85,6 +89,7 @@ def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
         tuple(somewhere),
         tuple(sorted(schemas.items())),
         tuple(stats) if any(stats) else (),
+        history,
     )
 
 
@@ -102,6 +107,7 @@ class Uploader:
     compression:  the codec of topics whose `compression.type` is `producer`.
     replicas:     writes the objects of placement groups that are on brokers; None: the log has no such groups.
     sort:         sort the rows of topics that have `sort.columns`; otherwise rows keep their order.
+    history:      that of the state at the upload epoch.
     """
 
     def __init__(
@@ -114,11 +120,12 @@ class Uploader:
         compression: str = DEFAULT_COMPRESSION,
         replicas: ReplicaPuts | None = None,
         sort: bool = False,
+        history: str = "",
     ) -> None:
         if compression not in COMPRESSIONS:
             raise InvalidRecord(f"compression {compression!r} is not one of {', '.join(COMPRESSIONS)}")
         self._store = store
-        self._epoch = epoch
+        self._epoch, self._history = epoch, history
         self._rng = rng
         self._partitioner = partitioner
         self._compression = compression
@@ -202,7 +209,8 @@ class Uploader:
             ]
             placed = self._put(named)
             uploaded = join_uploads(_uploaded(*one, placed[one[1]]) for one in named)
-            return uploaded._replace(keyless=tuple(sorted(self._keyless)), schemas=tuple(sorted(self._schemas.items())))
+            schemas = tuple(sorted(self._schemas.items()))
+            return uploaded._replace(keyless=tuple(sorted(self._keyless)), schemas=schemas, history=self._history)
         finally:
             self.close()
 

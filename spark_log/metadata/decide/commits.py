@@ -38,6 +38,7 @@ from spark_log.metadata.pending_commits import (
 )
 from spark_log.metadata.replay import admits, known_objects, replay_records
 from spark_log.metadata.replicas import group_number
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import ProducerState, State, TopicKey
 from spark_log.model import ACKS_ALL, ACKS_LEADER
 from spark_log.settings import has_cleanup_policy
@@ -70,6 +71,7 @@ def decide_commit(
     after: int | None = None,
     keyless: Sequence[str] = (),
     schemas: Mapping[str, int] = MappingProxyType({}),
+    history: str = "",
 ) -> Decision[Committed]:
     """Commit slices and positions under (producer, epoch, sequence); a duplicate returns the offsets of the first
     commit.
@@ -80,6 +82,7 @@ def decide_commit(
                  repeat of the last commit.
     keyless:     ids of the topics of which the commit has records without a key.
     schemas:     by topic id, the version of the schema by which rows were converted; topics with bytes are left out.
+    history:     of the log when the upload began: a copy of the log may not have its objects, nor what it has read.
     Raises SequenceConflict for a sequence below a stream's last one, for the last one with other content, and for
     another last one than `after`;
     NotEnoughReplicas and LeaderNotAvailable as `check_replicas` and `_check_pending` do.
@@ -97,6 +100,8 @@ def decide_commit(
         if after is None and not commit.dense and commit.sequence <= known.last:
             older = Committed(known.version, {}, repeated=True, last=known.last)
             return Decision((), _with_pending(state, commit, older))
+    if history != history_of(state):
+        raise UploadFenced("the log was restored from a copy since the upload began: write the data again")
     _check_after(known, commit, after)
     _check_producer(state, commit)
     _check_time(state, commit)

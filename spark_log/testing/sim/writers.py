@@ -30,6 +30,7 @@ from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.metadata.commands import AbortTransaction, Append, InitProducer
 from spark_log.metadata.decide.transactional_ids import epoch_of_holder
 from spark_log.metadata.records import CommitRecord, GroupCommit, OffsetEntry
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.testing.sim.identities import identity as identity_of
 from spark_log.testing.sim.setting import Simulation
@@ -55,7 +56,8 @@ def attempt(
     sim: Simulation, view: View, commits: Sequence[CommitRecord], *, skip_older: bool = False
 ) -> Steps[tuple[View, list[WriterOutcome]]]:
     """Commit uploads in one batch, retrying for as long as a client does."""
-    commands = [_Command(Append(commit=commit, skip_older=skip_older)) for commit in commits]
+    history = history_of(view.state)
+    commands = [_Command(Append(commit=commit, skip_older=skip_older, history=history)) for commit in commits]
     for _ in range(COMMIT_TRIES):
         waiting = [command for command in commands if not command.done]
         try:

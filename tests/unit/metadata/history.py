@@ -12,6 +12,7 @@ from spark_log.metadata.decide.topics import decide_create_topic, decide_set_con
 from spark_log.metadata.decide.upkeep import decide_fence, decide_swap
 from spark_log.metadata.records import Batch, CommitRecord, GroupCommit, OffsetEntry, Piece
 from spark_log.metadata.replay import next_version, replay
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.swaps import Rewrite, build_swap, prune_range, resolve, seal_range
@@ -54,7 +55,7 @@ class History:
     def commit(self, *runs: tuple[str, int, int], **fields: Any) -> Committed:
         """Commit runs of (topic id, partition, rows), in one object."""
         commit = self.upload(*runs, **fields)
-        return self.do(lambda state, now: decide_commit(state, commit))
+        return self.do(lambda state, now: decide_commit(state, commit, history=history_of(state)))
 
     def upload(self, *runs: tuple[str, int, int], **fields: Any) -> CommitRecord:
         """The record of a commit, not written."""

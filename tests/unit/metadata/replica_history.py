@@ -21,6 +21,7 @@ from spark_log.metadata.replica_commands import (
 )
 from spark_log.metadata.replica_state import PlacementGroup
 from spark_log.metadata.replicas import epoch_of, group_at, group_number
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Placed, Slice
 from tests.unit.metadata.history import History, run
@@ -116,7 +117,7 @@ class ReplicaHistory(History):
         return tuple(made.name for made in commit.objects)
 
     def commit_record(self, commit: r.CommitRecord) -> Committed:
-        return self.do(lambda state, now: decide_commit(state, commit))
+        return self.do(lambda state, now: decide_commit(state, commit, history=history_of(state)))
 
     def replaced(self, key: tuple[str, int], held: Mapping[int, int] | Iterable[int], **fields: Any) -> r.SwapRecord:
         """A swap of a partition's first two slices for one in a new object on these brokers."""

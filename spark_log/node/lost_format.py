@@ -1,0 +1,74 @@
+"""A mirror that has lost `meta/format`, and is to take the place of its lost log.
+
+A record of a coordinator and the roots of the log's brokers have the id, and these roots also the URL of the log.
+Otherwise the operator gives the id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import SystemRandom
+from typing import Any
+
+from spark_log.clock import SystemClock
+from spark_log.errors import InvalidRequest, NoLog
+from spark_log.journal.broker_roots import Roots
+from spark_log.journal.context import Context
+from spark_log.journal.journal import Journal
+from spark_log.journal.log_format import FORMAT_VERSION, Format, put_format
+from spark_log.journal.log_remains import find_remains, has_metadata, is_broker_root, remains_error
+from spark_log.journal.object_names import FORMAT_KEY, LOG, listed
+from spark_log.journal.opening import open_view
+from spark_log.journal.root_options import RootOptions
+from spark_log.journal.storage_log import StorageLog
+from spark_log.journal.store_operations import OWN_ROOT, Stores, run
+from spark_log.node.log_id import RECORD, choose_id, id_in_records, ids_of_brokers, log_of_brokers
+from spark_log.store.base import ObjectStore
+from spark_log.store.retry import with_retries
+
+UNKNOWN = "its lost log"
+"""In place of the URL of the log, if nothing has it."""
+
+
+def open_mirror(
+    store: ObjectStore, options: Mapping[str, Any] | None, cluster_id: str, *, force: bool, dry_run: bool
+) -> Journal:
+    """Open a mirror.  If it has lost the file, that is written again, unless `dry_run`.
+
+    options, force:  as for `recover`.
+    cluster_id:      given by the operator; empty: nothing.
+    Raises NoLog if nothing is there; UnsupportedVersion for the folder of a broker or a quorum, and for a log without
+    metadata; InvalidRequest if the id is not certain, if this is the log itself, or if the log is to be looked for, and
+    nothing has its URL.
+    """
+    if store.size(FORMAT_KEY) is not None:
+        return Journal.open(store, create=False)
+    clock = SystemClock()
+    store = with_retries(store, clock)
+    stores = Stores.of(store)
+    names = run(find_remains(), stores, clock)
+    if not names:
+        raise NoLog(f"there is no mirror at {store.url}: it has no {FORMAT_KEY}")
+    if is_broker_root(names) or not has_metadata(names):
+        raise remains_error(store.url, names)
+    brokers = run(open_view(), stores, clock).state.brokers
+    roots = Roots(store, "", lambda: brokers, lambda name: (OWN_ROOT,), RootOptions.of(options or {}, "disk"), clock)
+    lost = log_of_brokers(roots)
+    if lost == store.url:
+        raise InvalidRequest(f"{store.url} is the log of its brokers, not a mirror: run `pylog repair`")
+    if not lost and not force:
+        raise InvalidRequest(
+            f"{store.url}/{FORMAT_KEY} is missing, and nothing says of which log this is a mirror, so that log cannot be "
+            f"looked for: if it is there, run `pylog mirror set {store.url}` for it; if it is lost, give --force"
+        )
+    known = ids_of_brokers(roots)
+    if recorded := run(id_in_records(listed(store, LOG)), stores, clock):
+        known[RECORD] = recorded
+    context = Context(clock, SystemRandom())
+    _, found = choose_id(store.url, known, cluster_id, "", "pylog recover")
+    found = found or context.unique() + context.unique()
+    form = Format(pylog=FORMAT_VERSION, cluster_id=found, created_ms=clock.now_ms(), probed="")
+    form = form.of_mirror(lost or UNKNOWN)
+    if not dry_run:
+        run(put_format(form, store.url), stores, clock)
+    return Journal(StorageLog(context, form, store), stores, one_root=True)
