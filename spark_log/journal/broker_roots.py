@@ -36,7 +36,7 @@ from spark_log.journal.read_failover import PATIENT_MS, WARN_EVERY_S, BoundedSto
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.root_threads import BUCKET_HUNG_MS, HUNG_MS, RootThreads
 from spark_log.metadata.replica_state import OTHER_ID, OWN_BROKER, Broker
-from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.base import Bytes, ObjectStore, Swept
 from spark_log.store.local import Guard
 from spark_log.store.open import is_local, mount_of_url, open_store
 from spark_log.store.retry import with_retries
@@ -484,7 +484,7 @@ class ReplicatedStore:
     def written_ms(self, key: str) -> int | None:
         return self.roots.own.written_ms(key)
 
-    def sweep(self, prefix: str, before_ms: int) -> int:
+    def sweep(self, prefix: str, before_ms: int) -> Swept:
         return self.roots.own.sweep(prefix, before_ms)
 
     def fingerprint(self) -> str:

@@ -175,3 +175,18 @@ def truncate(view: View, context: Context) -> Steps[int]:
     records = [name for name in (yield List(LOG)) if log_version(name) <= upto]
     yield Delete([*old, *records[: context.limits.deletes_max]])
     return len(old) + len(records[: context.limits.deletes_max])
+
+
+def forget(view: View, context: Context, upto: int) -> Steps[tuple[View, bool]]:
+    """Replace the checkpoints of versions before `upto`, and delete them and the records up to it.
+
+    Returns the view with the newest checkpoint, and whether nothing of these versions is left.
+    """
+    for _ in range(KEPT_CHECKPOINTS):
+        if all(checkpoint_version(name) >= upto for name in (yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:]):
+            break
+        view, _ = yield from checkpoint(view, context)
+    yield from truncate(view, context)
+    checkpoints, records = yield [List(CHECKPOINTS), List(LOG)]
+    before = any(checkpoint_version(name) < upto for name in checkpoints)
+    return view, not before and all(log_version(name) > upto for name in records)

@@ -7,7 +7,7 @@ their caller runs them on the log's stores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from spark_log.journal.context import Context, Proposal
@@ -129,6 +129,13 @@ class MetadataLog(MetadataReader[AnyView], Protocol[AnyView]):
         Returns the number of deletes.
         """
 
+    def forget(self, view: AnyView, upto: int) -> Steps[tuple[AnyView, bool]]:
+        """Delete the checkpoints of versions before `upto`, and the records up to it.  Returns the view, and whether
+        none of them is left.  A client of a served log deletes nothing.
+
+        upto:  a version that the fence has passed.
+        """
+
     def checkpoint_and_truncate(self, view: AnyView, fence_before: int) -> Steps[AnyView]:
         """Write a checkpoint after a commit, and delete what it replaces.
 
@@ -142,10 +149,14 @@ class MetadataLog(MetadataReader[AnyView], Protocol[AnyView]):
         """Whether the log still exists: it was not deleted or replaced."""
 
 
-def decided(log: MetadataLog[AnyView], view: AnyView, steps: Steps[Result]) -> Steps[tuple[AnyView, Result]]:
+def decided(
+    log: MetadataLog[AnyView], view: AnyView, steps: Steps[Result], follow: Callable[[AnyView], None] | None = None
+) -> Steps[tuple[AnyView, Result]]:
     """Run `steps`, which began with the state of `view`, and propose each decision that they request.
 
     Returns the view afterwards, and their result.
+
+    follow:  called with each new view: the stores of long steps have to know brokers that are added meanwhile.
     """
     answer: Any = None
     failed: Exception | None = None
@@ -159,11 +170,18 @@ def decided(log: MetadataLog[AnyView], view: AnyView, steps: Steps[Result]) -> S
             if isinstance(request, Decide):
                 view = yield from log.propose(view, request.commands)
                 answer = view.state
+                _follow(follow, view)
                 failed = next((command.error for command in request.commands if command.error is not None), None)
             elif isinstance(request, Refresh):
                 view = yield from log.refresh(view)
                 answer = view.state
+                _follow(follow, view)
             else:
                 answer = yield request
         except Exception as raised:  # noqa: BLE001  thrown into the steps, which raise it
             failed = raised
+
+
+def _follow(follow: Callable[[AnyView], None] | None, view: AnyView) -> None:
+    if follow is not None:
+        follow(view)

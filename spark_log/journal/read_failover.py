@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from spark_log.clock import Clock
 from spark_log.errors import CorruptObject, ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.metadata.replica_state import OWN_BROKER
-from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.base import Bytes, ObjectStore, Swept
 from spark_log.store.retry import RETRY_TOTAL_MS, RetryingStore
 from spark_log.text import counted
 
@@ -298,7 +298,7 @@ class BoundedStore:
     def delete(self, keys: Iterable[str]) -> None:
         raise NotImplementedError("a source is only read")
 
-    def sweep(self, prefix: str, before_ms: int) -> int:
+    def sweep(self, prefix: str, before_ms: int) -> Swept:
         raise NotImplementedError("a source is only read")
 
     def fingerprint(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 from spark_log.journal.context import Context, Proposal
@@ -70,6 +72,39 @@ def _prune_range(state: State, key: TopicKey) -> tuple[int, int]:
 def prune_indexes(state: State, context: Context, keys: Iterable[TopicKey]) -> Steps[State]:
     """Remove slices below the partitions' starts from the index objects that have others above, too."""
     return (yield from _rewrite_ranges(state, context, keys, _piece_across_start, _above_start, sealed=True))
+
+
+def renew_indexes(state: State, context: Context) -> Steps[tuple[State, frozenset[str]]]:
+    """Write the entries of index objects again that also have bytes of slices of before, so that these are dropped.
+
+    Returns the names of those that others have changed all the time, or that are lost.
+    """
+    names = _partly_dead_indexes(state)
+    find, left = partial(_pieces_in, names), -1
+    while (count := sum(len(_entries_in(state, key, find)) for key in state.partitions)) and count != left:
+        left = count
+        state = yield from _rewrite_ranges(state, context, list(state.partitions), find, _above_start, sealed=True)
+    return state, frozenset(
+        entry.object for part in state.partitions.values() for entry in part.entries if entry.object in names
+    )
+
+
+def _partly_dead_indexes(state: State) -> frozenset[str]:
+    live: Counter[str] = Counter()
+    for part in state.partitions.values():
+        for entry in part.entries:
+            if isinstance(entry, Piece):
+                live[entry.object] += entry.length
+    return frozenset(name for name, size in live.items() if size < state.objects[name].size)
+
+
+def _pieces_in(names: frozenset[str], state: State, key: TopicKey) -> tuple[int, int]:
+    """The first adjacent ones in some index objects."""
+    part = state.partitions.get(key)
+    entries = () if part is None else part.entries
+    first = next((at for at, entry in enumerate(entries) if entry.object in names), len(entries))
+    end = next((at for at in range(first, len(entries)) if entries[at].object not in names), len(entries))
+    return first, end
 
 
 def _piece_across_start(state: State, key: TopicKey) -> tuple[int, int]:

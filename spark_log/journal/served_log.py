@@ -43,7 +43,7 @@ from spark_log.metadata.batch_format import decode_batch, first_line
 from spark_log.metadata.decide.coordinators import moving_to
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import Leadership, State
-from spark_log.store.base import Bytes
+from spark_log.store.base import Bytes, Swept
 
 logger = logging.getLogger("spark_log")
 
@@ -273,6 +273,10 @@ class ServedLog:
         yield from ()
         return 0
 
+    def forget(self, view: ServedView, upto: int) -> Steps[tuple[ServedView, bool]]:
+        yield from ()
+        return view, False
+
     def checkpoint_and_truncate(self, view: ServedView, fence_before: int) -> Steps[ServedView]:
         yield from ()
         return view
@@ -334,7 +338,7 @@ class ServedMetadata:
     def written_ms(self, key: str) -> int | None:
         self._refuse(key)
 
-    def sweep(self, prefix: str, before_ms: int) -> int:
+    def sweep(self, prefix: str, before_ms: int) -> Swept:
         self._refuse(prefix)
 
     def fingerprint(self) -> str:

@@ -211,6 +211,9 @@ class StorageLog:
     def truncate(self, view: View) -> Steps[int]:
         return (yield from checkpointing.truncate(view, self.context))
 
+    def forget(self, view: View, upto: int) -> Steps[tuple[View, bool]]:
+        return (yield from checkpointing.forget(view, self.context, upto))
+
     def checkpoint_and_truncate(self, view: View, fence_before: int) -> Steps[View]:
         return (yield from checkpointing.checkpoint_and_truncate(view, self.context, fence_before))
 

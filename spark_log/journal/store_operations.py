@@ -118,7 +118,7 @@ class Delete(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Answer: the number of deleted files of dead writers."""
+    """Answer: `Swept`."""
 
     prefix: str
     before_ms: int

@@ -18,6 +18,8 @@ from spark_log.metadata.state import ErasedTopic, FormerRoot, OpenErasure, State
 Root = tuple[int, str]
 """(broker, directory)."""
 OWN: Root = (OWN_BROKER, "")
+METADATA: Root = (OWN_BROKER, "meta")
+"""Statistics of a typed topic are in checkpoints and records: the least and the greatest values of its columns."""
 
 
 def erased_at(state: State, topic_id: str) -> int:
@@ -31,6 +33,22 @@ def waits_for(state: State, root: Root) -> bool:
     return any(
         root in one.roots and one.version <= state.fence for row in state.erasures.values() for one in row.unfinished
     )
+
+
+def wiped_upto(state: State, root: Root, oldest_ms: float | None = None, put_ms: int = 0) -> int | None:
+    """The version up to which a root has nothing that erasures have removed, after upkeep has deleted there what the
+    fence has passed.  None: no erasure waits for that.
+
+    oldest_ms:  when the oldest unfinished file there was last written; None: there is none.
+    put_ms:     how long a write may take: a file that is so much younger than an erasure was begun after it.
+    """
+    ended = [
+        one.version
+        for row in state.erasures.values()
+        for one in row.unfinished
+        if root in one.roots and one.version <= state.fence and (oldest_ms is None or one.time + put_ms <= oldest_ms)
+    ]
+    return max(ended, default=None)
 
 
 def roots_of(state: State) -> tuple[Root, ...]:
@@ -48,7 +66,8 @@ def replay_erased(state: State, record: r.ErasedRecord) -> State | None:
     before = () if known is None else known.unfinished
     if not record.incomplete:
         before = tuple(one for one in before if not one.incomplete)
-    new = OpenErasure(state.version, state.time, roots_of(state), record.incomplete)
+    roots = (*roots_of(state), *([METADATA] if record.topic_id in state.schemas else []))
+    new = OpenErasure(state.version, state.time, roots, record.incomplete)
     row = ErasedTopic(topic.name, state.version, (*before, new), state.time)
     return replace(state, erasures=state.erasures.set(record.topic_id, row))
 
@@ -57,7 +76,7 @@ def replay_wiped(state: State, record: r.WipedRecord) -> State | None:
     """Void for a root in use if the fence has not passed the version: the copies may come back until then."""
     root = (record.broker, record.directory)
     is_former = record.directory in state.former_roots
-    if not is_former and (root not in roots_of(state) or record.upto > state.fence):
+    if not is_former and (root not in (METADATA, *roots_of(state)) or record.upto > state.fence):
         return None
     upto = state.version if is_former else record.upto
     changed = {

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from spark_log.errors import ConcurrentChange, ObjectNotFound, StorageUnavailable
 from spark_log.journal.broker_roots import ANY_ROOT
 from spark_log.journal.context import Context
-from spark_log.journal.sealing import SWAP_TRIES, prune, prune_indexes
+from spark_log.journal.sealing import SWAP_TRIES, prune, prune_indexes, renew_indexes
 from spark_log.journal.store_operations import Get, Op, Refresh, Steps, together
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
@@ -193,6 +193,7 @@ def erase(state: State, context: Context, wanted: Erasing, checked: Iterable[str
         found = yield from _search(state, wanted, result.checked)
         result.checked |= found.checked - found.objects
         if not found.objects and not found.is_outdated:
+            yield from _renew_indexes(state, context, wanted)
             return result
         stretches = yield from _stretches(state, wanted, found)
         state = yield from prune_indexes(state, context, trimmed := found.trimmed_in(found.objects))
@@ -209,6 +210,15 @@ def erase(state: State, context: Context, wanted: Erasing, checked: Iterable[str
                 "take the new objects, which is logged; run it again"
             )
         state = yield Refresh()
+
+
+def _renew_indexes(state: State, context: Context, wanted: Erasing) -> Steps[None]:
+    """Drop index objects with statistics of slices that are not in the log any more: of typed topics only."""
+    if wanted.topic_id not in state.schemas or wanted.objects is not None:
+        return
+    _, left = yield from renew_indexes(state, context)
+    for name in sorted(left):
+        wanted.failures(f"rewriting {name}", ConcurrentChange("it may have statistics of erased records; run it again"))
 
 
 def _count(result: Erased, found: _Round, done: Sequence[Replacement]) -> None:

@@ -12,29 +12,28 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from spark_log.client.administering.brokers import PUT_MS_MAX
 from spark_log.client.log import Log
 from spark_log.errors import LogRestored, NoSpace
-from spark_log.journal.context import Context, Proposal
+from spark_log.journal.context import Context
 from spark_log.journal.disk_reserve import has_reserve, keep_reserve
 from spark_log.journal.dropped_lists import list_dropped
-from spark_log.journal.garbage_collection import Collected, collect, garbage
+from spark_log.journal.garbage_collection import collect, garbage
 from spark_log.journal.metadata_log import LogView, MetadataLog, decided
 from spark_log.journal.object_names import DATA, META
 from spark_log.journal.sealing import prune, seal
-from spark_log.journal.store_operations import OWN_ROOT, Decide, List, Steps, Sweep
+from spark_log.journal.store_operations import OWN_ROOT, List, Steps, Sweep
 from spark_log.journal.upkeep import fence_and_expire
-from spark_log.metadata.commands import MarkWiped
 from spark_log.metadata.decide.topics import decide_trim
 from spark_log.metadata.decide.upkeep import decide_fence
-from spark_log.metadata.erasures import OWN, waits_for
 from spark_log.metadata.reassignments import moving
 from spark_log.metadata.replay import next_version, replay_records
-from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.state import State, TopicKey
 from spark_log.node.compaction_plan import find_dirty_parts
 from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.compaction_rounds import compact as compact_steps
 from spark_log.node.copy_throttle import pace_of
+from spark_log.node.erasure_ends import dead_before_ms, mark_metadata, mark_own_root, sweep_data
 from spark_log.node.failure_isolation import Failures, OnFailure, partition_name
 from spark_log.node.lost_index import prune_lost
 from spark_log.node.maintain_brokers import BrokerUpkeep, BrokerUpkeepReport
@@ -53,10 +52,9 @@ from spark_log.node.upkeep_memory import UpkeepMemory
 from spark_log.node.upkeep_memory_file import load_memory, save_memory
 from spark_log.node.upkeep_workers import Workers, compact_by, merge_by
 from spark_log.settings import cluster_config
+from spark_log.store.base import NOTHING, Swept
 
 Result = TypeVar("Result")
-PUT_MS_MAX = 3_600_000
-"""A temporary file without writes for this long belongs to a dead put."""
 
 
 def plan_round(log: Log) -> Plan:
@@ -309,7 +307,7 @@ class _Round:
         self.view, self._done.collected = yield from self._failed.attempt(
             "garbage collection", self._collect(), (self.view, 0)
         )
-        wiped = _mark_wiped(self._state, self._context, self._memory.collected)
+        wiped = mark_own_root(self._state, self._context, self._memory.collected)
         yield from self._change("recording the end of erasures", wiped, self._state)
 
     def _collect(self) -> Steps[tuple[LogView, int]]:
@@ -347,6 +345,8 @@ class _Round:
             self.view = yield from self._failed.attempt("the checkpoint", checkpoint, self.view)
             truncation = self._metadata_log.truncate(self.view)
             self._done.truncated = yield from self._failed.attempt("truncation", truncation, 0)
+        forgotten = mark_metadata(self._metadata_log, self.view)
+        self.view = yield from self._failed.attempt("deleting statistics of erased records", forgotten, self.view)
 
     def _delete_leftovers(self) -> Steps[None]:
         attempt, on_storage = self._failed.attempt, not self._metadata_log.is_served
@@ -490,7 +490,8 @@ def collect_garbage(log: Log) -> list[str]:
         view, _ = yield from decided(metadata_log, view, fence_and_expire(view.state, context))
         view = yield from _with_checkpoint_at_fence(metadata_log, view)
         names, collected = yield from collect(view.state, context)
-        view, _ = yield from decided(metadata_log, view, _mark_wiped(view.state, context, collected))
+        view, _ = yield from decided(metadata_log, view, mark_own_root(view.state, context, collected))
+        view = yield from mark_metadata(metadata_log, view)
         yield from metadata_log.expire_claims(view.state)
         yield from _sweep(view.state, context, meta=not metadata_log.is_served)
         return names
@@ -557,12 +558,11 @@ def _sweep(state: State, context: Context, memory: UpkeepMemory | None = None, *
     now_ms = context.clock.now_ms()
     if memory is not None and memory.swept_ms is not None and 0 <= now_ms - memory.swept_ms < PUT_MS_MAX:
         return 0
-    before = now_ms - max(cluster_config(state.configs, "gc.fence.age.ms"), PUT_MS_MAX)
-    in_data: int = yield Sweep(DATA, before, OWN_ROOT)
-    in_meta: int = (yield Sweep(META, before)) if meta else 0
+    in_data = yield from sweep_data(state, context)
+    in_meta: Swept = (yield Sweep(META, dead_before_ms(state, context))) if meta else NOTHING
     if memory is not None:
         memory.swept_ms = now_ms
-    return in_data + in_meta
+    return in_data.deleted + in_meta.deleted
 
 
 def _with_checkpoint_at_fence(metadata_log: MetadataLog[LogView], view: LogView) -> Steps[LogView]:
@@ -576,11 +576,3 @@ def _with_checkpoint_at_fence(metadata_log: MetadataLog[LogView], view: LogView)
         with suppress(NoSpace):
             return (yield from metadata_log.checkpoint(view))
     return view
-
-
-def _mark_wiped(state: State, context: Context, collected: Collected | None) -> Steps[State]:
-    """Record that the log's own root has no copies of what erasures have dropped, if garbage was collected there."""
-    if collected is None or collected.fence < state.fence or not waits_for(state, OWN):
-        return state
-    yield from _sweep(state, context, meta=False)  # the files of writers that died may have such records
-    return (yield Decide([Proposal(MarkWiped(broker=OWN_BROKER, directory="", upto=collected.fence))]))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from spark_log.errors import ObjectNotFound, StorageError
 from spark_log.journal.object_names import LOG, log_version
 from spark_log.node.recent_records import RECORDS_BYTES, RecentRecords
-from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.base import Bytes, ObjectStore, Swept
 
 
 class RecordCache:
@@ -72,7 +72,7 @@ class RecordCache:
     def written_ms(self, key: str) -> int | None:
         return self.real.written_ms(key)
 
-    def sweep(self, prefix: str, before_ms: int) -> int:
+    def sweep(self, prefix: str, before_ms: int) -> Swept:
         return self.real.sweep(prefix, before_ms)
 
     def fingerprint(self) -> str:

@@ -18,7 +18,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import DATA, META, listed
 from spark_log.journal.root_owner import check_owner
 from spark_log.metadata.commands import MarkWiped
-from spark_log.metadata.erasures import waits_for
+from spark_log.metadata.erasures import waits_for, wiped_upto
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import is_active
 from spark_log.metadata.state import State
@@ -56,6 +56,8 @@ class _Root:
     former: set[str] = field(default_factory=set)
     """Directories that were replaced, of which nothing is left."""
     swept_ms: int | None = None
+    oldest_ms: float | None = None
+    """When the oldest unfinished file that was left was last written."""
     task: Task[tuple[list[str], int]] | None = None
 
 
@@ -123,7 +125,9 @@ class RootCollector:
             root.swept_ms = None  # the files of writers that died may have such records
         unfinished = self._sweep(broker, root, state)
         if is_wiped:
-            journal.propose(MarkWiped(broker=broker, directory=root.directory, upto=state.fence))
+            upto = wiped_upto(state, (broker, root.directory), root.oldest_ms, PUT_MS_MAX)
+            if upto is not None:
+                journal.propose(MarkWiped(broker=broker, directory=root.directory, upto=upto))
         return names, unfinished
 
     def _collect_former(self, broker: int, root: _Root, state: State) -> list[str]:
@@ -159,4 +163,6 @@ class RootCollector:
         store.delete(old)
         before_ms = there_ms - max(cluster_config(state.configs, "gc.fence.age.ms"), PUT_MS_MAX)
         root.swept_ms = now_ms
-        return store.sweep(DATA, before_ms) + store.sweep(META, before_ms) + len(old)
+        swept = store.sweep(DATA, before_ms)
+        root.oldest_ms = swept.oldest_ms
+        return swept.deleted + store.sweep(META, before_ms).deleted + len(old)

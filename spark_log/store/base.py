@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from spark_log.errors import InvalidRequest
 
@@ -18,6 +18,18 @@ class Chunks:
 
     def __iter__(self) -> Iterator[Bytes]:
         return iter(self._make())
+
+
+class Swept(NamedTuple):
+    """The result of a search for unfinished files."""
+
+    deleted: int = 0
+    oldest_ms: float | None = None
+    """When the oldest one that was left was last written; None: none is left."""
+
+
+NOTHING = Swept()
+"""In a store without such files."""
 
 
 class ObjectStore(Protocol):
@@ -59,11 +71,8 @@ class ObjectStore(Protocol):
     def written_ms(self, key: str) -> int | None:
         """Time of an object's last write, in ms by the storage's clock; None if the object or its time is unknown."""
 
-    def sweep(self, prefix: str, before_ms: int) -> int:
-        """Delete unfinished files of dead writers under a prefix, older than `before_ms`; returns how many.
-
-        A store without such files returns 0.
-        """
+    def sweep(self, prefix: str, before_ms: int) -> Swept:
+        """Delete unfinished files of dead writers under a prefix, older than `before_ms`."""
 
     def fingerprint(self) -> str:
         """Kind of store and versions of its libraries: if it changes, the probe runs again.

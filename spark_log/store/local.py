@@ -32,7 +32,7 @@ from spark_log.errors import (
     StorageUnavailable,
     SyncFailed,
 )
-from spark_log.store.base import Bytes, check_key, check_prefix, split_prefix
+from spark_log.store.base import Bytes, Swept, check_key, check_prefix, split_prefix
 from spark_log.store.disk_sync import DISKS, FULL, TrustedDisks
 from spark_log.threads import ReusedThreads
 
@@ -189,16 +189,18 @@ class LocalStore:
             except FileNotFoundError:
                 return None
 
-    def sweep(self, prefix: str, before_ms: int) -> int:
+    def sweep(self, prefix: str, before_ms: int) -> Swept:
         folder = f"{self.root}/{check_prefix(prefix)[:-1]}"
         with self._storage_errors(prefix):
-            old = [path for path in _unfinished(folder) if _touched_ms(path) < before_ms]
+            found = {path: _touched_ms(path) for path in _unfinished(folder)}
+        old = [path for path, touched_ms in found.items() if touched_ms < before_ms]
         with self._base() as base:
             for path in old:
                 there = base.root + path.removeprefix(self.root)
                 _unlink(base, there)
                 _prune(base, os.path.dirname(there))
-        return len(old)
+        left = [touched_ms for touched_ms in found.values() if before_ms <= touched_ms < math.inf]
+        return Swept(len(old), min(left, default=None))
 
     def _path(self, key: str) -> str:
         return f"{self.root}/{check_key(key)}"

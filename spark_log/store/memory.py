@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 
 from spark_log.errors import ObjectNotFound
-from spark_log.store.base import Bytes, check_key, check_prefix
+from spark_log.store.base import NOTHING, Bytes, Swept, check_key, check_prefix
 
 _lock = threading.Lock()
 _stores: dict[str, dict[str, dict[str, bytes]]] = {}
@@ -79,8 +79,8 @@ class MemoryStore:
         """None: the store has no clock."""
         return None
 
-    def sweep(self, prefix: str, before_ms: int) -> int:
-        return 0
+    def sweep(self, prefix: str, before_ms: int) -> Swept:
+        return NOTHING
 
 
 def _folder(key: str) -> str:

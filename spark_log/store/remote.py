@@ -24,7 +24,7 @@ from spark_log.errors import (
     StorageError,
     StorageUnavailable,
 )
-from spark_log.store.base import Bytes, check_key, check_prefix, split_prefix
+from spark_log.store.base import NOTHING, Bytes, Swept, check_key, check_prefix, split_prefix
 from spark_log.store.fsspec_options import parse_json, typed_options
 from spark_log.store.transient import is_of_storage, is_transient
 from spark_log.text import install_extra
@@ -233,9 +233,9 @@ class FsspecStore:
                 return None
         return int(written.timestamp() * 1000)
 
-    def sweep(self, prefix: str, before_ms: int) -> int:
-        """0: the bucket's lifecycle rule deletes incomplete uploads."""
-        return 0
+    def sweep(self, prefix: str, before_ms: int) -> Swept:
+        """Nothing: the bucket's lifecycle rule deletes incomplete uploads."""
+        return NOTHING
 
     def _delete(self, paths: Sequence[str]) -> None:
         """One call if the store supports it; otherwise one by one, because a missing name is not an error."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import StorageUnavailable
-from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.base import Bytes, ObjectStore, Swept
 from spark_log.store.bounded_waits import Slot, Unfinished
 
 Result = TypeVar("Result")
@@ -89,7 +89,7 @@ class RetryingStore:
     def written_ms(self, key: str) -> int | None:
         return self._repeat(lambda: self.inner.written_ms(key))
 
-    def sweep(self, prefix: str, before_ms: int) -> int:
+    def sweep(self, prefix: str, before_ms: int) -> Swept:
         return self._repeat(lambda: self.inner.sweep(prefix, before_ms))
 
     def _repeat(self, ask: Callable[[], Result]) -> Result:

@@ -25,7 +25,7 @@ from spark_log.errors import (
     StorageUnavailable,
 )
 from spark_log.journal.object_names import META
-from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.base import Bytes, ObjectStore, Swept
 
 Names: TypeAlias = list[str]
 """Needed because classes below have a method named `list`."""
@@ -69,7 +69,7 @@ class Wrapper:
     def written_ms(self, key: str) -> int | None:
         return self.inner.written_ms(key)
 
-    def sweep(self, prefix: str, before_ms: int) -> int:
+    def sweep(self, prefix: str, before_ms: int) -> Swept:
         return self.inner.sweep(prefix, before_ms)
 
 
@@ -229,7 +229,7 @@ class ControlledStore(Wrapper):
         self._pass("delete")
         self.inner.delete(keys)
 
-    def sweep(self, prefix: str, before_ms: int) -> int:
+    def sweep(self, prefix: str, before_ms: int) -> Swept:
         self._pass(prefix)
         return self.inner.sweep(prefix, before_ms)
 
@@ -284,7 +284,7 @@ class NoMetadataStore(Wrapper):
         self._check(key)
         return self.inner.written_ms(key)
 
-    def sweep(self, prefix: str, before_ms: int) -> int:
+    def sweep(self, prefix: str, before_ms: int) -> Swept:
         self._check(prefix)
         return self.inner.sweep(prefix, before_ms)
 

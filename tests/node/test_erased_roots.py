@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spark_log import Log, NewTopic, connect
+from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.client.administering.erasure_status import problems_of
 from spark_log.errors import InvalidRequest
 from spark_log.node.maintain import collect_garbage, maintain_once
+from spark_log.node.replicator import Replicator
 from spark_log.node.verify import verify
-from spark_log.testing.broker_roots import register_broker
+from spark_log.testing.broker_roots import commit_on_leader, register_broker
 
 KEY = b"customer-17"
 SECRET = b"secret-person"
@@ -143,3 +146,102 @@ def test_a_log_without_brokers_records_the_end_of_its_erasures(tmp_path: Path) -
             append(log)
             collect_garbage(log)
         assert log.admin.list_erasures() == []
+
+
+@pytest.mark.parametrize("root", ["log", "broker2"])
+def test_a_file_of_a_dead_writer_keeps_an_erasure_open_until_it_is_deleted(log: Log, tmp_path: Path, root: str) -> None:
+    """Nobody knows for an hour that the writer is dead, and the fence may be faster."""
+    append(log)
+    data = next((path.parent for path in (tmp_path / root).rglob("*.seg")), tmp_path / root / "data" / f"{1:016x}")
+    data.mkdir(parents=True, exist_ok=True)
+    left = data / ".tmp-0123456789abcdef"
+    left.write_bytes(SECRET)
+    log.admin.erase_records("people", [KEY])
+    pass_the_fence(log)
+    (listed,) = log.admin.list_erasures()
+    assert len(listed.waits_for) == 1
+    assert having(tmp_path) == {root}
+    os.utime(left, (time.time() - 7200, time.time() - 7200))
+    pass_the_fence(log)
+    assert log.admin.list_erasures() == []
+    assert having(tmp_path) == set()
+
+
+def test_a_file_that_was_begun_long_after_an_erasure_delays_nothing(log: Log, tmp_path: Path) -> None:
+    """Writers write all the time."""
+    append(log)
+    log.admin.erase_records("people", [KEY])
+    left = tmp_path / "broker2" / next((tmp_path / "broker2").rglob("*.seg")).parent / ".tmp-0123456789abcdef"
+    left.write_bytes(b"of another writer")
+    os.utime(left, (time.time() + 3700, time.time() + 3700))
+    pass_the_fence(log)
+    assert log.admin.list_erasures() == []
+    assert left.exists()
+
+
+def test_a_broker_that_returns_with_a_file_of_a_dead_writer_leaves_the_erasure_open(log: Log, tmp_path: Path) -> None:
+    append(log)
+    log.admin.erase_records("people", [KEY])
+    log.admin.fence_broker(2, "disk at the workshop")
+    left = next((tmp_path / "broker2").rglob("*.seg")).parent / ".tmp-0123456789abcdef"
+    left.write_bytes(SECRET)
+    pass_the_fence(log)
+    assert log.admin.unfence_broker(2)
+    assert len(log.admin.list_erasures()) == 1
+    os.utime(left, (time.time() - 7200, time.time() - 7200))
+    pass_the_fence(log)
+    assert log.admin.list_erasures() == []
+    assert having(tmp_path) == set()
+
+
+@pytest.mark.parametrize("when", ["before the end", "after the end"])
+def test_a_broker_that_is_added_in_the_middle_gets_no_copy(log: Log, tmp_path: Path, when: str) -> None:
+    """It copies from another one while the records are erased there."""
+
+    def add() -> None:
+        with connect(log.url, durability="os") as other:
+            register_broker(other, 3, str(tmp_path / "broker3"))
+            other.admin.alter_partition_reassignments({TopicPartition("people", 0): [3, 1, 2]})
+            maintain_once(other)
+            assert "broker3" in having(tmp_path) or when == "after the end"
+
+    def progress(step: str, done: int, total: int) -> None:
+        if when == "before the end" and not (tmp_path / "broker3").exists():
+            add()
+
+    append(log)
+    report = log.admin.erase_records("people", [KEY], progress=progress)
+    assert report.records == 1
+    if when == "after the end":
+        add()
+    waits = len(log.admin.list_erasures()[0].waits_for)
+    assert waits == (4 if when == "before the end" else 3)
+    pass_the_fence(log)
+    maintain_once(log)
+    assert log.admin.list_erasures() == []
+    assert having(tmp_path) == set()
+    assert log.admin.describe_topics(["people"])["people"].partitions[0].replicas == (3, 1, 2)
+    assert log.read("people").column("value").to_pylist()[0] == b"other"
+
+
+def test_records_that_only_a_leader_had_go_with_the_others(log: Log, tmp_path: Path) -> None:
+    """They were written with acks=1, and given up while its root was away.  It comes back."""
+    append(log)
+    commit_on_leader(log, "people", [{"key": KEY, "value": SECRET + b" too"}])
+    log.admin.fence_broker(1, "at the workshop")
+    (tmp_path / "broker1").rename(tmp_path / "away")
+    log.admin.incremental_alter_configs({None: {"replica.lost.after.ms": "1"}})
+    replicator = Replicator(log)
+    while log.journal.refresh().pending:
+        replicator.round()
+    log.admin.elect_leaders("preferred", [TopicPartition("people", 0)])
+    assert log.admin.erase_records("people", [KEY]).problems
+    pass_the_fence(log)
+    (listed,) = log.admin.list_erasures()
+    assert "broker 1" in listed.unreached[0]
+    (tmp_path / "away").rename(tmp_path / "broker1")
+    assert log.admin.unfence_broker(1)
+    assert log.admin.erase_records("people", [KEY]).problems == ()
+    pass_the_fence(log)
+    assert log.admin.list_erasures() == []
+    assert having(tmp_path) == set()

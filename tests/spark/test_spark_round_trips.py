@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from pyspark_pylog.planned_log import PlannedLog, PlannedRoots
 from pyspark_pylog.sink.writer import batch_writer, stream_writer
 from pyspark_pylog.source.batch import LogReader
 from pyspark_pylog.source.read_task import ReadTask
+from pyspark_pylog.source.task_erasures import LOOK_MS, TaskErasures
 
 import spark_log
 from spark_log.journal.journal import Journal
@@ -116,6 +118,26 @@ def test_tasks_of_a_query_wait_for_one_or_two(near: Near) -> None:
     queries = map(str, count())
     assert trips(near.store, 2, lambda: list(read_task(reader, task, next(queries)))) == 2
     assert trips(near.store, 1, lambda: list(read_task(reader, task, "0"))) == 1
+
+
+def test_tasks_of_an_old_plan_look_for_erasures_once_a_second_together(near: Near) -> None:
+    """Not once each: a query may have a thousand, and each look is a request.  What one has seen, all know."""
+    reader = DefaultSource({"path": near.url, "subscribe": "t"}).reader(from_arrow_schema(SCHEMA))
+    task = reader.partitions()[0]
+    assert isinstance(task, ReadTask)
+    log, topic_id = (
+        replace(near.for_tasks(task.log), time_ms=task.log.time_ms - 60_000),
+        near.log.journal.state.names["t"],
+    )
+    began = time.monotonic()
+    with near.store.watched() as requests:
+        assert not any(TaskErasures(log).has(topic_id) for _ in range(200))
+    looks = counts(requests)
+    assert sum(looks.values()) <= 4 * (1 + time.monotonic() - began), looks
+    near.log.append("t", [{"key": b"k", "value": b"x"}])
+    near.log.admin.erase_records("t", ["k"])
+    time.sleep(LOOK_MS / 1000 + 0.01)
+    assert all(TaskErasures(log).has(topic_id) for _ in range(10))
 
 
 def test_a_batch_write_takes_five(near: Near) -> None:

@@ -48,7 +48,7 @@ def test_objects_are_put_listed_and_deleted(disk: Path) -> None:
     assert guarded.list("data/") == ["data/1/x", "data/1/y"]
     assert (guarded.get("data/1/x"), guarded.size("data/1/y")) == (b"abc", 1)
     (disk / "dir" / "data" / "1" / ".tmp-1").touch()
-    assert guarded.sweep("data/", 10**15) == 1
+    assert guarded.sweep("data/", 10**15) == (1, None)
     guarded.delete(["data/1/x", "data/1/y", "data/1/gone"])
     assert sorted(path.name for path in disk.iterdir()) == ["dir", "meta"]
     assert list((disk / "dir").iterdir()) == []

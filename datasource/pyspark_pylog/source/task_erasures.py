@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from types import MappingProxyType
 
+from pyspark_pylog.open_log import KEPT, KEPT_MAX, Key
 from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.task_metadata import newest_journal
 from spark_log.clock import SystemClock
@@ -18,7 +19,9 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.erasures import erased_at
 
 LOOK_MS = 1000
-"""After this time, the log is looked at again: each look is a request, and short tasks send none."""
+"""After this time, the log is looked at again: each look is a request.  All tasks of a process share it."""
+_looked_ms: dict[Key, int] = {}
+"""By log: when this process last looked.  What it saw is in the journal that it keeps."""
 
 
 class TaskErasures:
@@ -43,7 +46,7 @@ class TaskErasures:
         if abs(now_ms - self._looked_ms) >= LOOK_MS:  # by clocks of two machines at first
             self._looked_ms = now_ms
             with suppress(StorageUnavailable):
-                self._journal = newest_journal(self._log)
+                self._journal = _recent_journal(self._log, now_ms)
         return self._journal is not None and erased_at(self._journal.state, topic_id) > self._version
 
     def journal(self) -> Journal:
@@ -57,6 +60,20 @@ class TaskErasures:
         new = TaskErasures(self._log, {}, self._looked_ms)
         new._version, new._journal = journal.state.version, journal
         return new
+
+
+def _recent_journal(log: PlannedLog, now_ms: int) -> Journal:
+    """A journal of the process, at most `LOOK_MS` old and not older than the plan."""
+    key: Key = (log.url, log.token, log.roots)
+    journal, looked_ms = KEPT.get(key), _looked_ms.get(key, 0)
+    is_recent = abs(now_ms - looked_ms) < LOOK_MS and journal is not None and journal.cluster_id == log.cluster_id
+    if journal is None or not is_recent or journal.state.version < log.version:
+        journal = newest_journal(log)
+        _looked_ms.pop(key, None)
+        _looked_ms[key] = now_ms
+        for oldest in tuple(_looked_ms)[:-KEPT_MAX]:
+            _looked_ms.pop(oldest, None)
+    return journal
 
 
 def erased_before(journal: Journal, known: Mapping[str, int]) -> bool:

@@ -41,7 +41,7 @@ from spark_log.journal.root_options import registered_options
 from spark_log.journal.root_owner import OWNER_KEY, check_first_use, check_owner, write_owner
 from spark_log.journal.store_operations import Stores, run
 from spark_log.metadata.commands import MarkWiped
-from spark_log.metadata.erasures import waits_for
+from spark_log.metadata.erasures import waits_for, wiped_upto
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import (
     AlterBroker,
@@ -364,8 +364,10 @@ def _finish_erasures(journal: Journal, state: State, broker: int, found: set[str
         )
     store.delete(old)
     age_ms = max(cluster_config(state.configs, "gc.fence.age.ms"), PUT_MS_MAX)
-    store.sweep(DATA, journal.context.clock.now_ms() - age_ms)
-    journal.propose(MarkWiped(broker=root[0], directory=root[1], upto=state.fence))
+    swept = store.sweep(DATA, journal.context.clock.now_ms() - age_ms)
+    upto = wiped_upto(state, root, swept.oldest_ms, PUT_MS_MAX)
+    if upto is not None:
+        journal.propose(MarkWiped(broker=root[0], directory=root[1], upto=upto))
 
 
 def _check_has_disk(roots: Roots, broker: int) -> None:

@@ -243,7 +243,7 @@ def _run(journal: Journal, erasing: Erasing, checked: Iterable[str] = (), *, dry
     def run() -> Steps[tuple[LogView, Erased]]:
         view = yield from metadata_log.refresh(known)
         steps = plan_erasure(view.state, erasing, checked) if dry_run else erase(view.state, context, erasing, checked)
-        view, erased = yield from decided(metadata_log, view, steps)
+        view, erased = yield from decided(metadata_log, view, steps, lambda newer: journal.adopt(newer, known))
         return view, erased
 
     view, erased = journal.run(run())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from spark_log.journal.object_names import DATA
-from spark_log.metadata.erasures import Root
+from spark_log.metadata.erasures import METADATA, Root
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.state import ErasedTopic, OpenErasure, State
 from spark_log.positions import format_timestamp_ms
@@ -142,6 +142,8 @@ def former_root(state: State, directory: str) -> str:
 
 def _name(state: State, root: Root) -> str:
     broker, directory = root
+    if root == METADATA:
+        return "the metadata, which has statistics of columns,"
     if broker == OWN_BROKER:
         return "the log's own root"
     known = state.brokers.get(broker)

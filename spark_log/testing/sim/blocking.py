@@ -18,7 +18,7 @@ import msgspec
 from spark_log.errors import ObjectNotFound, StorageUnavailable
 from spark_log.journal.log_format import FORMAT_VERSION, Format
 from spark_log.journal.store_operations import Delete, Get, List, Op, Put, PutAnswer, PutNew, Sleep, Steps, StoreTime
-from spark_log.store.base import Bytes
+from spark_log.store.base import NOTHING, Bytes, Swept
 from spark_log.testing.sim.threads import SimulatedThread
 from spark_log.testing.sim.world import World
 
@@ -189,8 +189,8 @@ class SimulatedStore:
     def delete(self, keys: Iterable[str]) -> None:
         self._process.ask(Delete(tuple(keys)))
 
-    def sweep(self, prefix: str, before_ms: int) -> int:
-        return 0
+    def sweep(self, prefix: str, before_ms: int) -> Swept:
+        return NOTHING
 
 
 def format_file() -> bytes:

@@ -1,0 +1,55 @@
+"""Records that the log's own root, and its metadata, have nothing any more of what erasures have removed.
+
+Upkeep does this after it has collected garbage (docs/decisions/0108-erasures-in-the-state.md).
+"""
+
+from __future__ import annotations
+
+from spark_log.client.administering.brokers import PUT_MS_MAX
+from spark_log.journal.context import Context, Proposal
+from spark_log.journal.garbage_collection import Collected
+from spark_log.journal.metadata_log import AnyView, MetadataLog, decided
+from spark_log.journal.object_names import DATA
+from spark_log.journal.store_operations import OWN_ROOT, Decide, Steps, Sweep
+from spark_log.metadata.commands import MarkWiped
+from spark_log.metadata.erasures import METADATA, OWN, Root, waits_for, wiped_upto
+from spark_log.metadata.state import State
+from spark_log.settings import cluster_config
+from spark_log.store.base import Swept
+
+
+def mark_own_root(state: State, context: Context, collected: Collected | None) -> Steps[State]:
+    """For the data of the log's own root, if garbage was collected there up to the fence."""
+    if collected is None or collected.fence < state.fence or not waits_for(state, OWN):
+        return state
+    swept = yield from sweep_data(state, context)  # the files of writers that died may have such records
+    return (yield from _mark(state, OWN, wiped_upto(state, OWN, swept.oldest_ms, PUT_MS_MAX)))
+
+
+def mark_metadata(log: MetadataLog[AnyView], view: AnyView) -> Steps[AnyView]:
+    """For checkpoints, records and pins, which have statistics of typed topics."""
+    upto = wiped_upto(view.state, METADATA)
+    if upto is not None:
+        yield from log.expire_claims(view.state)
+        view, is_gone = yield from log.forget(view, upto)
+        if is_gone:
+            view, _ = yield from decided(log, view, _mark(view.state, METADATA, upto))
+    return view
+
+
+def sweep_data(state: State, context: Context) -> Steps[Swept]:
+    """Delete temporary files older than any upload that can still be committed, and than any put in progress."""
+    swept: Swept = yield Sweep(DATA, dead_before_ms(state, context), OWN_ROOT)
+    return swept
+
+
+def dead_before_ms(state: State, context: Context) -> int:
+    """A temporary file that was last written before belongs to a writer that died."""
+    return context.clock.now_ms() - max(cluster_config(state.configs, "gc.fence.age.ms"), PUT_MS_MAX)
+
+
+def _mark(state: State, root: Root, upto: int | None) -> Steps[State]:
+    if upto is None:
+        return state
+    broker, directory = root
+    return (yield Decide([Proposal(MarkWiped(broker=broker, directory=directory, upto=upto))]))

@@ -1,0 +1,95 @@
+"""When the list says that an erasure is done, no file of the log has a byte of the records: neither data nor metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_log import Log, NewTopic, connect
+from spark_log.node.maintain import collect_garbage, maintain_once
+from tests.hidden_bytes import files_with, forms_of
+from tests.thinning import merge_all, seal_all
+
+KEY = b"customer-1738"
+SECRETS = (KEY, b"aaa-secret-person", b"header-of-person", b"zzz-secret-place", b"secret-tag")
+SCHEMA = "name STRING, place STRING, tags ARRAY<STRING>"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with connect(tmp_path / "log", durability="os") as log:
+        yield log
+
+
+def rows(typed: bool, number: int) -> list[dict[str, object]]:
+    """One record of the person among others.  Its columns are the least and the greatest ones."""
+    found = []
+    for n in range(5):
+        key, first, last = b"other-%d" % n, f"m{number}-{n}", f"n{number}"
+        tag, headers = "tag", [("h", b"other")]
+        if n == 2 and number % 3 == 0:
+            key, first, last, tag, headers = KEY, "aaa-secret-person", "zzz-secret-place", "secret-tag", []
+            headers = [("h", b"header-of-person")]
+        value = {"name": first, "place": last, "tags": [tag]} if typed else {"value": f"{first} {last} {tag}".encode()}
+        found.append({"key": key, "partition": n % 3, "headers": headers, **value})
+    return found
+
+
+def fill(log: Log, typed: bool, compression: str, together: bool = True) -> None:
+    """Small slices, sealed ones, merged ones.  Three partitions share indexes, and objects if `together`."""
+    log.create_topic(NewTopic("people", 3, {"compression.type": compression}, schema=SCHEMA if typed else None))
+    for number in range(12):
+        some = rows(typed, number)
+        for part in [some] if together else [[row] for row in some]:
+            log.append("people", part)
+        if number == 3:
+            seal_all(log)
+        if number == 6 and together:
+            merge_all(log)
+    seal_all(log)
+
+
+def pass_the_fence(log: Log, topic: str = "people") -> None:
+    """Until the list says that erasures are done."""
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    for _ in range(6):
+        log.append("more", [{"key": b"other", "value": b"more"}])
+        maintain_once(log)
+        if not log.admin.list_erasures():
+            return
+    raise AssertionError(log.admin.list_erasures())
+
+
+def found_in(folder: Path) -> dict[str, list[str]]:
+    return {text.decode(): names for text in SECRETS for cut in [text[:14]] if (names := files_with(folder, cut))}
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd", "lz4"])
+@pytest.mark.parametrize("typed", [False, True])
+def test_no_file_has_the_records(log: Log, tmp_path: Path, typed: bool, compression: str) -> None:
+    """Statistics have the least and the greatest value of columns: in segments, slice indexes, records, checkpoints."""
+    fill(log, typed, compression)
+    assert set(found_in(tmp_path)) == {text.decode() for text in SECRETS}
+    assert log.admin.erase_records("people", [KEY]).records == 4
+    pass_the_fence(log)
+    assert found_in(tmp_path) == {}
+
+
+def test_indexes_and_checkpoints_of_before(log: Log, tmp_path: Path) -> None:
+    """The partitions share an index, and each object has one of them: the index stays, as the others need it.  Garbage
+    collection alone writes no second checkpoint."""
+    fill(log, typed=True, compression="zstd", together=False)
+    assert log.admin.erase_records("people", [KEY]).records == 4
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    while log.admin.list_erasures():
+        log.append("more", [{"key": b"other", "value": b"more"}])
+        collect_garbage(log)
+    assert found_in(tmp_path) == {}
+
+
+def test_the_search_finds_a_text_in_all_its_forms(tmp_path: Path) -> None:
+    for form in forms_of(b"secret-person"):
+        (tmp_path / "file").write_bytes(b"x" + form + b"y")
+        assert files_with(tmp_path, b"secret-person") == ["file"]
