@@ -33,6 +33,11 @@ class SystemClock:
         time.sleep(milliseconds / 1000)
 
 
+def ticks_of(clock: Clock) -> Callable[[], float]:
+    """Monotonic seconds as a function.  The system clock's is `time.monotonic`, because each record calls it."""
+    return time.monotonic if type(clock) is SystemClock else lambda: clock.monotonic_ms() / 1000
+
+
 def stamps_of(clock: Clock) -> Callable[[], int]:
     """Wall-clock nanoseconds as a function.  The system clock's is `time.time_ns`, because each record calls it."""
     return time.time_ns if type(clock) is SystemClock else lambda: clock.now_ms() * 1_000_000

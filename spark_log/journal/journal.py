@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from spark_log.clock import Clock, SystemClock
+from spark_log.clock import Clock, SystemClock, ticks_of
 from spark_log.errors import (
     AuthenticationFailed,
     CommitUnknown,
@@ -96,7 +96,11 @@ class Journal:
         self.cluster_id = metadata_log.cluster_id
         self.after_fork()
         renew_after_fork(self)
-        self._view: LogView = self._opened()
+        self._now_s = ticks_of(self.context.clock)
+        self.refreshed_s = self._now_s()
+        """When the last refresh began, by a monotonic clock: the view has what was written before."""
+        self.view: LogView = self._opened()
+        """The newest view in this process, from which upkeep begins.  It does not wait for other threads' changes."""
 
     def _brokers(self) -> Mapping[int, Broker]:
         return {} if self._one_root else self.newest.brokers
@@ -220,12 +224,7 @@ class Journal:
     @property
     def state(self) -> State:
         """The newest state in this process."""
-        return self._view.state
-
-    @property
-    def view(self) -> LogView:
-        """The newest view in this process, from which upkeep begins.  It does not wait for other threads' changes."""
-        return self._view
+        return self.view.state
 
     def adopt(self, view: LogView, known: LogView) -> None:
         """Continue with a view that follows `known`, or with that of another thread if it is newer."""
@@ -237,7 +236,7 @@ class Journal:
 
         Only changes may depend on it, and what is prepared for them, such as uploads.
         """
-        return self._view.newest
+        return self.view.newest
 
     def state_at(self, version: int) -> State | None:
         """The state at a recent version; None if it cannot be rebuilt any more."""
@@ -249,16 +248,17 @@ class Journal:
 
         deadline_ms:  on the monotonic clock, for a bucket.  Raises StorageUnavailable then.
         """
-        direct = self.metadata.local and self._view.held is None and not self.metadata_log.is_served
+        direct = self.metadata.local and self.view.held is None and not self.metadata_log.is_served
         if deadline_ms is not None and not direct:
             return answer_until(deadline_ms, self.context.clock, self.metadata.url, self.refresh)
         return self._or_whole(self._refresh)
 
     def _refresh(self) -> State:
         with self._reading:
-            known = self._view
+            known, began_s = self.view, self._now_s()
             self._install(self.run(self._log.refresh(known)), known)
-        return self._view.state
+            self.refreshed_s = began_s
+        return self.view.state
 
     def require(
         self, topics: Iterable[str] | None, groups: Iterable[str] = (), deadline_ms: int | None = None
@@ -272,7 +272,7 @@ class Journal:
         self._check_is_here()
         wanted, of_groups = tuple(topics), tuple(groups)
         if holds(self.newest, wanted, of_groups):
-            return self._view.state
+            return self.view.state
         for name in wanted:
             if not (isinstance(name, str) and name.isascii()):
                 check_topic_name(name)
@@ -287,29 +287,29 @@ class Journal:
             return self._require_all()  # a change waits for a coordinator
         try:
             with self._reading:
-                known = self._view
+                known = self.view
                 if isinstance(self._log, TopicFeed) and isinstance(known, FeedView):
-                    self._view = self.run(self._log.require(known, topics, groups))
+                    self.view = self.run(self._log.require(known, topics, groups))
         finally:
             self._proposals.turn.release()
-        return self._view.state
+        return self.view.state
 
     def _require_all(self) -> State:
         """Reads the log, and follows it from now on.  Does not wait for a change that waits for a coordinator."""
-        if self._view.held is not None:
+        if self.view.held is not None:
             with self._reading:
                 if self._log is not self.metadata_log:
                     whole = self.run(self.metadata_log.open())
                     with self._installing:
-                        self._view, self._log = whole, self.metadata_log
-        return self._view.state
+                        self.view, self._log = whole, self.metadata_log
+        return self.view.state
 
     def _or_whole(self, read: Callable[[], State]) -> State:
         """The result of `read`; if no coordinator sends topics, the whole state from the log."""
         try:
             return read()
         except self._unread:
-            if self._view.held is None:
+            if self.view.held is None:
                 raise
         return self._require_all()
 
@@ -346,12 +346,12 @@ class Journal:
     def refresh_beside(self, steps: Steps[Result]) -> tuple[State, Result]:
         """`refresh`, and other reads in the same rounds of requests."""
         _, result = self._read_beside(self._log.refresh, steps)
-        return self._view.state, result
+        return self.view.state, result
 
     def _read_beside(self, read: Callable[[LogView], Steps[LogView]], steps: Steps[Result]) -> tuple[LogView, Result]:
         """The view that was read, and the result of `steps`."""
         with self._reading:
-            known = self._view
+            known = self.view
             if known.held is None:
                 view, result = self.run(beside(read(known), steps))
             else:
@@ -365,11 +365,11 @@ class Journal:
         If another thread has installed a view meanwhile, the newer one is kept; one of the whole state in any case.
         """
         with self._installing:
-            now = self._view
+            now = self.view
             if now.held is None and view.held is not None:
                 return
             follows = now is known and view.state.version >= known.state.version
-            self._view = view if follows else self._log.newer(view, now)
+            self.view = view if follows else self._log.newer(view, now)
         self._check_is_here()
 
     def _check_is_here(self) -> None:
@@ -377,7 +377,7 @@ class Journal:
 
         While a log is being moved, it can be read where it was.  A process without a link moves the log.
         """
-        if self.link is not None and (url := moved_to(self._view.state.coordinator)):
+        if self.link is not None and (url := moved_to(self.view.state.coordinator)):
             raise moved_error(url)
 
     def poll(self) -> State:
@@ -407,12 +407,12 @@ class Journal:
         return self._look()
 
     def _follows_coordinator(self) -> bool:
-        state = self._view.state
+        state = self.view.state
         return self.link is not None and is_led_elsewhere(state, self.context) and not moving_to(state.coordinator)
 
     def _ask_coordinator(self, wait_ms: int, group: str = "", topics: Sequence[str] | None = None) -> State:
         """Ask the coordinator for changes; the lock is not held meanwhile."""
-        known = self._view
+        known = self.view
         try:
             changed = self._changes(known, wait_ms, group, topics)
         except UNANSWERED:
@@ -420,10 +420,10 @@ class Journal:
             return self._look()
         if changed is not None:
             with self._reading:
-                view = self._view
+                view = self.view
                 if view.state.version == known.state.version and view.held is known.held:
                     self._install(changed(view), view)
-        return self._view.state
+        return self.view.state
 
     def _changes(
         self, known: LogView, wait_ms: int, group: str, topics: Sequence[str] | None
@@ -445,11 +445,11 @@ class Journal:
 
     def _look(self) -> State:
         with self._reading:
-            known = self._view
+            known = self.view
             view = self.run(self._log.look(known))
             if view is not known:
                 self._install(view, known)
-        return self._view.state
+        return self.view.state
 
     def propose(
         self,
@@ -493,7 +493,7 @@ class Journal:
     def _late(self) -> SparkLogError:
         why = "other changes of this process wait for its answer"
         if self._follows_coordinator():
-            return CoordinatorNotAvailable(f"{self._view.state.coordinator.address}: {why}")
+            return CoordinatorNotAvailable(f"{self.view.state.coordinator.address}: {why}")
         return StorageUnavailable(f"{self.metadata.url}: {why}")
 
     def carry_out(self, commands: list[Proposal]) -> None:
@@ -507,10 +507,10 @@ class Journal:
                 self._or_whole(self._refresh)  # raises LogRestored again, before anything is sent
                 self._is_ahead = False
             with self._installing:
-                known, log = self._view, self._log
+                known, log = self.view, self._log
             stores = stores_until(self.stores, commands, self.context.clock)
             self._install(run(log.propose(known, commands), stores, self.context.clock, self.link), known)
-            if known.held is not None and self._view.held is None:
+            if known.held is not None and self.view.held is None:
                 self._see_own()
             self._is_ahead = any(isinstance(command.error, LogRestored) for command in commands)
         except SparkLogError as error:
@@ -561,13 +561,13 @@ class Journal:
 
     def upkeep_after_commit(self) -> None:
         """Start upkeep after a change, in its thread, if it is due and is not running."""
-        if not is_led_elsewhere(self._view.state, self.context) and self.metadata_log.is_due(self._view):
+        if not is_led_elsewhere(self.view.state, self.context) and self.metadata_log.is_due(self.view):
             self._upkeep.start()
 
     def run_upkeep(self) -> None:
         """Seal, prune and checkpoint if it is due; an error is logged, never raised."""
         self.poll()
-        if self.metadata_log.is_due(self._view):
+        if self.metadata_log.is_due(self.view):
             self._upkeep.run()
 
     def finish_upkeep(self) -> None:
@@ -578,9 +578,9 @@ class Journal:
         self._upkeep.join()
 
     def _do_upkeep(self) -> None:
-        known = self._view
+        known = self.view
         self._install(self.run(self.metadata_log.look_again(known)), known)
-        known = self._view
+        known = self.view
         if not self.metadata_log.is_due(known):
             return  # another process has done it
         # With a separate view, as another process: commits do not wait for it.
@@ -590,5 +590,5 @@ class Journal:
         self._install(kept, view)
         if kept.state is not view.state:
             with self._proposals.turn:  # a change in progress would install a state with the columns of before
-                known = self._view
+                known = self.view
                 self._install(self.metadata_log.rebased(known, view, kept), known)

@@ -40,6 +40,7 @@ from spark_log.client.reading.positions_to_offsets import bounds, offsets_for_ti
 from spark_log.client.reading.scan_batches import record_columns, scan_schema, to_batch
 from spark_log.client.reading.typed import common_read, in_form
 from spark_log.client.validate import timeout, times_ms
+from spark_log.clock import ticks_of
 from spark_log.errors import InvalidRequest, OffsetOutOfRange
 from spark_log.journal.journal import Journal
 from spark_log.metadata.group_commands import Committer
@@ -102,8 +103,9 @@ class Consumer:
         self._updated_ms = -REFRESH_MS
         self._buffered_parts: deque[Readable] = deque()
         """Records for iteration, one list a partition, not begun."""
-        self._buffered: Iterator[tuple[ConsumerRecord, int]] = iter(())
-        """The rest of the list in progress,"""
+        self._now_s = ticks_of(self._clock)
+        self._buffered: Iterator[tuple[ConsumerRecord, int, float]] = iter(())
+        """The rest of the list in progress, with the time at which each record is taken,"""
         self._buffered_from = NOWHERE
         """and its partition."""
         self._erased = ErasedSince(journal)
@@ -179,8 +181,11 @@ class Consumer:
     def __next__(self) -> ConsumerRecord:
         """The next record; waits for it, up to `consumer_timeout_ms` if set.  Advances the record's position."""
         while True:
-            for record, position in self._buffered:
-                if self._erased.has(self._buffered_from.key[0]):
+            for record, position, now_s in self._buffered:
+                known = self._erased
+                if (now_s >= known.due_s or self._journal.view is not known.seen) and known.has(
+                    self._buffered_from.key[0]
+                ):
                     self._discard_buffered()
                     break
                 self._buffered_from.position = position
@@ -190,7 +195,7 @@ class Consumer:
                 if not self._buffered_parts:
                     raise StopIteration
             part = self._buffered_parts.popleft()
-            self._buffered = zip(part.records, part.positions(), strict=True)
+            self._buffered = zip(part.records, part.positions(), iter(self._now_s, None), strict=False)
             self._buffered_from = self._assignment.positions[part.tp]
 
     def _next_parts(self) -> list[Readable]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -187,8 +187,10 @@ class Readable(NamedTuple):
 
     def positions(self) -> Iterator[int]:
         """The position after each record."""
-        yield from (record.offset + 1 for record in self.records[:-1])
-        yield self.end
+        first, last = self.records[0].offset, self.records[-1].offset
+        if last - first == len(self.records) - 1:  # without holes
+            return chain(range(first + 1, last + 1), (self.end,))
+        return chain((record.offset + 1 for record in self.records[:-1]), (self.end,))
 
 
 def readable(parts: Sequence[Fetched], decode_key: Coder, decode_value: Coder) -> list[Readable]:
