@@ -63,7 +63,7 @@ class QuorumLog(ServedLog):
         return self._sealed_at is None or view.state.version - self._sealed_at >= interval
 
     def forget(self, view: ServedView, upto: int) -> Steps[tuple[ServedView, bool]]:
-        """The nodes delete what is old after so many bytes, each by itself."""
+        """Each node deletes old entries when it has two newer snapshots, and nobody waits for that."""
         yield from ()
         return view, True
 

@@ -1,4 +1,4 @@
-"""When the list says that an erasure is done, no file of the log has a byte of the records: neither data nor metadata."""
+"""When the list says that an erasure is done, no file of data or metadata has keys or values of it."""
 
 from __future__ import annotations
 

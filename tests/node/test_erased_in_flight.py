@@ -156,7 +156,7 @@ def requests_of(duty: Callable[[Log], object], policy: str) -> int:
 
 
 def test_a_transaction_that_was_open() -> None:
-    """What it commits later is after the report's offsets, and another erasure finds it; what it aborts is deleted."""
+    """Its records are after the report's offsets, and another erasure finds them; of an aborted one nothing stays."""
     place = Place()
     log = place.fill()
     aborted = log.transaction("aborted")

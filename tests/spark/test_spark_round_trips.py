@@ -121,7 +121,7 @@ def test_tasks_of_a_query_wait_for_one_or_two(near: Near) -> None:
 
 
 def test_tasks_of_an_old_plan_look_for_erasures_once_a_second_together(near: Near) -> None:
-    """Not once each: a query may have a thousand, and each look is a request.  What one has seen, all know."""
+    """Not once each: a query may have a thousand, and each look is a request."""
     reader = DefaultSource({"path": near.url, "subscribe": "t"}).reader(from_arrow_schema(SCHEMA))
     task = reader.partitions()[0]
     assert isinstance(task, ReadTask)

@@ -193,7 +193,7 @@ NUMBERS = {
         {60_000: "tries the commit again, for up to a minute"}[
             constant("spark_log/client/producing/commit.py", "STORAGE_MS_MAX")
         ],
-        {3_600_000: "and at least an hour old"}[constant("spark_log/node/maintain.py", "PUT_MS_MAX")],
+        {3_600_000: "and at least an hour old"}[constant("spark_log/client/administering/brokers.py", "PUT_MS_MAX")],
         {24: "`gc.fence.age.ms`, a day."}[HOURS],
         {1 << 20: "reserves 1 MiB for these steps"}[constant("spark_log/journal/disk_reserve.py", "RESERVE_BYTES")],
         {1000: "stops waiting for reads one second after its timeout"}[

@@ -21,7 +21,7 @@ from spark_log.metadata.erasures import erased_at
 LOOK_MS = 1000
 """After this time, the log is looked at again: each look is a request.  All tasks of a process share it."""
 _looked_ms: dict[Key, int] = {}
-"""By log: when this process last looked.  What it saw is in the journal that it keeps."""
+"""By log: when this process last looked.  Its kept journal has the state of then, or a newer one."""
 
 
 class TaskErasures:
