@@ -367,4 +367,5 @@ def _repair_text(report: RepairReport, dry_run: bool) -> str:
         lines += report.kept
         lines += [f"no record refers to {name}; it is kept for gc.fence.age.ms" for name in report.unnamed]
         lines += [f"{name} is missing" for name in report.missing]
+        lines += report.gone
     return "\n".join(lines)

@@ -123,6 +123,10 @@ class MetadataLog(MetadataReader[AnyView], Protocol[AnyView]):
     def checkpoint(self, view: AnyView) -> Steps[AnyView]:
         """Write a checkpoint of the view, unless a readable checkpoint of the same or a later version exists."""
 
+    def checkpoint_from(self, view: AnyView, version: int) -> Steps[AnyView]:
+        """Write checkpoints of the view, until all that are kept are of this version or later: if the newest is
+        damaged, the log is opened from the other one."""
+
     def truncate(self, view: AnyView) -> Steps[int]:
         """Delete old checkpoints, and some of the records up to the fence that newer checkpoints make unnecessary.
 

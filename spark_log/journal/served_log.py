@@ -269,6 +269,10 @@ class ServedLog:
         yield from ()
         return view
 
+    def checkpoint_from(self, view: ServedView, version: int) -> Steps[ServedView]:
+        yield from ()
+        return view
+
     def truncate(self, view: ServedView) -> Steps[int]:
         yield from ()
         return 0

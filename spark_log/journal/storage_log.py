@@ -208,6 +208,15 @@ class StorageLog:
         view, _ = yield from checkpointing.checkpoint(view, self.context)
         return view
 
+    def checkpoint_from(self, view: View, version: int) -> Steps[View]:
+        for _ in range(opening.KEPT_CHECKPOINTS):
+            kept = (yield List(CHECKPOINTS))[-opening.KEPT_CHECKPOINTS :]
+            oldest = checkpoint_version(kept[0]) if len(kept) == opening.KEPT_CHECKPOINTS else 0
+            if oldest >= version:
+                break
+            view, _ = yield from checkpointing.checkpoint(view, self.context)
+        return view
+
     def truncate(self, view: View) -> Steps[int]:
         return (yield from checkpointing.truncate(view, self.context))
 

@@ -313,7 +313,7 @@ class _Round:
     def _collect(self) -> Steps[tuple[LogView, int]]:
         view, memory = self.view, self._memory
         if memory.collected is None or memory.collected.fence < view.state.fence:
-            view = yield from _with_checkpoint_at_fence(self._metadata_log, view)
+            view = yield from _with_checkpoints_at_fence(self._metadata_log, view)
         names, memory.collected = yield from collect(view.state, self._context, memory.collected)
         return view, len(names)
 
@@ -488,7 +488,7 @@ def collect_garbage(log: Log) -> list[str]:
         metadata_log = log.journal.metadata_log
         view, _ = yield from decided(metadata_log, view, prune(view.state, context))
         view, _ = yield from decided(metadata_log, view, fence_and_expire(view.state, context))
-        view = yield from _with_checkpoint_at_fence(metadata_log, view)
+        view = yield from _with_checkpoints_at_fence(metadata_log, view)
         names, collected = yield from collect(view.state, context)
         view, _ = yield from decided(metadata_log, view, mark_own_root(view.state, context, collected))
         view = yield from mark_metadata(metadata_log, view)
@@ -565,14 +565,12 @@ def _sweep(state: State, context: Context, memory: UpkeepMemory | None = None, *
     return in_data.deleted + in_meta.deleted
 
 
-def _with_checkpoint_at_fence(metadata_log: MetadataLog[LogView], view: LogView) -> Steps[LogView]:
-    """The view, with a checkpoint that names no object below its fence, as far as this process writes checkpoints.
+def _with_checkpoints_at_fence(metadata_log: MetadataLog[LogView], view: LogView) -> Steps[LogView]:
+    """The view, with checkpoints that name no object below its fence, as far as this process writes checkpoints.
 
-    Otherwise, if the records after an older checkpoint are lost, the log continues with objects that are deleted.  A
-    full disk may not take a checkpoint: what is deleted makes room for it.
+    Otherwise, if the records after one of them are lost, the log continues with objects that are deleted.  A full disk
+    may not take a checkpoint: what is deleted makes room for it.
     """
-    status = yield from metadata_log.status()
-    if status.checkpoint < view.state.fence:
-        with suppress(NoSpace):
-            return (yield from metadata_log.checkpoint(view))
+    with suppress(NoSpace):
+        return (yield from metadata_log.checkpoint_from(view, view.state.fence))
     return view

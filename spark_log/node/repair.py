@@ -24,6 +24,7 @@ from spark_log.journal.broker_roots import Roots
 from spark_log.journal.checkpointing import checkpoint, damaged_between
 from spark_log.journal.context import Context
 from spark_log.journal.dropped_lists import read_lists
+from spark_log.journal.index_reads import read_found
 from spark_log.journal.log_format import FORMAT_VERSION, Format, check_is_here, parse_format, put_format
 from spark_log.journal.log_remains import find_remains, remains_error
 from spark_log.journal.object_names import (
@@ -40,10 +41,11 @@ from spark_log.journal.opening import View, open_view, state_in
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, Steps, Stores, run
 from spark_log.metadata.accepted_loss import renew, replay_after_loss, version_after_loss
-from spark_log.metadata.records import Batch, CommitRecord, TakeOverRecord
+from spark_log.metadata.records import Batch, CommitRecord, Piece, TakeOverRecord
 from spark_log.metadata.replay import replay as replay_batch
 from spark_log.metadata.replica_state import Broker
 from spark_log.metadata.state import Leadership, State, TopicKey
+from spark_log.model import Slice
 from spark_log.node.log_id import RECORD, batch_of, check_is_no_copy, choose_id, id_in_records, ids_of_brokers
 from spark_log.node.mirror import format_of
 from spark_log.store.base import ObjectStore
@@ -81,6 +83,8 @@ class RepairReport:
     and are kept for `gc.fence.age.ms`."""
     missing: tuple[str, ...] = ()
     """Objects that the repaired log refers to, but that do not exist."""
+    gone: tuple[str, ...] = ()
+    """The offsets of the records in them, by partition."""
     lost_format: bool = False
     """`meta/format` is missing: it is rebuilt."""
     cluster_id: str = ""
@@ -261,7 +265,8 @@ def _find_loss(
         continues_at=version,
         kept=tuple(_kept(known, state)),
         unnamed=tuple(sorted({*renewed.dropped} - garbage)),
-        missing=tuple(_missing_objects(state, stored)),
+        missing=(missing := tuple(_missing_objects(state, stored))),
+        gone=tuple((yield from _gone(state, frozenset(missing)))),
     )
     return _Found(report, renewed, tuple(files), tuple(holders))
 
@@ -328,6 +333,34 @@ def _kept(known: State, state: State) -> Iterator[str]:
             text = f"{_named(state, key)}: offsets {part.start} to {sure - 1} are kept" if sure > part.start else ""
             text = text or f"{_named(state, key)}: no offsets are certain"
             yield f"{text}; {counted(new, 'record')} of later versions get the offsets from {sure} on" if new else text
+
+
+def _gone(state: State, missing: frozenset[str]) -> Steps[list[str]]:
+    """The offsets of the records in missing objects, by partition."""
+    found = list[str]()
+    for key, part in sorted(state.partitions.items()) if missing else ():
+        indexes: dict[Piece, list[Slice]] = {}
+        try:
+            indexes = yield from read_found(entry for entry in part.entries if entry.object not in missing)
+        except CorruptObject as error:
+            found.append(f"{_named(state, key)}: it is not known which objects are missing: {error}")
+        spans = list[tuple[int, int]]()
+        for entry in part.entries:
+            slices = indexes.get(entry, [entry]) if isinstance(entry, Piece) else [entry]
+            spans += [(one.start, one.end) for one in slices if one.object in missing]
+        for start, end in _joined(spans):
+            found.append(f"{_named(state, key)}: the objects with offsets {start} to {end - 1} are missing")
+    return found
+
+
+def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ascending spans, of which adjacent ones are one."""
+    found = list[tuple[int, int]]()
+    for start, end in spans:
+        if found and found[-1][1] == start:
+            start = found.pop()[0]
+        found.append((start, end))
+    return found
 
 
 def _missing_objects(state: State, stored: Container[str]) -> Iterator[str]:

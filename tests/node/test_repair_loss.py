@@ -30,6 +30,7 @@ from spark_log.errors import (
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version, log_key
 from spark_log.journal.opening import state_in
+from spark_log.journal.sealing import seal
 from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata import records as r
 from spark_log.metadata.accepted_loss import RAISED, VERSIONS, replay_after_loss
@@ -46,7 +47,7 @@ from spark_log.store.base import Chunks, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Faults, FaultyStore, Wrapper
 from tests.levels import begin_at_level_1
-from tests.node.logs import pass_the_fence
+from tests.node.logs import pass_the_fence, slices, upkeep
 
 P0 = TopicPartition("t", 0)
 VALUES = [b"%d" % number for number in range(17)]
@@ -334,6 +335,29 @@ def test_a_typed_topic_stays_typed(store: LocalStore) -> None:
     assert verify(log, deep=True) == []
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_records_whose_objects_are_missing_are_named(store: LocalStore, sealed: bool) -> None:
+    """By their offsets, whether the state has their slices or an index object does.  A damaged index is named."""
+    log = open_log(store)
+    objects = [one.object for one in slices(log)]
+    if sealed:
+        upkeep(log.journal, seal)
+    log.append("other", [{"value": b"lost"}])
+    lost = log.journal.refresh().version
+    log.append("other", [{"value": b"later"}])
+    store.delete([log_key(lost), *objects[2:5], objects[7]])
+    assert accept(store, dry_run=True).gone == (
+        "t-0: the objects with offsets 2 to 4 are missing",
+        "t-0: the objects with offsets 7 to 7 are missing",
+    )
+    if sealed:
+        (index,) = (name for name in store.list(DATA) if name.endswith(".idx"))
+        store.put(index, [b"x" * (store.size(index) or 0)])
+        assert "it is not known which objects are missing: " in accept(store, dry_run=True).gone[0]
+        store.delete([index])
+        assert accept(store, dry_run=True).gone == ("t-0: the objects with offsets 0 to 16 are missing",)
+
+
 def test_what_was_merged_after_a_loss_is_kept(store: LocalStore) -> None:
     """The merged object has the records of before the loss, and their own objects are deleted by then."""
     log = open_log(store)
@@ -348,7 +372,7 @@ def test_what_was_merged_after_a_loss_is_kept(store: LocalStore) -> None:
 
 
 class Deletes(Wrapper):
-    """Notes which deleted objects the newest checkpoint names."""
+    """Notes which deleted objects one of the newest two checkpoints names."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -356,17 +380,20 @@ class Deletes(Wrapper):
 
     def delete(self, keys: Iterable[str]) -> None:
         keys = list(keys)
-        newest = self.inner.list(CHECKPOINTS)[-1]
         self.deleted.update(keys)
-        self.named.update(state_in(self.inner.get(newest), newest).objects.keys() & set(keys))
+        for name in self.inner.list(CHECKPOINTS)[-2:]:
+            self.named.update(state_in(self.inner.get(name), name).objects.keys() & set(keys))
         self.inner.delete(keys)
 
 
 @pytest.mark.parametrize("collect", [collect_garbage, maintain_once])
-def test_upkeep_deletes_nothing_that_the_newest_checkpoint_names(
+def test_upkeep_deletes_nothing_that_a_kept_checkpoint_names(
     store: LocalStore, collect: Callable[[spark_log.Log], object]
 ) -> None:
-    """However few versions are behind it, and however short `gc.fence.age.ms` is: they may all be lost."""
+    """However few versions are behind it, and however short `gc.fence.age.ms` is: they may all be lost.
+
+    The older one counts if the newest is damaged, too.
+    """
     deletes = Deletes(store)
     log = open_log(deletes)
     objects = set(log.journal.refresh().objects)
@@ -378,7 +405,12 @@ def test_upkeep_deletes_nothing_that_the_newest_checkpoint_names(
         log.append("other", [{"value": b"y"}])
         collect(log)
     assert objects <= deletes.deleted and not deletes.named
-    store.delete([log_key(version) for version in range(first_after_checkpoints(store), log.journal.state.version + 1)])
+    older, newest = store.list(CHECKPOINTS)[-2:]
+    versions = range(checkpoint_version(older) + 1, log.journal.state.version + 1)
+    store.delete([log_key(version) for version in versions])
+    assert values(open_log(store)) == VALUES
+    store.put(newest, [b"damaged"])
+    assert accept(store).missing == ()
     assert values(open_log(store)) == VALUES
 
 
