@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import wraps
+from itertools import islice
+from numbers import Integral, Real
 from types import SimpleNamespace, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -116,9 +118,10 @@ def _text(odd: object) -> str:
 def _odd_parts(value: object, hint: Any, depth: int) -> Iterator[object]:
     """The parts of a value that its annotation excludes, or that no call can take."""
     if get_origin(hint) in (Union, UnionType):
-        found = [list(_odd_parts(value, one, depth)) for one in get_args(hint)]
+        # The first of each: a dict with itself in it, twice, has too many.
+        found = [list(islice(_odd_parts(value, one, depth), 1)) for one in get_args(hint)]
         if all(found):
-            yield next((odd for parts in found for odd in parts if odd is not value), value)
+            yield next((odd for (odd,) in found if odd is not value), value)
     elif depth == 0 or not _fits(value, hint) or not _is_usable(value):
         yield value
     else:
@@ -131,8 +134,10 @@ def _fits(value: object, hint: Any) -> bool:
     kind = get_origin(hint) or hint
     if kind is Literal:
         return value in get_args(hint)
+    if kind is int:
+        return isinstance(value, Integral)  # also those of NumPy
     if kind is float:
-        return isinstance(value, int | float) and value == value
+        return isinstance(value, Real) and value == value
     if kind is Any or not isinstance(kind, type):
         return True
     if isinstance(value, str | bytes) and get_args(hint):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spark_log import Log, NewTopic, TopicPartition
@@ -29,6 +30,7 @@ def call(
     wait: float = 0,
     data: object = None,
     then: Callable[[], object] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> None:
     raise TypeError("a fault")
 
@@ -47,6 +49,8 @@ TP = TopicPartition("t", 0)
         {"pairs": [("a", b"x"), ("b", None)]},
         {"wait": 1},
         {"wait": math.inf},
+        {"wait": np.int64(5)},
+        {"at": {TP: np.int64(3)}},
         {"data": [{"value": b"x", "at": 2**63 - 1}]},
         {"then": print},
     ],
@@ -83,6 +87,10 @@ def test_a_list_that_contains_itself_is_odd() -> None:
     endless.append(endless)
     with pytest.raises(InvalidRequest, match="for data"):
         call(data=endless)
+    wide: dict[str, object] = {}
+    wide.update(a=wide, b=wide)
+    with pytest.raises(InvalidRequest, match="for options"):
+        call(options=wide)
 
 
 def test_python_itself_refuses_unknown_arguments() -> None:
