@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from spark_log import Log, NewTopic
 from spark_log.errors import UploadFenced
 from spark_log.journal.journal import Journal
+from spark_log.node.backup import back_up, begin_place, prune
+from spark_log.node.backup_copies import BackupShare, CopiedShare, copy_share
+from spark_log.node.backup_files import BackupFiles
+from spark_log.node.copy_throttle import Pace
 from spark_log.node.maintain import compact, maintain_once
 from spark_log.node.verify import verify
 from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import Names, Wrapper
-from tests.hidden_bytes import has_text
+from tests.hidden_bytes import files_with, has_text
 from tests.thinning import merge_all, seal_all
 
 KEY, SECRET = b"customer-1738", b"secret-person"
@@ -192,3 +198,34 @@ def test_a_transaction_that_is_still_open_when_the_erasure_is_done() -> None:
     with pytest.raises(UploadFenced):
         transaction.__exit__(None, None, None)
     assert KEY not in log.read("t").column("key").to_pylist()
+
+
+def copied(log: Log, files: BackupFiles, shares: Sequence[BackupShare]) -> Iterator[CopiedShare]:
+    for share in shares:
+        yield copy_share(log.journal.objects, files.folder(share.folder), share, Pace(log.journal.context.clock))
+
+
+def test_a_backup_in_flight(tmp_path: Path) -> None:
+    """Whenever the erasure runs, the backup lacks the records, or a later one names the erasure for it.  A backup after
+    it, and the removal of those of before, leave no byte of them."""
+    for number in (1, 3, 6, 9, 12):
+        place, root = Place(), tmp_path / str(number)
+        place.fill()
+        store = Interrupted(place.store, 10**9, partial(erase, place.open()))
+        log = place.open(store)
+        store.left = number
+        files = BackupFiles(LocalStore(str(root), "os"), lambda folder, root=root: LocalStore(str(root / folder), "os"))
+
+        copy = partial(copied, log, files)
+        begin_place(log, files, create=True)
+        first = back_up(log, files, copy).backup
+        if store.left > 0:
+            erase(place.open())
+        state = files.state(first.end.state)
+        place.clock.ms += 1000
+        back_up(place.open(), files, copy)
+        assert state is not None
+        has_key = bool(files_with(root, KEY))
+        assert not has_key or {row.name for row in files.erased_since(first, state).values()} == {"t", "u"}
+        prune(files, place.clock.ms + 10 * AGE_MS, keep=1)
+        assert files_with(root, KEY) == []

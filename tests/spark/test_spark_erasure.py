@@ -7,12 +7,19 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark_pylog import DefaultSource
+from pyspark_pylog.source.latest_view import LatestReader
+from pyspark_pylog.source.task_erasures import LOOK_MS
 
 import spark_log
 from spark_log import NewTopic
+from spark_log.errors import ConcurrentChange
 from spark_log.node.maintain import maintain_once
 from tests.spark.builders import Batches, load, load_stream, to_sink
+from tests.spark.driver import SCHEMA, Stream, read_task
 
 
 def append(log: spark_log.Log, first: int, count: int) -> None:
@@ -110,3 +117,40 @@ def test_tasks_that_begin_after_an_erasure_do_not_return_what_their_query_has_pl
         found = sorted(running.result())
     assert {n for n in range(30) if n % 3 != 1} <= set(found)
     assert len([n for n in found if n % 3 == 1]) <= slots * 2
+
+
+def test_tasks_of_a_micro_batch_that_was_planned_before(tmp_path: Path) -> None:
+    """Also those that Spark runs a second time, as a retry or a speculative copy, and a batch of a view."""
+    with spark_log.connect(tmp_path / "log", durability="os") as log:
+        log.create_topic(NewTopic("t", 1))
+        append(log, 0, 30)
+        stream = Stream(log.url)
+        assert stream.plan()
+        tasks = stream.tasks()
+        assert [offset for _, offset in stream.read(tasks)] == list(range(30))
+        log.admin.erase_records("t", ["k1"])
+        time.sleep(LOOK_MS / 1000 + 0.01)
+        left = [n for n in range(30) if n % 3 != 1]
+        for _ in range(2):
+            assert [offset for _, offset in stream.read(tasks)] == left
+        assert stream.plan() is False
+
+
+def test_a_view_of_the_latest_records_that_has_begun(tmp_path: Path) -> None:
+    """Its tasks are of one version: those that read after the erasure fail with a sentence, and a new query works."""
+    with spark_log.connect(tmp_path / "log", durability="os") as log:
+        log.create_topic(NewTopic("t", 1))
+        append(log, 0, 30)
+        source = DefaultSource({"path": log.url, "subscribe": "t", "view": "latest"})
+        reader = source.reader(from_arrow_schema(SCHEMA))
+        assert isinstance(reader, LatestReader)
+
+        def count(query: str) -> int:
+            return sum(batch.num_rows for task in reader.partitions() for batch in read_task(reader, task, query))
+
+        assert count("begun") == 3
+        log.admin.erase_records("t", ["k1"])
+        time.sleep(LOOK_MS / 1000 + 0.01)
+        with pytest.raises(ConcurrentChange, match="were erased"):
+            count("begun")
+        assert count("new") == 2
