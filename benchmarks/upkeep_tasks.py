@@ -29,13 +29,13 @@ from spark_log.client.producing.commit import PlainProducer, Uploaded
 from spark_log.journal.broker_roots import Roots
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
-from spark_log.metadata.state import TopicKey
 from spark_log.model import DataObject
 from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.failure_isolation import Failures, ReportedFailures
 from spark_log.node.maintain import maintain_round, merge_share
 from spark_log.node.merge import Tally
 from spark_log.node.merge_shares import MergeShare
+from spark_log.node.upkeep_workers import CompactionShare
 from spark_log.node.verify import verify
 from spark_log.segment.schema import RECORD_SCHEMA
 from spark_log.segment.writer import SegmentWriter
@@ -78,7 +78,7 @@ def merge_one(url: str, share: MergeShare) -> tuple[Tally, ReportedFailures]:
     journal.refresh()
     tally = merge_share(Log(journal), share, failures)
     journal.finish_upkeep()
-    return tally, failures.reported()
+    return tally, failures.reported(share.aside)
 
 
 @cache
@@ -105,7 +105,7 @@ class Processes:
         self.merge_seconds += common.clock(lambda: found.extend(self._pool.map(work, shares)))
         return found
 
-    def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterable[tuple[CompactionTally, ReportedFailures]]:
+    def compact(self, shares: Sequence[CompactionShare]) -> Iterable[tuple[CompactionTally, ReportedFailures]]:
         return ()
 
     def spread(self, work: Callable[[Roots, Any], Any], shares: Iterable[Any]) -> Iterator[Any]:

@@ -44,12 +44,12 @@ from pyspark_pylog.task_metadata import newest_journal
 from spark_log import Log
 from spark_log.cli.upkeep import next_step, plan_text, report_text
 from spark_log.errors import NoSpace, SparkLogError
-from spark_log.metadata.state import TopicKey
 from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.failure_isolation import Failures, ReportedFailures
 from spark_log.node.maintain import compact, maintain_every, maintain_round, merge_share, plan_round
 from spark_log.node.merge import Tally
 from spark_log.node.merge_shares import MergeShare
+from spark_log.node.upkeep_workers import CompactionShare
 
 Share = TypeVar("Share")
 Result = TypeVar("Result")
@@ -91,8 +91,8 @@ class TaskWorkers:
     def merge(self, shares: Sequence[MergeShare]) -> Iterator[tuple[Tally, ReportedFailures]]:
         return self._run("merging, shares", shares, merge_in_task)
 
-    def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterator[tuple[CompactionTally, ReportedFailures]]:
-        return self._run("compaction, groups", groups, compact_in_task)
+    def compact(self, shares: Sequence[CompactionShare]) -> Iterator[tuple[CompactionTally, ReportedFailures]]:
+        return self._run("compaction, groups", shares, compact_in_task)
 
     def _run(self, what: str, shares: Sequence[Share], work: Callable[[PlannedLog, Share], Result]) -> Iterator[Result]:
         in_task, done = partial(work, planned_log(self._location, self._log.journal)), 0
@@ -117,16 +117,16 @@ def merge_in_task(planned: PlannedLog, share: MergeShare) -> tuple[Tally, Report
     failures = Failures(journal.metadata.url)
     tally = merge_share(Log(journal), share, failures)
     journal.finish_upkeep()
-    return tally, failures.reported()
+    return tally, failures.reported(share.aside)
 
 
-def compact_in_task(planned: PlannedLog, group: Sequence[TopicKey]) -> tuple[CompactionTally, ReportedFailures]:
-    """Compact those partitions of a group that are still due.  Returns the result and the failures."""
+def compact_in_task(planned: PlannedLog, share: CompactionShare) -> tuple[CompactionTally, ReportedFailures]:
+    """Compact those partitions of a share that are still due.  Returns the result and the failures."""
     journal = newest_journal(planned)
     failures = Failures(journal.metadata.url)
-    tally = compact(Log(journal), frozenset(group), failures=failures)
+    tally = compact(Log(journal), share, failures=failures)
     journal.finish_upkeep()
-    return tally, failures.reported()
+    return tally, failures.reported(share.aside)
 
 
 def main() -> None:

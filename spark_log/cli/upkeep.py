@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from spark_log.node.repair import RepairReport
 
 
+NAMED_MAX = 3
+"""Objects that a line names."""
+
+
 @click.command(cls=Verb)
 @click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Repeat it this often, until interrupted.")
 @click.option("--dry-run", is_flag=True, help="Show the changes of one run, and write nothing.")
@@ -115,7 +119,15 @@ def report_text(report: MaintainReport) -> str:
     if report.uncleaned:
         text += f"; {counted(report.uncleaned, 'partition')} left to compact"
     if report.uncleanable:
-        text += f"; compaction skips {', '.join(report.uncleanable)}, which it could not read"
+        text += f"; compaction leaves out records of {', '.join(report.uncleanable)}, which it could not read"
+    if names := report.set_aside:
+        more = f" and {counted(len(names) - NAMED_MAX, 'other')}" if len(names) > NAMED_MAX else ""
+        why = (
+            "is set aside, because it cannot be read"
+            if len(names) == 1
+            else "are set aside, because they cannot be read"
+        )
+        text += f"; {counted(len(names), 'object')} {why}: {', '.join(names[:NAMED_MAX])}{more} (`pylog verify --deep`)"
     if report.problems:
         text += f"; {counted(len(report.problems), 'problem')}"
     return text

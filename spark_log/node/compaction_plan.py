@@ -47,7 +47,8 @@ def find_dirty_parts(
     for key, slices in resolved.items():
         start = parts[key].start
         live = [piece for piece in slices if piece.end > start]
-        found = dirty_part(live, start, state.cleaned.get(key), state.topics[key[0]].configs, now_ms, state.time)
+        configs, passed = state.topics[key[0]].configs, memory.aside.passed.get(key, 0)
+        found = dirty_part(live, start, state.cleaned.get(key), configs, now_ms, state.time, passed)
         memory.set_not_due(state, key, NotDue(now_ms if found.due else found.until_ms, found.ratio))
         if found.due is not None:
             due[key] = found

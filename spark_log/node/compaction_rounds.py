@@ -37,6 +37,7 @@ from spark_log.node.merge_policy import window_ms, windows
 from spark_log.node.rewrite import OpenSpool, Progress, Rewriting, rewrite
 from spark_log.node.rewrite_packs import Stretch
 from spark_log.node.segment_swaps import Replacement
+from spark_log.node.set_aside import AsideSlice, SetAside, Unreadable
 from spark_log.node.upkeep_memory import UpkeepMemory
 from spark_log.segment.key_hashes import KeyHasher
 from spark_log.segment.newest_offsets import NewestOffsets
@@ -100,14 +101,15 @@ def compact(
 ) -> Steps[CompactionTally]:
     """Clean the partitions that are due, by descending dirty ratio, until about `clean_bytes` were read.
 
-    on_failure:   called for a partition that cannot be cleaned; if it returns, the others are cleaned.
+    on_failure:   called for an object that cannot be read, and for a partition that cannot be cleaned; if it returns,
+                  the others are cleaned.
     memory:       the results of earlier rounds of this process.
     ends_passes:  finish a pass that has begun, even beyond `clean_bytes`.  If False, the next round continues it.
     only:         clean only these partitions; None: all.
     """
     work = _Work(context, open_spool, on_failure, progress, memory or UpkeepMemory())
     due = yield from find_dirty_parts(state, context.clock.now_ms(), on_failure, work.memory, only)
-    large, small = _groups(context, due, work.memory.compaction_pass)
+    large, small = _groups(context, due, work.memory)
     work.memory.compaction_pass = None
     state = yield from _clean_each(work, state, large, ends_passes=ends_passes)
     yield from _clean_each(work, state, small, ends_passes=True)
@@ -128,13 +130,14 @@ class _Group:
     has_begun: bool = False
 
 
-def _groups(context: Context, due: DirtyParts, begun: Pass | None) -> tuple[deque[_Group], deque[_Group]]:
+def _groups(context: Context, due: DirtyParts, memory: UpkeepMemory) -> tuple[deque[_Group], deque[_Group]]:
     """The groups of large partitions, first the one whose pass has begun, and those of small partitions."""
-    hasher, keys_max = KeyHasher(context.rng), context.limits.clean_keys
+    hasher, keys_max, begun = KeyHasher(context.rng), context.limits.clean_keys, memory.compaction_pass
     waiting = {key: dirty for key, dirty in due.items() if begun is None or key != begun.key}
 
     def group(parts: DirtyParts) -> _Group:
-        return _Group([_new_pass(key, dirty, NewestOffsets(hasher, keys_max)) for key, dirty in parts.items()])
+        new = [_new_pass(key, dirty, NewestOffsets(hasher, keys_max), memory.aside) for key, dirty in parts.items()]
+        return _Group(new)
 
     large, small = (deque(map(group, groups)) for groups in group_parts(waiting, context.limits))
     if begun is not None:
@@ -142,13 +145,14 @@ def _groups(context: Context, due: DirtyParts, begun: Pass | None) -> tuple[dequ
     return large, small
 
 
-def _new_pass(key: TopicKey, dirty: DirtyPart, newest: NewestOffsets) -> Pass:
+def _new_pass(key: TopicKey, dirty: DirtyPart, newest: NewestOffsets, aside: SetAside) -> Pass:
     return Pass(
         key=key,
         dirty=(dirty.start, dirty.end),
         tombstones_from=dirty.tombstones_from,
         newest=newest,
         at=dirty.start,
+        aside=aside,
     )
 
 
@@ -185,13 +189,17 @@ def _step(work: _Work, state: State, group: _Group) -> Steps[tuple[State, int]]:
         state, read = yield from _without_failed(work, state, group, mapping, sizes)
         for one, _ in read:
             if one.end is not None and one.newest.collides:
-                one.begin_again(NewestOffsets(KeyHasher(work.context.rng), work.context.limits.clean_keys))
+                _begin_again(work, one)
         return state, sum(size for _, size in read)
     found = yield from together([_attempt(compare_keys(state, one, bytes_max)) for one in group.passes])
     state, compared = yield from _without_failed(work, state, group, group.passes, found)
     state = yield from _rewrite(work, state, group, compared)
     state = yield from _mark(work, state, group)
     return state, sum(one.bytes for _, one in compared)
+
+
+def _begin_again(work: _Work, one: Pass) -> None:
+    one.begin_again(NewestOffsets(KeyHasher(work.context.rng), work.context.limits.clean_keys))
 
 
 def _is_wanted(state: State, one: Pass) -> bool:
@@ -210,25 +218,48 @@ def _attempt(steps: Steps[Result]) -> Steps[Result | _Failed]:
 
 
 def _without_failed(
-    work: _Work, state: State, group: _Group, passes: Iterable[Pass], outcomes: Sequence[Result | _Failed]
+    work: _Work, state: State, group: _Group, passes: Sequence[Pass], outcomes: Sequence[Result | _Failed]
 ) -> Steps[tuple[State, list[tuple[Pass, Result]]]]:
     """The newest state, and the results of passes that can continue.  The others are reported, and leave the group.
 
-    A pass whose objects are missing only because its state was old is tried again.
+    Slices that cannot be read are reported and set aside, and their passes continue without them.  A pass whose objects
+    are missing only because its state was old is tried again.
     """
-    if any(isinstance(outcome, _Failed) for outcome in outcomes):
+    if any(isinstance(outcome, _Failed) or one.unread for one, outcome in zip(passes, outcomes, strict=True)):
         state = yield Refresh()
     found: list[tuple[Pass, Result]] = []
     for one, outcome in zip(list(passes), outcomes, strict=True):
-        if not isinstance(outcome, _Failed):
-            found.append((one, outcome))
-        elif isinstance(error := outcome.error, ObjectNotFound) and error.key not in state.objects:
+        error = outcome.error if isinstance(outcome, _Failed) else None
+        if not _set_aside(work, state, one, error) or _is_replaced(state, error):
             _retry(group, one)
-        else:
+        elif isinstance(error, Unreadable):
+            _begin_again(work, one)
+        elif error is not None:
             group.passes.remove(one)
             work.memory.set_uncleanable(state, one.key)
             work.failed(f"compacting {partition_name(state, one.key)}", error)
+        elif not isinstance(outcome, _Failed):
+            found.append((one, outcome))
     return state, found
+
+
+def _set_aside(work: _Work, state: State, one: Pass, error: Exception | None) -> bool:
+    """Set the slices aside that a step of a pass could not read; False if others have replaced one of them.  Then the
+    map must have the records of what replaced it."""
+    unread = [*one.unread, *([error] if isinstance(error, Unreadable) else [])]
+    one.unread.clear()
+    for piece, why in ((each.piece, each.why) for each in unread if not _is_replaced(state, each.why)):
+        if one.aside.add(one.key, AsideSlice(piece, work.context.clock.now_ms())):
+            work.failed(f"compacting {partition_name(state, one.key)}", why)
+    is_outdated = any(_is_replaced(state, each.why) for each in unread)
+    if is_outdated and one.end is None:
+        _begin_again(work, one)
+    return not is_outdated
+
+
+def _is_replaced(state: State, error: Exception | None) -> bool:
+    """Whether an object is missing only because a newer state has others instead of it."""
+    return isinstance(error, ObjectNotFound) and error.key not in state.objects
 
 
 def _retry(group: _Group, one: Pass) -> None:
@@ -260,6 +291,7 @@ def _rewrite(work: _Work, state: State, group: _Group, compared: Sequence[tuple[
         open_spool=work.open_spool,
         on_failure=on_failure,
         on_waiting=on_waiting,
+        aside=work.memory.aside,
         progress=work.progress,
         keep=keep,
     )
@@ -268,7 +300,9 @@ def _rewrite(work: _Work, state: State, group: _Group, compared: Sequence[tuple[
     _count(work.tally, by_key, done)
     rewritten = {(swapped.key, piece.start) for swapped in done for piece in swapped.old}
     for one, found in compared:
-        waiting = sorted(start for start in found.losing if (one.key, start) not in rewritten)
+        aside = found.losing & one.aside.starts(one.key, found.slices)
+        one.partial_from = min([one.partial_from, *aside])
+        waiting = sorted(start for start in found.losing - aside if (one.key, start) not in rewritten)
         if not waiting:
             one.at, one.tries = found.end, 0
         elif failures:
@@ -302,12 +336,13 @@ def _count(tally: CompactionTally, compared: Mapping[TopicKey, Compared], done: 
 
 
 def _mark(work: _Work, state: State, group: _Group) -> Steps[State]:
-    """Move the cleaner points of partitions whose pass is over."""
-    ended = [one for one in group.passes if one.is_done]
-    if ended:
-        points = tuple(Cleaned(*one.key, one.end) for one in ended if one.end is not None)
+    """Move the cleaner points of partitions whose pass is over, and has left out nothing."""
+    ended = [(one, one.end) for one in group.passes if one.end is not None and one.is_done]
+    points = tuple(Cleaned(*one.key, end) for one, end in ended if not one.is_partial)
+    if points:
         state = yield Decide([Proposal(MarkCleaned(partitions=points))])
-        group.passes = [one for one in group.passes if not one.is_done]
-        work.tally.partitions += len(ended)
-        work.tally.left += sum(one.end != one.dirty[1] for one in ended)
+    work.memory.aside.passed |= {one.key: end for one, end in ended if one.is_partial}
+    group.passes = [one for one in group.passes if not one.is_done]
+    work.tally.partitions += len(points)
+    work.tally.left += sum(end != one.dirty[1] for one, end in ended)
     return state

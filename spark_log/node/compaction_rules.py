@@ -23,6 +23,7 @@ from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.swaps import resolve
 from spark_log.model import Slice
+from spark_log.node.set_aside import NEVER, SetAside, Unreadable, is_of_slice
 from spark_log.node.slice_reads import chunks, decode_into, read_chunk
 from spark_log.segment.newest_offsets import NewestOffsets
 from spark_log.segment.offsets import as_array, shifted
@@ -53,15 +54,27 @@ class Pass:
     """How many records the dirty slices have, by start and end."""
     tries: int = 0
     """Steps without progress, because others changed the partition."""
+    aside: SetAside = field(default_factory=SetAside)
+    """Slices that the pass leaves out, because they cannot be read."""
+    unread: list[Unreadable] = field(default_factory=list)
+    """Slices that the last step has left out."""
+    partial_from: int = NEVER
+    """The start of the first slice that was left out."""
 
     @property
     def is_done(self) -> bool:
         """All records before its end are clean."""
         return self.end is not None and self.at >= self.end
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether slices before its end were left out.  Then the cleaner point may not move, because tombstones before
+        it go: every record there must have been compared with all that are newer."""
+        return self.end is not None and self.partial_from < self.end
+
     def begin_again(self, newest: NewestOffsets) -> None:
         """With an empty map."""
-        self.newest, self.at, self.end = newest, self.dirty[0], None
+        self.newest, self.at, self.end, self.partial_from = newest, self.dirty[0], None, NEVER
         self.rows.clear()
 
     def add(self, piece: Slice, batches: Iterable[Decoded]) -> None:
@@ -78,6 +91,17 @@ class Pass:
             self.newest.add(records.column("key"), shifted(offsets, piece.start))
             self.at = end
             self.rows[piece.start, piece.end] += len(offsets)
+
+    def leave_out(self, piece: Slice, error: Exception) -> None:
+        """Continue without a slice that cannot be read.  Raises Unreadable if the map has some of its records: it must
+        not have records that other ones of their slice may supersede.  Raises other errors as they are."""
+        if not is_of_slice(error):
+            raise error
+        unreadable = Unreadable(piece, error)
+        if self.end is None and self.rows.pop((piece.start, piece.end)):
+            raise unreadable from error
+        self.unread.append(unreadable)
+        self.partial_from = min(self.partial_from, piece.start)
 
     def end_map(self, start: int, end: int) -> None:
         """The map is complete: the pass continues at the start of the partition."""
@@ -115,15 +139,19 @@ def _values(records: pa.RecordBatch) -> pa.Array | None:
 def map_keys(state: State, one: Pass, bytes_max: int) -> Steps[int]:
     """Read keys of the dirty part into the map, and find the end of the pass if that completes it.
 
-    Returns the bytes of the slices that were read, about `bytes_max`.  Raises CorruptObject, ObjectNotFound.
+    Returns the bytes of the slices that were read, about `bytes_max`.  Raises Unreadable if the map has to be made
+    again without a slice, and ObjectNotFound if a slice index is missing.
     """
     read = 0
-    for chunk in chunks((yield from _slices(state, one.key, one.at, one.dirty[1]))):
+    for chunk in chunks((yield from _slices(state, one, one.at, one.dirty[1]))):
         if read >= bytes_max:
             return read
         for piece, blob in zip(chunk, (yield from read_chunk(state, chunk)), strict=True):
             one.rows[piece.start, piece.end] = 0
-            yield from decode_into(state, one.key, piece, blob, partial(one.add, piece), ("key",))
+            try:
+                yield from decode_into(state, one.key, piece, blob, partial(one.add, piece), ("key",))
+            except Exception as error:  # noqa: BLE001  raised again unless it is about the slice
+                one.leave_out(piece, error)
             read += piece.length
             if one.newest.is_full:
                 one.end_map(state.partitions[one.key].start, one.at)
@@ -193,10 +221,10 @@ def compare_keys(state: State, one: Pass, bytes_max: int) -> Steps[Compared]:
     """Find the records that the next slices of a pass lose.  Dirty slices are not read again.
 
     bytes_max:  the maximum size of these slices together.  A single larger slice is compared alone.
-    Raises CorruptObject, ObjectNotFound.
+    Raises ObjectNotFound if a slice index is missing.
     """
     assert one.end is not None, "the map is complete"
-    slices = yield from _slices(state, one.key, one.at, one.end)
+    slices = yield from _slices(state, one, one.at, one.end)
     found = Compared(one, list(_first_of(slices, bytes_max)), one.end)
     dirty = [piece for piece in found.slices if one.is_dirty(piece)]
     found.losing.update(piece.start for piece in dirty if one.may_lose(piece))
@@ -204,7 +232,11 @@ def compare_keys(state: State, one: Pass, bytes_max: int) -> Steps[Compared]:
         for piece, blob in zip(chunk, (yield from read_chunk(state, chunk)), strict=True):
             # Values are decoded only to tell tombstones that may go.
             columns = ("key", TOMBSTONE.name) if piece.start < one.tombstones_from else ("key",)
-            yield from decode_into(state, one.key, piece, blob, partial(found.compare, piece), columns)
+            try:
+                yield from decode_into(state, one.key, piece, blob, partial(found.compare, piece), columns)
+            except Exception as error:  # noqa: BLE001  raised again unless it is about the slice
+                one.leave_out(piece, error)
+                found.losing.discard(piece.start)
     return found
 
 
@@ -217,11 +249,12 @@ def _first_of(slices: Sequence[Slice], bytes_max: int) -> Iterator[Slice]:
         yield piece
 
 
-def _slices(state: State, key: TopicKey, start: int, end: int) -> Steps[list[Slice]]:
-    """The live slices of a partition that overlap [start, end).
+def _slices(state: State, one: Pass, start: int, end: int) -> Steps[list[Slice]]:
+    """The live slices of a partition that overlap [start, end), without those that were set aside.
 
     Raises CorruptObject, and ObjectNotFound if a slice index is missing.
     """
+    key = one.key
     part = state.partitions[key]
     start = max(start, part.start)
     entries = [entry for entry in part.entries if entry.end > start and entry.start < end]
@@ -230,4 +263,7 @@ def _slices(state: State, key: TopicKey, start: int, end: int) -> Steps[list[Sli
         if isinstance(entry, Piece) and entry not in resolved:
             name = state.topics[key[0]].name
             raise missing_object(entry.object, entry.object, name, key[1], entry.start, entry.end)
-    return [piece for piece in resolve(entries, resolved) if piece.end > start and piece.start < end]
+    found = [piece for piece in resolve(entries, resolved) if piece.end > start and piece.start < end]
+    aside = one.aside.starts(key, found)
+    one.partial_from = min([one.partial_from, *aside])
+    return [piece for piece in found if piece.start not in aside]

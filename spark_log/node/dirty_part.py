@@ -15,7 +15,7 @@ from spark_log.metadata.cleaner_point import tombstones_from
 from spark_log.metadata.state import CleanedPart
 from spark_log.model import Slice
 from spark_log.node.merge_policy import active_segment, segment_target, window_ms
-from spark_log.node.upkeep_memory import NEVER
+from spark_log.node.set_aside import NEVER
 from spark_log.settings import topic_config
 
 
@@ -31,7 +31,8 @@ class DirtyPart:
     """The records [start, end) of a partition, which no pass has seen and the next one may see."""
 
     start: int
-    """The cleaner point, or the partition's start if that is greater."""
+    """The cleaner point; or the partition's start, or the end of a pass that has not moved the point, if that is
+    greater."""
     end: int
     """The first uncleanable offset, or `start`."""
     bytes: int
@@ -58,6 +59,7 @@ def dirty_part(
     configs: Mapping[str, str],
     now_ms: int,
     log_ms: int,
+    passed: int = 0,
 ) -> DirtyPart:
     """The dirty part of a partition of a compacted topic.
 
@@ -68,8 +70,9 @@ def dirty_part(
     now_ms:   the clock of this process, by which an idle partition becomes due.
     log_ms:   the log's time, by which tombstones expire.  A clock that is wrong for a moment would remove them too
               early.
+    passed:   the end of the last pass, if that has left out slices and has not moved the point.
     """
-    point = max(start, cleaned.upto if cleaned else 0)
+    point = max(start, cleaned.upto if cleaned else 0, passed)
     end, changes = _uncleanable_from(slices, point, configs, now_ms)
     dirty_bytes = sum(_bytes_within(piece, point, end) for piece in slices)
     clean_bytes = sum(_bytes_within(piece, start, point) for piece in slices)

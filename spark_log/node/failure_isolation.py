@@ -25,6 +25,7 @@ from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.metadata.swaps import resolve
 from spark_log.model import Slice
+from spark_log.node.set_aside import SetAside
 
 Result = TypeVar("Result")
 Entries = Mapping[TopicKey, Sequence[Slice | Piece]]
@@ -44,6 +45,8 @@ class ReportedFailures(NamedTuple):
     problems: tuple[str, ...] = ()
     no_space: bool = False
     """One of them is that the log's disk is full."""
+    aside: SetAside | None = None
+    """The slices that the process has set aside, and those that it knew before."""
 
 
 class Failures:
@@ -66,9 +69,9 @@ class Failures:
         self.problems.append(f"{what} failed: {error if isinstance(error, SparkLogError) else repr(error)}")
         log_failure(f"upkeep of {self._url}: {what} failed", error)
 
-    def reported(self) -> ReportedFailures:
+    def reported(self, aside: SetAside | None = None) -> ReportedFailures:
         """For another process, which adds them to its own."""
-        return ReportedFailures(tuple(self.problems), self.no_space)
+        return ReportedFailures(tuple(self.problems), self.no_space, aside)
 
     def add(self, reported: ReportedFailures) -> None:
         self.problems = list(dict.fromkeys([*self.problems, *reported.problems]))

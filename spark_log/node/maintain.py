@@ -6,7 +6,7 @@ at any time.  It works on a separate view, so writers in the same process do not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +28,7 @@ from spark_log.metadata.decide.topics import decide_trim
 from spark_log.metadata.decide.upkeep import decide_fence
 from spark_log.metadata.reassignments import moving
 from spark_log.metadata.replay import next_version, replay_records
-from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.state import State
 from spark_log.node.compaction_plan import find_dirty_parts
 from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.compaction_rounds import compact as compact_steps
@@ -44,13 +44,15 @@ from spark_log.node.merge_candidates import plan_merge
 from spark_log.node.merge_shares import MergeShare
 from spark_log.node.merge_shares import merge_share as merge_share_steps
 from spark_log.node.partition_moves import Moves, Moving, move_all
+from spark_log.node.read_again import read_again
 from spark_log.node.retention import ExpiredTopic, expire_records, expired_topics, find_expired
 from spark_log.node.rewrite import Progress, open_spool
 from spark_log.node.root_collection import RootCollector
 from spark_log.node.rounds import rounds
+from spark_log.node.set_aside import SetAside
 from spark_log.node.upkeep_memory import UpkeepMemory
 from spark_log.node.upkeep_memory_file import load_memory, save_memory
-from spark_log.node.upkeep_workers import Workers, compact_by, merge_by
+from spark_log.node.upkeep_workers import CompactionShare, Workers, compact_by, merge_by
 from spark_log.settings import cluster_config
 from spark_log.store.base import NOTHING, Swept
 
@@ -194,13 +196,16 @@ class Maintainer:
             self._has_begun = True
             memory = None if metadata_log.is_served else (yield from load_memory(known.state))
         age_ms = clock.now_ms() - memory.began_ms if memory is not None else 0
-        if memory is not None and 0 <= age_ms < cluster_config(known.state.configs, "gc.fence.age.ms"):
+        aside = SetAside()
+        if memory is not None:
             with suppress(LogRestored):
                 view = yield from metadata_log.refresh(known)
                 if memory.version <= view.state.version:
-                    return view, memory
+                    if 0 <= age_ms < cluster_config(known.state.configs, "gc.fence.age.ms"):
+                        return view, memory
+                    aside = memory.aside
         view = yield from metadata_log.open()
-        return view, UpkeepMemory(began_ms=clock.now_ms())
+        return view, UpkeepMemory(began_ms=clock.now_ms(), aside=aside)
 
 
 def maintain_once(log: Log, *, progress: Progress | None = None) -> MaintainReport:
@@ -319,8 +324,13 @@ class _Round:
 
     def _rewrite(self) -> Steps[None]:
         done = self._done
-        if self._moves and moving(self._state):
-            how = Moving(on_failure=self._failed, progress=self._progress, pace=pace_of(self._log).take)
+        state, memory, now_ms = self._state, self._memory, self._context.clock.now_ms()
+        again = yield from self._change("reading again", read_again(state, memory.aside, now_ms, self._failed), [])
+        memory.plan_again(again)
+        if self._moves and moving(state):
+            how = Moving(
+                on_failure=self._failed, aside=memory.aside, progress=self._progress, pace=pace_of(self._log).take
+            )
             done.moved = yield from self._change("moving", move_all(self._state, self._context, how), done.moved)
         done.merged = yield from self._change("merging", self._merging(), done.merged)
         # After merging, so that each record is rewritten once by each, and few large slices are read.
@@ -365,7 +375,8 @@ class _Round:
             waits = done.merged.planned or done.cleaned.left or (self._moves and moving(state))
             if state.changed == self._began.changed and not self._is_idle and not waits:
                 memory.finish(state)
-        if self._saves_memory and not self._is_idle and memory.live.count >= self._context.limits.remembered_slices:
+        is_worth = memory.live.count >= self._context.limits.remembered_slices or memory.aside.objects
+        if self._saves_memory and not self._is_idle and is_worth:
             yield from self._failed.attempt("saving the memory of upkeep", save_memory(memory, state), None)
 
 
@@ -385,6 +396,7 @@ def _report(state: State, failed: Failures, memory: UpkeepMemory, done: _Done) -
         removed_bytes=done.cleaned.bytes,
         uncleaned=done.cleaned.left,
         uncleanable=tuple(partition_name(state, key) for key in memory.uncleanable(state)),
+        set_aside=memory.aside.objects,
         dirty_ratios={state.topics[key].name: ratio for key, ratio in sorted(memory.dirty_ratios(state).items())},
         fence=state.fence,
         truncated=done.truncated,
@@ -431,7 +443,8 @@ def merge(log: Log, *, progress: Progress | None = None) -> Tally:
 def merge_share(log: Log, share: MergeShare, failures: Failures) -> Tally:
     """Merge the partitions of a share.
 
-    failures:  collects the partitions that cannot be merged.
+    failures:  collects the objects that cannot be read, which `share.aside` has afterwards, and partitions that cannot
+               be merged.
     """
 
     def duty(state: State, context: Context) -> Steps[Tally]:
@@ -442,21 +455,22 @@ def merge_share(log: Log, share: MergeShare, failures: Failures) -> Tally:
 
 def compact(
     log: Log,
-    partitions: Container[TopicKey] | None = None,
+    share: CompactionShare | None = None,
     *,
     progress: Progress | None = None,
     failures: Failures | None = None,
 ) -> CompactionTally:
     """Compact the partitions of compacted topics that are due.
 
-    partitions:  compact only these; None: all.
-    failures:    collects the partitions that cannot be compacted.  None: after all partitions were tried, the first
-                 failure is raised.
+    share:     compact only its partitions; None: all.  Its `aside` has the slices afterwards that cannot be read.
+    failures:  collects these, and the partitions that cannot be compacted.  None: after all partitions were tried, the
+               first failure is raised.
     """
     failed = failures or Failures(log.url)
+    only, memory = (None, None) if share is None else (share.keys, UpkeepMemory(aside=share.aside))
 
     def duty(state: State, context: Context) -> Steps[CompactionTally]:
-        return (yield from compact_steps(state, context, open_spool, progress, failed, only=partitions))
+        return (yield from compact_steps(state, context, open_spool, progress, failed, memory, only=only))
 
     tally = _run_decided(log, duty)
     if failures is None:

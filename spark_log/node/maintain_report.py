@@ -34,7 +34,10 @@ class MaintainReport:
     uncleaned: int = 0
     """Partitions that compaction cleans in the next rounds, because a round reads a limited amount."""
     uncleanable: tuple[str, ...] = ()
-    """Partitions that compaction skips since it failed to read them, as `orders-0`."""
+    """Partitions of which compaction leaves out records that it could not read, as `orders-0`."""
+    set_aside: tuple[str, ...] = ()
+    """Objects that could not be read.  Merging, compaction and moves leave them as they are, and rewrite the others.
+    The `problems` of the round that found one say why."""
     dirty_ratios: Mapping[str, float] = field(default_factory=dict, repr=False)
     """The highest dirty ratio of the partitions of each compacted topic, where it is known."""
     fence: int

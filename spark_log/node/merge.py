@@ -15,6 +15,7 @@ from spark_log.node.merge_policy import is_worth
 from spark_log.node.rewrite import OpenSpool, Progress, Rewriting, rewrite
 from spark_log.node.rewrite_packs import Stretch
 from spark_log.node.segment_swaps import objects_of
+from spark_log.node.set_aside import SetAside
 from spark_log.node.upkeep_memory import UpkeepMemory
 
 
@@ -49,11 +50,13 @@ def merge(
 ) -> Steps[Tally]:
     """Rewrite the small slices of all topics, according to the merge policy.
 
-    on_failure:  called for a partition with unreadable data or slice index; if it returns, the others are merged.
+    on_failure:  called for an object that cannot be read, and for a partition whose slice index cannot be read; if it
+                 returns, the others are merged.
     memory:      the results of earlier rounds of this process.
     """
+    memory = memory or UpkeepMemory()
     stretches, thin = yield from plan_merge(state, on_failure, memory)
-    return (yield from merge_stretches(state, context, stretches, thin, open_spool, progress, on_failure))
+    return (yield from merge_stretches(state, context, stretches, thin, memory.aside, open_spool, progress, on_failure))
 
 
 def merge_stretches(
@@ -61,19 +64,22 @@ def merge_stretches(
     context: Context,
     stretches: Sequence[Stretch],
     thin: Collection[str],
+    aside: SetAside,
     open_spool: OpenSpool,
     progress: Progress | None = None,
     on_failure: OnFailure = raise_failure,
 ) -> Steps[Tally]:
     """Rewrite planned slices.
 
-    thin:  objects that are mostly dead; even a single slice of one is rewritten.
+    thin:   objects that are mostly dead; even a single slice of one is rewritten.
+    aside:  slices that cannot be read; others are added.
     """
     how = Rewriting(
         name="merge",
         activity="merging",
         open_spool=open_spool,
         on_failure=on_failure,
+        aside=aside,
         progress=progress,
         is_worth=partial(is_worth, thin=thin),
     )

@@ -11,6 +11,7 @@ from spark_log.model import Slice
 from spark_log.node.failure_isolation import OnFailure, raise_failure, resolve_each
 from spark_log.node.merge_policy import find_stretches, live_bytes, segment_target, thin_objects, window_ms
 from spark_log.node.rewrite_packs import Stretch
+from spark_log.node.set_aside import SetAside
 from spark_log.node.upkeep_memory import UpkeepMemory
 
 Slices = Mapping[TopicKey, Sequence[Slice]]
@@ -24,7 +25,7 @@ def plan_merge(
     Looks at partitions that have changed since the last plan, and at all with slices of mostly dead objects.
     """
     memory = memory or UpkeepMemory()
-    live = memory.live
+    live, aside = memory.live, memory.aside
     slices = yield from live_slices(state, memory.unmerged(state), on_failure)
     for key, found in slices.items():
         live.hold(key, found)
@@ -32,23 +33,27 @@ def plan_merge(
     slices |= yield from live_slices(state, _others(live.holders(thin), slices), on_failure)
     # Merging leaves some objects less than half alive: they are rewritten in the same pass.
     left = live.bytes.copy()
-    left.subtract(live_bytes(stretch.slices for stretch in _planned(state, slices, thin)))
+    left.subtract(live_bytes(stretch.slices for stretch in _planned(state, slices, thin, aside)))
     thin |= thin_objects(state.objects, left)
     slices |= yield from live_slices(state, _others(live.holders(thin), slices), on_failure)
-    stretches = list(_planned(state, slices, thin))
+    stretches = list(_planned(state, slices, thin, aside))
     memory.set_merged(state, slices, (stretch.key for stretch in stretches))
     return stretches, thin
 
 
 def plan_partitions(
-    state: State, keys: Iterable[TopicKey], thin: Collection[str], on_failure: OnFailure = raise_failure
+    state: State,
+    keys: Iterable[TopicKey],
+    thin: Collection[str],
+    aside: SetAside,
+    on_failure: OnFailure = raise_failure,
 ) -> Steps[list[Stretch]]:
     """The slices of these partitions to rewrite.  Partitions that no longer exist are left out.
 
     thin:  objects that are mostly dead; finding them takes the other partitions, too.
     """
     live = [key for key in keys if key in state.partitions]
-    return list(_planned(state, (yield from live_slices(state, live, on_failure)), thin))
+    return list(_planned(state, (yield from live_slices(state, live, on_failure)), thin, aside))
 
 
 def _others(keys: Iterable[TopicKey], known: Slices) -> list[TopicKey]:
@@ -62,16 +67,20 @@ def live_slices(state: State, keys: Iterable[TopicKey], on_failure: OnFailure) -
     return {key: [piece for piece in found if piece.end > parts[key].start] for key, found in resolved.items()}
 
 
-def _planned(state: State, slices: Slices, thin: Collection[str]) -> Iterator[Stretch]:
+def _planned(state: State, slices: Slices, thin: Collection[str], aside: SetAside) -> Iterator[Stretch]:
     for key, pieces in sorted(slices.items()):
-        yield from stretches_of(state, key, pieces, thin)
+        yield from stretches_of(state, key, pieces, thin, aside)
 
 
-def stretches_of(state: State, key: TopicKey, slices: Sequence[Slice], thin: Collection[str]) -> Iterator[Stretch]:
+def stretches_of(
+    state: State, key: TopicKey, slices: Sequence[Slice], thin: Collection[str], aside: SetAside
+) -> Iterator[Stretch]:
     """Slices of a partition to rewrite.
 
     thin:  objects whose slices are rewritten, whatever their size.
     """
     configs = state.topics[key[0]].configs
     target, window_us = segment_target(configs), 1000 * window_ms(configs)
-    yield from (Stretch(key, stretch) for stretch in find_stretches(slices, target, window_us, thin))
+    yield from (
+        Stretch(key, stretch) for stretch in find_stretches(slices, target, window_us, thin, aside.starts(key, slices))
+    )

@@ -6,7 +6,8 @@ the newest record at or before its end, and only slices of one window are merged
 longer than without merging.  Windows never decrease along a partition, whatever the order of the timestamps.  So late
 records do not stop merging, and a record with a future timestamp delays only the records after it.
 
-Within a window, adjacent slices with the same kind of timestamps are merged, except slices of at least half the target:
+Within a window, adjacent slices with the same kind of timestamps are merged, except slices of at least half the target,
+and slices that cannot be read:
 
 * In a group that no further slices can join, all slices are merged: they are written once more, for the last time.
 * The group at the end of the partition still grows.  A slice there is rewritten once the slices after it together have
@@ -61,16 +62,19 @@ def active_segment(slices: Sequence[Slice], target: int, window_us: int) -> tupl
     return count, (numbers[-1] + 1) * length if numbers else 0
 
 
-def find_stretches(slices: Sequence[Slice], target: int, window_us: int, thin: Collection[str]) -> list[list[Slice]]:
+def find_stretches(
+    slices: Sequence[Slice], target: int, window_us: int, thin: Collection[str], aside: Collection[int] = ()
+) -> list[list[Slice]]:
     """Groups of adjacent slices of one partition that are worth rewriting; each group becomes one segment or more.
 
     slices:     all live slices, in offset order.
     target:     the size of a segment, in bytes.
     window_us:  the length of a time window, in microseconds.
     thin:       objects that are mostly dead: their slices are rewritten, whatever their size.
+    aside:      the starts of slices that stay as they are.
     """
     found: list[list[Slice]] = []
-    for group in _groups(slices, target, window_us, thin):
+    for group in _groups(slices, target, window_us, thin, aside):
         found += _outgrown(group, thin) if group[-1] is slices[-1] else [group]
     return [stretch for stretch in found if is_worth(stretch, thin)]
 
@@ -80,15 +84,18 @@ def is_worth(stretch: Sequence[Slice], thin: Collection[str]) -> bool:
     return len(stretch) > 1 or (len(stretch) == 1 and stretch[0].object in thin)
 
 
-def _groups(slices: Sequence[Slice], target: int, window_us: int, thin: Collection[str]) -> list[list[Slice]]:
-    """Adjacent slices that may be merged: of one window and one kind of timestamps, none of them full."""
+def _groups(
+    slices: Sequence[Slice], target: int, window_us: int, thin: Collection[str], aside: Collection[int]
+) -> list[list[Slice]]:
+    """Adjacent slices that may be merged: of one window and one kind of timestamps, none of them full or set aside."""
 
     def kind(placed: tuple[Slice, int]) -> tuple[bool, int, bool]:
         piece, window = placed
-        return _is_full(piece, target) and piece.object not in thin, window, piece.time_kind == CREATE_TIME
+        stays = piece.start in aside or (_is_full(piece, target) and piece.object not in thin)
+        return stays, window, piece.time_kind == CREATE_TIME
 
     groups = groupby(zip(slices, windows(slices, window_us)[0], strict=True), kind)
-    return [[piece for piece, _ in group] for (is_full, _, _), group in groups if not is_full]
+    return [[piece for piece, _ in group] for (stays, _, _), group in groups if not stays]
 
 
 def _is_full(piece: Slice, target: int) -> bool:

@@ -14,6 +14,7 @@ from spark_log.node.merge import Tally, merge_stretches
 from spark_log.node.merge_candidates import plan_merge, plan_partitions
 from spark_log.node.rewrite import OpenSpool
 from spark_log.node.rewrite_packs import Stretch
+from spark_log.node.set_aside import SetAside
 from spark_log.node.size_groups import size_groups
 from spark_log.node.upkeep_memory import UpkeepMemory
 
@@ -29,6 +30,8 @@ class MergeShare(NamedTuple):
     keys: tuple[TopicKey, ...]
     thin: frozenset[str]
     """Mostly dead objects with slices of these partitions."""
+    aside: SetAside
+    """Slices of these partitions that cannot be read; the process adds others."""
 
 
 class _PartitionWork(NamedTuple):
@@ -51,6 +54,7 @@ def plan_shares(
     on_failure:  called for a partition whose slice index cannot be read; if it returns, the others are planned.
     memory:      the results of earlier rounds of this process.
     """
+    memory = memory or UpkeepMemory()
     stretches, thin = yield from plan_merge(state, on_failure, memory)
     works = [_work(key, list(some)) for key, some in groupby(stretches, lambda stretch: stretch.key)]
     # Neighbours, because the partitions of a topic share objects.
@@ -58,7 +62,11 @@ def plan_shares(
         size_groups(works, lambda one: one.work, share_work), key=lambda group: -sum(one.work for one in group)
     )
     return [
-        MergeShare(tuple(one.key for one in group), thin & {name for one in group for name in one.objects})
+        MergeShare(
+            tuple(one.key for one in group),
+            thin & {name for one in group for name in one.objects},
+            memory.aside.of(one.key for one in group),
+        )
         for group in groups
     ]
 
@@ -73,5 +81,6 @@ def merge_share(
     state: State, context: Context, share: MergeShare, open_spool: OpenSpool, on_failure: OnFailure = raise_failure
 ) -> Steps[Tally]:
     """Rewrite the small slices that a share has now: none, if it was merged before."""
-    stretches = yield from plan_partitions(state, share.keys, share.thin, on_failure)
-    return (yield from merge_stretches(state, context, stretches, share.thin, open_spool, on_failure=on_failure))
+    thin, aside = share.thin, share.aside
+    stretches = yield from plan_partitions(state, share.keys, thin, aside, on_failure)
+    return (yield from merge_stretches(state, context, stretches, thin, aside, open_spool, on_failure=on_failure))

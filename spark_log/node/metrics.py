@@ -97,7 +97,7 @@ class CompactionMetrics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._passes = self._records = self._bytes = self._uncleanable = 0
+        self._passes = self._records = self._bytes = self._uncleanable = self._set_aside = 0
         self._ratios: dict[str, float] = {}
         """By topic, as of the last round that looked."""
 
@@ -107,7 +107,7 @@ class CompactionMetrics:
             self._passes += report.cleaned_partitions
             self._records += report.removed_records
             self._bytes += max(0, report.removed_bytes)  # a counter: small segments may grow
-            self._uncleanable = len(report.uncleanable)
+            self._uncleanable, self._set_aside = len(report.uncleanable), len(report.set_aside)
             self._ratios |= report.dirty_ratios
 
     def lines(self, state: State) -> Iterator[str]:
@@ -116,11 +116,13 @@ class CompactionMetrics:
             self._ratios = {name: ratio for name, ratio in self._ratios.items() if name in state.names}
             ratios: dict[tuple[str, ...], float] = {(name,): round(ratio, 4) for name, ratio in self._ratios.items()}
             sums = self._passes, self._records, self._bytes
-            uncleanable = self._uncleanable
+            uncleanable, set_aside = self._uncleanable, self._set_aside
         for (name, text), total in zip(COMPACTION, sums, strict=True):
             yield from _one(name, "counter", text, total)
-        text = "Partitions that compaction skips since it failed to read them."
+        text = "Partitions of which compaction leaves out records that it failed to read."
         yield from _one("pylog_uncleanable_partitions", "gauge", text, uncleanable)
+        text = "Objects that upkeep has set aside since it failed to read them."
+        yield from _one("pylog_set_aside_objects", "gauge", text, set_aside)
         text = "Highest share of a partition of a compacted topic that is not compacted and may be."
         yield from _many("pylog_topic_dirty_ratio", text, ("topic",), ratios, "gauge")
         text = "When a pass of compaction last ended in a topic."

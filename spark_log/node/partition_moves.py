@@ -25,9 +25,11 @@ from spark_log.model import Slice
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.failure_isolation import Failures, OnFailure, log_failure, log_retry, raise_failure
 from spark_log.node.merge_candidates import live_slices, stretches_of
+from spark_log.node.read_again import read_again
 from spark_log.node.rewrite import OpenSpool, Progress, Rewriting, open_spool, rewrite
 from spark_log.node.rewrite_packs import Stretch
 from spark_log.node.segment_swaps import Replacement, objects_of
+from spark_log.node.set_aside import SetAside
 
 Result = TypeVar("Result")
 
@@ -69,6 +71,8 @@ class Moving:
     progress: Progress | None = None
     pace: Callable[[int], None] = lambda size: None
     """Called with the number of bytes before they are put; may wait."""
+    aside: SetAside = field(default_factory=SetAside)
+    """Slices that cannot be read; others are added."""
     tried: set[tuple[TopicKey, int]] = field(default_factory=set)
     """Partition and first offset of the stretches that were planned: each is tried once."""
 
@@ -91,6 +95,7 @@ def move_portion(state: State, context: Context, how: Moving) -> Steps[tuple[Sta
         activity="moving",
         open_spool=how.open_spool,
         on_failure=how.on_failure,
+        aside=how.aside,
         progress=how.progress,
         is_worth=lambda slices: _has_any(slices, elsewhere),
         pace=how.pace,
@@ -116,7 +121,7 @@ def _portion(state: State, context: Context, how: Moving) -> Steps[tuple[list[St
             names |= elsewhere
             if not elsewhere:
                 complete.add(key)
-            found += _cut(stretches_of(state, key, pieces, elsewhere), elsewhere)
+            found += _cut(stretches_of(state, key, pieces, elsewhere, how.aside), elsewhere)
         found = [one for one in found if (one.key, one.slices[0].start) not in how.tried]
         if sum(one.bytes for one in found) >= PORTION_BYTES:
             break
@@ -178,6 +183,7 @@ class Mover:
     def __init__(self, log: Log, pace: Pace) -> None:
         """pace:  limit of the bytes that are put."""
         self._log, self._pace, self._lock, self._done = log, pace, threading.Lock(), Moves()
+        self._aside = SetAside()
         self._seen = log.journal.newest
         """The state before the last round."""
 
@@ -199,7 +205,7 @@ class Mover:
         self._seen = self._log.journal.newest
         if not moving(self._log.journal.state):
             return Moves()
-        how = Moving(on_failure=self._report, pace=self._pace.take)
+        how = Moving(on_failure=self._report, pace=self._pace.take, aside=self._aside)
         found = self._run(lambda state, context: _moved_portion(state, context, how))
         with self._lock:
             self._done.add(found)
@@ -228,6 +234,7 @@ class Mover:
 
 
 def _moved_portion(state: State, context: Context, how: Moving) -> Steps[Moves]:
+    yield from read_again(state, how.aside, context.clock.now_ms(), how.on_failure)
     state, found, _ = yield from move_portion(state, context, how)
     return found
 

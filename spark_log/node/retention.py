@@ -19,7 +19,8 @@ from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.failure_isolation import OnFailure, raise_failure, resolve_each
-from spark_log.node.upkeep_memory import NEVER, UpkeepMemory
+from spark_log.node.set_aside import NEVER
+from spark_log.node.upkeep_memory import UpkeepMemory
 from spark_log.settings import has_cleanup_policy, topic_config
 
 Entry = Slice | Piece

@@ -1,7 +1,8 @@
 """Rewriting of slices as segments, with all of their records or only some of them, as steps of the protocol.
 
 Segments are written first, under the upload epoch of a version that was read before.  Then one swap record for many
-partitions replaces their slices.  Partitions with unreadable data are reported and skipped.
+partitions replaces their slices.  Slices that cannot be read are reported and set aside, and those on both sides of
+them are rewritten.
 
 Several objects are written in the same rounds of requests.  Together they hold as much in memory as a single one may.
 """
@@ -11,16 +12,16 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_log.errors import CorruptObject, NoSpace, NotEnoughReplicas, ObjectNotFound, StorageUnavailable
+from spark_log.errors import NoSpace, NotEnoughReplicas, ObjectNotFound, StorageUnavailable
 from spark_log.journal.context import Context
 from spark_log.journal.object_names import data_key
 from spark_log.journal.store_operations import OWN_ROOT, Put, PutReplicas, Refresh, Steps, together
@@ -51,7 +52,8 @@ from spark_log.node.rewrite_packs import (
 )
 from spark_log.node.run_cache import HeldRuns
 from spark_log.node.segment_swaps import Replacement, SwapBatch, old_objects, swap_segments
-from spark_log.node.slice_reads import chunks, decode_into, read_chunk, verified
+from spark_log.node.set_aside import AsideSlice, SetAside, Unreadable, is_of_slice
+from spark_log.node.slice_reads import Blobs, chunks, decode_into, read_chunk, verified
 from spark_log.segment.offsets import as_array, shifted
 from spark_log.segment.reader import Decoded
 from spark_log.segment.schema import TIMESTAMP
@@ -97,7 +99,10 @@ class Rewriting:
     """For messages: "merging"."""
     open_spool: OpenSpool
     on_failure: OnFailure = raise_failure
-    """Called for stretches that cannot be read or written; if it returns, the others are rewritten."""
+    """Called for slices that cannot be read, and for stretches that cannot be written; if it returns, the others are
+    rewritten."""
+    aside: SetAside = field(default_factory=SetAside)
+    """Slices that are left as they are.  Those that cannot be read are added."""
     on_waiting: OnFailure = _log_waiting
     """Called once if partitions are left for later, because a broker that must have their new objects is fenced."""
     progress: Progress | None = None
@@ -111,6 +116,14 @@ class Rewriting:
     """Whether to rewrite what is left of a stretch, as others have changed it, or as it did not fit into a segment."""
 
 
+class _Unread(NamedTuple):
+    """A stretch that was not rewritten, the first of its slices that cannot be read, and why."""
+
+    stretch: Stretch
+    piece: Slice
+    why: Exception
+
+
 @dataclass(frozen=True, slots=True)
 class _Work:
     """Values that all packs are written with."""
@@ -122,8 +135,8 @@ class _Work:
     context: Context
     how: Rewriting
     held: HeldRuns
-    missing: list[tuple[TopicKey, ObjectNotFound]] = field(default_factory=list)
-    """Partitions that were skipped because of missing objects."""
+    unread: dict[tuple[TopicKey, int], _Unread] = field(default_factory=dict)
+    """By partition and start: stretches with a slice that could not be read."""
 
 
 @dataclass(slots=True)
@@ -168,11 +181,12 @@ def rewrite(
 ) -> Steps[tuple[State, list[Replacement]]]:
     """Rewrite stretches, each as one segment or more.  Returns the state afterwards, and the segments that are in.
 
-    Stretches that others have changed meanwhile, and those that cannot be read or written, are skipped.
+    Stretches that others have changed meanwhile, and those that cannot be written, are skipped.
     """
     swapped, is_thinned = list[Replacement](), how.keep is not None or how.are_lost
     total, at = sum(stretch.bytes for stretch in stretches), 0
-    there = [stretch for stretch in apart(state, stretches) if _is_there(state, stretch)]
+    wanted = [part for stretch in stretches for part in _between(stretch, how.aside)]
+    there = [stretch for stretch in apart(state, wanted) if _is_there(state, stretch)]
     _report_waiting(state, there, how)
     waiting, batch = deque(packs(state, there, context.limits)), SwapBatch(state.version)
     held = HeldRuns(_slices(pack) for pack in waiting if len(pack) > 1 and not how.are_lost)
@@ -194,9 +208,31 @@ def rewrite(
                 how.progress(how.name, at, total)
             if rest := _still_to_do(state, _remaining(pack, written), how):
                 waiting.appendleft(rest)
+        parts = yield from _set_aside(work)
+        waiting.extendleft(reversed(list(packs(state, parts, context.limits))))
     state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned, lost=how.are_lost)
-    yield from _report_missing(work)
     return state, [*swapped, *placed]
+
+
+def _between(stretch: Stretch, aside: SetAside) -> list[Stretch]:
+    return [Stretch(stretch.key, some) for some in aside.between(stretch.key, stretch.slices)]
+
+
+def _set_aside(work: _Work) -> Steps[list[Stretch]]:
+    """Set the slices aside that could not be read, and report them.  Returns what is left of their stretches.
+
+    If the newest state does not name an object that is missing, others have replaced it, and its stretch is left out.
+    """
+    unread, found = list(work.unread.values()), list[Stretch]()
+    work.unread.clear()
+    newest: State = (yield Refresh()) if any(isinstance(one.why, ObjectNotFound) for one in unread) else work.newest
+    for stretch, piece, why in unread:
+        if isinstance(why, ObjectNotFound) and why.key not in newest.objects:
+            continue
+        if work.how.aside.add(stretch.key, AsideSlice(piece, work.context.clock.now_ms())):
+            work.how.on_failure(f"{work.how.activity} {partition_name(work.state, stretch.key)}", why)
+        found += _between(stretch, work.how.aside)
+    return found
 
 
 def _still_to_do(state: State, pack: Sequence[Stretch], how: Rewriting) -> list[Stretch]:
@@ -308,15 +344,6 @@ def _put(targets: Targets | None, name: str, written: WrittenSegment) -> Steps[P
     return placed
 
 
-def _report_missing(work: _Work) -> Steps[None]:
-    """Report objects that are missing although the newest state names them; others were replaced meanwhile."""
-    if work.missing:
-        newest: State = yield Refresh()
-        for key, error in work.missing:
-            if error.key in newest.objects:
-                work.how.on_failure(f"{work.how.activity} {partition_name(work.state, key)}", error)
-
-
 def _slice_of(run: Run, stats: bytes, new: _NewRun, name: str) -> Slice:
     """The slice that replaces those of a run."""
     old = new.slices
@@ -347,19 +374,23 @@ def _without_records(writer: SegmentWriter, pack: Sequence[Stretch]) -> list[_Ne
 
 
 def _fill_alone(work: _Work, writer: SegmentWriter, pack: Sequence[Stretch]) -> Steps[list[_NewRun]]:
-    """The run of the slices of a single stretch that fill a segment; none if one of them is missing."""
+    """The run of the slices of a single stretch that fill a segment; none if one of them cannot be read."""
     (stretch,) = pack
     new = _NewRun(writer, stretch.key, work.how.keep, stats_columns_of(work.state, stretch.key))
     try:
         yield from _fill(work.state, new, stretch)
-    except ObjectNotFound as error:
-        work.missing.append((stretch.key, error))
+    except Unreadable as error:
+        _note(work, stretch, error.piece, error.why)
         return []
     return [new]
 
 
+def _note(work: _Work, stretch: Stretch, piece: Slice, why: Exception) -> None:
+    work.unread[stretch.key, stretch.slices[0].start] = _Unread(stretch, piece, why)
+
+
 def _fill(state: State, new: _NewRun, stretch: Stretch) -> Steps[None]:
-    """Append slices until the segment is full.  Raises CorruptObject, ObjectNotFound."""
+    """Append slices until the segment is full.  Raises Unreadable."""
     limit = segment_limit(state, stretch.key)
     for chunk in chunks(stretch.slices):
         if new.slices and _is_full(new.writer, chunk[0], limit):
@@ -368,8 +399,26 @@ def _fill(state: State, new: _NewRun, stretch: Stretch) -> Steps[None]:
         for piece, blob in zip(chunk, blobs, strict=True):
             if new.slices and _is_full(new.writer, piece, limit):
                 return
-            yield from decode_into(state, stretch.key, piece, blob, partial(new.append, piece))
+            try:
+                yield from decode_into(state, stretch.key, piece, blob, partial(new.append, piece))
+            except Exception as error:
+                if is_of_slice(error):
+                    raise Unreadable(piece, error) from error
+                raise
             new.end_slice(piece)
+
+
+def can_rewrite(state: State, key: TopicKey, piece: Slice) -> Steps[bool]:
+    """Whether a slice can be read and encoded again now.  Writes nothing."""
+    compression = compression_of(state, key)
+    writer = SegmentWriter(compression=compression, buffer_bytes=BUFFER_BYTES, open_spool=open_spool)
+    try:
+        yield from _fill(state, _NewRun(writer, key, None, stats_columns_of(state, key)), Stretch(key, [piece]))
+    except Exception:  # noqa: BLE001  it was reported when it was set aside
+        return False
+    finally:
+        writer.close()
+    return True
 
 
 def _is_full(writer: SegmentWriter, following: Slice, limit: int) -> bool:
@@ -378,7 +427,7 @@ def _is_full(writer: SegmentWriter, following: Slice, limit: int) -> bool:
 
 
 def _fill_shared(work: _Work, writer: SegmentWriter, pack: Sequence[Stretch]) -> Steps[list[_NewRun]]:
-    """Append whole stretches; those with damaged or missing slices are left out.  Returns the runs of the others.
+    """Append whole stretches; those with slices that cannot be read are left out.  Returns the runs of the others.
 
     All slices of a stretch are verified before the first one is decoded, and decoded batch by batch: records may take
     100 times as much memory as their compressed slices.
@@ -388,12 +437,9 @@ def _fill_shared(work: _Work, writer: SegmentWriter, pack: Sequence[Stretch]) ->
     taken: list[_NewRun] = []
     for stretch in pack:
         try:
-            runs = [verified(state, stretch.key, piece, blobs) for piece in stretch.slices]
-        except ObjectNotFound as error:
-            work.missing.append((stretch.key, error))
-            continue
-        except CorruptObject as error:
-            work.how.on_failure(f"{work.how.activity} {partition_name(state, stretch.key)}", error)
+            runs = [_verified(state, stretch.key, piece, blobs) for piece in stretch.slices]
+        except Unreadable as error:
+            _note(work, stretch, error.piece, error.why)
             continue
         new = _NewRun(writer, stretch.key, work.how.keep, stats_columns_of(work.state, stretch.key))
         for piece, batches in zip(stretch.slices, runs, strict=True):
@@ -401,6 +447,15 @@ def _fill_shared(work: _Work, writer: SegmentWriter, pack: Sequence[Stretch]) ->
             new.end_slice(piece)
         taken.append(new)
     return taken
+
+
+def _verified(state: State, key: TopicKey, piece: Slice, blobs: Blobs) -> Iterator[Decoded]:
+    try:
+        return verified(state, key, piece, blobs)
+    except Exception as error:
+        if is_of_slice(error):
+            raise Unreadable(piece, error) from error
+        raise
 
 
 def _stamped(records: pa.RecordBatch, piece: Slice) -> pa.RecordBatch:

@@ -15,6 +15,7 @@ from spark_log.journal.missing_indexes import damaged_object, missing_object
 from spark_log.journal.store_operations import Get, Op, Steps
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
+from spark_log.node.set_aside import is_of_slice
 from spark_log.node.size_groups import size_groups
 from spark_log.segment.batch_index import Index
 from spark_log.segment.reader import BatchRef, Decoded, Place, decode_batch, decode_run, find_batches, parse_index
@@ -30,6 +31,8 @@ GAP_BYTES = 16 << 10
 
 Blobs = dict[tuple[str, int], bytes]
 """Runs by object and position."""
+Blob = bytes | None | Exception
+"""The bytes that were read of a slice, None if its object is missing, or why they are damaged."""
 Columns = Sequence[str] | None
 """Names of the columns to decode; None: all."""
 Take = Callable[[Iterable[Decoded]], object]
@@ -127,22 +130,40 @@ def _is_large(piece: Slice) -> bool:
     return piece.length > WHOLE_BYTES_MAX and piece.batches > 1
 
 
-def read_chunk(state: State, chunk: Sequence[Slice]) -> Steps[list[bytes | None]]:
+def read_chunk(state: State, chunk: Sequence[Slice]) -> Steps[list[Blob]]:
     """The bytes from which `decode_into` decodes each slice: its run, or if it is large, the index of its object."""
-    if len(chunk) == 1 and _is_large(piece := chunk[0]):
-        row = state.objects[piece.object]
-        check = partial(parse_index, name=piece.object, object_size=row.size)
-        return [(yield Get(piece.object, row.index_position, row.size, ANY_ROOT, check))]
-    reads: list[Op] = [
-        Get(piece.object, piece.position, piece.position + piece.length, ANY_ROOT, partial(_check_group, [piece]))
-        for piece in chunk
-    ]
-    blobs: list[bytes | None] = yield reads
+    reads: list[Op] = [_read_of(state, piece, is_alone=len(chunk) == 1) for piece in chunk]
+    try:
+        blobs: list[Blob] = yield reads
+    except Exception as error:
+        if not is_of_slice(error):
+            raise
+        blobs = []
+        for read in reads:
+            blobs.append((yield from _read_alone(read)))
     return blobs
 
 
+def _read_alone(read: Op) -> Steps[Blob]:
+    try:
+        blob: bytes | None = yield read
+    except Exception as error:
+        if not is_of_slice(error):
+            raise
+        return error
+    return blob
+
+
+def _read_of(state: State, piece: Slice, *, is_alone: bool) -> Get:
+    if is_alone and _is_large(piece):
+        row = state.objects[piece.object]
+        check = partial(parse_index, name=piece.object, object_size=row.size)
+        return Get(piece.object, row.index_position, row.size, ANY_ROOT, check)
+    return Get(piece.object, piece.position, piece.position + piece.length, ANY_ROOT, partial(_check_group, [piece]))
+
+
 def decode_into(
-    state: State, key: TopicKey, piece: Slice, blob: bytes | None, take: Take, columns: Columns = None
+    state: State, key: TopicKey, piece: Slice, blob: Blob, take: Take, columns: Columns = None
 ) -> Steps[None]:
     """Decode a slice, and pass it to `take` in one part or in several.
 
@@ -185,8 +206,10 @@ def _check_batches(
         pass
 
 
-def _found(data: bytes | None, state: State, key: TopicKey, piece: Slice) -> bytes:
-    """The bytes that were read of a slice.  Raises ObjectNotFound if its object is missing."""
+def _found(data: Blob, state: State, key: TopicKey, piece: Slice) -> bytes:
+    """The bytes that were read of a slice.  Raises CorruptObject, and ObjectNotFound if its object is missing."""
+    if isinstance(data, Exception):
+        raise data
     if data is None:
         name = state.topics[key[0]].name
         raise missing_object(piece.object, piece.object, name, key[1], piece.start, piece.end)

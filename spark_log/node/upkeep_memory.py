@@ -21,8 +21,7 @@ from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, Topic, TopicKey
 from spark_log.model import Slice
 from spark_log.node.compaction_rules import Pass
-
-NEVER = sys.maxsize
+from spark_log.node.set_aside import NEVER, SetAside
 
 
 class Seen(NamedTuple):
@@ -150,7 +149,10 @@ class UpkeepMemory:
     finished: int | None = None
     """The log's last change, if a round has left nothing to do."""
     expires_ms: int = NEVER
-    """When the first slice expires that has not, or compaction may be due, as of that round."""
+    """When the first slice expires that has not, or compaction may be due, or a slice is read again, as of that
+    round."""
+    aside: SetAside = field(default_factory=SetAside)
+    """Slices that could not be read."""
     compaction_pass: Pass | None = None
     """The pass of compaction that the next round continues."""
     too_old: set[str] = field(default_factory=set)
@@ -174,7 +176,7 @@ class UpkeepMemory:
         self._kept = {key: kept for key, kept in self._kept.items() if self._is_current(state, key, kept[0])}
         self._not_due = {key: found for key, found in self._not_due.items() if self._is_current(state, key, found[0])}
         times = (until for _, until in self._kept.values()), (found.until_ms for _, found in self._not_due.values())
-        self.expires_ms = min(chain.from_iterable(times), default=NEVER)
+        self.expires_ms = min(chain([self.aside.again_ms], *times))
 
     @staticmethod
     def _is_current(state: State, key: TopicKey, seen: Seen) -> bool:
@@ -229,12 +231,20 @@ class UpkeepMemory:
         self._uncleanable[key] = state.partitions[key].start
 
     def uncleanable(self, state: State) -> list[TopicKey]:
-        """Partitions whose pass has failed."""
-        return sorted(
-            key
-            for key, start in self._uncleanable.items()
-            if (part := state.partitions.get(key)) is not None and part.start == start
-        )
+        """Partitions whose pass has failed, or has left out slices that cannot be read."""
+        failed = {key for key, start in self._uncleanable.items() if self._starts_at(state, key, start)}
+        return sorted(failed | {key for key in self.aside.passed if key in state.partitions})
+
+    @staticmethod
+    def _starts_at(state: State, key: TopicKey, start: int) -> bool:
+        part = state.partitions.get(key)
+        return part is not None and part.start == start
+
+    def plan_again(self, keys: Iterable[TopicKey]) -> None:
+        """Slices of these partitions can be read again."""
+        for key in keys:
+            self._merged.pop(key, None)
+            self._not_due.pop(key, None)
 
     def dirty_ratios(self, state: State) -> dict[str, float]:
         """The highest dirty ratio of the partitions of each compacted topic, by topic id, as far as it is known."""

@@ -2,6 +2,7 @@
 
     pylog-upkeep 1\\n
     frames (frames.py): the header, one row; `topics`, rows [topic id, topic]; `dropped`, rows [name, version];
+    `aside`, rows [topic id, partition, [slice, again_ms, wait_ms]]; `passed`, rows [topic id, partition, offset];
     `known_columns`, a row for each partition; `slice_columns`, the live slices of these partitions, in order;
     `name_columns`, the names of their objects
 
@@ -27,6 +28,7 @@ from spark_log.journal.garbage_collection import Collected
 from spark_log.journal.store_operations import Get, Put, Steps
 from spark_log.metadata.frames import Frame, encode_columns, encode_end, encode_frames, read_frames
 from spark_log.metadata.state import State, Topic
+from spark_log.node.set_aside import AsideSlice, SetAside
 from spark_log.node.upkeep_memory import Known, NotDue, Seen, UpkeepMemory
 
 MEMORY = "meta/upkeep"
@@ -85,6 +87,7 @@ def load_memory(state: State) -> Steps[UpkeepMemory | None]:
 def encode_memory(memory: UpkeepMemory, state: State) -> bytes:
     """The bytes of a memory, without facts that are outdated in this state."""
     known, collected = list(memory.known(state)), memory.collected
+    memory.aside.keep(state)
     topics = {topic_id: number for number, topic_id in enumerate(state.topics)}
     names = list(chain.from_iterable(one.objects for one in known))
     objects = {name: number for number, name in enumerate(dict.fromkeys(names))}
@@ -122,6 +125,8 @@ def encode_memory(memory: UpkeepMemory, state: State) -> bytes:
         *encode_frames("header", [header], _encoder),
         *encode_frames("topics", [(topic_id, state.topics[topic_id]) for topic_id in topics], _encoder),
         *encode_frames("dropped", sorted(collected.dropped.items()) if collected else (), _encoder),
+        *encode_frames("aside", [(*key, one) for key, one in memory.aside], _encoder),
+        *encode_frames("passed", [(*key, end) for key, end in sorted(memory.aside.passed.items())], _encoder),
         *((len(values[0]), _encode_columns(kind, values)) for kind, values in columns.items()),
     ]
     return b"".join([MAGIC, *(data for _, data in frames), encode_end(sum(rows for rows, _ in frames))])
@@ -137,7 +142,7 @@ def decode_memory(data: bytes, state: State) -> UpkeepMemory:
     """The memory, without facts that are outdated in a state.  Raises CorruptObject, also for another format."""
     if not data.startswith(MAGIC):
         raise CorruptObject(f"{MEMORY} has another format, or is damaged; it starts with {data[:16]!r}")
-    rows: dict[str, list[Any]] = {"topics": [], "dropped": []}
+    rows: dict[str, list[Any]] = {"topics": [], "dropped": [], "aside": [], "passed": []}
     columns: dict[str, pa.RecordBatch] = {}
     for frame in read_frames(data, len(MAGIC), MEMORY):
         if frame.kind in COLUMNS:
@@ -152,6 +157,7 @@ def decode_memory(data: bytes, state: State) -> UpkeepMemory:
         expires_ms=header.expires_ms,
         swept_ms=header.swept_ms,
         collected=_collected(header, rows["dropped"]),
+        aside=_set_aside(rows["aside"], rows["passed"], state),
     )
     for one in _known(rows["topics"], columns, state):
         memory.learn(one)
@@ -163,6 +169,16 @@ def _collected(header: MemoryHeader, dropped: Sequence[tuple[str, int]]) -> Coll
         return None
     version, fence = header.collected
     return Collected(version, fence, dict(dropped), frozenset(header.dropped_lists))
+
+
+def _set_aside(
+    slices: Sequence[tuple[str, int, AsideSlice]], passed: Sequence[tuple[str, int, int]], state: State
+) -> SetAside:
+    found = SetAside({(topic_id, number): end for topic_id, number, end in passed})
+    for topic_id, number, one in slices:
+        found.add((topic_id, number), one)
+    found.keep(state)
+    return found
 
 
 def _read_rows(frame: Frame) -> list[Any]:
@@ -212,4 +228,6 @@ _decoders: dict[str, msgspec.json.Decoder[Any]] = {
     "header": msgspec.json.Decoder(MemoryHeader),
     "topics": msgspec.json.Decoder(tuple[str, Topic], dec_hook=lambda _, configs: Map(configs)),
     "dropped": msgspec.json.Decoder(tuple[str, int]),
+    "aside": msgspec.json.Decoder(tuple[str, int, AsideSlice]),
+    "passed": msgspec.json.Decoder(tuple[str, int, int]),
 }

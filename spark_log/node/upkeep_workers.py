@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from spark_log.journal.context import Context
 from spark_log.journal.store_operations import Refresh, Steps
@@ -18,17 +18,26 @@ from spark_log.node.compaction_rounds import CompactionTally
 from spark_log.node.failure_isolation import Failures, ReportedFailures
 from spark_log.node.merge import Tally
 from spark_log.node.merge_shares import MergeShare, plan_shares
+from spark_log.node.set_aside import SetAside
 from spark_log.node.upkeep_memory import UpkeepMemory
 
 
+class CompactionShare(NamedTuple):
+    """Partitions that one process compacts together."""
+
+    keys: tuple[TopicKey, ...]
+    aside: SetAside
+    """Slices of these partitions that cannot be read; the process adds others."""
+
+
 class Workers(Protocol):
-    """Other processes.  A result comes with the failures of its share."""
+    """Other processes.  A result comes with the failures of its share, and with what it has set aside."""
 
     def merge(self, shares: Sequence[MergeShare]) -> Iterable[tuple[Tally, ReportedFailures]]:
         """Merge each share; the largest one comes first."""
 
-    def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterable[tuple[CompactionTally, ReportedFailures]]:
-        """Compact the partitions of each group together."""
+    def compact(self, shares: Sequence[CompactionShare]) -> Iterable[tuple[CompactionTally, ReportedFailures]]:
+        """Compact the partitions of each share together."""
 
 
 def merge_by(workers: Workers, state: State, failed: Failures, memory: UpkeepMemory) -> Steps[Tally]:
@@ -36,7 +45,7 @@ def merge_by(workers: Workers, state: State, failed: Failures, memory: UpkeepMem
     shares, total = (yield from plan_shares(state, failed, memory=memory)), Tally()
     for tally, reported in workers.merge(shares) if shares else ():
         total.add(tally)
-        failed.add(reported)
+        _add(reported, failed, memory)
     yield Refresh()
     return total
 
@@ -46,18 +55,25 @@ def compact_by(
 ) -> Steps[CompactionTally]:
     """`compact` by workers, until nothing is due, or something fails."""
     total = CompactionTally()
-    while groups := (yield from _groups(state, context, failed, memory)):
+    while shares := (yield from _shares(state, context, failed, memory)):
         ended, total.left, known = total.partitions, 0, len(failed.problems)
-        for tally, reported in workers.compact(groups):
+        for tally, reported in workers.compact(shares):
             total.add(tally)
-            failed.add(reported)
+            _add(reported, failed, memory)
         state = yield Refresh()
         if len(failed.problems) > known or not total.left or total.partitions == ended:
             break
     return total
 
 
-def _groups(state: State, context: Context, failed: Failures, memory: UpkeepMemory) -> Steps[list[list[TopicKey]]]:
+def _add(reported: ReportedFailures, failed: Failures, memory: UpkeepMemory) -> None:
+    failed.add(reported)
+    if reported.aside is not None:
+        memory.aside.add_all(reported.aside)
+
+
+def _shares(state: State, context: Context, failed: Failures, memory: UpkeepMemory) -> Steps[list[CompactionShare]]:
     """The partitions that are due: each large one alone, and then the small ones in groups."""
     due = yield from find_dirty_parts(state, context.clock.now_ms(), failed, memory)
-    return [list(group) for group in chain(*group_parts(due, context.limits))]
+    groups = chain(*group_parts(due, context.limits))
+    return [CompactionShare(tuple(group), memory.aside.of(group)) for group in groups]

@@ -175,15 +175,14 @@ def three_partitions(folder: Path, count: int) -> Log:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_missing_object_stops_nothing_else(tmp_path: Path, count: int) -> None:
-    """Whether its slices would share an object with others or not: its partition is named in each round."""
+    """Whether its slices would share an object with others or not: each process names it."""
     log = three_partitions(tmp_path, count)
     lost = slices(log)[1].object
     data = (tmp_path / lost).read_bytes()
     (tmp_path / lost).unlink()
     maintainer = Maintainer(log)
-    for _ in range(2):
-        (problem,) = maintainer.round().problems
-        assert problem.startswith(f"merging t-0 failed: {lost} is missing, but has the offsets 3 to 5 of topic 't'")
+    (problem,) = maintainer.round().problems
+    assert problem.startswith(f"merging t-0 failed: {lost} is missing, but has the offsets 3 to 5 of topic 't'")
     assert [len(slices(log, number)) for number in range(count)] == [3, 1, 1][:count]
     with pytest.raises(ObjectNotFound, match="is missing"):
         merge(log)
@@ -371,21 +370,24 @@ def test_the_storage_fails_for_all_duties(store: Breaking, caplog: pytest.LogCap
 
 
 def test_the_command_says_what_failed(tmp_path: Path) -> None:
-    """The report has the problem, and the exit status is 1."""
+    """The report has the problem, and the exit status is 1.  The next run lists the object, and has no problem."""
     log = three_topics(tmp_path, **FOR_EVER)
-    damage(tmp_path, log, "a")
+    broken = damage(tmp_path, log, "a")
     result = Pylog(tmp_path).run("maintain", "--output", "json")
     assert result.exit_code == 1
     report = json.loads(result.stdout)
-    assert report["segments"] == 2
-    assert "merging a-0 failed" in report["problems"][0]
+    assert report["segments"] == 3
+    assert "merging a-0 failed" in report["problems"][0] and report["set_aside"] == [broken]
     assert result.stderr.endswith("pylog: 1 problem, logged above; the other duties were completed\n")
+    again = Pylog(tmp_path).run("maintain")
+    assert again.exit_code == 0 and "WARNING" not in again.stderr
+    assert f"; 1 object is set aside, because it cannot be read: {broken}" in again.stdout
 
 
 def test_the_command_goes_on_for_ever(tmp_path: Path) -> None:
-    """A process that meets a damaged object in every round merges what is new elsewhere, until Ctrl-C."""
+    """A process that has set a damaged object aside merges what is new elsewhere, until Ctrl-C."""
     log = three_topics(tmp_path, **FOR_EVER)
-    damage(tmp_path, log, "a")
+    broken = damage(tmp_path, log, "a")
     command = [
         sys.executable,
         "-m",
@@ -402,9 +404,10 @@ def test_the_command_goes_on_for_ever(tmp_path: Path) -> None:
         try:
             assert process.stdout is not None
             reports = map(json.loads, process.stdout)
-            assert next(reports)["segments"] == 2
+            assert next(reports)["segments"] == 3
             log.append("b", rows(12, 12))
-            assert next(report for report in reports if report["segments"])["problems"]
+            later = next(report for report in reports if report["segments"])
+            assert later["problems"] == [] and later["set_aside"] == [broken]
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 0
         finally:

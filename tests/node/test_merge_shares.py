@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from spark_log.node.failure_isolation import Failures, ReportedFailures
 from spark_log.node.maintain import Maintainer, compact, maintain_once, maintain_round, merge, merge_share
 from spark_log.node.merge import Tally
 from spark_log.node.merge_shares import SHARE_WORK, SLICE_WORK, MergeShare, plan_shares
+from spark_log.node.upkeep_workers import CompactionShare
 from spark_log.node.verify import verify
 from spark_log.store.open import open_store
 from spark_log.testing.stores import ControlledStore
@@ -95,7 +97,7 @@ def test_objects_that_are_mostly_dead_are_freed_by_several_shares(tmp_path: Path
 
 
 def test_a_damaged_partition_leaves_the_others(tmp_path: Path) -> None:
-    """It is named, and the others of its share are merged."""
+    """Its damaged object is named, and left as it is; the others of the share are merged."""
     log = new_log(tmp_path, partitions=2)
     append_small(log, 12, partitions=2)
     first = log.journal.refresh().partitions[log.journal.state.names["t"], 0].entries[0]
@@ -107,8 +109,9 @@ def test_a_damaged_partition_leaves_the_others(tmp_path: Path) -> None:
     (share,) = planned(log)
     tally = merge_share(log, share, failures)
     assert len(failures.problems) == 1 and "t-0" in failures.problems[0]
-    assert tally.slices == 12
-    assert [len(slices(log, number)) for number in range(2)] == [12, 1]
+    assert tally.slices == 23
+    assert share.aside.objects == (first.object,)
+    assert [len(slices(log, number)) for number in range(2)] == [2, 1]
 
 
 class OtherHandles:
@@ -116,19 +119,21 @@ class OtherHandles:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self.merged, self.compacted = list[MergeShare](), list[Sequence[TopicKey]]()
+        self.merged, self.compacted = list[MergeShare](), list[CompactionShare]()
 
     def merge(self, shares: Sequence[MergeShare]) -> Iterator[tuple[Tally, ReportedFailures]]:
         for share in shares:
             self.merged.append(share)
             failures = Failures(self._url)
-            yield merge_share(self._open(), share, failures), failures.reported()
+            share = pickle.loads(pickle.dumps(share))  # as tasks get it
+            yield merge_share(self._open(), share, failures), failures.reported(share.aside)
 
-    def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterator[tuple[CompactionTally, ReportedFailures]]:
-        for group in groups:
-            self.compacted.append(group)
+    def compact(self, shares: Sequence[CompactionShare]) -> Iterator[tuple[CompactionTally, ReportedFailures]]:
+        for share in shares:
+            self.compacted.append(share)
             failures = Failures(self._url)
-            yield compact(self._open(), frozenset(group), failures=failures), failures.reported()
+            share = pickle.loads(pickle.dumps(share))  # as tasks get it
+            yield compact(self._open(), share, failures=failures), failures.reported(share.aside)
 
     def _open(self) -> Log:
         return connect(self._url, durability="os")
@@ -197,7 +202,7 @@ def test_problems_of_workers_are_those_of_the_round(tmp_path: Path) -> None:
         def merge(self, shares: Sequence[MergeShare]) -> Iterator[tuple[Tally, ReportedFailures]]:
             yield Tally(slices=3), ReportedFailures(("merging t-0 failed: damaged",) * 2, no_space=True)
 
-        def compact(self, groups: Sequence[Sequence[TopicKey]]) -> Iterator[tuple[CompactionTally, ReportedFailures]]:
+        def compact(self, shares: Sequence[CompactionShare]) -> Iterator[tuple[CompactionTally, ReportedFailures]]:
             raise InvalidRequest("the tasks failed")
 
     report = maintain_round(log, workers=Failing(log.url))
