@@ -20,6 +20,8 @@ from spark_log import Log, NewTopic
 from spark_log.errors import NoSpace
 from spark_log.metadata.state import TopicKey
 from spark_log.node.merge_shares import MergeShare
+from spark_log.node.set_aside import SetAside
+from spark_log.node.upkeep_workers import CompactionShare
 from tests.spark.small_slices import COMPACT, KEYS, PARTITIONS, ROUNDS, append_old, pairs
 
 LATEST = [(partition, b"k%d" % key, b"%d" % (ROUNDS - 1)) for partition in range(PARTITIONS) for key in range(KEYS)]
@@ -45,7 +47,7 @@ def test_tasks_merge_each_slice_once(spark: SparkSession, url: str, log: Log) ->
     append_old(log, "t")
     before = pairs(log)
     planned, keys = plan(url)
-    shares = [MergeShare((key,), frozenset()) for key in keys for _ in range(2)]
+    shares = [MergeShare((key,), frozenset(), SetAside()) for key in keys for _ in range(2)]
     results = in_tasks(spark, shares, partial(merge_in_task, planned))
     assert [said for _, failed in results for said in failed.problems] == []
     assert sum(tally.slices for tally, _ in results) == PARTITIONS * ROUNDS
@@ -56,14 +58,18 @@ def test_tasks_merge_each_slice_once(spark: SparkSession, url: str, log: Log) ->
 @pytest.mark.tasks
 def test_tasks_compact_each_partition_once(spark: SparkSession, url: str, log: Log) -> None:
     """Each partition is cleaned by two tasks at a time, as with speculation; the sum counts each record once."""
+
+    def share(some: list[TopicKey]) -> CompactionShare:
+        return CompactionShare(tuple(some), SetAside())
+
     log.admin.create_topics([NewTopic("t", PARTITIONS, COMPACT)])
     append_old(log, "t")
     planned, keys = plan(url)
-    results = in_tasks(spark, [[key] for key in keys for _ in range(2)], partial(compact_in_task, planned))
+    results = in_tasks(spark, [share([key]) for key in keys for _ in range(2)], partial(compact_in_task, planned))
     assert [said for _, failed in results for said in failed.problems] == []
     assert sum(tally.records for tally, _ in results) == REMOVED
     assert pairs(log) == LATEST
-    ((tally, _),) = in_tasks(spark, [keys], partial(compact_in_task, planned))
+    ((tally, _),) = in_tasks(spark, [share(keys)], partial(compact_in_task, planned))
     assert (tally.partitions, tally.records) == (0, 0)  # the plan was old: nothing is due
 
 
@@ -88,10 +94,10 @@ def test_a_round_merges_and_compacts_and_a_second_one_has_nothing_to_do(
     assert (again["merged_slices"], again["cleaned_partitions"], again["uncleaned"]) == (0, 0, 0)
 
 
-def test_a_damaged_partition_is_named_and_the_others_are_merged(
+def test_a_damaged_object_is_named_once_and_the_others_are_merged(
     classic: SparkSession, url: str, log: Log, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit status is 1."""
+    """The exit status is 1, and 0 when the next job finds nothing else."""
     log.admin.create_topics([NewTopic("t", PARTITIONS)])
     append_old(log, "t")
     state = log.journal.refresh()
@@ -101,9 +107,11 @@ def test_a_damaged_partition_is_named_and_the_others_are_merged(
     content[first.position + first.length // 2] ^= 255
     path.write_bytes(content)
     summary, status = done(classic, url)
-    assert (status, summary["merged_slices"], summary["segments"]) == (1, (PARTITIONS - 1) * ROUNDS, PARTITIONS - 1)
+    assert (status, summary["merged_slices"], summary["segments"]) == (1, PARTITIONS * ROUNDS - 1, PARTITIONS)
     assert any("merging t-0 failed" in problem for problem in summary["problems"])
     assert "merging t-0 failed" in capsys.readouterr().err
+    again, status = done(classic, url)
+    assert (status, again["problems"], again["set_aside"]) == (0, (), (first.object,))
 
 
 def test_tasks_that_find_a_full_disk_say_so() -> None:
