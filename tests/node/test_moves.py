@@ -18,6 +18,7 @@ from spark_log.node.partition_moves import Mover, Moves
 from spark_log.node.replicate import replicate_once
 from spark_log.node.verify import verify
 from spark_log.testing.broker_roots import commit_on_leader, register_broker
+from tests.logged import logged
 
 TP = TopicPartition("t", 0)
 
@@ -115,6 +116,31 @@ def test_a_move_waits_for_a_replica_that_is_fenced(log: Log, caplog: pytest.LogC
     assert holders(log) == {(0, 1)} and len(records(log)) == 6
     epoch = log.journal.refresh().brokers[2].epoch
     log.journal.propose(ReturnBroker(broker=2, epoch=epoch))
+
+
+def test_an_object_that_cannot_be_read_is_left_where_it_is(
+    log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named once; the others move, and it does when it was restored."""
+    create(log, (0, 1))
+    append(log, commits=5)
+    bad = log.plan("t")[2].slice.object
+    copies = {path: path.read_bytes() for path in tmp_path.rglob("*.seg") if str(path).endswith(bad)}
+    assert len(copies) == 2
+    for path, data in copies.items():
+        path.write_bytes(bytes(len(data)))
+    log.admin.alter_partition_reassignments({TP: [1, 2]})
+    running = mover(log)
+    for _ in range(4):
+        running.round()
+    assert [read.slice.object == bad for read in log.plan("t")] == [False, True, False]
+    assert len(logged(caplog, "moving t-0 failed")) == 1
+    assert log.admin.list_partition_reassignments() != {}
+    for path, data in copies.items():
+        path.write_bytes(data)
+    found, _ = mover(log).move_all()
+    assert found.partitions == 1 and log.admin.list_partition_reassignments() == {}
+    assert not verify(log, deep=True)
 
 
 def test_a_mover_that_runs_for_long_moves_what_the_newest_state_has(log: Log) -> None:
