@@ -149,6 +149,16 @@ def _damaged(files: Iterable[tuple[str, bytes | None]]) -> dict[str, str]:
     return found
 
 
+def is_kept(version: int, fence: int) -> Steps[bool]:
+    """Whether the record of a version was there until now.
+
+    After it has been deleted, a put that comes late may take its name: that file is no record of the log.
+    fence:  of a state that is as new as the look at the record.
+    """
+    newest = (yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:]
+    return version > fence or len(newest) < KEPT_CHECKPOINTS or version > checkpoint_version(newest[0])
+
+
 def _replaced(intact: frozenset[str]) -> Steps[tuple[list[str], str]]:
     """All checkpoints, and the older of the newest two: earlier checkpoints, and records up to it, may be deleted.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spark_log.errors import ObjectNotFound
+from spark_log.journal.checkpointing import is_kept
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import parse_format
 from spark_log.journal.object_names import FORMAT_KEY, log_key
@@ -34,9 +35,11 @@ def _has_another_record(journal: Journal, seen: SeenLog) -> bool:
     if not seen.record or journal.metadata_log.is_served:
         return False
     try:
-        return record_id(first_line(journal.metadata.get(log_key(seen.version)))) != seen.record
+        if record_id(first_line(journal.metadata.get(log_key(seen.version)))) == seen.record:
+            return False
     except ObjectNotFound:
         return False
+    return journal.run(is_kept(seen.version, journal.refresh().fence))
 
 
 def _is_mirror(journal: Journal) -> bool:

@@ -33,7 +33,7 @@ from spark_log.errors import (
     SparkLogError,
     StorageError,
 )
-from spark_log.journal.checkpointing import checkpoint, damaged_between, truncate
+from spark_log.journal.checkpointing import checkpoint, damaged_between, is_kept, truncate
 from spark_log.journal.context import Context
 from spark_log.journal.garbage_collection import Collected, collect
 from spark_log.journal.journal import Journal
@@ -228,6 +228,8 @@ class Mirror:
             raise NoLog(f"{self._source.metadata.url} was deleted or replaced: is its disk mounted?")
         newest, journal = self._source.state, self._opened()
         if journal is not None and journal.refresh().version > newest.version:
+            newest = self._source.refresh()  # another process may have copied what was written meanwhile
+        if journal is not None and journal.state.version > newest.version:
             raise LogRestored(
                 f"{self._store.url} has version {journal.state.version}, and {self._source.metadata.url} has version "
                 f"{newest.version}: an older copy of that log was restored. Begin a new mirror, or recover this one"
@@ -245,7 +247,8 @@ class Mirror:
     def _opened(self) -> Journal | None:
         """The mirror's own journal; None if it has no state yet."""
         if self._journal is None and listed(self._store, CHECKPOINTS):
-            self._journal = Journal.open(self._store, create=False, clock=self._source.context.clock)
+            of = self._source.context
+            self._journal = Journal.open(self._store, create=False, clock=of.clock, rng=of.rng, threads=of.threads)
         return self._journal
 
     def _follow(self, journal: Journal, upto: int, copier: _Copier) -> bool:
@@ -258,7 +261,7 @@ class Mirror:
         while state.version < upto:
             keys = [log_key(state.version + 1 + n) for n in range(min(WAVE_MAX, upto - state.version))]
             batches = [data for data in self._source.run(_get_all(keys)) if data is not None]
-            if len(batches) < len(keys):
+            if len(batches) < len(keys) or not self._is_kept(state.version + 1):
                 return False
             wanted = dict[str, ObjectRow | None]()
             for key, data in zip(keys, batches, strict=True):
@@ -296,15 +299,19 @@ class Mirror:
             return True
         last = log_key(journal.state.version)
         mine, theirs = journal.run(_get_all([last])), self._source.run(_get_all([last]))
-        if None in (*mine, *theirs):
+        if mine == theirs != [None]:
+            return True
+        if None in (*mine, *theirs) or not self._is_kept(journal.state.version):
             self._check_history(journal)
             return False
-        if mine != theirs:
-            raise LogRestored(
-                f"{self._store.url} has another {last} than {self._source.metadata.url}: an older copy of that log was "
-                "restored and changed since. Begin a new mirror, or recover this one"
-            )
-        return True
+        raise LogRestored(
+            f"{self._store.url} has another {last} than {self._source.metadata.url}: an older copy of that log was "
+            "restored and changed since. Begin a new mirror, or recover this one"
+        )
+
+    def _is_kept(self, version: int) -> bool:
+        """Whether a record of the log that was just looked at was not deleted before: what has its name is the record."""
+        return self._source.run(is_kept(version, self._source.refresh().fence))
 
     def _check_history(self, journal: Journal) -> None:
         """Raises LogRestored if the log was restored from a copy that was older than the mirror."""
@@ -481,7 +488,7 @@ class _Copier:
         An object that is there already has the same content.  Raises CorruptObject for one of another size, and
         StorageUnavailable for one whose root cannot be reached.
         """
-        total, at = sum(row.size for row in wanted.values() if row is not None), 0
+        total, at, wanted = sum(row.size for row in wanted.values() if row is not None), 0, dict(sorted(wanted.items()))
         with ThreadPoolExecutor(PARALLEL_COPIES, thread_name_prefix="pylog-mirror") as pool:
             copies = pool.map(partial(_copy, self.source, self.target), wanted, wanted.values())
             for name, copied in zip(wanted, copies, strict=True):
