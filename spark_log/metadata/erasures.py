@@ -102,8 +102,8 @@ def _without(rows: Iterable[OpenErasure], root: Root, upto: int) -> Iterator[Ope
 def erased_since(copy: State, newer: State) -> dict[str, ErasedTopic]:
     """By topic id: topics of a copy of the log from which records were erased later, by another state.
 
-    The copy may have records of its own, such as those of a recovery that was killed, and the log may have been restored
-    since: then its versions begin again before those of the copy.
+    The copy may have other records than the log, such as those of a recovery that was killed.  The log may have been
+    restored since: then its versions begin again before those of the copy.
     """
     last = common_version(copy, newer)
     return {

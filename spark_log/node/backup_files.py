@@ -226,7 +226,7 @@ class BackupFiles:
 
     def erased_since(self, backup: Backup, state: State) -> dict[str, ErasedTopic]:
         """By topic id: topics of a backup, which has this state, from which records were erased later, as far as later
-        backups know.  Damaged ones count as unknown.  After a restore of the log, a later one may have an older version.
+        backups know.  Damaged ones count as unknown.  After a restore of the log, later ones may have older versions.
         """
         found = dict[str, ErasedTopic]()
         for other in self.complete():

@@ -449,7 +449,7 @@ class DescribedMeanwhile(Wrapper):
 
 @pytest.mark.parametrize("other", [1, 2])
 def test_two_processes_that_add_a_broker_at_the_same_time(log: Log, tmp_path: Path, other: int) -> None:
-    """The same command twice adds it once, and nobody is told to delete the description of a broker that was added."""
+    """The same command twice adds it once, and no error says that its description has to be deleted."""
     file = BrokerFile(cluster_id=log.cluster_id, broker=other, directory="of-another-process")
 
     class DescribedRoots(Roots):

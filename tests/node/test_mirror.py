@@ -477,7 +477,7 @@ def test_a_lost_log_that_cannot_be_looked_for_is_recovered_by_force(
 def test_a_recovery_that_was_killed_names_and_lists_erasures_when_it_is_run_again(
     log: spark_log.Log, root: str, writes: int
 ) -> None:
-    """The mirror has records of its own by then, with versions beyond that of the erasure."""
+    """The mirror has other records by then, with versions beyond that of the erasure."""
     log.append("t", [{"key": b"customer-17", "value": b"secret"}])
     Mirror(log, LocalStore(root)).round()
     log.admin.erase_records("t", [b"customer-17"])
