@@ -199,6 +199,7 @@ class _PackedCommitted(NamedTuple):
     time_ms: int = 0
     pending: bool = False
     lacking: tuple[LackingObject, ...] = ()
+    restored_after: int = -1
 
 
 class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=True):
@@ -245,15 +246,20 @@ class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=Tru
     def pack(self, reply: commits.Committed) -> _PackedCommitted:
         rows = [(*key, span.start, span.stop) for key, span in reply.ranges.items()]
         return _PackedCommitted(
-            reply.version, rows, reply.repeated, reply.last, reply.time_ms, reply.pending, reply.lacking
+            reply.version,
+            rows,
+            reply.repeated,
+            reply.last,
+            reply.time_ms,
+            reply.pending,
+            reply.lacking,
+            reply.restored_after,
         )
 
     def unpack(self, packed: Any) -> commits.Committed:
         found = msgspec.convert(packed, _PackedCommitted)
         ranges = {(name, number): range(a, b) for name, number, a, b in found.ranges}
-        return commits.Committed(
-            found.version, ranges, found.repeated, found.last, found.time_ms, found.pending, found.lacking
-        )
+        return commits.Committed(found.version, ranges, *found[2:])
 
 
 def _check_objects(commit: r.CommitRecord) -> None:

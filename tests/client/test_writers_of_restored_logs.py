@@ -106,3 +106,24 @@ def test_records_that_were_staged_before_a_restore_are_staged_again(tmp_path: Pa
         PlainProducer(log.journal).commit(state.version, [staged])
     log.append("out", [{"value": "x"}])
     assert values(log, "out") == ["x"]
+
+
+def test_versions_of_a_job_that_are_lost_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The copy has 7, and the log had 9.  A rerun of 8 is written, and a version after a gap gives one warning."""
+    log = log_in(tmp_path)
+
+    def write(to: spark_log.Log, *versions: int) -> None:
+        for job in ("a", "b"):
+            for version in versions:
+                to.append("out", [{"value": f"{job}{version}"}], txn_app_id=job, txn_version=version)
+
+    write(log, 7)
+    copy = copy_of(log, tmp_path / "copy")
+    write(log, 8, 9)
+    again = restored(str(tmp_path / "log"), copy)
+    again.append("out", [{"value": "a8"}], txn_app_id="a", txn_version=8)
+    assert "restored" not in caplog.text
+    write(again, 10, 12)
+    warnings = [one.getMessage() for one in caplog.records if "txnVersion" in one.getMessage()]
+    assert len(warnings) == 1 and "application 'b' is 7. Versions after it and before 10" in warnings[0]
+    assert sorted(values(again, "out")) == ["a10", "a12", "a7", "a8", "b10", "b12", "b7"]

@@ -14,7 +14,7 @@ from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import WriteOptions
 from pyspark_pylog.sink.log_of_query import check_restored
 from pyspark_pylog.sink.source_offsets import source_fingerprint
-from spark_log.client.producing.append import skipped_version, txn_identity, version_conflict
+from spark_log.client.producing.append import txn_identity, version_conflict, warning_of_version
 from spark_log.client.producing.commit import Identity, commit_uploads
 from spark_log.client.producing.upload import Uploaded
 from spark_log.errors import InvalidRequest, ProducerFenced, SequenceConflict
@@ -44,8 +44,8 @@ def commit_version(
         committed = _commit_once(journal, options, identity, epoch, uploads)
     except SequenceConflict as error:
         raise version_conflict(identity, error) from None
-    if committed.repeated:
-        notice(logging.WARNING, skipped_version(identity, committed, uploads))
+    if said := warning_of_version(identity, committed, uploads):
+        notice(logging.WARNING, said)
     return committed
 
 

@@ -72,8 +72,8 @@ class Appender:
             committed = commit_uploads(self._journal, identity, epoch, [uploaded])
         except SequenceConflict as error:
             raise version_conflict(identity, error) from None
-        if committed.repeated:
-            logger.warning("%s", skipped_version(identity, committed, [uploaded]))
+        if said := warning_of_version(identity, committed, [uploaded]):
+            logger.warning("%s", said)
         return offsets_by_name(self._journal.state, committed)
 
     def _commit_plain(self, epoch: int, uploaded: Uploaded, acks: int) -> Committed:
@@ -169,7 +169,21 @@ def txn_identity(app_id: str, version: int, topic: str | None) -> Identity:
     return Identity(producer=f"app:{app_id}:{topic or ''}", sequence=version, dense=False, skip_older=True)
 
 
-def skipped_version(identity: Identity, committed: Committed, uploads: Sequence[Uploaded]) -> str:
+def warning_of_version(identity: Identity, committed: Committed, uploads: Sequence[Uploaded]) -> str:
+    """The log message for a version that was skipped, or before which others may be lost; empty: neither."""
+    if committed.repeated:
+        return _skipped_version(identity, committed, uploads)
+    if committed.restored_after < 0:
+        return ""
+    app_id, _ = _application(identity)
+    return (
+        f"the log was restored from a copy, whose last txnVersion of application {app_id!r} is {committed.restored_after}. "
+        f"Versions after it and before {identity.sequence}, if there were any, are lost: write their rows again with "
+        f"higher versions than {identity.sequence}, as lower ones are skipped"
+    )
+
+
+def _skipped_version(identity: Identity, committed: Committed, uploads: Sequence[Uploaded]) -> str:
     """The log message for a write that `txn_identity` marked as a duplicate."""
     app_id, topic = _application(identity)
     to = f" to topic {topic!r}" if topic else ""

@@ -61,6 +61,9 @@ class Committed(NamedTuple):
     """Readers do not see the records yet: an acks=all commit is not acknowledged before they do."""
     lacking: tuple[LackingObject, ...] = ()
     """The objects that replicas must get before; some of them if there are many."""
+    restored_after: int = -1
+    """For the first version of an application since the log was restored from a copy: the last one that the copy has.
+    Those between may be lost.  -1: nothing is missing."""
 
 
 def decide_commit(
@@ -121,11 +124,24 @@ def decide_commit(
         check_generation(state, group)
         check_positions(state, group)
     _check_acks(commit)
-    committed = Committed(state.version, _next_ranges(state, commit), repeated=False, time_ms=state.time)
+    committed = Committed(
+        state.version,
+        _next_ranges(state, commit),
+        repeated=False,
+        time_ms=state.time,
+        restored_after=_last_in_copy(state, known, commit),
+    )
     _check_ends(state, committed.ranges)
     if commit.acks != ACKS_ALL or state.pending:
         committed = _with_pending(replay_records(state, [commit]), commit, committed)
     return Decision((commit,), committed)
+
+
+def _last_in_copy(state: State, known: ProducerState | None, commit: r.CommitRecord) -> int:
+    """As `Committed.restored_after`.  Versions need not be consecutive, so nobody knows whether others are lost."""
+    if known is None or commit.dense or not state.restores or known.version > state.restores[-1].version:
+        return -1
+    return known.last if known.last + 1 < commit.sequence else -1
 
 
 def _may_repeat(known: ProducerState, commit: r.CommitRecord) -> bool:
