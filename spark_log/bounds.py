@@ -1,4 +1,4 @@
-"""The bounds of numbers in commands, records and requests, as types; and of decoded bytes.  Pure.
+"""The bounds of numbers and strings in commands, records and requests, as types; and of decoded bytes.  Pure.
 
 A decoder refuses a number outside of them.  So each number of the state fits its columns and Kafka's
 protocol, and sums of sizes do as well.  A plain `int` has no bounds, and is in no command, record or request.
@@ -10,6 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+INT16_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 DECODED_FREE = 16 << 20
@@ -37,6 +38,12 @@ TimeKind = Annotated[int, Meta(ge=0, le=2)]
 """How a slice has its times (model.py)."""
 Wait = Annotated[int, Meta(ge=0, le=10**18)]
 """Milliseconds that a request waits, at most as long as the server allows."""
+
+
+Text = Annotated[str, Meta(max_length=INT16_MAX)]
+"""A name, an id or a value of a config: as long as a string of Kafka's protocol."""
+Document = Annotated[str, Meta(max_length=4 << 20)]
+"""A schema, which has 10,000 columns at most."""
 
 
 def decoded_bytes_max(length: int) -> int:

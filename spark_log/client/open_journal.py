@@ -21,9 +21,11 @@ from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.served_log import ServedLog, ServedMetadata
 from spark_log.journal.store_operations import Stores, run
 from spark_log.metadata.decide.coordinators import closed_error, moved_to
+from spark_log.metadata.object_tags import tag_of_token
 from spark_log.net.address import Target, is_coordinator, parse_target
 from spark_log.net.client import HttpLink, check_cluster
-from spark_log.net.messages import SERVED
+from spark_log.net.messages import SERVED, ClusterInfo
+from spark_log.net.tokens import identity_of_principal
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 from spark_log.store.retry import with_retries
@@ -53,7 +55,7 @@ def open_journal(
     """
     url, roots = url_text(url), RootOptions.of(storage_options, durability, client_rack)
     if is_coordinator(url):
-        return _served(url, roots, _token(token), partial)
+        return _served(url, roots, given_token(token), partial)
     if token is not None:
         raise InvalidRequest(
             "token: a log on storage is guarded by the storage's own permissions and takes no token; give the "
@@ -116,8 +118,9 @@ def reopen_journal(
     if not is_coordinator(url):
         link = HttpLink(Target(()), cluster_id=cluster_id, storage=store.url)
         return Journal.open(store, create=False, link=link, root_options=roots)
-    link = HttpLink(parse_target(url), _token(token), cluster_id)
-    return journal_through(link, store, roots, served=served)
+    token = given_token(token)
+    link = HttpLink(parse_target(url), token, cluster_id)
+    return journal_through(link, store, roots, served=served, tag=tag_of_token(token))
 
 
 def find_claim(
@@ -130,36 +133,45 @@ def find_claim(
     clock = SystemClock()
     if not served:
         return run(claimed(name), Stores.of(store), clock)
-    link = HttpLink(parse_target(url), _token(token), cluster_id)
+    link = HttpLink(parse_target(url), given_token(token), cluster_id)
     try:
         return run(ServedLog(_context(clock), cluster_id).claimed(name), _served_stores(store), clock, link)
     finally:
         link.close()
 
 
-@lru_cache(maxsize=64)
 def storage_url(url: str, token: str | None = None) -> str:
     """The storage URL of the log at a URL; a coordinator is asked once per process."""
-    if not is_coordinator(url):
-        return url
-    link = HttpLink(parse_target(url), _token(token))
+    return cluster_info(url, token).storage if is_coordinator(url) else url
+
+
+def identity_of(identity: str, url: str, token: str | None = None) -> str:
+    """The name that the log at a URL has for the identity of a query: with the name of the token, if there is one."""
+    return identity_of_principal(cluster_info(url, token).principal, identity) if is_coordinator(url) else identity
+
+
+@lru_cache(maxsize=64)
+def cluster_info(url: str, token: str | None = None) -> ClusterInfo:
+    """The reply of a coordinator about its log; it is asked once per process."""
+    link = HttpLink(parse_target(url), given_token(token))
     try:
-        return link.info().storage
+        return link.info()
     finally:
         link.close()
 
 
-def _token(token: str | None) -> str | None:
+def given_token(token: str | None) -> str | None:
+    """The token that was given, or that of the environment."""
     return token or os.environ.get(TOKEN_VARIABLE)
 
 
 def _served(url: str, roots: RootOptions, token: str | None, partial: bool) -> Journal:
-    link = HttpLink(parse_target(url), token)
+    link, tag = HttpLink(parse_target(url), token), tag_of_token(token)
     info = link.info()
     link.cluster_id = info.cluster_id
     try:
         store = open_store(info.storage, roots.own(), roots.durability)
-        journal = journal_through(link, store, roots, served=info.metadata == SERVED, partial=partial)
+        journal = journal_through(link, store, roots, served=info.metadata == SERVED, tag=tag, partial=partial)
     except NoLog as error:
         raise NoLog(
             f"the coordinator at {url} has its log at {info.storage}, which this machine cannot read: clients read "
@@ -170,17 +182,20 @@ def _served(url: str, roots: RootOptions, token: str | None, partial: bool) -> J
 
 
 def journal_through(
-    link: HttpLink, store: ObjectStore, roots: RootOptions, *, served: bool, partial: bool = False
+    link: HttpLink, store: ObjectStore, roots: RootOptions, *, served: bool, tag: str = "", partial: bool = False
 ) -> Journal:
-    """The journal of a log whose changes go through a coordinator; its metadata is read there too if it is `served`."""
+    """The journal of a log whose changes go through a coordinator; its metadata is read there too if it is `served`.
+
+    tag:  as in `Context`.
+    """
     if not served:
-        return Journal.open(store, create=False, link=link, served=True, partial=partial, root_options=roots)
-    log = ServedLog(_context(SystemClock()), link.cluster_id)
+        return Journal.open(store, create=False, link=link, served=True, tag=tag, partial=partial, root_options=roots)
+    log = ServedLog(_context(SystemClock(), tag), link.cluster_id)
     return Journal(log, _served_stores(store), link, partial=partial, root_options=roots)
 
 
-def _context(clock: Clock) -> Context:
-    return Context(clock, random.SystemRandom(), served=True)
+def _context(clock: Clock, tag: str = "") -> Context:
+    return Context(clock, random.SystemRandom(), served=True, tag=tag)
 
 
 def _served_stores(store: ObjectStore) -> Stores:

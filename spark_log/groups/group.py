@@ -14,7 +14,7 @@ from immutables import Map
 from msgspec import Struct
 from msgspec.structs import replace
 
-from spark_log.bounds import IntOrLess, Long
+from spark_log.bounds import IntOrLess, Long, Text
 from spark_log.groups.members import Member, Members
 from spark_log.groups.messages import JoinedMember, MemberProtocol, Response
 
@@ -50,10 +50,10 @@ class GroupConfig:
 class RosterMember(NamedTuple):
     """The journaled part of a member."""
 
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
+    member_id: Text
+    group_instance_id: Text | None
+    client_id: Text
+    client_host: Text
     session_timeout_ms: IntOrLess
     rebalance_timeout_ms: IntOrLess
     subscription: bytes
@@ -65,9 +65,9 @@ class Roster(NamedTuple):
     """The journaled part of a generation: enough to restart without a rebalance (Kafka's GroupMetadataValue)."""
 
     generation: IntOrLess
-    protocol_type: str | None = None
-    protocol: str | None = None
-    leader: str | None = None
+    protocol_type: Text | None = None
+    protocol: Text | None = None
+    leader: Text | None = None
     members: tuple[RosterMember, ...] = ()
     state_ms: Long = 0
     """When the group entered its state."""
@@ -111,7 +111,7 @@ class SyncWrite(NamedTuple):
     """The leader's assignment is being journaled."""
 
     generation: int
-    assignments: dict[str, bytes]
+    assignments: dict[Text, bytes]
 
 
 class ReplaceWrite(NamedTuple):
@@ -120,7 +120,7 @@ class ReplaceWrite(NamedTuple):
     generation: int
     before: Member
     after: Member
-    leader_before: str | None
+    leader_before: Text | None
     skips: bool
 
 
@@ -131,16 +131,16 @@ Write: TypeAlias = SyncWrite | ReplaceWrite | None
 class Group(Struct):
     """Only a step changes a group, and only its copy.  A struct, because each heartbeat copies it."""
 
-    group_id: str
+    group_id: Text
     state: ConsumerGroupState = ConsumerGroupState.EMPTY
     generation: int = 0
-    protocol_type: str | None = None
-    protocol: str | None = None
-    leader: str | None = None
+    protocol_type: Text | None = None
+    protocol: Text | None = None
+    leader: Text | None = None
     members: Members = msgspec.field(default_factory=Members)
-    static_ids: Map[str, str] = Map()
+    static_ids: Map[Text, Text] = Map()
     """Instance id to member id."""
-    pending: Map[str, int] = Map()
+    pending: Map[Text, int] = Map()
     """Ids that were assigned to clients but not yet used to join, and when they expire."""
     initial: InitialDelay | None = None
     """In PreparingRebalance of a group that was empty."""

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from spark_log.bounds import AnyLong, IntOrLess
+from spark_log.bounds import AnyLong, IntOrLess, Text
 
 
 class Code(str, Enum):
@@ -49,28 +49,28 @@ class Code(str, Enum):
 class MemberProtocol(NamedTuple):
     """An assignor that a member supports, and the member's metadata for it."""
 
-    name: str
+    name: Text
     metadata: bytes = b""
 
 
 class JoinedMember(NamedTuple):
     """A member in the response to its leader."""
 
-    member_id: str
-    group_instance_id: str | None
+    member_id: Text
+    group_instance_id: Text | None
     metadata: bytes
     """For the selected protocol."""
 
 
 class LeavingMember(NamedTuple):
-    member_id: str = ""
+    member_id: Text = ""
     """Empty: the static member of that instance id, whatever its member id is (for an administrator)."""
-    group_instance_id: str | None = None
+    group_instance_id: Text | None = None
 
 
 class MemberLeft(NamedTuple):
-    member_id: str
-    group_instance_id: str | None
+    member_id: Text
+    group_instance_id: Text | None
     error: Code
 
 
@@ -84,20 +84,20 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forb
 class JoinGroupRequest(_Message, frozen=True, kw_only=True, tag="join_group"):
     """Become a member, or rejoin for the next generation.  Answered at the end of the join phase."""
 
-    group_id: str
-    member_id: str = ""
+    group_id: Text
+    member_id: Text = ""
     """Empty: not a member yet."""
-    group_instance_id: str | None = None
+    group_instance_id: Text | None = None
     """For a static member."""
-    protocol_type: str = "consumer"
+    protocol_type: Text = "consumer"
     protocols: tuple[MemberProtocol, ...] = ()
     """In the member's order of preference."""
     session_timeout_ms: AnyLong
     rebalance_timeout_ms: AnyLong
     """How long a rebalance waits for this member to rejoin: the client's max.poll.interval.ms."""
-    client_id: str = ""
-    client_host: str = ""
-    new_member_id: str = ""
+    client_id: Text = ""
+    client_host: Text = ""
+    new_member_id: Text = ""
     """For a new member: drawn by the coordinator's shell, because the machine has no randomness."""
     require_known_member_id: bool = True
     """The coordinator first answers with an id (MEMBER_ID_REQUIRED), and the member joins with it."""
@@ -107,39 +107,39 @@ class JoinGroupRequest(_Message, frozen=True, kw_only=True, tag="join_group"):
 class SyncGroupRequest(_Message, frozen=True, kw_only=True, tag="sync_group"):
     """Request the assignment; the leader sends all assignments.  Answered when they are durable."""
 
-    group_id: str
-    member_id: str
+    group_id: Text
+    member_id: Text
     generation_id: IntOrLess
-    group_instance_id: str | None = None
-    protocol_type: str | None = None
+    group_instance_id: Text | None = None
+    protocol_type: Text | None = None
     """None: not checked; like `protocol_name`."""
-    protocol_name: str | None = None
-    assignments: dict[str, bytes] = {}
+    protocol_name: Text | None = None
+    assignments: dict[Text, bytes] = {}
     """By member id, only from the leader."""
 
 
 class HeartbeatRequest(_Message, frozen=True, kw_only=True, tag="heartbeat"):
     """Extend the session, and learn whether the member must rejoin."""
 
-    group_id: str
-    member_id: str
+    group_id: Text
+    member_id: Text
     generation_id: IntOrLess
-    group_instance_id: str | None = None
+    group_instance_id: Text | None = None
 
 
 class LeaveGroupRequest(_Message, frozen=True, kw_only=True, tag="leave_group"):
-    group_id: str
+    group_id: Text
     members: tuple[LeavingMember, ...]
 
 
 class OffsetCommitRequest(_Message, frozen=True, kw_only=True, tag="offset_commit"):
     """May the sender commit these positions?  The machine checks the sender; the caller checks the positions."""
 
-    group_id: str
-    member_id: str = ""
+    group_id: Text
+    member_id: Text = ""
     generation_id: IntOrLess = -1
     """-1: from an administrator, or a consumer that is not a member."""
-    group_instance_id: str | None = None
+    group_instance_id: Text | None = None
     transactional: bool = False
     knows_group_id_not_found: bool = True
     """Kafka's version 9 and later; for older ones the error for an unknown group is ILLEGAL_GENERATION."""
@@ -148,7 +148,7 @@ class OffsetCommitRequest(_Message, frozen=True, kw_only=True, tag="offset_commi
 class Journaled(_Message, frozen=True, kw_only=True, tag="journaled"):
     """From the coordinator's shell: the journal has answered for a record of a step."""
 
-    group_id: str
+    group_id: Text
     ticket: int
     error: Code = Code.NONE
     """The journal's error; members get Kafka's translation of it."""
@@ -163,11 +163,11 @@ Request: TypeAlias = (
 
 class JoinGroupResponse(_Message, frozen=True, kw_only=True, tag="join_group_response"):
     error: Code = Code.NONE
-    member_id: str = ""
+    member_id: Text = ""
     generation_id: int = -1
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    leader: str = ""
+    protocol_type: Text | None = None
+    protocol_name: Text | None = None
+    leader: Text = ""
     members: tuple[JoinedMember, ...] = ()
     """Only for the leader."""
     skip_assignment: bool = False
@@ -176,8 +176,8 @@ class JoinGroupResponse(_Message, frozen=True, kw_only=True, tag="join_group_res
 
 class SyncGroupResponse(_Message, frozen=True, kw_only=True, tag="sync_group_response"):
     error: Code = Code.NONE
-    protocol_type: str | None = None
-    protocol_name: str | None = None
+    protocol_type: Text | None = None
+    protocol_name: Text | None = None
     assignment: bytes = b""
 
 

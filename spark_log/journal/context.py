@@ -35,6 +35,8 @@ class Context:
     watch: ClockWatch = field(default_factory=ClockWatch, compare=False)
     coordinator_wait_ms: int = 30_000
     """How long a change waits for a coordinator."""
+    tag: str = ""
+    """In the names of the objects that this process uploads (`metadata/object_tags.py`)."""
     limits: StepLimits = LIMITS
     threads: Threads = SYSTEM_THREADS
 

@@ -143,6 +143,7 @@ class Journal:
         rng: random.Random | None = None,
         link: Link | None = None,
         served: bool = False,
+        tag: str = "",
         partial: bool = False,
         limits: StepLimits = LIMITS,
         threads: Threads = SYSTEM_THREADS,
@@ -153,6 +154,7 @@ class Journal:
         objects: the store of its records; None: also `metadata`.
         link:    connects to the coordinator of the log, if it has one.
         served:  all changes go through a coordinator.
+        tag:     as in `Context`.
         partial: of a served log, hold the topics that `require` names, as long as nothing needs the whole state.
         limits:  bounds of the log's upkeep.
         root_options: how the roots of brokers are opened.
@@ -160,7 +162,12 @@ class Journal:
         file or a lost `meta/format`, StoreNotExclusive if the storage cannot hold a log.
         """
         context = Context(
-            clock or SystemClock(), rng or random.SystemRandom(), served=served, limits=limits, threads=threads
+            clock or SystemClock(),
+            rng or random.SystemRandom(),
+            served=served,
+            tag=tag,
+            limits=limits,
+            threads=threads,
         )
         metadata = with_retries(metadata, context.clock, context.random())
         if objects is not None:

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 from typing_extensions import Self
 
-from spark_log.bounds import Int
+from spark_log.bounds import Int, Text
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.state import State
 
-HeldPosition: TypeAlias = tuple[str, str, Int]
+HeldPosition: TypeAlias = tuple[Text, Text, Int]
 """(group, topic id, partition) of a position that is to stay."""
 
 

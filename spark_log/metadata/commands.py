@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace as with_values
 from typing_extensions import Self
 
-from spark_log.bounds import AnyLong, Int, Long, LongOrNone
+from spark_log.bounds import AnyLong, Document, Int, Long, LongOrNone, Text
 from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.metadata import records as r
 from spark_log.metadata.command_base import Command, HeldPosition, topic_names
@@ -59,20 +59,22 @@ TRANSACTIONAL = "txn:"
 """Prefix of the producer of a transactional id in the state."""
 WHOLE = -1
 """Used instead of an offset: all records that exist when the command is decided."""
+SLICES_INLINE_MAX = 1000
+"""A commit with more slices refers to index objects instead."""
 
 # --------------------------------------------------------------------------------------------------------------- topics
 
 
 class CreateTopic(Command, frozen=True, kw_only=True, tag="create_topic"):
     role = "write"
-    name: str
+    name: Text
     partitions: AnyLong
-    configs: dict[str, str] = msgspec.field(default_factory=dict)
-    topic_id: str
+    configs: dict[Text, Text] = msgspec.field(default_factory=dict)
+    topic_id: Text
     replication_factor: AnyLong | None = None
     replicas: tuple[tuple[Int, ...], ...] = ()
     """The brokers of each partition, instead of `replication_factor`."""
-    schema: str = ""
+    schema: Document = ""
     """As `decide_create_topic`."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[str]:
@@ -92,7 +94,7 @@ class CreateTopic(Command, frozen=True, kw_only=True, tag="create_topic"):
 
 
 class AddPartitions(Command, frozen=True, kw_only=True, tag="add_partitions"):
-    name: str
+    name: Text
     total: AnyLong
     known: Int = 0
     """The old total.  A retry succeeds if the new total is already in place."""
@@ -107,9 +109,9 @@ class AddPartitions(Command, frozen=True, kw_only=True, tag="add_partitions"):
 
 
 class SetConfigs(Command, frozen=True, kw_only=True, tag="set_configs"):
-    name: str | None
+    name: Text | None
     """None: the log's configs."""
-    changes: dict[str, str | None]
+    changes: dict[Text, Text | None]
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
         return topics.decide_set_configs(state, self.name, self.changes)
@@ -122,10 +124,10 @@ class SetSchema(Command, frozen=True, kw_only=True, tag="set_schema"):
     """Give a topic a schema, or the next version of it."""
 
     role = "write"
-    name: str
-    topic_id: str
+    name: Text
+    topic_id: Text
     """Id of the topic: a new topic of the same name is kept as it is."""
-    schema: str
+    schema: Document
     """In any form."""
     first: bool = False
     """Changes nothing if the topic has a schema: another first write was faster."""
@@ -143,8 +145,8 @@ class SetSchema(Command, frozen=True, kw_only=True, tag="set_schema"):
 
 
 class DeleteTopic(Command, frozen=True, kw_only=True, tag="delete_topic"):
-    name: str
-    topic_id: str = ""
+    name: Text
+    topic_id: Text = ""
     """Id of the topic.  A retry succeeds if the topic is gone, and a new topic of the same name is kept."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[str]:
@@ -159,7 +161,7 @@ class DeleteTopic(Command, frozen=True, kw_only=True, tag="delete_topic"):
 class Start(NamedTuple):
     """The new first offset of a partition."""
 
-    topic_id: str
+    topic_id: Text
     partition: Int
     offset: AnyLong
     """An offset, or `WHOLE`."""
@@ -193,7 +195,7 @@ class Trim(Command, frozen=True, kw_only=True, tag="trim"):
 
 class _PackedCommitted(NamedTuple):
     version: int
-    ranges: list[tuple[str, int, int, int]]
+    ranges: list[tuple[Text, int, int, int]]
     repeated: bool
     last: int = -1
     time_ms: int = 0
@@ -207,15 +209,15 @@ class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=Tru
 
     role = "write"
     commit: r.CommitRecord
-    by: tuple[tuple[str, Committer], ...] = ()
+    by: tuple[tuple[Text, Committer], ...] = ()
     """By group: the member that the coordinator must find in groups whose positions are committed."""
     skip_older: bool = False
     """As `after` and `keyless`, see `decide_commit`."""
     after: LongOrNone | None = None
-    keyless: tuple[str, ...] = ()
-    schemas: dict[str, Int] = msgspec.field(default_factory=dict)
+    keyless: tuple[Text, ...] = ()
+    schemas: dict[Text, Int] = msgspec.field(default_factory=dict)
     """As `history`, for `decide_commit`."""
-    history: str = ""
+    history: Text = ""
 
     def __call__(self, state: State, now_ms: int) -> Decision[commits.Committed]:
         _check_objects(self.commit)
@@ -273,6 +275,10 @@ def _check_objects(commit: r.CommitRecord) -> None:
     for number, run in commit.slices:
         if number >= len(commit.objects) or run.rows == 0 or run.position + run.length > commit.objects[number].size:
             raise InvalidRequest(f"invalid slice {run} of object {number}")
+    if len(commit.slices) > SLICES_INLINE_MAX:
+        raise InvalidRequest(
+            f"a commit has {len(commit.slices):,} slices, more than {SLICES_INLINE_MAX:,}: put them in an index object"
+        )
     if commit.stats and len(commit.stats) != len(commit.slices):
         raise InvalidRequest(f"a commit of {len(commit.slices)} slices has statistics of {len(commit.stats)}")
     if any(len(stats) > STATS_BYTES_MAX for stats in commit.stats):
@@ -296,7 +302,7 @@ class InitProducer(Command, frozen=True, kw_only=True, tag="init_producer"):
     """Take over a transactional id; with a timeout, also begin a transaction."""
 
     role = "write"
-    producer: str
+    producer: Text
     timeout_ms: AnyLong = 0
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
@@ -313,7 +319,7 @@ class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transactio
     """Abort a transaction, so that it cannot commit."""
 
     role = "write"
-    producer: str
+    producer: Text
     epoch: Long | None = None
     """Epoch of the transaction; None: the open one."""
 
@@ -352,7 +358,7 @@ class Fence(Command, frozen=True, kw_only=True, tag="fence"):
 class BeginHistory(Command, frozen=True, kw_only=True, tag="begin_history"):
     """Record that the log is a copy that was restored."""
 
-    history: str
+    history: Text
     """A random id."""
     version: Long
     """The version that the copy had."""
@@ -378,7 +384,7 @@ class ResetClock(Command, frozen=True, kw_only=True, tag="reset_clock"):
 class UpdateFeature(Command, frozen=True, kw_only=True, tag="update_feature"):
     """Raise a feature of the log to a level."""
 
-    name: str
+    name: Text
     level: AnyLong
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
@@ -390,9 +396,9 @@ class Expire(Command, frozen=True, kw_only=True, tag="expire"):
 
     held: tuple[HeldPosition, ...] = ()
     """Positions to keep, because open transactions have requested newer ones."""
-    only_producers: tuple[str, ...] | None = None
+    only_producers: tuple[Text, ...] | None = None
     """Check only these, which were found before; None: all."""
-    only_groups: tuple[str, ...] | None = None
+    only_groups: tuple[Text, ...] | None = None
     """The same of groups."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
@@ -421,7 +427,7 @@ class ListDropped(Command, frozen=True, kw_only=True, tag="list_dropped"):
 class MarkErased(Command, frozen=True, kw_only=True, tag="mark_erased"):
     """Record the end of an erasure.  The reply is False if the topic is gone."""
 
-    topic_id: str
+    topic_id: Text
     incomplete: bool = False
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
@@ -431,7 +437,7 @@ class MarkErased(Command, frozen=True, kw_only=True, tag="mark_erased"):
 class AddFormerRoot(Command, frozen=True, kw_only=True, tag="add_former_root"):
     """Record where the log had its own root before.  The reply is False if that is known."""
 
-    url: str
+    url: Text
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
         record = r.FormerRootRecord(url=self.url, directory=name_of_own(self.url))
@@ -446,7 +452,7 @@ class MarkWiped(Command, frozen=True, kw_only=True, tag="mark_wiped"):
     """
 
     broker: Int
-    directory: str
+    directory: Text
     upto: LongOrNone
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:

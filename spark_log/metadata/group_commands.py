@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spark_log.bounds import Int, IntOrLess, Long
+from spark_log.bounds import Int, IntOrLess, Long, Text
 from spark_log.errors import ConcurrentChange, GroupIdNotFound
 from spark_log.groups.group import Roster
 from spark_log.groups.member_share import Share
@@ -24,15 +24,15 @@ UNFENCED = -1
 class Committer(NamedTuple):
     """A consumer of a shared group, for the coordinator to check."""
 
-    member_id: str
+    member_id: Text
     """Empty: not a member."""
-    group_instance_id: str | None = None
+    group_instance_id: Text | None = None
 
 
 class Stand(NamedTuple):
     """The position that a group is expected to have."""
 
-    topic_id: str
+    topic_id: Text
     partition: Int
     offset: Long | None
     """None: no position yet."""
@@ -49,7 +49,7 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
     """Skip positions of deleted topics, instead of rejecting the command."""
     expected: tuple[Stand, ...] = ()
     """Rejected if the group has other positions, unless an earlier attempt of this commit set them."""
-    history: str | None = None
+    history: Text | None = None
     """Of the log, in which the positions were reached: those beyond a copy that was restored since are left out."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
@@ -103,10 +103,10 @@ class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
     """Take all partitions of a group, or a share of them, unless a live member owns one of them."""
 
     role = "read"
-    group: str
-    member: str
-    token: str = ""
-    owner: str = ""
+    group: Text
+    member: Text
+    token: Text = ""
+    owner: Text = ""
     timeout_ms: Int = 0
     share: Share | None = None
 
@@ -134,8 +134,8 @@ class LeaveGroup(Command, frozen=True, kw_only=True, tag="leave_group"):
     """Release a group, or a share, if the member still owns it."""
 
     role = "read"
-    group: str
-    member: str
+    group: Text
+    member: Text
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
         if not self.member or state.groups.get(self.group, GroupState()).generation_of(self.member) is None:
@@ -148,7 +148,7 @@ class LeaveGroup(Command, frozen=True, kw_only=True, tag="leave_group"):
 
 class RenewSession(Command, frozen=True, kw_only=True, tag="sign_of_life"):
     role = "read"
-    group: str
+    group: Text
     generation: IntOrLess
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
@@ -161,8 +161,8 @@ class RenewSession(Command, frozen=True, kw_only=True, tag="sign_of_life"):
 class RemoveMember(Command, frozen=True, kw_only=True, tag="remove_member"):
     """Remove a group's owner."""
 
-    group: str
-    member: str | None = None
+    group: Text
+    member: Text | None = None
     """The owner at the first attempt; a newer one is kept, because that attempt may have succeeded; None: any."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
@@ -179,7 +179,7 @@ class RemoveMember(Command, frozen=True, kw_only=True, tag="remove_member"):
 class SetGeneration(Command, frozen=True, kw_only=True, tag="set_generation"):
     """Journal a generation of a group.  Only the coordinator of the group decides it; it is never sent."""
 
-    group: str
+    group: Text
     roster: Roster
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
@@ -190,8 +190,8 @@ class SetGeneration(Command, frozen=True, kw_only=True, tag="set_generation"):
 class DeleteOffsets(Command, frozen=True, kw_only=True, tag="delete_offsets"):
     """Remove positions of an unused group; without partitions, all of them and the group."""
 
-    group: str
-    partitions: tuple[tuple[str, Int], ...] = ()
+    group: Text
+    partitions: tuple[tuple[Text, Int], ...] = ()
     known: bool = False
     """The group existed when this was requested: a retry succeeds if it is gone."""
 

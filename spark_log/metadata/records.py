@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from spark_log.bounds import AnyLong, Checksum, Int, IntOrLess, Long, LongOrNone, Size, Time, TimeKind
+from spark_log.bounds import AnyLong, Checksum, Document, Int, IntOrLess, Long, LongOrNone, Size, Text, Time, TimeKind
 from spark_log.groups.group import Roster
 from spark_log.model import ACKS_ALL, DataObject, Placed, Run, Slice
 
@@ -20,7 +20,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     start: Long
     end: Long
-    object: str
+    object: Text
     """The index object, `data/<upload epoch>/<id>.idx`."""
     position: Size
     length: Size
@@ -38,16 +38,16 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class OffsetEntry(NamedTuple):
     """A group's position in one partition."""
 
-    topic_id: str
+    topic_id: Text
     partition: Int
     offset: AnyLong
-    metadata: str = ""
+    metadata: Text = ""
 
 
 class GroupCommit(NamedTuple):
     """Positions that a group commits, alone or with records."""
 
-    group: str
+    group: Text
     generation: IntOrLess
     """Generation of the consumer; -1: not fenced (admin, or a transaction that names the group only)."""
     offsets: tuple[OffsetEntry, ...]
@@ -60,18 +60,18 @@ class Record(
 
 
 class CreateTopicRecord(Record, frozen=True, kw_only=True, tag="create_topic"):
-    topic_id: str
-    name: str
+    topic_id: Text
+    name: Text
     partitions: Int
-    configs: dict[str, str] = {}
+    configs: dict[Text, Text] = {}
     replicas: tuple[tuple[Int, ...], ...] = ()
     """The brokers of each partition; empty: all are in the log's own root.  Written at level 4, as `placed`."""
-    schema: str = ""
+    schema: Document = ""
     """The JSON of the first version of its schema; empty: values are bytes.  Level 4."""
 
 
 class AddPartitionsRecord(Record, frozen=True, kw_only=True, tag="add_partitions"):
-    topic_id: str
+    topic_id: Text
     total: Int
     replicas: tuple[tuple[Int, ...], ...] = ()
     """The brokers of each new partition."""
@@ -80,29 +80,29 @@ class AddPartitionsRecord(Record, frozen=True, kw_only=True, tag="add_partitions
 class SetConfigsRecord(Record, frozen=True, kw_only=True, tag="set_configs"):
     """Configs of a topic, or of the whole log if `topic_id` is empty; a value of None restores the default."""
 
-    topic_id: str = ""
-    configs: dict[str, str | None]
+    topic_id: Text = ""
+    configs: dict[Text, Text | None]
 
 
 class SetSchemaRecord(Record, frozen=True, kw_only=True, tag="set_schema"):
     """A version of a topic's schema.  Void unless it is the next one.  Level 4."""
 
-    topic_id: str
+    topic_id: Text
     version: Long
-    schema: str
+    schema: Document
     """The JSON of its `StructType`."""
 
 
 class DeleteTopicRecord(Record, frozen=True, kw_only=True, tag="delete_topic"):
     """The name is free immediately; swaps remove the slices later."""
 
-    topic_id: str
+    topic_id: Text
 
 
 class TrimRecord(Record, frozen=True, kw_only=True, tag="trim"):
     """Records before `start` are no longer visible; swaps remove the slices below it later."""
 
-    topic_id: str
+    topic_id: Text
     partition: Int
     start: Long
 
@@ -110,7 +110,7 @@ class TrimRecord(Record, frozen=True, kw_only=True, tag="trim"):
 class InitProducerRecord(Record, frozen=True, kw_only=True, tag="init_producer"):
     """A new holder of a transactional id: the epoch grows by one, sequences start at 0, the last holder is fenced."""
 
-    producer: str
+    producer: Text
     timeout_ms: Int = 0
     """Timeout of the transaction that begins; 0: none begins."""
     aborted: bool = False
@@ -124,14 +124,14 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     here.
     """
 
-    producer: str
+    producer: Text
     epoch: Long = 0
     sequence: Long
     birth: LongOrNone = -1
     """Version at which a plain producer's id was drawn; -1: an identity that expires later (stream, application)."""
     dense: bool = True
     """The sequence must be the next one; otherwise greater than the last is enough (streams skip empty batches)."""
-    holder: str = ""
+    holder: Text = ""
     """The holder of the epoch, for identities with successive holders (a query id under a producerId)."""
     upload_epoch: Long
     objects: tuple[DataObject, ...] = ()
@@ -139,10 +139,10 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     """(number of the object in `objects`, run)."""
     counts: tuple[Int, ...] = ()
     """With pieces: live slices of each of `objects`; the index objects come last, counting their pieces."""
-    pieces: tuple[tuple[str, Int, Piece], ...] = ()
+    pieces: tuple[tuple[Text, Int, Piece], ...] = ()
     """(topic id, partition, piece), with offsets relative to the base that the partition will get."""
     groups: tuple[GroupCommit, ...] = ()
-    source: str = ""
+    source: Text = ""
     """For a streaming batch: a fingerprint of the source offsets that it has read; empty if unknown to the sink.
 
     `<fingerprint>@<plan>` if equal offsets may be of other records where the batch was planned again.
@@ -165,12 +165,12 @@ class JoinGroupRecord(Record, frozen=True, kw_only=True, tag="join_group"):
     """A consumer takes all partitions of a group, or its share of them: the generation goes up by one, and commits of
     earlier owners of these partitions are refused."""
 
-    group: str
-    member: str
+    group: Text
+    member: Text
     """A random id for each join; empty: the member leaves the group."""
-    token: str = ""
+    token: Text = ""
     """For a member with a session: the same each time that the same query joins."""
-    owner: str = ""
+    owner: Text = ""
     """A name of the member for people."""
     timeout_ms: Int = 0
     """Session timeout: nobody else may join so soon after a heartbeat.  0: no session, newer members may join."""
@@ -183,21 +183,21 @@ class JoinGroupRecord(Record, frozen=True, kw_only=True, tag="join_group"):
 class GroupGenerationRecord(Record, frozen=True, kw_only=True, tag="group_generation"):
     """A generation of a group whose members share its partitions through a coordinator; it may have no members."""
 
-    group: str
+    group: Text
     roster: Roster
 
 
 class DeleteOffsetsRecord(Record, frozen=True, kw_only=True, tag="delete_offsets"):
     """Remove positions of a group; without partitions, the group."""
 
-    group: str
-    partitions: tuple[tuple[str, Int], ...] = ()
+    group: Text
+    partitions: tuple[tuple[Text, Int], ...] = ()
 
 
 class Change(NamedTuple):
     """The change of one partition by a swap: entries that cover [start, end) are replaced."""
 
-    topic_id: str
+    topic_id: Text
     partition: Int
     edition: Long
     """Edition of the partition when the swap was prepared: swaps of one partition exclude each other."""
@@ -210,7 +210,7 @@ class Change(NamedTuple):
 class LostOffsets(NamedTuple):
     """Offsets whose records are given up."""
 
-    topic_id: str
+    topic_id: Text
     partition: Int
     start: Long
     end: Long
@@ -227,8 +227,8 @@ class SwapRecord(Record, frozen=True, kw_only=True, tag="swap"):
     changes: tuple[Change, ...]
     objects: tuple[DataObject, ...] = ()
     """The new objects."""
-    added: dict[str, Int] = {}
-    removed: dict[str, Int] = {}
+    added: dict[Text, Int] = {}
+    removed: dict[Text, Int] = {}
     thinned: bool = False
     """The new slices have fewer records than the old ones: compaction.  Written at level 3 of `metadata.version`."""
     placed: tuple[Placed, ...] = ()
@@ -245,14 +245,14 @@ class ListDroppedRecord(Record, frozen=True, kw_only=True, tag="list_dropped"):
     """
 
     upload_epoch: LongOrNone
-    object: str
+    object: Text
     """The list, `data/<upload epoch>/<id>.dropped`."""
 
 
 class Cleaned(NamedTuple):
     """A partition in which a compaction pass has ended."""
 
-    topic_id: str
+    topic_id: Text
     partition: Int
     upto: LongOrNone
     """All records before this offset have been in a pass."""
@@ -275,11 +275,11 @@ class TakeOverRecord(Record, frozen=True, kw_only=True, tag="take_over"):
 
     epoch: Long
     """The previous epoch plus one; otherwise the record is void."""
-    address: str
+    address: Text
     """Its address for clients, `host:port`."""
-    host: str
+    host: Text
     """Name of the machine, for an address that is only valid there."""
-    cluster_id: str
+    cluster_id: Text
 
 
 class ReleaseRecord(Record, frozen=True, kw_only=True, tag="release"):
@@ -291,7 +291,7 @@ class ReleaseRecord(Record, frozen=True, kw_only=True, tag="release"):
 class RestoreRecord(Record, frozen=True, kw_only=True, tag="restore"):
     """A copy continues as the log: offsets from here on may have had other records.  Void if the history is known."""
 
-    history: str
+    history: Text
     """Id of the history that begins, random."""
     version: Long
     """The version that the copy had."""
@@ -306,12 +306,12 @@ class ResetClockRecord(Record, frozen=True, kw_only=True, tag="reset_clock"):
 class FeatureLevelRecord(Record, frozen=True, kw_only=True, tag="feature_level"):
     """Raises a feature's level: the log may hold its records from here on (as in Kafka).  Void if not higher."""
 
-    name: str
+    name: Text
     level: Int
 
 
 class ExpireProducersRecord(Record, frozen=True, kw_only=True, tag="expire_producers"):
-    producers: tuple[str, ...]
+    producers: tuple[Text, ...]
 
 
 class RegisterBrokerRecord(Record, frozen=True, kw_only=True, tag="register_broker"):
@@ -319,14 +319,14 @@ class RegisterBrokerRecord(Record, frozen=True, kw_only=True, tag="register_brok
     records of brokers."""
 
     broker: Int
-    directory: str
-    url: str
-    rack: str = ""
-    options: dict[str, str] = {}
+    directory: Text
+    url: Text
+    rack: Text = ""
+    options: dict[Text, Text] = {}
     is_async: bool = False
     keep_ms: Long = 0
     """It keeps only the objects that were written in this time; 0: all."""
-    mount_point: str = ""
+    mount_point: Text = ""
     """Where the disk of its root is mounted on the administrator's machine; empty: not known, or on the system's."""
 
 
@@ -338,7 +338,7 @@ class FenceBrokerRecord(Record, frozen=True, kw_only=True, tag="fence_broker"):
 
     broker: Int
     epoch: Long
-    reason: str = ""
+    reason: Text = ""
 
 
 class ReturnBrokerRecord(Record, frozen=True, kw_only=True, tag="return_broker"):
@@ -346,7 +346,7 @@ class ReturnBrokerRecord(Record, frozen=True, kw_only=True, tag="return_broker")
 
     broker: Int
     epoch: Long
-    missing: tuple[str, ...] = ()
+    missing: tuple[Text, ...] = ()
     """Objects that the log expects there, and that it does not have."""
 
 
@@ -357,7 +357,7 @@ class AlterBrokerRecord(Record, frozen=True, kw_only=True, tag="alter_broker"):
     """
 
     broker: Int
-    rack: str | None = None
+    rack: Text | None = None
     """None: as it is."""
     drained: bool | None = None
     """None: as it is; of broker 0 always."""
@@ -372,7 +372,7 @@ class RemoveBrokerRecord(Record, frozen=True, kw_only=True, tag="remove_broker")
 class Copy(NamedTuple):
     """A copy of an object."""
 
-    object: str
+    object: Text
     broker: Int
     epoch: Long
     """The broker's epoch when the copy was put, or when it was read."""
@@ -418,7 +418,7 @@ class LagRecord(Record, frozen=True, kw_only=True, tag="lag"):
     Each is void alone: if the object is not pending any more, if the broker has it, or if no active broker has it.
     """
 
-    lacking: tuple[tuple[str, Int], ...]
+    lacking: tuple[tuple[Text, Int], ...]
     """(object, broker)."""
 
 
@@ -428,7 +428,7 @@ class LostRecord(Record, frozen=True, kw_only=True, tag="lost"):
     Void if an active broker has each of its objects.
     """
 
-    commit: tuple[str, ...]
+    commit: tuple[Text, ...]
     """Its objects."""
     upload_epoch: Long
     objects: tuple[DataObject, ...]
@@ -449,7 +449,7 @@ class ElectLeaderRecord(Record, frozen=True, kw_only=True, tag="elect_leader"):
 class Replicas(NamedTuple):
     """The new replicas of a partition."""
 
-    topic_id: str
+    topic_id: Text
     partition: Int
     replicas: tuple[Int, ...]
 
@@ -463,7 +463,7 @@ class ReassignRecord(Record, frozen=True, kw_only=True, tag="reassign"):
 class Moved(NamedTuple):
     """A partition of which no live slice is in an object of other replicas."""
 
-    topic_id: str
+    topic_id: Text
     partition: Int
     version: Long
     """Of its reassignment."""
@@ -484,7 +484,7 @@ class ResetReplicasRecord(Record, frozen=True, kw_only=True, tag="reset_replicas
 class ErasedRecord(Record, frozen=True, kw_only=True, tag="erased"):
     """The end of an erasure: reads of the topic that were planned before are planned again."""
 
-    topic_id: str
+    topic_id: Text
     incomplete: bool = False
     """It had problems, so records may be left."""
 
@@ -496,15 +496,15 @@ class WipedRecord(Record, frozen=True, kw_only=True, tag="wiped"):
     """
 
     broker: Int
-    directory: str
+    directory: Text
     upto: LongOrNone
 
 
 class FormerRootRecord(Record, frozen=True, kw_only=True, tag="former_root"):
     """The log had its own root elsewhere, where its files may still be."""
 
-    url: str
-    directory: str
+    url: Text
+    directory: Text
     """By which it is known: see `erasures.name_of_own`."""
 
 
@@ -555,7 +555,7 @@ AnyRecord: TypeAlias = (
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """The records that share one version."""
 
-    id: str
+    id: Text
     """Random; its writer recognises the batch by it."""
     time: int
     """Milliseconds by its writer's clock; only `ResetClockRecord` decreases the log's time."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from spark_log.bounds import Int, Long
+from spark_log.bounds import Int, Long, Text
 from spark_log.metadata import records as r
 from spark_log.metadata.command_base import Command, topic_names
 from spark_log.metadata.decide import reassignments, replicas
@@ -21,14 +21,14 @@ class RegisterBroker(Command, frozen=True, kw_only=True, tag="register_broker"):
     """Register a broker whose root has a new, empty directory."""
 
     broker: Int
-    directory: str
-    url: str
-    rack: str = ""
-    options: dict[str, str] = msgspec.field(default_factory=dict)
+    directory: Text
+    url: Text
+    rack: Text = ""
+    options: dict[Text, Text] = msgspec.field(default_factory=dict)
     is_async: bool = False
     keep_ms: Long = 0
     """It keeps only the objects that were written in this time; 0: all."""
-    mount_point: str = ""
+    mount_point: Text = ""
     """As in the record."""
     replaces: bool = False
     """The broker exists: it gets this directory in place of the one that it had."""
@@ -56,7 +56,7 @@ class AlterBroker(Command, frozen=True, kw_only=True, tag="alter_broker"):
     """
 
     broker: Int
-    rack: str | None = None
+    rack: Text | None = None
     """None: as it is."""
     drained: bool | None = None
     """It gets no replicas automatically any more; None: as it is."""
@@ -75,7 +75,7 @@ class FenceBroker(Command, frozen=True, kw_only=True, tag="fence_broker"):
     broker: Int
     epoch: Long | None = None
     """Its epoch when it did not answer; None: any."""
-    reason: str = ""
+    reason: Text = ""
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
         return replicas.decide_fence_broker(state, self.broker, self.epoch, self.reason)
@@ -86,7 +86,7 @@ class ReturnBroker(Command, frozen=True, kw_only=True, tag="return_broker"):
 
     broker: Int
     epoch: Long
-    missing: tuple[str, ...] = ()
+    missing: tuple[Text, ...] = ()
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
         return replicas.decide_return(state, self.broker, self.epoch, self.missing)
@@ -96,7 +96,7 @@ class RemoveBroker(Command, frozen=True, kw_only=True, tag="remove_broker"):
     """Remove a broker that has no replicas."""
 
     broker: Int
-    directory: str = ""
+    directory: Text = ""
     """Its directory.  A retry succeeds if the broker is gone, and a new one with the same id is kept."""
     force: bool = False
     """Even if uploads for it may be committed, which began before its partitions were moved."""
@@ -122,7 +122,7 @@ class AddPendingCopies(Command, frozen=True, kw_only=True, tag="add_pending_copi
 
     role = "write"
     copies: tuple[r.Copy, ...]
-    late: tuple[tuple[str, Int], ...] = ()
+    late: tuple[tuple[Text, Int], ...] = ()
     """(object, broker) of those that could not be copied within `replica.lag.time.max.ms`."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:

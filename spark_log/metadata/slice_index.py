@@ -21,6 +21,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from spark_log.errors import CorruptObject
+from spark_log.metadata.object_tags import tag_in
 from spark_log.metadata.records import Piece
 from spark_log.model import APPEND_TIME, Slice, kind_and_stats
 from spark_log.segment.ipc_sizes import check_whole
@@ -106,6 +107,7 @@ def decode_piece(piece: Piece, data: bytes | memoryview) -> pa.Table:
             f"{piece.object} is damaged: its slice index at byte {piece.position} has {table.num_rows} slices, and the log "
             f"says {piece.slices}"
         )
+    _check_tag(piece, table)
     table = table.set_column(0, "start", _shifted(table["start"], piece.start))
     table = table.set_column(1, "end", _shifted(table["end"], piece.start))
     if piece.time_kind == APPEND_TIME:
@@ -113,6 +115,21 @@ def decode_piece(piece: Piece, data: bytes | memoryview) -> pa.Table:
             at = table.schema.get_field_index(name)
             table = table.set_column(at, name, pa.array([value] * table.num_rows, SCHEMA.field(name).type))
     return table
+
+
+def _check_tag(piece: Piece, table: pa.Table) -> None:
+    """Raises CorruptObject for an index of a client that names objects of others.
+
+    Their entries are not counted: with the last entry here, upkeep would drop an object that others have records in.
+    """
+    tag = tag_in(piece.object)
+    chunks = table["object"].chunks if tag else []
+    other = next((name for one in chunks for name in one.dictionary.to_pylist() if tag_in(name) != tag), None)
+    if other is not None:
+        raise CorruptObject(
+            f"{piece.object} is damaged: its slice index at byte {piece.position} names {other!r}, which another client "
+            "has uploaded"
+        )
 
 
 def pieces_in(name: str, data: bytes) -> Iterator[tuple[int, int, pa.Table]]:

@@ -13,10 +13,13 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from spark_log.errors import SparkLogError
+from spark_log.groups.messages import JoinGroupRequest, LeaveGroupRequest
+from spark_log.groups.subscription import subscribed_topics
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.group_commands import RenewSession
 from spark_log.metadata.state import State
+from spark_log.net.messages import MemberRequest
 
 NAMES_MAX = 100
 """Names of one kind in a line; if there are more, their number follows."""
@@ -96,6 +99,14 @@ def _change_of(command: AnyCommand, state: State) -> AuditedChange | None:
         return None
     kinds = dict.fromkeys(str(type(part).__struct_config__.tag) for part in command.parts())
     return AuditedChange("+".join(kinds), command.topics(state), command.groups(), command.producers())
+
+
+def change_of_member(request: MemberRequest) -> AuditedChange | None:
+    """The change for the audit log; None for requests of current members."""
+    if isinstance(request, JoinGroupRequest):
+        topics = subscribed_topics(protocol.metadata for protocol in request.protocols) or ()
+        return AuditedChange("join_group", sorted(topics), (request.group_id,))
+    return AuditedChange("leave_group", (), (request.group_id,)) if isinstance(request, LeaveGroupRequest) else None
 
 
 def write(principal: str, address: str, change: AuditedChange | None, outcome: object, version: int) -> None:

@@ -24,7 +24,7 @@ DESCRIPTORS_KEPT = 200
 class ConnectionLimits(NamedTuple):
     """Limits of the server."""
 
-    body_bytes: int = 64 << 20
+    body_bytes: int = 8 << 20
     header_bytes: int = 16 << 10
     connections: int = 10_000
     """Client connections: those that have sent a complete request with a valid token."""

@@ -90,6 +90,8 @@ class ClusterInfo(Message, frozen=True, kw_only=True):
     """Version of the newest record that this coordinator has read."""
     metadata: str = ""
     """`SERVED`: clients must not use `meta/` on the storage; empty: they may read it there."""
+    principal: str = ""
+    """Name of the token of the request; empty if there are no tokens."""
 
 
 class Health(Message, frozen=True, kw_only=True):

@@ -81,13 +81,17 @@ class TokenBucket:
         self._level = float(rate)
         self._filled_s = -math.inf
 
-    def take(self, now_s: float) -> float:
-        """Take one and return 0; or take nothing and return the seconds until one is available."""
+    def take(self, now_s: float, count: int = 1) -> float:
+        """Take some and return 0; or take nothing and return the seconds until one is available.
+
+        Several are taken as soon as one is available, and the next ones wait for the rest: there may be more than the
+        bucket ever holds.
+        """
         self._level = min(self.rate, self._level + (now_s - self._filled_s) * self.rate)
         self._filled_s = now_s
         if self._level < 1:
             return (1 - self._level) / self.rate
-        self._level -= 1
+        self._level -= count
         return 0.0
 
 
@@ -132,10 +136,13 @@ class Quotas:
     def claims_of(self, principal: str) -> Iterable[Claim]:
         return self._claims.get(principal, ())
 
-    def note_change(self, principal: str, now_s: float) -> None:
-        """Raises ThrottlingQuotaExceeded."""
+    def note_change(self, principal: str, now_s: float, count: int = 1) -> None:
+        """Raises ThrottlingQuotaExceeded.
+
+        count:  of the changes, which are made together.
+        """
         bucket = self._buckets.get(principal)
-        wait_s = 0.0 if bucket is None else bucket.take(now_s)
+        wait_s = 0.0 if bucket is None else bucket.take(now_s, count)
         if bucket is not None and wait_s:
             self._refused[principal] += 1
             raise ThrottlingQuotaExceeded(
@@ -143,7 +150,7 @@ class Quotas:
                 f"{wait_s * 1000:.0f} ms",
                 retry_after_ms=math.ceil(wait_s * 1000),
             )
-        self._commits[principal] += 1
+        self._commits[principal] += count
 
     def check(self, principal: str, kind: str, used: int, limit: int | None) -> None:
         """Raises QuotaExceeded if `used`, including the request, exceeds the limit."""
@@ -233,15 +240,16 @@ class Claim:
 
     def add(self, command: Command, state: State, now_s: float) -> None:
         """Raises QuotaExceeded or ThrottlingQuotaExceeded; then nothing of the command is claimed."""
-        if isinstance(command, RenewSession):
+        parts = [part for part in command.parts() if not isinstance(part, RenewSession)]
+        if not parts:
             return
         sizes: dict[str, int] = {}
-        for part in command.parts():
+        for part in parts:
             if isinstance(part, CreateTopic | AddPartitions):
                 _raise_to(sizes, {part.name: part.partitions if isinstance(part, CreateTopic) else part.total})
         self._check_topics(sizes, state)
         self._check_groups(command.groups(), state)
-        self._quotas.note_change(self.grant.name, now_s)
+        self._quotas.note_change(self.grant.name, now_s, len(parts))
         _raise_to(self.topics, sizes)
         self.groups.update(command.groups())
 

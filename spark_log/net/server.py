@@ -6,10 +6,12 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 from aiohttp import web
 
 from spark_log.errors import (
@@ -23,7 +25,7 @@ from spark_log.errors import (
     RequestTimedOut,
     SparkLogError,
 )
-from spark_log.groups.messages import Code, JoinGroupRequest, LeaveGroupRequest, Response
+from spark_log.groups.messages import Code, JoinGroupRequest, Response
 from spark_log.groups.subscription import CONSUMER, subscribed_topics
 from spark_log.journal.store_operations import Answered
 from spark_log.metadata.commands import AnyCommand
@@ -35,6 +37,7 @@ from spark_log.net.claimed_copies import absent_copies, claimed_copies
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.net.http_port import KEEPALIVE_S, Handler, HttpPort
+from spark_log.net.large_requests import LargeRequests, check_count
 from spark_log.net.leader_check import LeaderCheck
 from spark_log.net.long_poll import LongPolls, PausedConnections
 from spark_log.net.messages import (
@@ -51,7 +54,6 @@ from spark_log.net.messages import (
     CommandsRequest,
     GroupAsked,
     GroupsReply,
-    MemberRequest,
     ObjectsReply,
     ObjectsRequest,
     QuorumReply,
@@ -68,12 +70,10 @@ from spark_log.net.shared_claims import SharedClaims
 from spark_log.net.shared_replicas import check_written
 from spark_log.net.snapshots import Snapshots
 from spark_log.net.thread_results import ThreadResults
-from spark_log.net.tokens import Grant, Tokens, check_allowed, check_names
+from spark_log.net.tokens import ANYBODY, Grant, Tokens, check_allowed, check_names, with_identities
 
 REPLY_BYTES_MAX = 1 << 20
 """Limit of new log records in a reply to commands.  Clients that are further behind read them from storage."""
-SMALL_BODY_BYTES = 8 << 20
-"""Limit of bodies other than those of commits and claims: the event loop waits while they are decoded."""
 HELD_MAX = 1000
 """Partitions, missing topics and groups of a client that holds topics.  A client of more reads the log: it describes
 each of them in each request, and the event loop waits while they are compared."""
@@ -141,6 +141,7 @@ class Server:
         """The errors of those that were cancelled, because their tokens lost access."""
         self._leader = LeaderCheck(service, monotonic_s)
         self._replies = ChangeReplies(service)
+        self._large = LargeRequests(monotonic_s)
         self._serves_metadata = serves_metadata
         self._storage_threads = daemon_threads(STORAGE_THREADS, "pylog-serve-storage")
         self._encoding_threads = daemon_threads(1, "pylog-serve-encoding")
@@ -274,22 +275,32 @@ class Server:
             "use localhost, or give it that address with --advertise, or tokens"
         )
 
-    async def _admit(self, request: web.BaseRequest) -> tuple[Grant, bytes]:
-        """The grant of a request's token, and the body.  Marks the connection as a client's.
+    async def _admit(self, request: web.BaseRequest) -> bytes:
+        """The body of a request.  Marks the connection as a client's.
 
         Raises AuthenticationFailed, RequestTimedOut, and CoordinatorNotAvailable or QuotaExceeded for too many
         connections.
         """
         grant = self._grant(request)
         body = await self._port.read(request)
-        is_large = request.path == "/v1/claim" or (request.path == "/v1/commands" and grant.role != "read")
-        if not is_large and len(body) > SMALL_BODY_BYTES:
-            raise web.HTTPRequestEntityTooLarge(SMALL_BODY_BYTES, len(body))
         self._connections.establish(self._port.peer(request), grant.name, self._quotas.of(grant.name).connections)
-        return grant, body
+        return body
+
+    async def _asked(self, request: web.BaseRequest, kind: type[msgspec.Struct]) -> tuple[Grant, Any]:
+        """The grant of a request's token, and what it asks."""
+        async with self._admitted(request) as (grant, body):
+            return grant, decode(body, kind, "the request")
+
+    @asynccontextmanager
+    async def _admitted(self, request: web.BaseRequest) -> AsyncIterator[tuple[Grant, bytes]]:
+        """As `_admit`, in the turn of a large request."""
+        grant = self._grant(request)
+        async with self._large.body(request, grant.name, partial(self._admit, request)) as body:
+            yield grant, body
 
     async def _reader(self, request: web.BaseRequest) -> Grant:
-        return (await self._admit(request))[0]
+        await self._admit(request)
+        return self._grant(request)
 
     def _grant(self, request: web.BaseRequest) -> Grant:
         return self._tokens.grant(request.headers.get("Authorization"))
@@ -315,6 +326,7 @@ class Server:
 
     async def _cluster(self, request: web.BaseRequest) -> web.Response:
         await self._admit(request)
+        grant = self._grant(request)
         state = self._service.state
         info = ClusterInfo(
             pylog=PROTOCOL,
@@ -325,12 +337,17 @@ class Server:
             epoch=state.coordinator.epoch,
             version=state.version,
             metadata=SERVED if self._serves_metadata else "",
+            principal="" if grant == ANYBODY else grant.name,
         )
         return _answer(info)
 
     async def _commands(self, request: web.BaseRequest) -> web.Response:
-        grant, body = await self._admit(request)
-        asked: CommandsRequest = decode(body, CommandsRequest, "the request")
+        async with self._admitted(request) as (grant, body):
+            asked: CommandsRequest = decode(body, CommandsRequest, "the request")
+            return await self._answered(request, grant, asked)
+
+    async def _answered(self, request: web.BaseRequest, grant: Grant, asked: CommandsRequest) -> web.Response:
+        check_count(asked.commands)
         await self._check(asked.cluster_id)
         changes = audit.changes_of(asked.commands, self._service.state)
         found: Sequence[object] = ()
@@ -358,6 +375,7 @@ class Server:
     async def _carried_out(self, grant: Grant, commands: Sequence[AnyCommand]) -> list[object]:
         """The reply to each command, or its error."""
         claim = self._quotas.claim(grant)
+        commands = [with_identities(grant, command, self._service.state) for command in commands]
         try:
             refused = [self._refusal(grant, claim, command) for command in commands]
             allowed = [command for command, error in zip(commands, refused, strict=True) if error is None]
@@ -388,8 +406,7 @@ class Server:
         return self._groups.refusal(command)
 
     async def _changes(self, request: web.BaseRequest) -> web.Response:
-        _, body = await self._admit(request)
-        asked: ChangesRequest = decode(body, ChangesRequest, "the request")
+        asked: ChangesRequest = (await self._asked(request, ChangesRequest))[1]
         await self._check(asked.cluster_id, standby=asked.standby)
         if asked.confirmed:
             await self._confirm(standby=asked.standby)
@@ -399,8 +416,7 @@ class Server:
         return web.Response(body=data, content_type="application/json")
 
     async def _topics(self, request: web.BaseRequest) -> web.Response:
-        _, body = await self._admit(request)
-        asked: TopicsRequest = decode(body, TopicsRequest, "the request")
+        asked: TopicsRequest = (await self._asked(request, TopicsRequest))[1]
         await self._check(asked.cluster_id, standby=asked.standby)
         held: Holdings = decode(asked.held, Holdings, "the request")
         if (size := held.size_in(self._service.published)) > HELD_MAX:
@@ -424,23 +440,20 @@ class Server:
         await self._thread_results.of(self._service.submit([]))
 
     async def _objects(self, request: web.BaseRequest) -> web.Response:
-        _, body = await self._admit(request)
-        asked: ObjectsRequest = decode(body, ObjectsRequest, "the request")
+        asked: ObjectsRequest = (await self._asked(request, ObjectsRequest))[1]
         await self._check(asked.cluster_id, standby=asked.standby)
         return _answer(ObjectsReply(rows=object_rows(self._service.state, asked.names)))
 
     async def _snapshot(self, request: web.BaseRequest) -> web.Response:
         """The whole state, to any token, as all requests for changes: it names the records that a client can read."""
-        _, body = await self._admit(request)
-        asked: SnapshotRequest = decode(body, SnapshotRequest, "the request")
+        asked: SnapshotRequest = (await self._asked(request, SnapshotRequest))[1]
         await self._check(asked.cluster_id, standby=asked.standby)
         data = await self._snapshots.reply(asked)
         self._leader.check_leads(standby=asked.standby)
         return web.Response(body=data, content_type="application/octet-stream")
 
     async def _claim(self, request: web.BaseRequest) -> web.Response:
-        grant, body = await self._admit(request)
-        asked: ClaimRequest = decode(body, ClaimRequest, "the request")
+        grant, asked = await self._asked(request, ClaimRequest)
         await self._check(asked.cluster_id)
         if asked.value is not None:
             self._quotas.note_change(grant.name, self._monotonic_s())
@@ -480,12 +493,11 @@ class Server:
         return has_changes() or (rebalance is not None and rebalance.done())
 
     async def _group(self, request: web.BaseRequest) -> web.Response:
-        grant, body = await self._admit(request)
-        asked: GroupAsked = decode(body, GroupAsked, "the request")
+        grant, asked = await self._asked(request, GroupAsked)
         await self._check(asked.cluster_id)
         if not isinstance(asked.request, GROUP_PATHS[request.path]):
             raise InvalidRequest(f"{request.path}: this is a {type(asked.request).__name__}")
-        change = _change_of(asked.request) if audit.is_on() else None
+        change = audit.change_of_member(asked.request) if audit.is_on() else None
         outcome: object = None
         try:
             response = await self._shared(request, asked)
@@ -556,16 +568,6 @@ def _topics_of(grant: Grant, request: JoinGroupRequest) -> Sequence[str]:
             f"which topics it is for: expected subscriptions of the protocol type {CONSUMER!r}"
         )
     return sorted(topics)
-
-
-def _change_of(request: MemberRequest) -> audit.AuditedChange | None:
-    """The change for the audit log; None for requests of current members."""
-    if isinstance(request, JoinGroupRequest):
-        topics = subscribed_topics(protocol.metadata for protocol in request.protocols) or ()
-        return audit.AuditedChange("join_group", sorted(topics), (request.group_id,))
-    return (
-        audit.AuditedChange("leave_group", (), (request.group_id,)) if isinstance(request, LeaveGroupRequest) else None
-    )
 
 
 def _answer(message: object) -> web.Response:

@@ -8,8 +8,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from spark_log.errors import AuthenticationFailed, AuthorizationFailed, InvalidRequest
 from spark_log.metadata.command_base import Command
+from spark_log.metadata.commands import AnyCommand, Append, SeveralCommands
+from spark_log.metadata.object_tags import tag_of_hash, tagged
 from spark_log.metadata.state import State
 
 TOKEN_MIN = 16
@@ -29,6 +33,8 @@ class Grant(NamedTuple):
     """The same for groups."""
     producers: tuple[str, ...] = ()
     """The same for transactional ids, `producerId` and `txnAppId`; empty: as for topics."""
+    tag: str = ""
+    """In the names of the objects that its clients upload (`metadata/object_tags.py`)."""
 
     @property
     def is_limited(self) -> bool:
@@ -43,6 +49,8 @@ NAMED = ("txn", "sink", "app")
 """Kinds of identities with user-defined names: transactional ids, `producerId`, `txnAppId`."""
 _DRAWN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/")
 """A query id in front of the name of an application that writes from the query's `foreachBatch`."""
+OWNED = "@"
+"""Before the name of the token to which an identity belongs.  A name of a token has no colon, which follows it."""
 ANYBODY = Grant("anybody", "admin")
 """The grant without configured tokens."""
 
@@ -104,7 +112,8 @@ def parse_tokens(section: Mapping[str, str]) -> Tokens:
         if len(digest) != 32:
             raise InvalidRequest(f"tokens: the hash of {name} is not 64 hexadecimal digits")
         topics = tuple(prefix for prefix in prefixes if not prefix.startswith((GROUP, PRODUCER)))
-        grants[digest] = Grant(name, role, topics, _after(GROUP, prefixes), _after(PRODUCER, prefixes))
+        groups, producers = _after(GROUP, prefixes), _after(PRODUCER, prefixes)
+        grants[digest] = Grant(name, role, topics, groups, producers, tag_of_hash(digest))
     return Tokens(grants)
 
 
@@ -136,6 +145,19 @@ def _check_one(grant: Grant, command: Command, state: State) -> None:
         _check_names(grant, command, state)
     for producer in command.producers():
         _check_producer(grant, producer, state)
+    if isinstance(command, Append) and grant.topics and grant.tag:
+        _check_uploaded(grant, command)
+
+
+def _check_uploaded(grant: Grant, append: Append) -> None:
+    """Raises AuthorizationFailed for objects of others, which are not committed yet: everybody may list them."""
+    ends = tagged("", "seg", grant.tag), tagged("", "idx", grant.tag)
+    other = next((made.name for made in append.commit.objects if not made.name.endswith(ends)), None)
+    if other is not None:
+        raise AuthorizationFailed(
+            f"object {other!r} was not uploaded with the token {grant.name!r}: a commit names its own uploads only; "
+            "upload the data again"
+        )
 
 
 def sees(name: str, prefixes: tuple[str, ...]) -> bool:
@@ -169,20 +191,68 @@ def _check_producer(grant: Grant, producer: str, state: State) -> None:
     its owner, or make its commits pass for duplicates.
 
     An identity with a user-defined name belongs to the tokens that have a prefix of it.  A random identity, of a
-    stream or a plain writer, belongs to the tokens that may write the topics of its last commit.  That of a query that
-    writes from `foreachBatch` may name its topic, and belongs to nobody else before its first commit.
+    stream or a plain writer, has the name of the token (`with_identities`), unless it is older than the tokens: then it
+    belongs to those that may write the topics of its last commit.  That of a query that writes from `foreachBatch` may
+    name its topic, which the token has to be for.
     """
-    kind, _, name = producer.partition(":")
+    kind, _, name = producer.removeprefix(_owner(grant)).partition(":")
     prefixes = grant.producers or grant.topics
     drawn = kind == "app" and _DRAWN.match(name)
-    if kind in NAMED and prefixes and not drawn:
+    if _is_named(producer) and prefixes:
         if not name.startswith(prefixes):
             raise AuthorizationFailed(
                 f"the token {grant.name!r} is for producer identities that begin with {' or '.join(prefixes)}, not "
                 f"{name!r}"
             )
-    elif (known := state.producers.get(producer)) is not None and known.last_commit is not None:
-        written = [state.topics[topic_id].name for topic_id in known.last_commit.topics if topic_id in state.topics]
-        check_names(grant, topics=sorted(written))
+    elif not producer.startswith(OWNED):
+        check_names(grant, topics=_written(producer, state))
     if drawn and (topic := name.rpartition(":")[2]):
         check_names(grant, topics=(topic,))
+
+
+def _is_named(producer: str) -> bool:
+    """Whether a user has chosen the name of an identity."""
+    kind, _, name = producer.partition(":")
+    return kind in NAMED and not (kind == "app" and _DRAWN.match(name))
+
+
+def _written(producer: str, state: State) -> list[str]:
+    """The topics of the last commit under an identity."""
+    known = state.producers.get(producer)
+    last = None if known is None else known.last_commit
+    return sorted({state.topics[one].name for one in last.topics if one in state.topics}) if last is not None else []
+
+
+def with_identities(grant: Grant, command: AnyCommand, state: State) -> AnyCommand:
+    """The command with the identities under which it is decided.
+
+    Those of queries and plain writers are the tokens' own.  Their names are random, but others see them, in the log or
+    on Spark's pages: under a name that all share, a commit of another tenant would make the next one of its owner pass
+    for a repeat.
+    """
+    if grant == ANYBODY:
+        return command
+    if isinstance(command, SeveralCommands):
+        some = tuple(with_identities(grant, part, state) for part in command.commands)
+        return replace(command, commands=some)
+    if not isinstance(command, Append):
+        return command
+    producer = _identity(grant, command.commit.producer, state)
+    return replace(command, commit=replace(command.commit, producer=producer))
+
+
+def _identity(grant: Grant, producer: str, state: State) -> str:
+    """A query that is older than the tokens keeps its identity: its next batch may be a repeat."""
+    owned, known = identity_of_principal(grant.name, producer), state.producers.get(producer)
+    is_older = known is not None and not known.plain and owned not in state.producers
+    written = _written(producer, state) if is_older else []
+    return producer if written and all(sees(name, grant.topics) for name in written) else owned
+
+
+def identity_of_principal(principal: str, producer: str) -> str:
+    """The name that the log has for an identity of a token's clients; empty principal: there are no tokens."""
+    return producer if not principal or _is_named(producer) else f"{OWNED}{principal}:{producer}"
+
+
+def _owner(grant: Grant) -> str:
+    return identity_of_principal(grant.name, "")

@@ -13,7 +13,7 @@ import urllib.request
 import pytest
 
 from spark_log.node.serve import Running
-from tests.net.asking import GOOD, READ, WRITE, body_of, raw, request
+from tests.net.asking import GOOD, body_of, raw, request
 
 
 @pytest.mark.parametrize(
@@ -215,25 +215,6 @@ def test_large_bodies_and_headers_are_refused(small: Running) -> None:
     assert b" 413 " in raw(address, promised, ended=False)[:20]
     long = b"GET /health HTTP/1.1\r\nHost: localhost\r\nA: " + b"x" * 5000 + b"\r\n\r\n"
     assert b" 400 " in raw(address, long, ended=False)[:20]
-
-
-@pytest.mark.parametrize(
-    ("path", "token", "refused"),
-    [
-        ("/v1/changes", WRITE, True),
-        ("/v1/topics", WRITE, True),
-        ("/v1/commands", READ, True),
-        ("/v1/commands", WRITE, False),
-        ("/v1/claim", READ, False),
-    ],
-)
-def test_only_commits_and_pins_are_large(guarded: str, path: str, token: str, refused: bool) -> None:
-    """All other clients wait while a body is decoded.  Those that may be large are looked into."""
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: {guarded}\r\nAuthorization: Bearer {token}\r\nContent-Length: {9 << 20}\r\n\r\n"
-    )
-    answer = raw(guarded, head.encode() + b" " * (9 << 20), ended=False)
-    assert (b" 413 " in answer.splitlines()[0]) == refused, answer[:200]
 
 
 def test_a_client_that_does_not_finish_its_request_is_hung_up_on(small: Running) -> None:

@@ -14,6 +14,7 @@ from spark_log import Log
 from spark_log.errors import AuthorizationFailed, InvalidRequest, NotEnoughReplicas
 from spark_log.metadata.command_base import Command
 from spark_log.metadata.commands import Append, SeveralCommands
+from spark_log.metadata.object_tags import tagged
 from spark_log.metadata.records import CommitRecord, Copy
 from spark_log.metadata.replica_commands import AddCopies, AddPendingCopies, JoinIsr
 from spark_log.metadata.replicas import epoch_of, group_at, group_number
@@ -57,7 +58,7 @@ def claiming(log: Log, topic: str, name: str, brokers: tuple[int, ...], acks: in
     """A commit that says that brokers have its object."""
     state = log.journal.refresh()
     topic_id = state.names[topic]
-    made = DataObject(f"data/{state.version:016x}/{name}.seg", 100, 90)
+    made = DataObject(f"data/{state.version:016x}/{tagged(name, 'seg', log.journal.context.tag)}", 100, 90)
     return Append(
         commit=CommitRecord(
             producer=name,

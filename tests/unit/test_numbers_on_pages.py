@@ -273,7 +273,7 @@ NUMBERS = {
         f"more than an {WORDS[constant('spark_log/metadata/checkpoint_format.py', 'CHANGES_SHARE')]}h of its rows",
         f"format of the whole log, {constant('spark_log/journal/log_format.py', 'FORMAT_VERSION')},",
         f"or {constant('spark_log/journal/log_format.py', 'MIRROR_VERSION')} for a mirror;",
-        f"more than {constant('spark_log/client/producing/commit.py', 'SLICES_INLINE_MAX'):,} slices",
+        f"more than {constant('spark_log/metadata/commands.py', 'SLICES_INLINE_MAX'):,} slices",
         f"In a log of {constant('spark_log/journal/upkeep_limits.py', 'remembered_slices'):,} slices or more",
     ],
     "docs/format/segment.md": [

@@ -97,6 +97,20 @@ def test_commits_are_limited_by_the_second() -> None:
     assert usage == ("billing", 1, 1, 0, 7, 3, 1)
 
 
+def test_an_atomic_set_counts_as_many_as_it_has() -> None:
+    """It begins as soon as one may, and the next ones wait for all of it; heartbeats in it are free."""
+    quotas = Quotas({"billing": Quota(commits=2)})
+    state, claim = state_with(create("billing.a")), quotas.claim(GRANT)
+    change, beat = InitProducer(producer="txn:billing.x"), RenewSession(group="billing-1", generation=1)
+    claim.add(SeveralCommands(commands=(change,) * 6 + (beat,) * 9), state, 10.0)
+    claim.add(SeveralCommands(commands=(beat,) * 9), state, 10.0)
+    with pytest.raises(ThrottlingQuotaExceeded, match="retry in 2500 ms"):
+        claim.add(change, state, 10.0)
+    claim.add(change, state, 12.5)
+    (usage,) = quotas.usage([GRANT], state, lambda name: 7)
+    assert (usage.commits, usage.refused) == (7, 1)
+
+
 def test_a_bucket_holds_one_second() -> None:
     """However long nothing was taken, or if the clock stood still."""
     bucket = TokenBucket(3)

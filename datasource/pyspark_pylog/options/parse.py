@@ -27,10 +27,12 @@ from pyspark_pylog.options.start_and_end import (
 )
 from pyspark_pylog.options.values import Options, duration_ms, flag, one_of, positive, size, whole
 from pyspark_pylog.options.where_condition import condition_of
+from spark_log.client.open_journal import given_token
 from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
 from spark_log.groups.member_share import Share
 from spark_log.model import ACKS_ALL, ACKS_LEADER, PROGRESS_TOPIC, TopicPartition
+from spark_log.net.address import is_coordinator
 from spark_log.positions import Earliest, Latest
 from spark_log.segment.compression import COMPRESSIONS
 from spark_log.topic_names import check_topic_name
@@ -513,7 +515,10 @@ def _location(options: Options) -> Location:
     storage = {name.removeprefix("storage."): options[name] for name in options if name.startswith("storage.")}
     durability = one_of(options, "durability", "disk", "os")
     rack = options.get("client.rack", "")
-    return Location(url=url.strip(), storage=storage, durability=durability, token=options.get("token"), rack=rack)
+    url = url.strip()
+    # Pins are named by it, and tasks may be on machines without the variable.
+    token = given_token(options.get("token")) if is_coordinator(url) else options.get("token")
+    return Location(url=url, storage=storage, durability=durability, token=token, rack=rack)
 
 
 _INSTEAD = {

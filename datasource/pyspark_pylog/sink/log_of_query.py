@@ -18,6 +18,7 @@ from pyspark_pylog.driver_log import notice
 from pyspark_pylog.open_log import kept_journal, root_of
 from pyspark_pylog.options.parse import WriteOptions
 from pyspark_pylog.sink.source_offsets import checkpoint_store
+from spark_log.client.open_journal import identity_of
 from spark_log.client.producing.commit import Identity
 from spark_log.errors import NoLog, ObjectNotFound, SequenceConflict, SparkLogError, WrongRoot
 from spark_log.journal.journal import Journal
@@ -80,7 +81,8 @@ def check_restored(options: WriteOptions, journal: Journal, identity: Identity) 
     place = options.checkpoint, _name(options, identity.producer)
     if (_known.get(place) or _read(options, *place)) == now:
         return
-    known = journal.state.producers.get(identity.producer)
+    name = identity_of(identity.producer, options.location.url, options.location.token)
+    known = journal.state.producers.get(name)
     last = -1 if known is None or known.holder != identity.holder else known.last
     if last < batch - 1 and not options.skip_older_batches:
         raise SequenceConflict(

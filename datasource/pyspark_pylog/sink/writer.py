@@ -96,6 +96,8 @@ class Begun:
     specs: Mapping[str, TopicSpec]
     targets: Mapping[int, Targets]
     """By placement group, the replicas that get its objects."""
+    tag: str
+    """In the names of the objects, as in `Context`."""
 
 
 def batch_writer(options: Options, schema: StructType, overwrite: bool) -> LogWriter:
@@ -131,12 +133,12 @@ def _begin(options: WriteOptions, schema: StructType) -> Begun:
     log = planned_log(options.location, journal, state.version)
     targets = {group: targets_of(state, group, acks=options.acks) for group in state.placement_groups}
     if options.topic is None:
-        return Begun(options, columns, typed, log, history_of(state), specs_of(state), targets)
+        return Begun(options, columns, typed, log, history_of(state), specs_of(state), targets, journal.context.tag)
     known = [name for name in (options.topic, options.dead_letters) if name is not None]
     specs = dict(specs_of(state)) if options.beside else {name: topic_spec(state, name) for name in known}
     if typed is not None:
         specs[options.topic] = specs[options.topic]._replace(schema=typed.schema)
-    return Begun(options, columns, typed, log, history_of(state), specs, targets)
+    return Begun(options, columns, typed, log, history_of(state), specs, targets, journal.context.tag)
 
 
 def _checked(options: WriteOptions, schema: StructType) -> tuple[tuple[str, ...], TypedFrame | None, Journal]:
@@ -177,6 +179,7 @@ def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
             replicas=ReplicaPuts(roots, begun.targets.__getitem__, partial(_newest_targets, begun), SystemClock()),
             sort=True,
             history=begun.history,
+            tag=begun.tag,
         )
         try:
             bad, reason = _append(begun, batches, uploader)

@@ -111,6 +111,7 @@ def upload_rows(
         replicas=replica_puts(journal, acks=acks),
         sort=True,
         history=history,
+        tag=journal.context.tag,
     )
     try:
         count = 0

@@ -28,10 +28,10 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
 from spark_log.journal.replica_puts import REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_MS_MAX, REPLICAS_MS_MAX
 from spark_log.journal.store_operations import OWN_ROOT, Put, Steps
-from spark_log.metadata.commands import Append
+from spark_log.metadata.commands import SLICES_INLINE_MAX, Append
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.group_commands import Committer
-from spark_log.metadata.projection import is_projected
+from spark_log.metadata.object_tags import tagged
 from spark_log.metadata.records import CommitRecord, GroupCommit
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.restores import history_of
@@ -58,8 +58,6 @@ SECONDS_MIN, SECONDS_MAX = 1_000_000_000, 4_102_444_800
 """2001-09-09 and 2100-01-01, in seconds."""
 FUTURE_MS = 86_400_000
 """A record that is further in the future is surprising, and retention waits for it."""
-SLICES_INLINE_MAX = 1000
-"""A commit with more slices refers to index objects instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +280,7 @@ def _persist(journal: Journal, append: Append, retry: RetryPolicy, upkeep: bool)
 
 def _with_pieces(journal: Journal, commit: CommitRecord) -> CommitRecord:
     """The same commit, with its slices in an index object, which is in the log's own root."""
-    name = data_key(commit.upload_epoch, f"{journal.context.unique()}.idx")
+    name = data_key(commit.upload_epoch, tagged(journal.context.unique(), "idx", journal.context.tag))
     data, pieces = encode_index(name, parts := index_parts(commit.objects, commit.slices, commit.stats))
     journal.run(_put(name, data))
     counts = [0] * len(commit.objects)
@@ -351,13 +349,8 @@ class PlainProducer:
         """Of the log, at the last commit."""
 
     def _is_gone(self, state: State) -> bool:
-        """Whether the id has expired, as far as the state knows: one of some topics knows only when it may have.
-
-        A log that was restored from a copy may lack the last commits.
-        """
-        if self._history != history_of(state):
-            return True
-        return self._version <= state.fence if is_projected(state) else self._producer not in state.producers
+        """Whether the id may have expired.  A log that was restored from a copy may lack the last commits."""
+        return self._history != history_of(state) or self._version <= state.fence
 
     def commit(
         self,

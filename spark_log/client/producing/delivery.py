@@ -184,7 +184,13 @@ class Delivery:
         acks = ACKS_ALL if patient else self._acks  # it is for records that a leader has not taken
         replicas = replica_puts(self._journal, deadline, patient=patient, acks=acks)
         uploader = Uploader(
-            store, began.version, self._rng, compression=compression, replicas=replicas, history=history_of(began)
+            store,
+            began.version,
+            self._rng,
+            compression=compression,
+            replicas=replicas,
+            history=history_of(began),
+            tag=self._journal.context.tag,
         )
         attempt = DeliveryAttempt(began.version, uploader, [], [*refused])
         for batch in batches:

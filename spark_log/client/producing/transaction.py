@@ -116,6 +116,7 @@ class Transaction:
             compression=self._settings["compression_type"],
             replicas=replica_puts(self._journal),
             history=history_of(began),
+            tag=self._journal.context.tag,
         )
         return self
 

@@ -29,6 +29,7 @@ from spark_log.errors import InvalidRecord
 from spark_log.journal.broker_roots import check_is_mounted
 from spark_log.journal.object_names import data_key
 from spark_log.journal.replica_puts import ReplicaPuts, ToPut
+from spark_log.metadata.object_tags import tagged
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.model import DataObject, Placed, Run
 from spark_log.segment.compression import COMPRESSIONS, DEFAULT_COMPRESSION, Compression
@@ -108,6 +109,7 @@ class Uploader:
     replicas:     writes the objects of placement groups that are on brokers; None: the log has no such groups.
     sort:         sort the rows of topics that have `sort.columns`; otherwise rows keep their order.
     history:      that of the state at the upload epoch.
+    tag:          in the names of the objects, as in `Context`.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class Uploader:
         replicas: ReplicaPuts | None = None,
         sort: bool = False,
         history: str = "",
+        tag: str = "",
     ) -> None:
         if compression not in COMPRESSIONS:
             raise InvalidRecord(f"compression {compression!r} is not one of {', '.join(COMPRESSIONS)}")
@@ -134,6 +137,7 @@ class Uploader:
         self._sorter = RowSorter(BATCH_ROWS, BATCH_BYTES)
         self._replicas = replicas
         self._sort = sort
+        self._tag = tag
         self._writers: dict[tuple[Compression, int], SegmentWriter] = {}
         """By compression and placement group."""
         self._groups: dict[tuple[str, int], int] = {}
@@ -203,7 +207,7 @@ class Uploader:
             self._encode(self._sorter.take_all)
             written = [(group, writer.finish()) for (_, group), writer in sorted(self._writers.items())]
             named = [
-                (group, data_key(self._epoch, f"{self._rng.getrandbits(64):016x}.seg"), segment)
+                (group, data_key(self._epoch, tagged(f"{self._rng.getrandbits(64):016x}", "seg", self._tag)), segment)
                 for group, segment in written
                 if segment.runs
             ]

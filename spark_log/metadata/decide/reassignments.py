@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from spark_log.bounds import Int, Long
+from spark_log.bounds import Int, Long, Text
 from spark_log.errors import (
     InvalidReplicationFactor,
     NoReassignmentInProgress,
@@ -30,7 +30,7 @@ from spark_log.text import counted
 class NewReplicas(NamedTuple):
     """The change of a partition."""
 
-    topic_id: str
+    topic_id: Text
     partition: Int
     replicas: tuple[Int, ...] | None
     """None: those that it had before its reassignment."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 from spark_log.errors import (
     InvalidPartitions,
+    InvalidRequest,
     InvalidTopic,
     OffsetOutOfRange,
     TopicAlreadyExists,
@@ -37,6 +39,7 @@ from spark_log.text import counted
 from spark_log.topic_names import check_topic_name, collision_key, not_text
 
 PARTITIONS_MAX = 100_000
+_TOPIC_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def topic_named(state: State, name: str) -> tuple[str, Topic]:
@@ -65,6 +68,12 @@ def _nearest(name: str, names: Mapping[str, str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else "; `pylog topic list` shows the topics"
 
 
+def _check_topic_id(topic_id: str) -> None:
+    """A client draws it.  It is in the names of objects, and an empty one means the whole log."""
+    if _TOPIC_ID.fullmatch(topic_id) is None:
+        raise InvalidRequest(f"topic_id: {topic_id[:80]!r} is not an id: expected 1 to 64 of A-Z, a-z, 0-9, ., _ and -")
+
+
 def decide_create_topic(
     state: State,
     name: str,
@@ -82,6 +91,7 @@ def decide_create_topic(
     schema:    in any form; empty: values are bytes.
     """
     check_topic_name(name)
+    _check_topic_id(topic_id)
     refuse_progress_topic(name)
     values, _ = validate_topic_configs(configs)
     check_together(values)

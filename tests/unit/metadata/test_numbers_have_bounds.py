@@ -29,18 +29,18 @@ RECEIVED = (
 BIG = 2**63
 
 
-def numbers(kind: inspect.Type, path: str, seen: set[type]) -> Iterator[tuple[str, inspect.Type]]:
-    """All numbers in a type, with the field that has them."""
-    if isinstance(kind, inspect.IntType | inspect.FloatType):
+def values(kind: inspect.Type, path: str, seen: set[type]) -> Iterator[tuple[str, inspect.Type]]:
+    """All numbers and strings in a type, with the field that has them."""
+    if isinstance(kind, inspect.IntType | inspect.FloatType | inspect.StrType):
         yield path, kind
     elif isinstance(kind, inspect.StructType | inspect.NamedTupleType):
         if kind.cls not in seen:
             seen.add(kind.cls)
             for field in kind.fields:
-                yield from numbers(field.type, f"{kind.cls.__name__}.{field.name}", seen)
+                yield from values(field.type, f"{kind.cls.__name__}.{field.name}", seen)
     else:
         for inner in inner_types(kind):
-            yield from numbers(inner, path, seen)
+            yield from values(inner, path, seen)
 
 
 def inner_types(kind: inspect.Type) -> list[inspect.Type]:
@@ -59,11 +59,14 @@ def inner_types(kind: inspect.Type) -> list[inspect.Type]:
 
 @pytest.mark.parametrize("kind", [c.AnyCommand, AnyRecord, *RECEIVED], ids=lambda kind: str(kind)[-40:])
 def test_every_number_has_bounds(kind: Any) -> None:
-    """Of 64 bits at most: those of the columns of a checkpoint."""
+    """Of 64 bits at most: those of the columns of a checkpoint.  Strings that are stored have bounds, too."""
     seen = set[type]()
-    found = dict(numbers(inspect.type_info(kind), "", seen))
-    assert found or kind in (m.ObjectsRequest,)
+    found = dict(values(inspect.type_info(kind), "", seen))
+    assert found
     for path, number in found.items():
+        if isinstance(number, inspect.StrType):
+            assert kind in RECEIVED or number.max_length is not None, f"{path}: use a type of bounds.py"
+            continue
         assert isinstance(number, inspect.IntType), f"{path}: a number of a command is whole"
         assert number.ge is not None and number.le is not None, f"{path}: use a type of bounds.py"
         assert -LONG_MAX - 1 <= number.ge <= number.le <= LONG_MAX, path
