@@ -126,3 +126,11 @@ class HttpPort:
         if self._http is not None:
             self._http.pre_shutdown()
             await self._http.shutdown(SHUTDOWN_S)
+
+
+def refuse_chunks(request: web.BaseRequest) -> None:
+    """Raises HTTPLengthRequired for a body in chunks, and reads no more of it: many chunks keep the loop busy."""
+    if "Transfer-Encoding" in request.headers:
+        if request.transport is not None:
+            request.transport.pause_reading()
+        raise web.HTTPLengthRequired(reason="send the whole body with a Content-Length, not in chunks")

@@ -16,7 +16,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.metadata.commands import AnyCommand
 
 LARGE_BYTES = 512 << 10
-"""A body above this size is large, and one whose size is not known."""
+"""A body above this size is large."""
 OF_TOKEN = 2
 """Large requests of one token that are read or answered at the same time."""
 REST_S_MAX = 1.0
@@ -44,8 +44,7 @@ class LargeRequests:
         principal:  the name of its token.
         """
         async with AsyncExitStack() as held:
-            size = request.content_length
-            if (size is None and request.body_exists) or (size or 0) > LARGE_BYTES:
+            if (request.content_length or 0) > LARGE_BYTES:
                 await held.enter_async_context(self._of_token.setdefault(principal, asyncio.Semaphore(OF_TOKEN)))
             body = await read()
             if len(body) > LARGE_BYTES:

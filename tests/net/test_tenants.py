@@ -33,6 +33,7 @@ from spark_log.net.claimed_copies import ClaimedCopy
 from spark_log.net.shared_replicas import check_written
 from spark_log.net.tokens import Grant, check_allowed, parse_tokens
 from spark_log.node.serve import Running
+from tests.net.asking import raw
 from tests.services import Services
 from tests.unit.metadata.test_commands import EXAMPLES
 
@@ -305,3 +306,14 @@ def test_a_token_of_the_environment_names_pins_too() -> None:
         check=True,
     )
     assert found.stdout.split() == [OWNER, "None"]
+
+
+@pytest.mark.parametrize("token", ["", THIEF])
+def test_a_body_in_chunks_is_refused(served: Running, token: str) -> None:
+    """No client of pylog sends one: 100 connections with chunks of five bytes held the appends of others for 3 s."""
+    address = served.coordinator.address
+    head = (
+        f"POST /v1/commands HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    answer = raw(address, head.encode() + b"2\r\n{}\r\n", ended=False)
+    assert b" 411 " in answer.splitlines()[0] and b"Content-Length" in answer
