@@ -26,6 +26,7 @@ from crc32c import crc32c
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.segment import ipc
+from spark_log.segment.few_values import array_from
 from spark_log.segment.ipc_sizes import check_whole
 from spark_log.segment.numpy_arrays import numbers_of
 
@@ -100,7 +101,7 @@ def encode_index(entries: Sequence[BatchEntry], schemas: Sequence[bytes], option
     metadata = {f"{_SCHEMA_KEY}{number}": base64.b64encode(message) for number, message in enumerate(schemas)}
     schema = INDEX_SCHEMA.append(STATS) if any(entry.stats for entry in entries) else INDEX_SCHEMA
     columns = list(zip(*entries, strict=True))[: len(schema)] or [()] * len(schema)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    arrays = [array_from(column, field.type) for column, field in zip(columns, schema, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema.with_metadata(metadata))
     message = ipc.encode_batch(batch, options)
     index = ipc.schema_message(batch.schema) + message + ipc.END

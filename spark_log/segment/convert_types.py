@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from spark_log.schema.arrow_types import is_list, storable
 from spark_log.schema.ddl import sql_type
+from spark_log.segment.numpy_arrays import array_of, numbers_of, numbers_or
 
 _t = pa.types
 
@@ -160,9 +161,9 @@ def _map(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 def _offsets(array: pa.Array) -> tuple[pa.Array, int, int]:
     """Offsets of a list or map from 0 on, and the range of its values."""
     if not len(array):
-        return pa.array([0], pa.int32()), 0, 0
+        return array_of(np.zeros(1, np.int32), pa.int32()), 0, 0
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
-    return pa.array(offsets - offsets[0]), int(offsets[0]), int(offsets[-1])
+    return array_of(offsets - offsets[0], pa.int32()), int(offsets[0]), int(offsets[-1])
 
 
 def lacks_required(array: pa.Array, field: pa.Field) -> bool:
@@ -242,10 +243,9 @@ def value_bytes(array: pa.Array) -> npt.NDArray[np.int64]:
     if _t.is_list(given) or _t.is_map(given):
         offsets, first, last = _offsets(array)
         ends = np.concatenate(([0], np.cumsum(_entry_bytes(array, first, last))))
-        return np.diff(ends[offsets.to_numpy()])
+        return np.diff(ends[numbers_of(offsets)])
     if _t.is_string(given) or _t.is_binary(given):
-        lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
-        return np.asarray(lengths, np.int64)
+        return numbers_or(0, pc.binary_length(array)).astype(np.int64)
     return np.full(len(array), max(1, given.bit_width // 8), np.int64)
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_log.segment.ipc_sizes import check_decoded
+from spark_log.segment.numpy_arrays import array_of
 from spark_log.segment.schema import data_names
 
 NUMBER = pa.int16()
@@ -66,7 +67,7 @@ def _numbered(array: pa.Array) -> pa.StructArray:
     found = array.dictionary_encode()
     ends = np.full(len(array) + 1, len(found.dictionary), np.int32)
     ends[0] = 0
-    values = pa.ListArray.from_arrays(pa.array(ends), found.dictionary)
+    values = pa.ListArray.from_arrays(array_of(ends, pa.int32()), found.dictionary)
     return pa.StructArray.from_arrays([found.indices.cast(NUMBER), values], fields=list(_dictionary(array.type)))
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from spark_log.errors import InvalidRecord
 from spark_log.schema.ddl import sql_type
+from spark_log.segment.few_values import array_from
 from spark_log.segment.python_values import checker, misfit
 from spark_log.text import shown
 
@@ -166,7 +167,7 @@ def json_or_errors(
             value, errors[row] = None, f"{UNFIT}: {reason}"
         rows.append(value)
     try:
-        return pa.array(rows, kind), errors
+        return array_from(rows, kind), errors
     except (pa.ArrowException, OverflowError):
         errors |= {row: f"{UNFIT}: {reason}" for row, value in enumerate(rows) if (reason := misfit(value, kind))}
         return pa.array([None if row in errors else value for row, value in enumerate(rows)], kind), errors

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_log.segment.key_hashes import Half, Hashes, KeyHasher
+from spark_log.segment.numpy_arrays import mask_of
 from spark_log.segment.offsets import Offsets, as_array
 
 FOLD_ROWS = 1 << 16
@@ -125,5 +126,5 @@ class NewestOffsets:
 def _is_valid(column: pa.Array) -> _Mask:
     if not column.null_count:
         return np.ones(len(column), bool)
-    valid: _Mask = column.is_valid().to_numpy(zero_copy_only=False)
+    valid: _Mask = mask_of(column.is_valid())
     return valid

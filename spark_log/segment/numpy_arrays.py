@@ -1,7 +1,8 @@
 """Between Arrow and numpy without a copy, and without pandas.
 
 Arrow imports pandas, if it is installed, with the first `to_numpy`, `pa.scalar`, or `pa.array` of values.  That takes
-0.35 s of CPU in each new process.  The functions here do not, so a process that only reads never imports it.
+0.35 s of CPU in each new process.  The functions here do not, so a process that only reads never imports it; nor does
+one that writes, with `few_values.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 KEPT_ROWS = 10_000
 """Rows of the columns of one value that are kept."""
@@ -29,9 +31,35 @@ def micros_of(stamps: pa.Array) -> npt.NDArray[np.int64]:
     return numbers_of(stamps.view(pa.int64()))
 
 
+def mask_of(flags: pa.Array) -> npt.NDArray[np.bool_]:
+    """Booleans without nulls."""
+    return numbers_of(flags.cast(pa.uint8())).view(np.bool_)
+
+
+def numbers_or(other: int, array: pa.Array) -> npt.NDArray[Any]:
+    """The values of an array of integers, and another value for each null."""
+    return numbers_of(pc.fill_null(array, scalar_of(other, array.type)) if array.null_count else array)
+
+
 def array_of(numbers: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     """Numbers as an array of this type, which has as many bytes for each."""
+    assert numbers.itemsize * 8 == kind.bit_width, f"{numbers.dtype} as {kind}"
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+
+
+def scalar_of(number: int, kind: pa.DataType) -> pa.Scalar:
+    """A number of an integer or temporal type."""
+    return array_of(np.array([number], f"i{kind.bit_width // 8}"), kind)[0]
+
+
+def flags_of(mask: npt.NDArray[np.bool_]) -> pa.Array:
+    """A mask as booleans."""
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits_of(mask)])
+
+
+def bits_of(mask: npt.NDArray[np.bool_]) -> pa.Buffer:
+    """A mask in Arrow's form."""
+    return pa.py_buffer(np.packbits(mask, bitorder="little"))
 
 
 def repeated(value: str | int, count: int) -> pa.Array:

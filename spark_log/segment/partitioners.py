@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_log.errors import InvalidRecord, InvalidRequest
 from spark_log.segment.murmur2 import partition_for_key
+from spark_log.segment.numpy_arrays import mask_of, numbers_or
 from spark_log.segment.row_batches import binary_lengths
 from spark_log.text import counted
 
@@ -99,7 +99,7 @@ class Murmur2Partitioner(StickyPartitioner):
         partitions = partition_for_key(keys, count)
         if keys.null_count:
             without = keys.is_null()
-            rows = without.to_numpy(zero_copy_only=False)
+            rows = mask_of(without)
             partitions[rows] = super().partition(keys.filter(without), values.filter(without), count)
         return partitions
 
@@ -146,12 +146,12 @@ def assign_partitions(
     """
     if wanted is None or wanted.null_count == len(wanted):
         return _ask(partitioner, records, count, topic)
-    partitions: Partitions = pc.fill_null(wanted, 0).to_numpy()
+    partitions: Partitions = numbers_or(0, wanted)
     _check_range(partitions, count, topic, "a record names")
     if wanted.null_count:
         open_ = wanted.is_null()
         partitions = partitions.copy()
-        rows = open_.to_numpy(zero_copy_only=False)
+        rows = mask_of(open_)
         partitions[rows] = _ask(partitioner, records.filter(open_), count, topic)
     return partitions
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_log.errors import InvalidRecord
 from spark_log.schema.ddl import sql_type
+from spark_log.segment.few_values import array_from
 from spark_log.segment.record_columns import typed_array
 from spark_log.text import shown, type_of
 
@@ -45,7 +46,7 @@ def array_or_errors(name: str, values: Sequence[Any], kind: pa.DataType) -> tupl
     errors = {row: InvalidRecord(f"column {name!r}: {reason}") for row, reason in reasons.items()}
     found = [None if row in errors else value for row, value in enumerate(values)] if errors else values
     try:
-        return pa.array(found, kind), errors
+        return array_from(found, kind), errors
     except Exception:  # noqa: BLE001  a value may be anything
         errors |= _unfit(name, found, kind)
         return pa.array([None if row in errors else value for row, value in enumerate(found)], kind), errors

@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 
 from spark_log.errors import InvalidRecord
 from spark_log.segment.convert_types import decoded, is_utf8
+from spark_log.segment.few_values import array_from
+from spark_log.segment.numpy_arrays import array_of, mask_of, micros_of, numbers_or, scalar_of
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
 from spark_log.text import shown, type_of
 
@@ -182,7 +184,7 @@ def _check_dict(row: object) -> None:
 
 def typed_array(name: str, values: Any, type_: pa.DataType | None) -> pa.Array:
     try:
-        return pa.array(values, type=type_)
+        return array_from(values, type_) if isinstance(values, list) else pa.array(values, type=type_)
     except Exception as error:
         raise InvalidRecord(f"column {name!r} cannot be written: {shown(error, str)}{FORMS.get(name, '')}") from error
 
@@ -282,16 +284,16 @@ def _timestamps(array: pa.Array, now_us: int) -> pa.Array:
         raise InvalidRecord(
             f"column 'timestamp' has type {type_}{why}; expected a timestamp, or int64 with milliseconds since 1970"
         )
-    return pc.fill_null(array, pa.scalar(now_us, TIMESTAMP)) if array.null_count else array
+    return pc.fill_null(array, scalar_of(now_us, TIMESTAMP)) if array.null_count else array
 
 
 def _all_at(us: int, rows: int) -> pa.Array:
-    return pa.array(np.full(rows, us, np.int64)).view(TIMESTAMP)
+    return array_of(np.full(rows, us, np.int64), TIMESTAMP)
 
 
 def _microseconds(milliseconds: pa.Array) -> pa.Array:
     try:
-        return pc.multiply_checked(milliseconds, pa.scalar(1000, pa.int64()))
+        return pc.multiply_checked(milliseconds, scalar_of(1000, pa.int64()))
     except pa.ArrowInvalid as error:
         raise InvalidRecord("column 'timestamp' has type int64 and values too large for milliseconds") from error
 
@@ -320,7 +322,7 @@ def wrong_keys(headers: pa.Array) -> list[tuple[str, npt.NDArray[np.bool_]]]:
     keys = pc.struct_field(entries, "key")
     found = []
     if keys.null_count:
-        found.append(("column 'headers' has a header without a key", pc.is_null(keys).to_numpy(zero_copy_only=False)))
+        found.append(("column 'headers' has a header without a key", mask_of(pc.is_null(keys))))
     if not is_utf8(keys):
         found.append(("column 'headers' has a header with a key that is not UTF-8", _not_utf8(keys)))
     if not found:
@@ -333,13 +335,12 @@ def _not_utf8(texts: pa.Array) -> npt.NDArray[np.bool_]:
     """Which texts are not UTF-8."""
     encoded = texts.dictionary_encode()
     wrong = [not is_utf8(encoded.dictionary.slice(code, 1)) for code in range(len(encoded.dictionary))]
-    return np.array([*wrong, False])[pc.fill_null(encoded.indices, len(wrong)).to_numpy()]
+    return np.array([*wrong, False])[numbers_or(len(wrong), encoded.indices)]
 
 
 def header_counts(headers: pa.Array) -> npt.NDArray[np.int64]:
     """How many headers each row has."""
-    counts: npt.NDArray[np.int64] = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
-    return counts.astype(np.int64)
+    return numbers_or(0, pc.list_value_length(headers)).astype(np.int64)
 
 
 def _key_first(array: pa.Array) -> pa.Array:
@@ -350,9 +351,8 @@ def _key_first(array: pa.Array) -> pa.Array:
     entries = array.flatten()
     fields = [entries.field("key"), entries.field("value")]
     ordered = pa.StructArray.from_arrays(fields, ["key", "value"], mask=entries.is_null())
-    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0)).cast(pa.int32())
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
-    return pa.ListArray.from_arrays(offsets, ordered, mask=array.is_null())
+    ends = np.cumsum(np.concatenate(([0], header_counts(array))), dtype=np.int32)
+    return pa.ListArray.from_arrays(array_of(ends, pa.int32()), ordered, mask=array.is_null())
 
 
 def _is_headers(type_: pa.DataType) -> bool:
@@ -370,8 +370,7 @@ def _is_headers(type_: pa.DataType) -> bool:
 
 def micros(records: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """Timestamps of records, none of them null, in microseconds."""
-    times: npt.NDArray[np.int64] = records.column("timestamp").view(pa.int64()).to_numpy()
-    return times
+    return micros_of(records.column("timestamp"))
 
 
 def _partitions(array: pa.Array) -> pa.Array:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from spark_log.schema.names import PREFIX
 from spark_log.segment.convert_types import value_bytes
+from spark_log.segment.numpy_arrays import array_of, numbers_or
 from spark_log.segment.offsets import Offsets, as_array
 from spark_log.segment.record_columns import header_counts
 from spark_log.segment.schema import HEADERS, OFFSET, base_of, schema_version
@@ -47,8 +48,7 @@ def _header_bytes(headers: pa.Array) -> npt.NDArray[np.int64]:
 
 def binary_lengths(array: pa.Array) -> npt.NDArray[np.int64]:
     """Bytes of each element; 0 for a null."""
-    lengths: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
-    return lengths.astype(np.int64)
+    return numbers_or(0, pc.binary_length(array)).astype(np.int64)
 
 
 def concat(pieces: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -75,7 +75,7 @@ def with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def with_offsets(batch: pa.RecordBatch, offsets: Offsets) -> pa.RecordBatch:
     """The batch with a column `offset`."""
-    return batch.append_column(OFFSET, pa.array(as_array(offsets)))
+    return batch.append_column(OFFSET, array_of(as_array(offsets), pa.int64()))
 
 
 def unpinned(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_log.segment.numpy_arrays import array_of
 from spark_log.segment.row_batches import bytes_max, concat, row_bytes, unpinned
 from spark_log.segment.schema import is_same_base
 
@@ -155,7 +156,7 @@ def _gathered(records: pa.RecordBatch, order: npt.NDArray[np.intp] | None, start
     """The rows at some of the indexes; without indexes a slice, which is not a copy."""
     if order is None:
         return records.slice(start, end - start)
-    return pc.take(records, pa.array(order[start:end]), boundscheck=False)
+    return pc.take(records, array_of(order[start:end], pa.int64()), boundscheck=False)
 
 
 def _stable_order(destinations: Destinations, count: int) -> npt.NDArray[np.intp] | None:

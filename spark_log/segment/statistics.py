@@ -25,6 +25,7 @@ from spark_log.model import STATS_BYTES_MAX
 from spark_log.schema.column_configs import AUTO
 from spark_log.schema.names import PREFIX, column_named
 from spark_log.segment.dictionaries import is_dictionary
+from spark_log.segment.numpy_arrays import numbers_of
 from spark_log.segment.schema import data_names
 
 COLUMNS_MAX = 8
@@ -126,7 +127,7 @@ def _bounds(array: pa.Array) -> Bounds | None:
 
 
 def _float_ends(array: pa.Array) -> tuple[float, float]:
-    values = array.drop_null().to_numpy()
+    values = numbers_of(array.drop_null())
     low, high = float(values.min()), float(values.max())
     if not math.isnan(high):  # for numpy, the greatest of values with a NaN is NaN
         return low, high

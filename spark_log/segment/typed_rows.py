@@ -21,6 +21,7 @@ from spark_log.schema.names import PREFIX, shown_name
 from spark_log.schema.topic_schema import TopicSchema, shown_columns
 from spark_log.segment.convert_types import converted, is_text, lacks_required, why_not
 from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames, Layout, check_names_once, layout_of, unknown
+from spark_log.segment.numpy_arrays import flags_of, mask_of
 from spark_log.segment.python_values import array_of
 from spark_log.segment.record_columns import (
     INPUT_COLUMNS,
@@ -34,7 +35,7 @@ from spark_log.segment.record_columns import (
     record_columns,
     typed_array,
 )
-from spark_log.segment.schema import OFFSET, TOMBSTONE, run_schema, typed_base
+from spark_log.segment.schema import OFFSET, run_schema, typed_base
 from spark_log.text import type_of
 
 SHOWN_ROWS = 5
@@ -94,7 +95,7 @@ def sifted(
         converted(fitting.fit(array, field), wanted.type)
         for (array, field), wanted in zip(values.columns, fields, strict=True)
     ]
-    parts = [records["key"], pa.array(values.tombstones, TOMBSTONE.type), *stored, records["timestamp"]]
+    parts = [records["key"], flags_of(values.tombstones), *stored, records["timestamp"]]
     if "headers" in records:
         parts.append(records["headers"])
     found = pa.RecordBatch.from_arrays(parts, schema=run_schema(headers="headers" in records, holes=False, base=base))
@@ -132,7 +133,7 @@ def _values(batch: pa.RecordBatch, layout: Layout, schema: TopicSchema, topic: s
     if pa.types.is_null(array.type):
         return _Given([(None, field) for field in schema.columns], ~none)
     there = _children(array.type, schema, topic)
-    tombstones = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else none
+    tombstones = mask_of(array.is_null()) if array.null_count else none
     children = array.flatten()
     numbers = [there.get(field.name.casefold()) for field in schema.columns]
     pairs = zip(numbers, schema.columns, strict=True)
@@ -205,7 +206,7 @@ class _Fitting:
         wrong = _failing(array, lambda part: not lacks_required(part, field)) & ~self._tombstones & ~known
         if not wrong.any():
             return array
-        inside = field.nullable or not array.filter(pa.array(wrong)).null_count
+        inside = field.nullable or not array.filter(flags_of(wrong)).null_count
         what = "has a null in a field that is NOT NULL" if inside else "is null, and the schema has it NOT NULL"
         self.faults.append(ValueFault(f"column {shown_name(field.name)!r} ({sql_type(field.type)}) {what}", wrong))
         return _without(array, wrong)

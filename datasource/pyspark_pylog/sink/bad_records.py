@@ -7,7 +7,7 @@ upload and commit as the good rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,9 @@ from spark_log.client.producing.topic_rules import (
 from spark_log.client.topic_creation import auto_creates, ensure_topic, no_such_topic
 from spark_log.errors import InvalidRecord, InvalidTimestamp, InvalidTopic, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
+from spark_log.segment.few_values import array_from
 from spark_log.segment.json_values import as_json
+from spark_log.segment.numpy_arrays import array_of, numbers_or
 from spark_log.segment.record_columns import Rows, header_counts
 from spark_log.segment.schema import HEADERS, TIMESTAMP
 from spark_log.text import counted
@@ -48,7 +50,7 @@ class Topics:
         self._journal: Journal | None = None
         self.table = TopicTable(())
         """The topics that rows have named so far."""
-        self._names = pa.array([], pa.string())
+        self._names = pa.nulls(0, pa.string())
         """Their names, by number."""
 
     def find(self, names: pa.Array) -> tuple[Numbers, list[Fault]]:
@@ -61,13 +63,12 @@ class Topics:
         unknown = np.flatnonzero(numbers < 0)
         if not len(unknown):
             return numbers, []
-        texts, codes = _distinct(names.take(pa.array(unknown)))
+        texts, codes = _distinct(names.take(array_of(unknown, pa.int64())))
         errors = self._add(texts)
         return self._numbers(names), _unwritable(errors, unknown, codes, len(names))
 
     def _numbers(self, names: pa.Array) -> Numbers:
-        found = pc.index_in(names, self._names.cast(names.type))
-        return cast(Numbers, pc.fill_null(found, -1).to_numpy())
+        return numbers_or(-1, pc.index_in(names, self._names.cast(names.type)))
 
     def _add(self, names: Sequence[str | None]) -> dict[int, SparkLogError]:
         """The errors of those that cannot be written to, by their index."""
@@ -78,7 +79,7 @@ class Topics:
             except (InvalidRecord, InvalidTopic, UnknownTopicOrPartition) as error:
                 errors[code] = error
         if len(specs) > len(self.table.specs):
-            self.table, self._names = TopicTable(tuple(specs)), pa.array([spec.name for spec in specs])
+            self.table, self._names = TopicTable(tuple(specs)), array_from([spec.name for spec in specs], pa.string())
         return errors
 
     def _spec(self, name: str | None) -> TopicSpec:
@@ -123,7 +124,7 @@ def _distinct(names: pa.Array) -> tuple[list[str | None], Numbers]:
     texts: list[str | None] = [
         name.decode("utf-8", "backslashreplace") for name in encoded.dictionary.cast(pa.binary()).to_pylist()
     ]
-    codes = pc.fill_null(encoded.indices, len(texts)).to_numpy()
+    codes = numbers_or(len(texts), encoded.indices)
     return [*texts, None] if encoded.indices.null_count else texts, codes
 
 

@@ -90,7 +90,7 @@ def checked_frame(journal: Journal, frame: StructType, options: WriteOptions) ->
 
 
 def _no_rows(columns: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in columns], schema=columns)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in columns], schema=columns)
 
 
 def _schema(journal: Journal, frame: StructType, columns: pa.Schema, topic: str, names: ColumnNames) -> TopicSchema:

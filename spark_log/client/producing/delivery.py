@@ -44,6 +44,8 @@ from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import TopicKey
 from spark_log.model import ACKS_ALL
+from spark_log.segment.few_values import array_from
+from spark_log.segment.numpy_arrays import array_of
 from spark_log.segment.partitioners import Murmur2Partitioner, Partitioner, assign_partitions, make_partitioner
 from spark_log.segment.record_columns import Rows
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
@@ -280,7 +282,7 @@ class Delivery:
             self._add_valid(uploader, spec, _cut(rows, 0, half), staged, at[:half])
             self._add_valid(uploader, spec, _cut(rows, half, len(at) - half), staged, at[half:])
         else:
-            uploader.add(TopicRows.of(spec, Rows(rows.records, pa.array(numbers, pa.int64()))))
+            uploader.add(TopicRows.of(spec, Rows(rows.records, array_of(numbers, pa.int64()))))
             staged.partitions[at] = numbers
 
     def _assign(self, spec: TopicSpec, rows: Rows) -> Ints:
@@ -359,12 +361,12 @@ def to_rows(columns: Columns, start: int, end: int, *, with_values: bool = True)
     keys, values = columns.keys[start:end], columns.values[start:end]
     if not with_values:
         values = [None] * len(keys)
-    stamps = pa.array(columns.times[start:end] * 1000).view(TIMESTAMP)
-    arrays, schema = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), stamps], RECORD_SCHEMA
+    stamps = array_of(columns.times[start:end] * 1000, TIMESTAMP)
+    arrays, schema = [array_from(keys, pa.binary()), array_from(values, pa.binary()), stamps], RECORD_SCHEMA
     if columns.headers is not None and any(headers := columns.headers[start:end]):
-        arrays.append(pa.array(list(map(_header_dicts, headers)), HEADERS))
+        arrays.append(array_from(list(map(_header_dicts, headers)), HEADERS))
         schema = RECORD_SCHEMA_HEADERS
-    wanted = None if columns.partitions is None else pa.array(columns.partitions[start:end], pa.int64())
+    wanted = None if columns.partitions is None else array_from(columns.partitions[start:end], pa.int64())
     return Rows(pa.RecordBatch.from_arrays(arrays, schema=schema), wanted)
 
 

@@ -13,10 +13,10 @@ from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.compute as pc
 
 from spark_log.client.producing.topic_rules import Numbers, TopicRows, TopicSpec, TopicTable
 from spark_log.segment.murmur2 import partition_for_key
+from spark_log.segment.numpy_arrays import numbers_or
 from spark_log.segment.partitioners import (
     Murmur2Partitioner,
     Partitioner,
@@ -82,7 +82,7 @@ def _named(batch: TopicRows) -> _Partitions:
     wanted = batch.rows.partitions
     if wanted is None:
         return np.full(batch.num_rows, _OPEN, np.int64)
-    return np.array(pc.fill_null(wanted, _OPEN), np.int64)
+    return numbers_or(_OPEN, wanted).astype(np.int64)
 
 
 def _staying(batch: TopicRows, sticky: Sequence[StickyPartitioner], open_: Numbers) -> _Partitions:

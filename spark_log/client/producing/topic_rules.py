@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_log.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, SparkLogError
 from spark_log.metadata.decide.topics import topic_named
@@ -20,6 +19,7 @@ from spark_log.metadata.state import State
 from spark_log.schema.column_configs import AUTO, stored_sort_columns
 from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.compression import TopicCompression, topic_compression
+from spark_log.segment.numpy_arrays import array_of, mask_of, numbers_or
 from spark_log.segment.partitioners import (
     no_such_partition,
     outside,
@@ -150,7 +150,7 @@ class TopicRows(NamedTuple):
 
 def take_rows(rows: Rows, at: Numbers) -> Rows:
     """The rows at these indexes."""
-    taken = pa.array(at)
+    taken = array_of(at, pa.int64())
     return Rows(rows.records.take(taken), None if rows.partitions is None else rows.partitions.take(taken))
 
 
@@ -222,8 +222,7 @@ def checked_versions(batch: TopicRows) -> list[tuple[str, int]]:
 
 
 def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
-    return found
+    return mask_of(column.is_null())
 
 
 def no_key(topic: str) -> str:
@@ -296,7 +295,7 @@ def _no_partition(batch: TopicRows) -> Fault | None:
     wanted = batch.rows.partitions
     if wanted is None or wanted.null_count == len(wanted):
         return None
-    numbers = pc.fill_null(wanted, 0).to_numpy()
+    numbers = numbers_or(0, wanted)
     wrong = outside(numbers, batch.each(batch.topics.partitions))
     if not wrong.any():
         return None
