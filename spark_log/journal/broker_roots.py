@@ -287,7 +287,7 @@ class BrokerCheck:
 
 
 def other_id_error(url: str, found: BrokerFile, cluster_id: str) -> WrongRoot:
-    """For the right root of a broker, by its random directory, where the log has another id than the root says."""
+    """The error for the right root of a broker, by its random directory, with another id than the log has."""
     return WrongRoot(
         f"{url} {OTHER_ID} {found.cluster_id}, and the log has the id {cluster_id}: {FORMAT_KEY} was made again, or is "
         f"that of another log. Nothing is lost: stop all clients, and run `pylog repair --cluster-id {found.cluster_id}`"

@@ -155,7 +155,7 @@ def _sharing(known: ProducerState) -> ProducerState:
 
 
 def _producers(state: State) -> Iterator[tuple[str, Any]]:
-    """Without lost sequences for the many that have none."""
+    """Producers, without lost sequences for the many that have none."""
     return ((name, known if known.lost else known[:-1]) for name, known in _sorted(state.producers))
 
 

@@ -141,7 +141,7 @@ def end_adoption(journal: Journal, state: State, form: Format, founding: str) ->
 
 
 def not_continued_error(url: str) -> InvalidRequest:
-    """For a quorum in a folder that has a log with its metadata."""
+    """The error for a quorum in a folder that has a log with its metadata."""
     return InvalidRequest(
         f"{url} has a log with its metadata, and this quorum does not continue it: was its adoption cancelled? Format the "
         "directories again, and run `pylog quorum adopt`, or serve that log without --quorum"
@@ -240,7 +240,7 @@ def _check_is_newest(store: ObjectStore, state: State, source: DataDirectory) ->
 
 
 def _reached(state: State) -> tuple[int, int]:
-    """By which states of quorums that follow each other are compared, as logs are in Raft."""
+    """The order of states of quorums that follow each other; logs in Raft have the same."""
     return state.coordinator.epoch, state.version
 
 

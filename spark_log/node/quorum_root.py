@@ -131,7 +131,7 @@ class QuorumRoot:
         return run(find_remains(), self._stores, self._clock)
 
     def _journal(self) -> Journal:
-        """Of the log that is on the storage itself, which may have lost its format."""
+        """The journal of the log that is on the storage itself, which may have lost its format."""
         context = Context(self._clock, self._rng, threads=self._threads)
         form = self._format() or Format(
             pylog=FORMAT_VERSION, cluster_id=self._cluster_id, created_ms=self._clock.now_ms(), probed=""

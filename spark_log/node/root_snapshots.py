@@ -85,7 +85,7 @@ def newest_snapshot(store: ObjectStore) -> Content | None:
 
 
 def newest_epoch(store: ObjectStore) -> int:
-    """Of the leader that wrote the newest snapshot; 0 if there is none."""
+    """The epoch of the leader that wrote the newest snapshot; 0 if there is none."""
     return max(map(snapshot_epoch, listed(store, SNAPSHOTS)), default=0)
 
 

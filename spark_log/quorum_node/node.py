@@ -394,7 +394,7 @@ class Node:
         )
 
     def problems(self) -> dict[int, str | None]:
-        """Of the connections, and of voters to which there is none; empty until the node knows the voters."""
+        """Problems of the connections, and of voters to which there is none; empty until the node knows the voters."""
         if self._machine is None or not self._voters():
             return {}
         others = tuple(voter for voter in self._voters() if voter != self.key)

@@ -53,7 +53,7 @@ NEW = [b"new %d" % n for n in range(8)]
 def test_a_running_consumer_continues_at_the_end_of_the_copy(
     tmp_path: Path, by_hand: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a warning.  Positions of lost records do not count, however they are committed."""
+    """It warns.  Positions of lost records do not count, however they are committed."""
     log = log_in(tmp_path)
     consumer = log.consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
     consumer.assign([P0]) if by_hand else consumer.subscribe(["t"])

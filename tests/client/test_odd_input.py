@@ -217,6 +217,6 @@ def test_texts_of_a_condition_are_written_as_in_spark(log: Log, literal: str, va
 
 @pytest.mark.parametrize("where", [r"s = 'a\'", "s = 'a''", r"s = '\ud83d'", "s = '\udcff'", "s = 'a", "\udcff = 1"])
 def test_texts_that_are_none_are_refused(log: Log, where: str) -> None:
-    """As the whole condition is."""
+    """The whole condition is refused."""
     with pytest.raises(InvalidRequest, match="where"):
         log.read("typed", where=where)

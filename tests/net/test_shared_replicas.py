@@ -33,7 +33,7 @@ from tests.services import Services
 
 @pytest.fixture
 def running(services: Services, tmp_path: Path) -> Running:
-    """Of a log with two brokers, with a topic of each tenant on both, and one of billing alone on other replicas."""
+    """A log with two brokers, a topic of each tenant on both, and one of billing alone on other replicas."""
     log = replicated_log(tmp_path, brokers=2)
     create_topic(log, "orders", (1, 2))
     create_topic(log, "billing.x", (1, 2))
@@ -198,7 +198,7 @@ def test_a_writer_copies_what_a_replica_has_missed(running: Running, tmp_path: P
 
 
 def test_the_leader_of_a_quorum_looks_too(tmp_path: Path) -> None:
-    """And it checks where it decides."""
+    """It checks where it decides."""
 
     def claim(address: str) -> None:
         with connect(address, ADMIN) as log:

@@ -50,7 +50,7 @@ def nobody(_: object) -> bool:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a log with checkpoints, segments, slice indexes and garbage."""
+    """The folder of a log with checkpoints, segments, slice indexes and garbage."""
     log = new_log(tmp_path / "log")
     append_small(log, 5)
     checkpoint(log)

@@ -26,7 +26,7 @@ ROW = [{"value": b"precious"}]
 
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
-    """Of a log with two brokers, which alone have the records of the topics t and u, and with a mirror."""
+    """The store of a log with two brokers, which alone have the records of the topics t and u, and with a mirror."""
     with spark_log.connect(tmp_path / "log", durability="os") as log:
         for broker in (1, 2):
             log.admin.add_broker(broker, str(tmp_path / f"b{broker}"))

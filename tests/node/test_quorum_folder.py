@@ -51,7 +51,7 @@ def leader(state: State = NEW, founding: str = "") -> Claimant:
 
 
 def log_health(node: RunningNode) -> dict[str, bool]:
-    """As `pylog cluster health --conf` finds it."""
+    """The result of `pylog cluster health --conf`."""
     status = node.coordinator.node.status()
     assert status is not None
     return {check: healthy for check, healthy, _ in quorum_findings({"a": status})}

@@ -462,7 +462,7 @@ def test_upkeep_deletes_nothing_that_a_copy_names(store: ObjectStore, tmp_path: 
 
 
 def test_a_quorum_is_not_restored_from_a_disk_that_is_older_than_the_copy(store: ObjectStore, tmp_path: Path) -> None:
-    """Of a node that was away for long: upkeep has deleted objects that it names."""
+    """A node was away for long: upkeep has deleted objects that it names."""
     lost, new = (Nodes(tmp_path, cluster_id(store), 1, name) for name in "ab")
     adopt(store, lost)
     form = parse_format(store.get(FORMAT_KEY), store.url)

@@ -58,7 +58,7 @@ def test_batch_reads_and_a_stream_across_an_erasure(
 def test_a_frame_and_a_temporary_view_of_before_have_no_erased_record(
     spark: SparkSession, url: str, log: spark_log.Log
 ) -> None:
-    """As soon as the erasure has ended, with open and with fixed ends; nor has a copy that is written from them."""
+    """The erasure has ended; ends are open and fixed.  A copy that is written from them has no such record either."""
     log.create_topic(NewTopic("t", 1))
     for first in range(0, 30, 10):
         append(log, first, 10)

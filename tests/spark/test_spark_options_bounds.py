@@ -372,7 +372,7 @@ def test_a_fixed_range_stays_what_it_is(spark: SparkSession, url: str, log: spar
 @pytest.mark.parametrize("name", ["startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingTimestamp"])
 @pytest.mark.parametrize("time", [-1, -2, "-1"])
 def test_a_time_below_zero_is_refused(name: str, time: object) -> None:
-    """As by Kafka's connector: -1 and -2 are positions, and with times all records would be read."""
+    """Kafka's connector refuses them, too: -1 and -2 are positions, and with times all records would be read."""
     given = str(time) if name == "startingTimestamp" else json.dumps({"t": {"0": time}})
     with pytest.raises(InvalidRequest, match="is below 0: give the end and the start with startingOffsets"):
         read_options({"subscribe": "t", "path": "/tmp/x", name.lower(): given}, streaming=False)

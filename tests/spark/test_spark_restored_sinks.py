@@ -19,7 +19,7 @@ from tests.restored import copy_of, restored
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """As Spark begins it."""
+    """A checkpoint, begun as Spark does."""
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (folder / "metadata").write_text(json.dumps({"id": "q"}))

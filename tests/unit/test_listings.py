@@ -49,7 +49,7 @@ def test_every_listing_is_known() -> None:
 
 
 def test_names_of_others_are_not_names_of_a_log() -> None:
-    """Of any folder, also those that are nearly a log's."""
+    """Names in any folder, also those that are nearly a log's."""
     record, unique = f"{1:020}", "0123456789abcdef"
     names = {
         "meta": ["format", "log.json", "broker.json", "upkeep", "reserve", f"probe-{unique}-1"],

@@ -90,7 +90,7 @@ def _check_alone(options: Mapping[str, str]) -> None:
 
 
 def _time(given: object, what: str) -> Position:
-    """As in Kafka's connector, a number below 0 is refused: -1 and -2 are the end and the start by offset."""
+    """A number below 0 is refused, as by Kafka's connector: -1 and -2 are the end and the start by offset."""
     found = parse_timestamp_ms(given, what)
     if found < 0 and (isinstance(given, int) or str(given).strip().startswith("-")):
         raise InvalidRequest(

@@ -57,7 +57,7 @@ class Offset:
 
     @property
     def history(self) -> str | None:
-        """Of the log when its batch was planned; None if that is not known."""
+        """The history of the log when its batch was planned; None if that is not known."""
         return self.seen.history if self.log else None
 
     def same_topic(self, topic: str, topic_id: str | None) -> bool:

@@ -62,7 +62,7 @@ class RestoredLog:
 
 
 def _was_set_back(at: Offset, journal: Journal) -> bool:
-    """Not if the offset is beyond an end: other messages say more."""
+    """False if the offset is beyond an end: other messages say more."""
     return all(end <= _end(journal.state, tp) for tp, end in at.ends.items()) and is_set_back(journal, at.seen)
 
 

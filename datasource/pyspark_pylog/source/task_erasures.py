@@ -25,7 +25,7 @@ _looked_ms: dict[Key, int] = {}
 
 
 class TaskErasures:
-    """For one task."""
+    """The erasures that one task knows."""
 
     def __init__(
         self, log: PlannedLog, known: Mapping[str, int] = MappingProxyType({}), looked_ms: int | None = None
@@ -56,7 +56,7 @@ class TaskErasures:
         return self._journal
 
     def at(self, journal: Journal) -> TaskErasures:
-        """The same for what is planned by the state of a journal."""
+        """The erasures since a plan that is made by the state of a journal."""
         new = TaskErasures(self._log, {}, self._looked_ms)
         new._version, new._journal = journal.state.version, journal
         return new

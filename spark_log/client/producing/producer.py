@@ -149,12 +149,10 @@ class Producer:
             key, value = self._encoded(key, value)
         size = ROW_OVERHEAD
         if value is not None:
-            if type(value) is not bytes:
-                value = self._sent(topic, value)
+            value = value if type(value) is bytes else self._sent(topic, value)
             size += len(value)
         if key is not None:
-            if type(key) is not bytes:
-                key = to_bytes("key", key)
+            key = key if type(key) is bytes else to_bytes("key", key)
             size += len(key)
         if headers:
             headers = checked_headers(headers)

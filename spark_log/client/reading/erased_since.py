@@ -18,7 +18,7 @@ LOOK_MS = 1000
 
 
 class ErasedSince:
-    """For the reads of one plan."""
+    """The erasures since one plan, for its reads."""
 
     def __init__(self, journal: Journal) -> None:
         """journal:  its state is that of the plan."""

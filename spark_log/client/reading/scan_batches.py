@@ -102,7 +102,7 @@ def fetch_asked(
     columns: Sequence[str] | None,
     rack: str = "",
 ) -> Iterator[Fetched]:
-    """As `fetch_ranges`, of reads that were planned just now and may have been requested."""
+    """`fetch_ranges` of reads that were planned just now and may have been requested."""
     return _fetch_all(journal, asked, _How(columns, None, None, ALONE, rack, False, ErasedSince(journal)))
 
 

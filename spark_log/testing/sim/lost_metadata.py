@@ -42,7 +42,7 @@ def _passes(store: ObjectStore, **_: object) -> None:
 
 
 def _begin(sim: Simulation, process: SimulatedProcess) -> None:
-    """As a producer that creates a log where there is none; then upkeep."""
+    """A producer creates a log where there is none; then upkeep runs."""
     store, threads = SimulatedStore(process), SimulatedThreads(process)
     try:
         journal = Journal.open(store, create=True, clock=process, rng=sim.rng, threads=threads)

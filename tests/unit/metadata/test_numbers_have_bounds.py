@@ -59,7 +59,7 @@ def inner_types(kind: inspect.Type) -> list[inspect.Type]:
 
 @pytest.mark.parametrize("kind", [c.AnyCommand, AnyRecord, *RECEIVED], ids=lambda kind: str(kind)[-40:])
 def test_every_number_has_bounds(kind: Any) -> None:
-    """Of 64 bits at most: those of the columns of a checkpoint.  Strings that are stored have bounds, too."""
+    """Numbers have 64 bits at most, as in the columns of a checkpoint.  Strings that are stored have bounds, too."""
     seen = set[type]()
     found = dict(values(inspect.type_info(kind), "", seen))
     assert found
@@ -73,7 +73,7 @@ def test_every_number_has_bounds(kind: Any) -> None:
 
 
 def commit(**more: Any) -> c.Append:
-    """Of one slice, or one piece."""
+    """A commit of one slice, or one piece."""
     objects = (DataObject("data/0000000000000000/a.seg", 100, 90), DataObject("data/0000000000000000/b.idx", 10, 0))
     return c.Append(commit=CommitRecord(producer="p", sequence=0, upload_epoch=0, **{"objects": objects, **more}))
 
