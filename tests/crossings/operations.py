@@ -121,14 +121,20 @@ def restored(world: World) -> After:
     return world.after(world.root, is_older=True, is_where_it_was=False)
 
 
-def mirrored(world: World) -> After:
-    """A mirror that follows the log."""
+def begun_mirror(world: World) -> LocalStore:
+    """A mirror that has the first records, but not the later ones."""
     with_brokers(world)
     world.begin()
     store = LocalStore(str(world.folder / "mirror"), "os")
     begin_mirror(world.log, store)
     Mirror(world.log, store).round()
     world.later()
+    return store
+
+
+def mirrored(world: World) -> After:
+    """A mirror that follows the log."""
+    store = begun_mirror(world)
     Mirror(world.log, store).round()
     assert spark_log.connect(store.url).journal.state.topics == world.log.journal.refresh().topics
     return world.after()
@@ -136,12 +142,7 @@ def mirrored(world: World) -> After:
 
 def recovered(world: World) -> After:
     """The log's folder is lost, and a mirror that is behind becomes the log."""
-    with_brokers(world)
-    world.begin()
-    store = LocalStore(str(world.folder / "mirror"), "os")
-    begin_mirror(world.log, store)
-    Mirror(world.log, store).round()
-    world.later()
+    store = begun_mirror(world)
     shutil.move(world.root, world.folder / "lost")
     recover(store, force=True)
     return world.after(store.url, is_older=True, is_where_it_was=False)
