@@ -28,7 +28,7 @@ def is_set_back(journal: Journal, seen: SeenLog) -> bool:
         return False
     if _has_another_record(journal, seen):
         return True
-    return was_set_back(journal.state, seen) and not _is_mirror(journal) and was_set_back(journal.refresh(), seen)
+    return was_set_back(journal.state, seen) and not is_mirror(journal) and was_set_back(journal.refresh(), seen)
 
 
 def _has_another_record(journal: Journal, seen: SeenLog) -> bool:
@@ -42,7 +42,7 @@ def _has_another_record(journal: Journal, seen: SeenLog) -> bool:
     return journal.run(is_kept(seen.version, journal.refresh().fence))
 
 
-def _is_mirror(journal: Journal) -> bool:
+def is_mirror(journal: Journal) -> bool:
     """Whether it follows another log, and so may be behind it."""
     if journal.metadata_log.is_served:
         return False

@@ -16,6 +16,7 @@ from typing import Any
 
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.journal.root_options import RootOptions
+from spark_log.journal.seen_log import is_mirror
 from spark_log.metadata.decide.coordinators import check_is_here, moved_to
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import is_loopback, this_host
@@ -109,6 +110,11 @@ async def start(config: ServeConfig, store: ObjectStore | None = None, pages: Ma
     if moved := moved_to(coordinator.journal.state.coordinator):
         raise InvalidRequest(f"the log at {config.url} was moved to {moved}: start the coordinator with that URL")
     check_is_here(coordinator.journal.state.coordinator)
+    if is_mirror(coordinator.journal):  # readers would take it for a log that was set back
+        raise InvalidRequest(
+            f"{config.url} is a mirror, which `pylog mirror run` alone changes: read it by its URL without a coordinator, "
+            f"or, if its log is lost, run `pylog recover -u {config.url}`, and then start the coordinator"
+        )
     context = coordinator.journal.context
     await asyncio.to_thread(coordinator.storage_health.check_writable, context.unique())
     groups = Groups(coordinator, context.clock, context.unique, config.groups)

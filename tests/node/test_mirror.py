@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,8 @@ from spark_log.journal.object_names import LOG, log_key, log_version
 from spark_log.node.maintain import maintain_once
 from spark_log.node.mirror import Mirror, _Copier, begin_mirror, recover
 from spark_log.node.repair import repair
+from spark_log.node.serve import start
+from spark_log.node.serve_config import ServeConfig
 from spark_log.node.verify import verify
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
@@ -354,6 +357,13 @@ def test_the_mirror_of_a_log_with_a_coordinator(tmp_path: Path) -> None:
     assert not recovered.journal.state.coordinator.address
     append_small(recovered, 1, first=4)
     assert len(values(recovered)) == 15
+
+
+def test_no_coordinator_serves_a_mirror(log: spark_log.Log, root: str) -> None:
+    """A query that fails over to it would take it for a log that was set back, because the mirror may be behind."""
+    Mirror(log, LocalStore(root)).round()
+    with pytest.raises(InvalidRequest, match="is a mirror, .* read it by its URL without a coordinator"):
+        asyncio.run(start(ServeConfig(url=root)))
 
 
 def test_a_mirror_in_a_bucket(s3: Callable[[], Bucket]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Sized
+from functools import partial
 
 from spark_log.client.producing.commit import Identity, PlainProducer, commit_uploads, offsets_by_name
 from spark_log.client.producing.typed_writes import rows_of, spec_for
 from spark_log.client.producing.upload import Uploaded, Uploader
 from spark_log.client.topic_creation import ensure_topic
-from spark_log.errors import InvalidRequest, SequenceConflict
+from spark_log.errors import InvalidRequest, SequenceConflict, UploadFenced
 from spark_log.journal.journal import Journal
 from spark_log.journal.replica_puts import ReplicaPuts
 from spark_log.metadata.decide.commits import Committed
@@ -51,25 +52,35 @@ class Appender:
         names:     for a topic with a schema: which columns of a frame have the key, the timestamp and the values.
         """
         ensure_topic(self._journal, topic)
-        began = self._journal.recent()
-        epoch = began.version
-        uploaded = upload_rows(
+        upload = partial(
+            upload_rows,
             self._journal,
             topic,
             data,
-            epoch,
             partitioner=partitioner,
             compression=compression,
             acks=acks,
             names=names,
-            history=history_of(began),
         )
+        try:
+            return self._append(upload, identity, acks)
+        except UploadFenced:
+            if not isinstance(data, Sized):  # an iterator, which may be used up
+                raise
+            self._journal.refresh()
+            return self._append(upload, identity, acks)
+
+    def _append(
+        self, upload: Callable[..., Uploaded], identity: Identity | None, acks: int
+    ) -> dict[TopicPartition, range]:
+        began = self._journal.recent()
+        uploaded = upload(began.version, history=history_of(began))
         if not uploaded.slices:
             return {}
         if identity is None:
-            return offsets_by_name(self._journal.state, self._commit_plain(epoch, uploaded, acks))
+            return offsets_by_name(self._journal.state, self._commit_plain(began.version, uploaded, acks))
         try:
-            committed = commit_uploads(self._journal, identity, epoch, [uploaded])
+            committed = commit_uploads(self._journal, identity, began.version, [uploaded])
         except SequenceConflict as error:
             raise version_conflict(identity, error) from None
         if said := warning_of_version(identity, committed, [uploaded]):
