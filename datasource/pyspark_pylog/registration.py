@@ -21,6 +21,7 @@ from spark_log.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
 CHECK = "import sys; from importlib.util import find_spec; sys.exit(not (find_spec('pyspark_pylog') and find_spec('pyarrow')))"
 CHECK_S = 60
@@ -31,11 +32,15 @@ _registering = threading.Lock()
 def register(spark: SparkSession) -> None:
     """Add the source `pylog` to a session, and make the session the active one of the calling thread.
 
-    Call it if Spark does not find pylog.  Also call it in each thread that writes with `df.write`, except the thread
-    that created the session.  A second call in the same thread changes nothing.
+    Queries then read only the columns that they use, and skip records by their filters: Spark's own classes for Python
+    sources do not.  The setting `spark.pylog.pushDown=false`, or the option `pushDown=false` of a read, turns this off.
+
+    Call it also if Spark does not find pylog, and in each thread that writes with `df.write`, except the thread that
+    created the session.  A second call in the same thread changes nothing.
     Raises InvalidRequest if Spark's Python does not have pylog.
     """
     from pyspark_pylog.data_source import DefaultSource
+    from pyspark_pylog.native.compiled import compile_planner
 
     if is_connect(spark):
         spark.dataSource.register(DefaultSource)
@@ -43,15 +48,19 @@ def register(spark: SparkSession) -> None:
     activate(spark)
     with _registering:
         python = worker_python(spark)
-        if registered_python(spark, DefaultSource.name()) == python:
-            return
-        context: Any = spark.sparkContext
-        # PySpark takes the Python of functions that it passes to the JVM from here.
-        context.pythonExec, usual = python, context.pythonExec
-        try:
-            spark.dataSource.register(DefaultSource)
-        finally:
-            context.pythonExec = usual
+        if registered_python(spark, DefaultSource.name()) != python:
+            _register(spark, DefaultSource, python)
+        compile_planner(spark)
+
+
+def _register(spark: SparkSession, source: type[DataSource], python: str) -> None:
+    context: Any = spark.sparkContext
+    # PySpark takes the Python of functions that it passes to the JVM from here.
+    context.pythonExec, usual = python, context.pythonExec
+    try:
+        spark.dataSource.register(source)
+    finally:
+        context.pythonExec = usual
 
 
 def is_connect(spark: Any) -> bool:

@@ -5,6 +5,8 @@ in the same JVM; of a test with parameters, the client runs the first case.  A m
 `@pytest.mark.classic("Spark Connect has no …")` is for tests that Connect cannot run.  Tests of what tasks and sinks do
 run once: the server does that for its clients as for itself.  They are marked with `@pytest.mark.tasks`, or in one of
 the files of `TASKS`.
+
+With `PYLOG_PUSH_DOWN=false` in the environment, all reads are planned as Spark plans other Python sources.
 """
 
 from __future__ import annotations
@@ -100,10 +102,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def classic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of this process."""
     builder = SparkSession.builder.master("local[2]").appName("tests")
+    builder = builder.config("spark.pylog.pushDown", os.environ.get("PYLOG_PUSH_DOWN", "true"))
     for name, value in {**CONFS, **SERVER}.items():
         builder = builder.config(name, value)
     session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    spark_log.register(session)  # its queries, and those of the server's clients, are planned by PylogSource.java
     yield session
     session.stop()
 

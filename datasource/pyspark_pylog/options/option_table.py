@@ -140,6 +140,13 @@ READING = (
         "such times are an error",
     ),
     Option(
+        "pushDown",
+        "BS",
+        "the setting `spark.pylog.pushDown`, by default `true`",
+        "whether a batch query decodes only its columns, and skips records by its filters, in [a registered "
+        "session](spark.md#reading-less). Without effect on a stream",
+    ),
+    Option(
         "group.id",
         "S",
         "",

@@ -193,6 +193,7 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
     check_order(start, end)
     _check_named(subscribe, pattern, assign, start, end)
     whole(options, "kafkaconsumer.polltimeoutms")
+    flag(options, "pushdown", True)  # obeyed by native/PylogSource.java
     return ReadOptions(
         location=location,
         subscribe=subscribe,

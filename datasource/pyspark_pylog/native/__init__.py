@@ -1,0 +1,1 @@
+"""What is compiled for the running Spark: how `format("pylog")` is planned."""
