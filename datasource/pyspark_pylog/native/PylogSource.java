@@ -11,6 +11,7 @@ import java.util.Set;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.metric.CustomMetric;
@@ -99,7 +100,9 @@ public final class PylogSource implements TableProvider, DataSourceRegister {
     return made;
   }
 
-  /** Whether a query is planned here; otherwise it is planned as Spark plans other Python sources. */
+  /**
+   * Whether a query is planned here; otherwise it is planned as Spark plans other Python sources.
+   */
   static boolean pushesDown(CaseInsensitiveStringMap options) {
     boolean wanted = Boolean.parseBoolean(SQLConf.get().getConfString(SETTING, "true"));
     return options.getBoolean(OPTION, wanted);
@@ -108,13 +111,16 @@ public final class PylogSource implements TableProvider, DataSourceRegister {
 
 /** What a {@code load()} or a write refers to. */
 final class PylogTable implements SupportsRead, SupportsWrite {
-  /** Scans of one frame whose plans are kept: a query that is run again need not be planned again. */
+  /**
+   * Scans of one frame whose plans are kept: a query that is run again need not be planned again.
+   */
   private static final int KEPT = 16;
 
   private final PythonDataSourceV2 python;
   private final Table inner;
   private final StructType schema;
-  private final Map<String, PythonDataSourceV2> planned = new LinkedHashMap<String, PythonDataSourceV2>();
+  private final Map<String, PythonDataSourceV2> planned =
+      new LinkedHashMap<String, PythonDataSourceV2>();
 
   PylogTable(PythonDataSourceV2 python, Table inner, StructType schema) {
     this.python = python;
@@ -133,19 +139,22 @@ final class PylogTable implements SupportsRead, SupportsWrite {
   }
 
   @Override
-  public Set capabilities() {
+  public Set<TableCapability> capabilities() {
     return inner.capabilities();
   }
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     ScanBuilder builder = ((SupportsRead) inner).newScanBuilder(options);
-    return PylogSource.pushesDown(options) ? new PylogScanBuilder(this, builder, schema, options) : builder;
+    return PylogSource.pushesDown(options)
+        ? new PylogScanBuilder(this, builder, schema, options)
+        : builder;
   }
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-    return new PylogWriteBuilder(((SupportsWrite) inner).newWriteBuilder(info));
+    WriteBuilder builder = ((SupportsWrite) inner).newWriteBuilder(info);
+    return PylogSource.pushesDown(info.options()) ? new PylogWriteBuilder(builder) : builder;
   }
 
   /** A scan with its own source: Spark keeps one plan for each source, whatever the query is. */
@@ -210,8 +219,8 @@ final class PylogScanBuilder implements SupportsPushDownFilters, SupportsPushDow
   }
 
   /**
-   * Spark evaluates all filters again: {@code where} only avoids to read what they would drop. Spark
-   * adds IS NOT NULL to each comparison, which implies it.
+   * Spark evaluates all filters again: {@code where} only avoids to read what they would drop.
+   * Spark adds IS NOT NULL to each comparison, which implies it.
    */
   @Override
   public Filter[] pushFilters(Filter[] filters) {
@@ -463,7 +472,8 @@ final class Conditions {
     for (int i = 0; i < values.length; i++) {
       literals[i] = literal(field.dataType(), values[i]);
     }
-    boolean all = !Arrays.asList(literals).contains(null) && !(field.dataType() instanceof TimestampType);
+    boolean all =
+        !Arrays.asList(literals).contains(null) && !(field.dataType() instanceof TimestampType);
     return all ? "(" + quoted(field.name()) + " IN (" + String.join(", ", literals) + "))" : null;
   }
 
@@ -477,7 +487,10 @@ final class Conditions {
     return name.equals("timestamp") || name.equals("offset") || name.equals("partition");
   }
 
-  /** A column, or a field of the struct {@code value}; null for one that {@code where} does not take. */
+  /**
+   * A column, or a field of the struct {@code value}; null for one that {@code where} does not
+   * take.
+   */
   private static StructField field(String name, StructType schema) {
     StructField[] fields = schema.fields();
     for (int i = 0; i < fields.length; i++) {
@@ -485,7 +498,9 @@ final class Conditions {
       if (fields[i].name().equals(name)) {
         return isRecordColumn(name) ? null : fields[i];
       }
-      if (fields[i].name().equals("value") && type instanceof StructType && name.startsWith("value.")) {
+      if (fields[i].name().equals("value")
+          && type instanceof StructType
+          && name.startsWith("value.")) {
         return inside((StructType) type, name.substring("value.".length()));
       }
     }
@@ -502,25 +517,39 @@ final class Conditions {
     return null;
   }
 
-  /** Columns of a record that {@code where} does not know; those of a topic's schema have other names. */
+  /**
+   * Columns of a record that {@code where} does not know; those of a topic's schema have other
+   * names.
+   */
   private static boolean isRecordColumn(String name) {
-    return name.equals("key") || name.equals("value") || name.equals("topic") || name.equals("timestampType")
+    return name.equals("key")
+        || name.equals("value")
+        || name.equals("topic")
+        || name.equals("timestampType")
         || name.equals("headers");
   }
 
   private static boolean isCompared(DataType type) {
-    return isInteger(type) || type instanceof DecimalType || type instanceof FloatType
-        || type instanceof DoubleType || type instanceof StringType || type instanceof BooleanType
-        || type instanceof DateType || type instanceof TimestampType;
+    return isInteger(type)
+        || type instanceof DecimalType
+        || type instanceof FloatType
+        || type instanceof DoubleType
+        || type instanceof StringType
+        || type instanceof BooleanType
+        || type instanceof DateType
+        || type instanceof TimestampType;
   }
 
   private static boolean isInteger(DataType type) {
-    return type instanceof ByteType || type instanceof ShortType || type instanceof IntegerType
+    return type instanceof ByteType
+        || type instanceof ShortType
+        || type instanceof IntegerType
         || type instanceof LongType;
   }
 
   private static String literal(DataType type, Object value) {
-    if (isInteger(type) && value instanceof Number || type instanceof BooleanType && value instanceof Boolean) {
+    if (isInteger(type) && value instanceof Number
+        || type instanceof BooleanType && value instanceof Boolean) {
       return value.toString();
     }
     if (type instanceof DecimalType && value instanceof BigDecimal) {
@@ -573,7 +602,10 @@ final class Conditions {
     return "TIMESTAMP '" + micros + "'";
   }
 
-  /** Without a condition for texts whose spelling depends on a setting of Spark, or that cannot be passed on. */
+  /**
+   * Without a condition for texts whose spelling depends on a setting of Spark, or that cannot be
+   * passed on.
+   */
   private static String text(String value) {
     for (int i = 0; i < value.length(); i++) {
       char c = value.charAt(i);

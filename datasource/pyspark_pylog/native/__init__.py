@@ -1,1 +1,1 @@
-"""What is compiled for the running Spark: how `format("pylog")` is planned."""
+"""Java source that the running Spark compiles, so that it plans `format("pylog")` by a query's columns and filters."""

@@ -29,8 +29,8 @@ TRIED = "pylog.pushDown.tried"
 def compile_planner(spark: Any) -> bool:
     """Make Spark plan reads and writes of `format("pylog")` with `PylogSource.java`; returns whether it does.
 
-    The setting `spark.pylog.pushDown=false` prevents it.  If the running Spark cannot compile or load the source, it
-    goes on without, and a log line at INFO says why.
+    The setting `spark.pylog.pushDown=false` prevents it.  If the running Spark cannot compile or load the source,
+    queries read whole records, and a log line at INFO says why.
     """
     jvm = spark._jvm
     if spark.conf.get(SETTING, "true").lower() == "false":

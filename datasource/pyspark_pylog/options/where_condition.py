@@ -1,7 +1,8 @@
 """`spark_log.where(condition)`: options of a read that skips records that do not match a condition.
 
-Spark's filter pushdown is not safe here: a plan made for one query of a frame or a view is used for the next query too.
-So the condition is an option, and belongs to the `load()`.
+Spark's filter pushdown for Python sources is not safe here: a plan made for one query of a frame or a view is used for
+the next query too.  So the condition is an option, and belongs to the `load()`.  In a registered session, the filters
+of a query become this option, for that query alone (`native/PylogSource.java`).
 """
 
 from __future__ import annotations
