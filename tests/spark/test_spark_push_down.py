@@ -201,6 +201,32 @@ def test_a_frame_sees_records_added_after_its_first_query(classic: SparkSession,
     assert (frame.count(), frame.where("offset > 1").count()) == (6, 4)
 
 
+@pytest.mark.parametrize(
+    ("positions", "fixed"),
+    [
+        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, True),
+        ({"STARTINGOFFSETS": '{"t":{"0":1}}'}, True),
+        ({"startingOffsets": '{"t": {"0": -2}}'}, True),
+        ({"endingOffsets": '{"t":{"0":12}}'}, False),
+        ({"startingOffsets": "latest-2"}, False),
+        ({"startingOffsets": '{"t":"latest-2"}'}, False),
+        ({"endingOffsets": "latest-1"}, False),
+        ({"startingTimestamp": "2020-01-01T00:00:00Z"}, False),
+    ],
+)
+def test_positions_that_move_are_looked_up_once(
+    classic: SparkSession, url: str, log: spark_log.Log, positions: dict[str, str], fixed: bool
+) -> None:
+    """For all scans of a frame: two of them could start at different records otherwise."""
+    log.append("t", texts(3))
+    frame = load(classic, url, **positions)
+    assert ("(Python)" not in scan_of(frame.select("offset"))) == fixed
+    first = frame.count()
+    log.append("t", texts(2))
+    one, other = frame.select("offset"), frame.select("offset", "value")
+    assert one.join(other, "offset", "full_outer").count() == one.count() >= first
+
+
 @pytest.mark.parametrize("view", ["latest", ""])
 def test_a_view_of_the_latest_records_is_filtered_afterwards(
     classic: SparkSession, url: str, log: spark_log.Log, view: str

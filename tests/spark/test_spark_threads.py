@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,6 +42,7 @@ def test_the_pool_of_the_page_writes(spark: SparkSession, url: str) -> None:
 
 
 @pytest.mark.classic("Spark Connect has no session that belongs to a thread")
+@pytest.mark.skipif(os.environ.get("PYLOG_PUSH_DOWN") != "false", reason="only with PYLOG_PUSH_DOWN=false")
 def test_what_a_thread_lacks_is_the_active_session(spark: SparkSession, url: str, frames: list[DataFrame]) -> None:
     """Spark's own rule, for which `register` is there: if a Spark drops it, so can the docs."""
 
@@ -53,6 +55,15 @@ def test_what_a_thread_lacks_is_the_active_session(spark: SparkSession, url: str
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(write_twice, frames[0]).result() == "written"
+
+
+@pytest.mark.classic("Spark Connect has no session that belongs to a thread")
+@pytest.mark.skipif(os.environ.get("PYLOG_PUSH_DOWN") == "false", reason="PYLOG_PUSH_DOWN=false turns it off")
+def test_threads_of_a_registered_session_lack_nothing(url: str, frames: list[DataFrame]) -> None:
+    """The wrapper is found by Spark's class path, for which the thread does not matter."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(append, frames[0], url).result()
+    assert values(load(frames[0].sparkSession, url)) != []
 
 
 @pytest.mark.classic("under Spark Connect the function of `foreachBatch` runs in a process of the server")

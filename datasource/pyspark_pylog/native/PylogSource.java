@@ -114,7 +114,7 @@ final class PylogTable implements SupportsRead, SupportsWrite {
   /**
    * Scans of one frame whose plans are kept: a query that is run again need not be planned again.
    */
-  private static final int KEPT = 16;
+  private static final int KEPT = 4;
 
   private final PythonDataSourceV2 python;
   private final Table inner;
@@ -146,7 +146,7 @@ final class PylogTable implements SupportsRead, SupportsWrite {
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     ScanBuilder builder = ((SupportsRead) inner).newScanBuilder(options);
-    return PylogSource.pushesDown(options)
+    return PylogSource.pushesDown(options) && Positions.areFixed(options)
         ? new PylogScanBuilder(this, builder, schema, options)
         : builder;
   }
@@ -302,6 +302,12 @@ final class PylogScan implements Scan {
     return scan().reportDriverMetrics();
   }
 
+  /** Not by partition: Spark would plan them to explain a query. */
+  @Override
+  public ColumnarSupportMode columnarSupportMode() {
+    return scan().columnarSupportMode();
+  }
+
   private Scan scan() {
     if (batch == null) {
       batch = table.scan(columns, withWhere(), where);
@@ -344,6 +350,36 @@ final class PylogWriteBuilder implements SupportsTruncate, SupportsStreamingUpda
   @Override
   public Write build() {
     return inner.build();
+  }
+}
+
+/** Where a load starts and ends. */
+final class Positions {
+  private Positions() {}
+
+  /**
+   * Whether they mean the same whenever a scan is planned. Others, such as {@code latest-10}, a
+   * time, or an end that is not there yet, are looked up once for all scans of a frame, so its
+   * scans cannot have separate plans.
+   */
+  static boolean areFixed(CaseInsensitiveStringMap options) {
+    Object[] names = options.keySet().toArray();
+    for (int i = 0; i < names.length; i++) {
+      String name = (String) names[i];
+      String value = ((String) options.get(name)).trim();
+      if (name.startsWith("starting") && !(name.equals("startingoffsets") && isFixedStart(value))
+          || name.startsWith("ending")
+              && !(name.equals("endingoffsets") && value.equalsIgnoreCase("latest"))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /** Whether it is the word, or JSON of numbers. */
+  private static boolean isFixedStart(String value) {
+    String numbers = value.replaceAll("\"[^\"]*\"\\s*:", " ").replaceAll("-2\\b", " ");
+    return value.equalsIgnoreCase("earliest") || numbers.matches("[\\s{},0-9]*");
   }
 }
 
