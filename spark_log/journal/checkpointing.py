@@ -152,7 +152,7 @@ def _damaged(files: Iterable[tuple[str, bytes | None]]) -> dict[str, str]:
 def is_kept(version: int, fence: int) -> Steps[bool]:
     """Whether the record of a version was there until now.
 
-    After it has been deleted, a put that comes late may take its name: that file is no record of the log.
+    After it has been deleted, a put that comes late may take its name: that file is not a record of the log.
     fence:  of a state that is as new as the look at the record.
     """
     newest = (yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:]

@@ -310,7 +310,7 @@ class Mirror:
         )
 
     def _is_kept(self, version: int) -> bool:
-        """Whether a record of the log that was just looked at was not deleted before: what has its name is the record."""
+        """Whether a record that was just read was not deleted before: then what has its name is the record."""
         return self._source.run(is_kept(version, self._source.refresh().fence))
 
     def _check_history(self, journal: Journal) -> None:
