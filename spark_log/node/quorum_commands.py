@@ -134,7 +134,7 @@ class QuorumCommands:
                 coordinator.spawn(self._confirm(asked))
             return
         state = end_version(pipeline.newest, batch, attempt.state())
-        index, future = coordinator.node.begin_append(data)
+        index, future = coordinator.node.begin_append(data, coordinator.epoch)
         pipeline.offer(Offer(index, data, state, asked))
         begun_s = time.perf_counter()
         future.add_done_callback(partial(self._ended, index, begun_s))

@@ -51,7 +51,7 @@ class TakeOver:
                 if node.digests.is_wrong:
                     raise CorruptObject(node.digests.problem)
                 await self._prepare()
-                _, future = node.begin_append(self._batch(leader.epoch))
+                _, future = node.begin_append(self._batch(leader.epoch), leader.epoch)
                 await future
             except NotLeaderOrFollower as error:
                 logger.info("this node does not lead: %s", error)

@@ -275,11 +275,15 @@ class Node:
         self._appending.append((data, future))
         return await future
 
-    def begin_append(self, data: bytes) -> tuple[int, asyncio.Future[int]]:
+    def begin_append(self, data: bytes, epoch: int) -> tuple[int, asyncio.Future[int]]:
         """Add an entry now; its index, and a future that ends as `append` does.  Raises what `append` raises if nothing
         was added.
+
+        epoch:  in which the entry was made: if this node was elected again meanwhile, nothing is added.
         """
         self._check_append(data)
+        if self._machine is None or self._machine.epoch != epoch:
+            raise not_leader(self._led_by[1], self._led_by[0])
         start = self._input(lambda machine, now_ms: machine.append([data], now_ms))
         if start is None or self._machine is None:
             raise not_leader(self._led_by[1], self._led_by[0])

@@ -28,9 +28,9 @@ from spark_log.node.serve_quorum import RunningNode
 from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store
 from tests.crossings.feature import After, Feature
+from tests.node.founding import Nodes, address, adopt, restore
 from tests.node.replicated_logs import add_broker
 from tests.node.test_backup import Place
-from tests.node.test_quorum_founding import Nodes, address, adopt, restore
 from tests.services import Services
 
 GONE = frozenset({"before-k1"})

@@ -24,8 +24,8 @@ from spark_log.quorum_node.quorum_health import quorum_findings
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
+from tests.node.founding import Nodes, adopt, append_and_read, cluster_id, restore, store
 from tests.node.quorum_nodes import one_node, until
-from tests.node.test_quorum_founding import Nodes, adopt, append_and_read, cluster_id, restore, store
 
 __all__ = ["store"]
 OBJECT = f"{DATA}{3:016x}/0123456789abcdef.seg"

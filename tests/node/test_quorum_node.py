@@ -44,6 +44,23 @@ def test_entries_are_final_on_all_nodes_in_one_order(tmp_path: Path) -> None:
     run(test)
 
 
+def test_a_leader_adds_nothing_that_it_made_in_an_earlier_epoch(tmp_path: Path) -> None:
+    """It was elected again while it prepared the entry."""
+
+    async def test() -> None:
+        async with cluster(tmp_path) as found:
+            node = found.nodes[await found.leader()]
+            status = node.status()
+            assert status is not None
+            with pytest.raises(NotLeaderOrFollower):
+                node.begin_append(b"late", status.epoch - 1)
+            _, future = node.begin_append(b"now", status.epoch)
+            await future
+            await found.all_have([b"now"])
+
+    run(test)
+
+
 async def until_a_follower_names(found: Cluster, leader: int) -> None:
     """In the error for an append.  Nodes that elect just then name another one, or none."""
 

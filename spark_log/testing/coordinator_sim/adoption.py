@@ -70,6 +70,8 @@ class AdoptionOracle(QuorumOracle):
 
     fork: State | None = None
     """On the storage, after the record that the log has moved."""
+    is_cancelled = False
+    """The present adoption is, whatever the command that did it has said."""
     lost: State | None = None
     """The newest one of the quorum that was lost."""
 
@@ -117,6 +119,7 @@ class AdoptionOracle(QuorumOracle):
 
     def _check_led(self, record: r.AnyRecord, epoch: int) -> None:
         if self.fork is None:
+            self.is_cancelled |= isinstance(record, r.ReleaseRecord) and bool(moving_to(self.state.coordinator))
             Oracle._check_led(self, record, epoch)
         else:
             super()._check_led(record, epoch)
@@ -138,8 +141,6 @@ class AdoptionSimulation(QuorumSimulation):
         """Of processes of nodes."""
         self.adopting = 0
         """Operators that adopt the log."""
-        self.is_cancelled = False
-        """The present attempt is."""
         self._founding = ""
         self._attempts, self._size = 0, self.rng.choice(SIZES)
         world.alone(self._begin(interval, partitions))
@@ -168,7 +169,7 @@ class AdoptionSimulation(QuorumSimulation):
         world, name = self.world, chr(ord("a") + self._attempts)
         for node in world.nodes.values():
             node.crash()
-        self._attempts, self._founding, self.is_cancelled = self._attempts + 1, "", False
+        self._attempts, self._founding, self.oracle.is_cancelled = self._attempts + 1, "", False
         self.voters = tuple(ReplicaKey(number, name) for number in range(1, self._size + 1))
         for key in self.voters:
             node = world.nodes[key.id] = SimulatedNode(world, key, ())
@@ -399,7 +400,7 @@ def adopter(sim: AdoptionSimulation, number: int) -> Steps[None]:
     """Runs `pylog quorum adopt` with the directory of a node, until the log is adopted, there or elsewhere."""
     yield Sleep(sim.rng.choice((1, 500, 3000)))
     node = sim.world.nodes[number]
-    while sim.oracle.fork is None and not sim.is_cancelled:
+    while sim.oracle.fork is None and not sim.oracle.is_cancelled:
         try:
             yield from killed_at_times(sim, node, lambda: blocking(sim.world, partial(_adopt, sim, node)))
             break
@@ -411,7 +412,7 @@ def adopter(sim: AdoptionSimulation, number: int) -> Steps[None]:
             sim.oracle.seen["adoptions again"] += 1
         yield Sleep(sim.rng.choice((10, 300)))
     sim.adopting -= 1
-    if not (sim.adopting or sim.is_cancelled):
+    if not (sim.adopting or sim.oracle.is_cancelled):
         sim.start_nodes()
 
 
@@ -446,7 +447,7 @@ def killed_at_times(sim: AdoptionSimulation, node: SimulatedNode, steps: Callabl
             return (yield from driven(task, count))
         except Crashed:
             sim.oracle.seen["killed adoptions"] += 1
-            if sim.is_cancelled:
+            if sim.oracle.is_cancelled:
                 return
         finally:
             task.close()
@@ -459,7 +460,7 @@ def canceller(sim: AdoptionSimulation) -> Steps[None]:
 
     It may have been killed between both.
     """
-    while sim.oracle.fork is None and not (sim.is_cancelled or moving_to(sim.oracle.state.coordinator)):
+    while sim.oracle.fork is None and not (sim.oracle.is_cancelled or moving_to(sim.oracle.state.coordinator)):
         yield Sleep(20)
     yield Sleep(sim.rng.choice((1, 300, 2000, 4000)))
     while sim.oracle.fork is None:
@@ -467,7 +468,6 @@ def canceller(sim: AdoptionSimulation) -> Steps[None]:
             try:
                 yield from blocking(sim.world, lambda process: cancel_move(Log(sim.journal(process))))
                 sim.oracle.seen["cancelled"] += 1
-                sim.is_cancelled = True
             except SparkLogError:
                 yield Sleep(sim.rng.choice((10, 300)))
         elif sim.adopting:

@@ -81,7 +81,7 @@ def _kept(self: Pipeline[Any], index: int) -> list[Any]:
 async def _leads_immediately(self: TakeOver, leader: KnownLeader) -> bool:
     await self._until_caught_up(leader)
     try:
-        self._coordinator.node.begin_append(self._batch(leader.epoch))
+        self._coordinator.node.begin_append(self._batch(leader.epoch), leader.epoch)
     except NotLeaderOrFollower:
         return False
     return self._ended(leader)

@@ -37,7 +37,9 @@ from spark_log.testing.verdict import Result, Violation, violation_of
 
 FAULTS_MS = 15_000
 CALM_MS = 60_000
-"""For elections, downloads and the rest of the writers' work after the faults."""
+"""For elections and downloads after the faults, and for each look at the end."""
+WRITERS_MS = 180_000
+"""For the rest of the writers' work after the faults: some pause for 3 s after almost each of their batches."""
 ADOPTED_IN = 7
 """The last digit of the seeds in which the log begins on the storage, and a quorum adopts it."""
 logger = logging.getLogger("spark_log")
@@ -77,7 +79,7 @@ def _simulate(sim: QuorumSimulation, faults: Faults) -> None:
     finished = sim.world.run(FAULTS_MS)
     sim.world.end_faults()
     faults.heal()
-    if not finished and not sim.world.run(CALM_MS):
+    if not finished and not sim.world.run(WRITERS_MS):
         raise Violation("progress: writers are stuck")
     for probe in PROBES:
         sim.world.start(probe.__name__, partial(probe, sim), counts=True)

@@ -1,0 +1,213 @@
+"""A quorum continues a log that has lost its nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.errors import (
+    InconsistentClusterId,
+    InvalidRequest,
+    LogMoved,
+    NoLog,
+)
+from spark_log.journal.journal import Journal
+from spark_log.journal.log_format import parse_format
+from spark_log.journal.object_names import FORMAT_KEY, SNAPSHOTS
+from spark_log.metadata.restores import common_end
+from spark_log.metadata.state import State
+from spark_log.node.quorum_founding import (
+    adopt_log,
+    former_addresses,
+    restore_log,
+    stored_content,
+)
+from spark_log.node.quorum_root import QuorumRoot
+from spark_log.node.quorum_state import Content
+from spark_log.node.root_snapshots import put_snapshot
+from spark_log.quorum_node.directory import DataDirectory
+from spark_log.store.base import ObjectStore
+from spark_log.store.local import LocalStore
+from spark_log.store.open import open_store
+from tests.node.founding import (
+    URL,
+    DyingFiles,
+    Nodes,
+    address,
+    adopt,
+    append_and_read,
+    cannot_lead,
+    cluster_id,
+    leader_of,
+    restore,
+    store,
+)
+from tests.node.quorum_nodes import until
+from tests.node.test_mirror import Died, Dying
+
+__all__ = ["store"]
+"""A fixture."""
+
+
+def test_a_quorum_that_is_lost_is_restored(store: ObjectStore, tmp_path: Path) -> None:
+    """From the copy beside the records: what was committed later is lost, and the former nodes do not lead again."""
+    lost, new = (Nodes(tmp_path, cluster_id(store), 1, name) for name in "ab")
+    adopt(store, lost)
+
+    async def scenario() -> None:
+        async with lost.running() as (node,):
+            url = address([node])
+            await asyncio.to_thread(append_and_read, url, "3")
+            await asyncio.to_thread(node.coordinator.root_snapshots.write)
+            copied = node.coordinator.state.version
+            assert await asyncio.to_thread(append_and_read, url, "4") == [*map(str, range(5))]
+        assert restore(store, new) == (done := restore(store, new))
+        assert (done.version, done.missing) == (copied, 0)
+        async with new.running() as (node,):
+            assert await asyncio.to_thread(append_and_read, address([node]), "5") == ["0", "1", "2", "3", "5"]
+            state, (topic_id,) = node.coordinator.state, node.coordinator.state.names.values()
+            assert common_end(state, "", (topic_id, 0)) == 4, "readers of the former quorum know one record more"
+        await cannot_lead(lost, "belongs to a quorum that has replaced this one")
+
+    asyncio.run(scenario())
+
+
+def test_a_quorum_is_not_restored_from_a_disk_that_is_older_than_the_copy(store: ObjectStore, tmp_path: Path) -> None:
+    """A node was away for long: upkeep has deleted objects that it names."""
+    lost, new = (Nodes(tmp_path, cluster_id(store), 1, name) for name in "ab")
+    adopt(store, lost)
+    form = parse_format(store.get(FORMAT_KEY), store.url)
+    store.put(FORMAT_KEY, (form.of_quorum(URL, "").encode(),))
+    with lost.open() as source:
+        state = stored_content(source, source.disk.load()).state
+        put_snapshot(store, Content(dataclasses.replace(state, version=state.version + 1)), "u")
+        with pytest.raises(InvalidRequest, match=f"is newer: version {state.version + 1}, .* without --from"):
+            restore(store, new, source)
+        store.delete(store.list(SNAPSHOTS))
+        put_snapshot(store, Content(state), "u")
+        assert restore(store, new, source).version == state.version
+
+
+def test_a_restoration_that_is_killed_is_run_again(store: ObjectStore, tmp_path: Path) -> None:
+    """Before its first write the former quorum has the log; then nobody has it, until the directory has the state."""
+    nodes, local = Nodes(tmp_path, cluster_id(store), 1), LocalStore(str(tmp_path / "log"))
+    put_snapshot(store, Content(spark_log.connect(tmp_path / "log").journal.state), "u")
+    form = parse_format(store.get(FORMAT_KEY), store.url)
+    store.put(FORMAT_KEY, (form.of_quorum(URL, "former").encode(),))
+    former = QuorumRoot(store, cluster_id(store))
+    for after in (False, True):
+        with nodes.open() as directory, pytest.raises(Died):
+            restore_log(Dying(local, 1, after=after), directory, nodes.voters, "id", None)
+        with pytest.raises(LogMoved) if after else nullcontext():
+            former.keep(leader_of(Content(State(), founding="former")))
+    deaths = 0
+    for DyingFiles.left in range(20):
+        try:
+            with nodes.open(open_files=DyingFiles) as directory:
+                done = restore_log(store, directory, nodes.voters, f"id-{deaths}", None)
+            break
+        except Died:
+            deaths += 1
+    assert deaths >= 4 and restore(store, nodes) == done
+    with nodes.open() as directory:
+        content = stored_content(directory, directory.disk.load())
+    former.keep(leader_of(content))
+    assert content.state.version == done.version
+    assert {one.version for one in content.state.restores} == {done.version}, "killed runs have begun others"
+    assert content.state.restores[-1].history == content.founding
+
+
+def test_a_quorum_is_restored_from_the_disk_of_a_node(store: ObjectStore, tmp_path: Path) -> None:
+    """Which has more than the copy; and the leader of the former quorum, which still runs, ends to lead."""
+    left, new = (Nodes(tmp_path, cluster_id(store), 1, name) for name in "ab")
+    adopt(store, left)
+
+    async def scenario() -> None:
+        async with left.running() as (node,):
+            await asyncio.to_thread(node.coordinator.root_snapshots.write)
+            await asyncio.to_thread(append_and_read, address([node]), "3")
+            version = node.coordinator.state.version
+            head = node.coordinator.head(version)
+        with left.open() as directory:
+            assert restore(store, new, directory).version == version
+        async with new.running() as (node,):
+            assert node.coordinator.head(version) not in ("", head), (
+                "a client that knows the version opens the log again"
+            )
+            assert await asyncio.to_thread(append_and_read, address([node]), "4") == [*map(str, range(5))]
+            log = await asyncio.to_thread(spark_log.connect, address([node]))
+            restore(store, newest := Nodes(tmp_path, cluster_id(store), 1, "c"), None)
+            await asyncio.to_thread(node.coordinator.root_snapshots.write)
+            await until(lambda: not node.coordinator.leading, "it ends to lead")
+            await until(lambda: "replaced this one" in node.coordinator.health().reason, "it says why")
+            for use in (partial(log.append, "t", [{"value": "x"}]), partial(spark_log.connect, address([node]))):
+                with pytest.raises(LogMoved, match="open the log by the addresses of that"):
+                    await asyncio.to_thread(use)
+            async with newest.running() as (last,):
+                found = await asyncio.to_thread(append_and_read, address([node, last]), "5")
+                assert found[-1] == "5"
+            await asyncio.to_thread(log.close)
+
+    asyncio.run(scenario())
+
+
+def test_a_quorum_is_not_restored_from_the_disk_of_another_log(store: ObjectStore, tmp_path: Path) -> None:
+    """Upkeep would delete all records that its metadata does not name."""
+    adopt(store, lost := Nodes(tmp_path, cluster_id(store), 1))
+    form = parse_format(store.get(FORMAT_KEY), store.url).of_quorum(URL, "id")
+    store.put(FORMAT_KEY, (form.encode(),))
+    with spark_log.connect(tmp_path / "other" / "log", create=True) as log:
+        other = open_store(log.url)
+    adopt(other, foreign := Nodes(tmp_path / "other", cluster_id(other), 1))
+    with foreign.open() as source, pytest.raises(InconsistentClusterId, match="1@a1 has the metadata of the log"):
+        restore(store, new := Nodes(tmp_path, cluster_id(store), 1, "b"), source)
+    assert parse_format(store.get(FORMAT_KEY), store.url).founding == "id"
+    with lost.open() as source:
+        assert restore(store, new, source).version == stored_version(source)
+
+
+def stored_version(directory: DataDirectory) -> int:
+    return stored_content(directory, directory.disk.load()).state.version
+
+
+def test_nodes_of_a_lost_quorum_are_looked_for_at_their_addresses(store: ObjectStore, tmp_path: Path) -> None:
+    """The first leader may be the node that is lost: the one that leads now has written the newest copy."""
+    state = spark_log.connect(tmp_path / "log").journal.state
+    form = parse_format(store.get(FORMAT_KEY), store.url).of_quorum("pylog://a:9550", "")
+    assert former_addresses(store, form) == ["a:9550"]
+    held = dataclasses.replace(state, coordinator=state.coordinator._replace(epoch=1, address="b:9550"))
+    name = put_snapshot(store, Content(held), "u")
+    assert former_addresses(store, form) == ["a:9550", "b:9550"]
+    store.put(name, (b"x",))
+    assert former_addresses(store, form) == ["a:9550"]
+
+
+def test_what_cannot_be_adopted_or_restored(store: ObjectStore, tmp_path: Path) -> None:
+    """The error names it, and the log is as before."""
+    other, nodes = Nodes(tmp_path, "another", name="o"), Nodes(tmp_path, cluster_id(store))
+    with pytest.raises(InconsistentClusterId, match="format it with --cluster-id"):
+        adopt(store, other)
+    with pytest.raises(InvalidRequest, match="no quorum of it was lost"):
+        restore(store, nodes)
+    with nodes.open() as directory:
+        journal = Journal.open(store, create=False)
+        with pytest.raises(InvalidRequest, match="is not the URL of the nodes for clients"):
+            adopt_log(journal, directory, nodes.voters, "http://127.0.0.1:9550")
+        with pytest.raises(InvalidRequest, match="is not one directory for each node, 1@a1 among them"):
+            adopt_log(journal, directory, nodes.voters[1:], URL)
+        journal.take_over(0, "localhost:9550", "here")
+        with pytest.raises(InvalidRequest, match="the coordinator at localhost:9550 has the log: stop it"):
+            adopt_log(journal, directory, nodes.voters, URL)
+        journal.release(1)
+    append_and_read(str(tmp_path / "log"), "3")
+    adopt(store, nodes)
+    form = parse_format(store.get(FORMAT_KEY), store.url)
+    store.put(FORMAT_KEY, (form.of_quorum(URL, "").encode(),))
+    with pytest.raises(NoLog, match="has no copy of the metadata"):
+        restore(store, Nodes(tmp_path, cluster_id(store), name="b"))
