@@ -26,7 +26,8 @@ MAKER_S = 10.0
 """How long the others wait for the client that makes a claim, until another one makes it."""
 KEPT_BYTES = 16 << 20
 """Values that are kept in memory: a claim never changes."""
-VALUE_BYTES_MAX = 8 << 20
+VALUE_BYTES_MAX = 7 << 20
+"""Less than a body has."""
 MAKERS_MAX = 1000
 AHEAD_MS_MAX = 86_400_000
 """Of a client's clock: its claims expire so much later."""
