@@ -51,6 +51,7 @@ from spark_log.client.administering.keyless import keyless_warnings
 from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
 from spark_log.metadata.reassignments import moving
+from spark_log.text import printable_lines
 
 HAS_CHANGES = 3
 """Exit status of `plan`.  Not 2, which is wrong usage."""
@@ -74,7 +75,8 @@ def administer(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     with Log(declared_journal(args)) as log:
         draft = plan_changes(log.journal, declared, resets=args.reset_groups)
         lines = list(draft.changes.lines())
-        print("\n".join([*(lines or ["nothing to change"]), *draft.changes.kept_lines()]), flush=True)
+        changes = [*(lines or ["nothing to change"]), *draft.changes.kept_lines()]
+        print(printable_lines("\n".join(changes)), flush=True)
         for note in dict.fromkeys(draft.changes.notes()):
             progress(f"warning: {note}")
         if not args.allow_delete:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_log import errors
 from spark_log.driver_python import name_driver_python
+from spark_log.log_lines import make_printable
 from spark_log.model import (
     EARLIEST,
     LATEST,
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 name_driver_python()
+make_printable("spark_log", "spark_log.http")
 
 
 def __getattr__(name: str) -> Any:

@@ -42,6 +42,11 @@ Wait = Annotated[int, Meta(ge=0, le=10**18)]
 
 Text = Annotated[str, Meta(max_length=INT16_MAX)]
 """A name, an id or a value of a config: as long as a string of Kafka's protocol."""
+TEXT = "text"
+Known = Annotated[Text, Meta(extra={TEXT: "known"})]
+"""A text that is looked up, or compared with what pylog draws: not a new name (metadata/new_names.py)."""
+Free = Annotated[Text, Meta(extra={TEXT: "free"})]
+"""A text of a user in which all characters are allowed.  Outputs escape it."""
 Document = Annotated[str, Meta(max_length=4 << 20)]
 """A schema, which has 10,000 columns at most."""
 

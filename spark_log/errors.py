@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from spark_log.text import printable_lines
+
 
 class SparkLogError(Exception):
     """Root of the tree.  Only its subclasses are raised."""
@@ -17,6 +19,10 @@ class SparkLogError(Exception):
     """A retry may succeed."""
     maybe_applied: bool = False
     """The call may have taken effect although it failed."""
+
+    def __str__(self) -> str:
+        """Without control characters: names in it may be another's, and it ends on a terminal or in a log."""
+        return printable_lines(super().__str__())
 
 
 # ------------------------------------------------------------------------------------------------- the caller's input

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from spark_log.bounds import Checksum, Int, Long, Size, Text, Time, TimeKind
+from spark_log.bounds import Checksum, Int, Known, Long, Size, Time, TimeKind
 
 EARLIEST = -2
 """The first offset of a partition, as in Kafka."""
@@ -100,7 +100,7 @@ class NewTopic:
 class Run(NamedTuple):
     """Consecutive records of one partition inside an object, as its writer reports them (docs/format/segment.md)."""
 
-    topic_id: Text
+    topic_id: Known
     partition: Int
     position: Size
     """Where the run's Arrow stream starts in the object."""
@@ -132,7 +132,7 @@ class Slice(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
 
     start: Long
     end: Long
-    object: Text
+    object: Known
     """The object's name relative to the root, `data/<upload epoch>/<id>.seg`."""
     position: Size
     length: Size
@@ -162,7 +162,7 @@ def kind_and_stats(time_kind: int, stats: bytes) -> int | KindAndStats:
 class DataObject(NamedTuple):
     """An object as its writer reports it, and as the state stores it."""
 
-    name: Text
+    name: Known
     size: Size
     """Total bytes of the object."""
     index_position: Size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
 
@@ -43,9 +44,14 @@ def is_unicode(value: object) -> bool:
         return False
 
 
+def is_printable(value: object) -> bool:
+    """Whether it is a text without control characters, which may act on a terminal."""
+    return isinstance(value, str) and value.isprintable()
+
+
 def is_name(value: object) -> bool:
-    """Whether it can name something new: not blank, and without control characters, which may act on a terminal."""
-    return isinstance(value, str) and value.isprintable() and not value.isspace() and value != ""
+    """Whether it can name something new: not blank, and without control characters."""
+    return is_printable(value) and not str(value).isspace() and value != ""
 
 
 def printable_lines(text: str) -> str:
@@ -55,4 +61,30 @@ def printable_lines(text: str) -> str:
 
 def printable(text: str) -> str:
     """Text for a terminal: control characters, which may move its cursor or hide text, are escaped."""
+    if text.isprintable():
+        return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+
+
+def label_value(text: str) -> str:
+    """The value of a label in the text formats of Prometheus and OpenMetrics."""
+    return printable_lines(text).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def printable_bytes(data: bytes) -> bytes:
+    """Data for a terminal: see `printable`.  Lines and tabs stay, and what is not UTF-8 is escaped."""
+    text = data.decode("utf-8", "backslashreplace")
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n")).encode()
+
+
+def printable_json(text: str) -> str:
+    """JSON in which strings have what `printable` escapes as `\\uXXXX`: it stays JSON of the same value."""
+    return "\n".join(
+        line if line.isprintable() else "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in line)
+        for line in text.split("\n")
+    )
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """A value as JSON that a terminal can show; letters of all scripts stay as they are."""
+    return printable_json(json.dumps(value, indent=indent, ensure_ascii=False))

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -36,6 +36,7 @@ from spark_log.debug import shows_tracebacks
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.net.address import is_coordinator
 from spark_log.node.rounds import kind_may_pass, may_pass, rounds
+from spark_log.text import printable_lines
 
 Share = TypeVar("Share")
 Result = TypeVar("Result")
@@ -47,9 +48,14 @@ PROGRESS_S = 10.0
 """How often the progress of long work is shown."""
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(printable_lines(message))
+
+
 def job_parser(description: str | None, *, url_required: bool = True) -> argparse.ArgumentParser:
     """A parser with the arguments that name the log."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", required=url_required, help="the log: file:///…, s3://… or pylog://…")
     add_key_values(parser, "--storage-option", "for the log's storage, as in connect(storage_options=…)")
     return parser
@@ -153,7 +159,7 @@ def waves(spark: SparkSession, shares: Iterable[Share]) -> Iterator[list[Share]]
 
 def progress(text: str) -> None:
     """A line on standard error."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{printable_lines(text)}\n")
     sys.stderr.flush()
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO, Any
 
 import click
 
 from spark_log.cli.completion import complete_profiles
 from spark_log.cli.kafka_flags import check_no_kafka_tool, with_kafka_hint
+from spark_log.cli.output import echo
 from spark_log.cli.profiles import OUTPUTS
 from spark_log.cli.session import OUTPUT_VARIABLE, PROFILE_VARIABLE, URL_VARIABLE, CommandSession
 from spark_log.cli.units import parse_rate
@@ -28,7 +30,7 @@ class Failed(click.ClickException):
     """An error: one sentence on standard error, and exit status 1."""
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"pylog: {printable_lines(self.format_message())}", err=True)
+        echo(f"pylog: {self.format_message()}", err=True)
 
 
 class Long(click.types.IntParamType):
@@ -112,9 +114,14 @@ class Root(Noun):
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in names])
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _printable_errors():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _printable_errors():
+                return super().invoke(ctx)
         except SparkLogError as error:
             if shows_tracebacks():
                 raise
@@ -122,6 +129,17 @@ class Root(Noun):
         except BrokenPipeError:
             discard_output()
             ctx.exit(EXIT_CLOSED_PIPE)
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Errors of click have what was typed, which may be another's name."""
+    try:
+        yield
+    except click.ClickException as error:
+        texts = {name: text for name, text in vars(error).items() if isinstance(text, str)}
+        vars(error).update({name: printable_lines(text) for name, text in texts.items()})
+        raise
 
 
 def common_options(taken: Collection[str] = ()) -> list[click.Parameter]:
@@ -319,12 +337,12 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 def confirmed(what: str, *, dry_run: bool, yes: bool) -> bool:
     """Whether to continue.  Asks on a terminal; without a terminal, --yes is required."""
     if dry_run:
-        click.echo(f"would {what}", err=True)
+        echo(f"would {what}", err=True)
         return False
     if yes:
         return True
     if not sys.stdin.isatty():
         raise Failed(f"this would {what}, and cannot be undone: give --yes to do it, or --dry-run to see it")
-    if not click.confirm(f"This will {what}, and cannot be undone. Continue?", err=True):
+    if not click.confirm(f"This will {printable_lines(what)}, and cannot be undone. Continue?", err=True):
         raise Failed("nothing was done")
     return True

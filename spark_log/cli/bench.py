@@ -18,7 +18,7 @@ import click
 
 from spark_log.cli.base import DURATION, Failed, Noun, pass_session, verb
 from spark_log.cli.completion import complete_topics
-from spark_log.cli.output import emit_fields
+from spark_log.cli.output import echo, emit_fields
 from spark_log.cli.session import CommandSession
 from spark_log.cli.units import duration_text
 from spark_log.errors import InvalidRequest
@@ -158,7 +158,7 @@ class _Sending:
                 _check(waiting.popleft())
             if (now := time.perf_counter()) - reported >= REPORT_EVERY_S:
                 reported = now
-                click.echo(
+                echo(
                     f"{numbers.stop:,} of {self._count:,} records sent, {numbers.stop / (now - begun):,.0f}/s", err=True
                 )
         self._producer.flush()

@@ -9,7 +9,7 @@ import click
 
 from spark_log.cli.base import DURATION, LONG, Failed, Noun, confirmed, guarded, pass_session, storage_option, verb
 from spark_log.cli.completion import complete_topics
-from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
+from spark_log.cli.output import Table, echo, emit_line, emit_parts, emit_rows
 from spark_log.cli.reassign import emit_assignments, start, throttle_option
 from spark_log.cli.session import CommandSession
 from spark_log.cli.topics import notes_said, partitions_named
@@ -418,7 +418,7 @@ def _elect(session: CommandSession, kind: str, topic: str | None) -> None:
     if rows or session.structured:
         emit_rows(session, ["topic", "partition", "leader"], rows)
     else:
-        click.echo(f"nothing to change: {counted(0, 'leader')} elected")
+        echo(f"nothing to change: {counted(0, 'leader')} elected")
 
 
 def _partitions(log: Log, text: str | None) -> list[TopicPartition] | None:

@@ -68,4 +68,5 @@ def _of_log(ctx: click.Context, names: Callable[[State], Iterable[str]], incompl
 
 
 def _matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+    """Shells print the names as they are, so one that cannot be printed is not offered."""
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete) and name.isprintable()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -16,6 +15,7 @@ import click
 from spark_log.cli.base import LONG, PATTERN, POSITION, Verb, pass_session
 from spark_log.cli.completion import complete_groups, complete_topics
 from spark_log.cli.formats import FORMS, Printer, form_of_format, form_of_output
+from spark_log.cli.output import RecordOutput, echo
 from spark_log.cli.session import CommandSession
 from spark_log.cli.topics import partitions_named
 from spark_log.closed_pipe import discard_output
@@ -104,8 +104,8 @@ def consume(
             _print_latest(log, topic, partition, columns, header, write, count)
         return
     if include is not None and not wanted.matching(log.journal.refresh()):
-        click.echo(f"no topic matches {include.pattern!r}: the whole name must match, as in 'aud.*'", err=True)
-    sys.stdout.buffer.write(header)
+        echo(f"no topic matches {include.pattern!r}: the whole name must match, as in 'aud.*'", err=True)
+    RecordOutput().writelines([header])
     if topic == PROGRESS_TOPIC:
         if group is not None:
             raise click.UsageError(f"--group: no group has a position in {topic}; give --offset to start at a position")
@@ -132,8 +132,8 @@ def _print_latest(
     from spark_log.client.reading.latest import scan_latest
 
     partitions = None if partition is None else [partition]
-    batches, out, left = scan_latest(log.journal, topic, partitions, "latest", columns, None), sys.stdout.buffer, count
-    out.write(header)
+    batches, out, left = scan_latest(log.journal, topic, partitions, "latest", columns, None), RecordOutput(), count
+    out.writelines([header])
     while left != 0 and (batch := next(batches, None)) is not None:
         out.writelines(write(batch.slice(0, left)))
         left = None if left is None else max(0, left - batch.num_rows)
@@ -153,7 +153,7 @@ def _print_progress(
     from spark_log.client.reading.scan_batches import scan_schema
     from spark_log.metadata.consumer_offsets import progress_of, progress_partitions, to_batch
 
-    schema, out, left = scan_schema(columns), sys.stdout.buffer, count
+    schema, out, left = scan_schema(columns), RecordOutput(), count
     progress = progress_of(log.journal.refresh())
     numbers = progress_partitions(None if partition is None else [partition])
     starts = progress.offsets_of(dict.fromkeys(numbers, position), log.journal.context.clock.now_ms())
@@ -208,7 +208,7 @@ class _Consumption:
         from spark_log.client.reading.scan_batches import scan_schema, to_batch
         from spark_log.model import TopicPartition
 
-        out, left, schema = sys.stdout.buffer, count, scan_schema(columns)
+        out, left, schema = RecordOutput(), count, scan_schema(columns)
         while left is None or left > 0:
             printed = 0
             for part in self._parts(columns):
@@ -324,7 +324,7 @@ class _GroupConsumption:
     def _print(
         self, columns: Sequence[str], write: Printer, count: int | None, follow: bool, ended: threading.Event
     ) -> None:
-        out, left = sys.stdout.buffer, count
+        out, left = RecordOutput(), count
         while not ended.is_set() and (left is None or left > 0) and (follow or not self._is_done()):
             table = self._consumer.poll_arrow(WAIT_MS, max_records=left)  # commits the records of the previous poll
             for batch in table.select(columns).to_batches():
@@ -345,6 +345,6 @@ class _GroupConsumption:
             if mine:
                 self._consumer.commit(mine)
         except (IllegalGeneration, RebalanceInProgress) as error:
-            click.echo(f"pylog: other consumers of the group will print the last records again: {error}", err=True)
+            echo(f"pylog: other consumers of the group will print the last records again: {error}", err=True)
         finally:
             self._consumer.close(autocommit=False)

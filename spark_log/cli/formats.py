@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import csv
 import io
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from spark_log.cli.yaml import flow_text
+from spark_log.text import json_text, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,7 +110,7 @@ def _milliseconds(column: pa.Array) -> list[int]:
 
 
 def _header_text(headers: list[dict[str, Any]] | None) -> bytes:
-    return b",".join(h["key"].encode() + b"=" + (h["value"] or b"") for h in headers or ())
+    return b",".join(printable(h["key"]).encode() + b"=" + (h["value"] or b"") for h in headers or ())
 
 
 def _raw(value: bytes | None) -> bytes:
@@ -134,7 +134,7 @@ _WRITE: dict[str, Callable[[Any], bytes]] = {
 
 def _print_json(batch: pa.RecordBatch) -> Iterator[bytes]:
     for fields in _whole(batch):
-        yield json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+        yield json_text(fields).encode() + b"\n"
 
 
 def _print_yaml(batch: pa.RecordBatch) -> Iterator[bytes]:
@@ -145,12 +145,7 @@ def _print_yaml(batch: pa.RecordBatch) -> Iterator[bytes]:
 
 def _print_csv(batch: pa.RecordBatch) -> Iterator[bytes]:
     for fields in _whole(batch):
-        yield _csv_line(
-            [
-                json.dumps(cell, ensure_ascii=False) if isinstance(cell, list | dict) else cell
-                for cell in fields.values()
-            ]
-        )
+        yield _csv_line([json_text(cell) if isinstance(cell, list | dict) else cell for cell in fields.values()])
 
 
 def _csv_line(cells: Sequence[Any]) -> bytes:

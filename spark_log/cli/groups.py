@@ -9,7 +9,7 @@ import click
 
 from spark_log.cli.base import Noun, confirmed, guarded, pass_session, verb
 from spark_log.cli.completion import complete_groups
-from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
+from spark_log.cli.output import Table, echo, emit_line, emit_parts, emit_rows
 from spark_log.cli.seek import check_free, seek
 from spark_log.cli.session import CommandSession
 from spark_log.cli.watch import watch_option, watch_rows
@@ -162,7 +162,7 @@ def describe(session: CommandSession, name: str, export: bool) -> None:
     if export:
         journal.refresh()
         for lag in _lags(journal, name):
-            click.echo(f"{lag.tp.topic},{lag.tp.partition},{lag.position.offset}")
+            echo(f"{lag.tp.topic},{lag.tp.partition},{lag.position.offset}")
         return
     found = describe_groups(journal, [name])[name]
     fields, members, rows = group_parts(journal, found)

@@ -10,14 +10,14 @@ import click
 
 from spark_log.cli.base import LONG, POSITION, Failed, Noun, Verb, config_option, pass_session, verb
 from spark_log.cli.completion import complete_topics
-from spark_log.cli.output import emit_line, emit_rows, emit_value
+from spark_log.cli.output import echo, emit_line, emit_rows, emit_value
 from spark_log.cli.quorum_dump import dump_quorum
 from spark_log.cli.session import CommandSession
 from spark_log.cli.topics import all_configs_option, alter_configs, config_table
 from spark_log.cli.units import human
 from spark_log.errors import CorruptObject
 from spark_log.positions import Position, format_timestamp_ms
-from spark_log.text import counted
+from spark_log.text import counted, printable_json
 
 if TYPE_CHECKING:
     from spark_log.cli.metadata_tree import Shell
@@ -163,7 +163,7 @@ def _dump_log(session: CommandSession, *, of_state: bool) -> None:
     log = session.connect()
     store = log.journal.metadata
     if of_state:
-        click.echo(msgspec.json.format(state_json(log.journal.refresh()), indent=2))
+        echo(printable_json(msgspec.json.format(state_json(log.journal.refresh()), indent=2).decode()))
         return
     rows, damaged = [], []
     for key in listed(store, LOG):
@@ -174,7 +174,8 @@ def _dump_log(session: CommandSession, *, of_state: bool) -> None:
             continue
         version = log_version(key)
         if session.output == "json":
-            click.echo(msgspec.json.encode({"version": version, **msgspec.structs.asdict(batch)}))
+            content = msgspec.json.encode({"version": version, **msgspec.structs.asdict(batch)})
+            echo(printable_json(content.decode()))
         kinds = ", ".join(str(record.__struct_config__.tag) for record in batch.records)
         rows.append({"version": version, "time": format_timestamp_ms(batch.time), "id": batch.id, "records": kinds})
     if session.output != "json":
@@ -247,12 +248,12 @@ def _carry_out(shell: Shell, line: str) -> None:
     except ShellError as error:
         if not sys.stdin.isatty():
             raise
-        click.echo(str(error), err=True)
+        echo(str(error), err=True)
 
 
 def _echo_all(lines: Iterable[str]) -> None:
     for line in lines:
-        click.echo(line)
+        echo(line)
 
 
 # --------------------------------------------------------------------------------------------------------------- config

@@ -22,6 +22,7 @@ import msgspec
 from spark_log.metadata.reassignments import reassignment_of
 from spark_log.metadata.replicas import group_at, group_number
 from spark_log.metadata.state import State, TopicKey
+from spark_log.text import printable_json
 
 IN_TOPICS = {"names", "topics", "partitions", "assignments", "schemas", "recent"}
 """Fields of the state that are shown under `/topics`, or not at all."""
@@ -183,19 +184,23 @@ class Shell:
 
 
 def _json(value: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(plain(value)), indent=2).decode()
+    return msgspec.json.format(_flat_json(value), indent=2)
+
+
+def _flat_json(value: Any) -> str:
+    return printable_json(msgspec.json.encode(plain(value)).decode())
 
 
 def _tree_lines(value: Any, indent: str) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{indent}{msgspec.json.encode(plain(value)).decode()}"
+        yield f"{indent}{_flat_json(value)}"
         return
     for name, child in value.items():
         if isinstance(child, dict):
             yield f"{indent}{name}/"
             yield from _tree_lines(child, indent + "  ")
         else:
-            yield f"{indent}{name}: {msgspec.json.encode(plain(child)).decode()}"
+            yield f"{indent}{name}: {_flat_json(child)}"
 
 
 def _paths(value: Any, path: str) -> Iterator[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from spark_log.cli.session import CommandSession
 from spark_log.cli.tables import table_lines
 from spark_log.cli.units import TITLES, human
 from spark_log.cli.yaml import yaml_lines
-from spark_log.text import printable, printable_lines
+from spark_log.text import json_text, printable, printable_bytes, printable_lines
 
 Row = Mapping[str, Any]
 Progress = Callable[[str, int, int], None]
@@ -32,6 +31,25 @@ COLOURS = {
     ("healthy", "false"): "red",
 }
 """Colours by column and text."""
+
+
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print text.  It may have names of others, so everything but line breaks is escaped: see `printable`."""
+    click.echo(printable_lines(text), err=err, nl=nl)
+
+
+class RecordOutput:
+    """Standard output for data of records: as it is for programs, and without control characters on a terminal."""
+
+    def __init__(self) -> None:
+        self._out = sys.stdout.buffer
+        self._to_terminal = sys.stdout.isatty()
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self._out.writelines(map(printable_bytes, parts) if self._to_terminal else parts)
+
+    def flush(self) -> None:
+        self._out.flush()
 
 
 def emit_rows(session: CommandSession, columns: Sequence[str], rows: Sequence[Row], wide: Sequence[str] = ()) -> None:
@@ -62,7 +80,7 @@ def emit_fields(session: CommandSession, fields: Row) -> None:
         shown = {_title(session, name): _text(_shown(session, name, value)) for name, value in fields.items()}
         width = max(map(len, shown), default=0)
         for name, text in shown.items():
-            click.echo(f"{name:<{width}}  {text}".rstrip())
+            echo(f"{name:<{width}}  {text}".rstrip())
 
 
 class Table(NamedTuple):
@@ -86,26 +104,26 @@ def emit_parts(session: CommandSession, fields: Row, parts: Mapping[str, Table])
         emit_fields(session, fields)
         for part in parts.values():
             if part.rows:
-                click.echo()
+                echo()
                 emit_rows(session, *part)
 
 
 def emit_value(session: CommandSession, value: Any) -> None:
     """Print nested objects and lists, as JSON or YAML."""
     if session.output == "yaml":
-        click.echo("\n".join(yaml_lines(value)))
+        echo("\n".join(yaml_lines(value)))
     else:
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        echo(json_text(value, indent=2))
 
 
 def emit_line(session: CommandSession, text: str, fields: Row) -> None:
     """Report an action: a sentence, or its fields as an object or a row."""
     if session.output == "json":
-        click.echo(json.dumps(dict(fields), ensure_ascii=False))
+        echo(json_text(dict(fields)))
     elif session.output in ("yaml", "csv"):
         emit_fields(session, fields)
     else:
-        click.echo(printable_lines(text))
+        echo(text)
 
 
 def _emit_csv(columns: Sequence[str], rows: Sequence[Row]) -> None:
@@ -113,13 +131,13 @@ def _emit_csv(columns: Sequence[str], rows: Sequence[Row]) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows([_csv_cell(row.get(name)) for name in columns] for row in rows)
-    click.echo(text.getvalue(), nl=False)
+    echo(text.getvalue(), nl=False)
 
 
 def _csv_cell(value: Any) -> Any:
     if isinstance(value, Mapping | list | tuple | bool):
-        return json.dumps(value, ensure_ascii=False)
-    return value
+        return json_text(value)
+    return printable_lines(value) if isinstance(value, str) else value
 
 
 def _emit_table(session: CommandSession, columns: Sequence[str], rows: Sequence[Row]) -> None:
@@ -171,7 +189,7 @@ def progress_bars() -> Iterator[Progress | None]:
 
     def show(what: str, at: int, total: int) -> None:
         if what not in bars:
-            bars[what] = click.progressbar(length=max(total, 1), label=what, file=sys.stderr)
+            bars[what] = click.progressbar(length=max(total, 1), label=printable(what), file=sys.stderr)
             bars[what].render_progress()
         bars[what].update(at - bars[what].pos)
 

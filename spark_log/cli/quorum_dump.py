@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
 from spark_log.cli.base import Failed
-from spark_log.cli.output import emit_rows, emit_value
+from spark_log.cli.output import echo, emit_rows, emit_value
 from spark_log.cli.session import CommandSession
 from spark_log.text import counted
 
@@ -29,7 +27,7 @@ def dump_quorum(session: CommandSession, path: str, *, verify: bool) -> None:
         units = sum(len(dump.rows) for dump in dumps if dump.name.endswith(".log"))
         unfinished = sum(dump.unfinished for dump in dumps)
         rest = f"; {counted(unfinished, 'byte')} of an unfinished write" if unfinished else ""
-        click.echo(f"{counted(len(dumps), 'file')} with {counted(units, 'write')} of the log: all are whole{rest}")
+        echo(f"{counted(len(dumps), 'file')} with {counted(units, 'write')} of the log: all are whole{rest}")
 
 
 def _show(session: CommandSession, dumps: list[FileDump]) -> None:
@@ -38,8 +36,8 @@ def _show(session: CommandSession, dumps: list[FileDump]) -> None:
         return
     for number, one in enumerate(dumps):
         if session.output != "csv":
-            click.echo(f"{'' if number == 0 else chr(10)}Dumping {one.name}")
+            echo(f"{'' if number == 0 else chr(10)}Dumping {one.name}")
         columns = [name for name in (one.rows[0] if one.rows else {}) if name != "entries"]
         emit_rows(session, columns, one.rows)
         if one.unfinished:
-            click.echo(f"{counted(one.unfinished, 'byte')} at the end are not a whole write", err=True)
+            echo(f"{counted(one.unfinished, 'byte')} at the end are not a whole write", err=True)

@@ -10,7 +10,7 @@ import click
 
 from spark_log.cli.base import LONG, RATE, Failed, Noun, pass_session, verb
 from spark_log.cli.completion import complete_topics
-from spark_log.cli.output import emit_line, emit_rows, emit_value
+from spark_log.cli.output import echo, emit_line, emit_rows, emit_value
 from spark_log.cli.reassignment_file import (
     Assignment,
     Wanted,
@@ -151,8 +151,8 @@ def start(session: CommandSession, log: Log, plan: Plan, throttle: int | None, *
     now = current_replicas(log.journal.state, {tp.topic: None for tp in plan})
     current = {tp: _before(moving[tp]) if tp in moving else now[tp] for tp in plan}
     if not session.structured:
-        click.echo("Current partition replica assignment, for a rollback", err=True)
-        click.echo(encode_reassignment(current))
+        echo("Current partition replica assignment, for a rollback", err=True)
+        echo(encode_reassignment(current))
     if throttle is not None:
         log.admin.incremental_alter_configs({None: {THROTTLE: str(throttle)}})
     log.admin.alter_partition_reassignments(plan, replace=replace)
@@ -162,7 +162,7 @@ def start(session: CommandSession, log: Log, plan: Plan, throttle: int | None, *
         text = (
             f"{counted(len(plan), 'partition')} reassigned. `pylog reassign list` shows those whose records are moving."
         )
-        click.echo(text, err=True)
+        echo(text, err=True)
 
 
 def _before(move: PartitionReassignment) -> Replicas:
@@ -270,8 +270,8 @@ def emit_assignments(session: CommandSession, current: Assignment, proposed: Ass
         rows = [{**tp._asdict(), "current": ids(current[tp]), "proposed": ids(proposed[tp])} for tp in proposed]
         emit_rows(session, ["topic", "partition", "current", "proposed"], rows)
     else:
-        click.echo(f"Current partition replica assignment\n{encode_reassignment(current)}\n")
-        click.echo(f"Proposed partition reassignment configuration\n{encode_reassignment(proposed)}")
+        echo(f"Current partition replica assignment\n{encode_reassignment(current)}\n")
+        echo(f"Proposed partition reassignment configuration\n{encode_reassignment(proposed)}")
 
 
 def _both(current: Assignment, proposed: Assignment) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from spark_log.cli.base import Failed, Verb, pass_session
+from spark_log.cli.output import echo
 from spark_log.cli.session import CommandSession
 from spark_log.text import install_extra
 
@@ -106,4 +107,4 @@ def serve(
 
     config = read()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asyncio.run(serve(config, lambda line: click.echo(line), reread=read, pages=pages_of))
+    asyncio.run(serve(config, lambda line: echo(line), reread=read, pages=pages_of))

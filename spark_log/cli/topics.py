@@ -12,7 +12,7 @@ import click
 
 from spark_log.cli.base import LONG, POSITION, Noun, config_option, confirmed, guarded, pass_session, verb
 from spark_log.cli.completion import complete_topics
-from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
+from spark_log.cli.output import Table, echo, emit_line, emit_parts, emit_rows
 from spark_log.cli.session import CommandSession
 from spark_log.cli.watch import watch_option, watch_rows
 from spark_log.model import PROGRESS_TOPIC
@@ -126,7 +126,7 @@ def notes_said() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for note in notes:
-        click.echo(f"pylog: warning: {note.message}", err=True)
+        echo(f"pylog: warning: {note.message}", err=True)
 
 
 @verb(topic, "list")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_log.cli.base import DURATION, Failed, Verb, confirmed, guarded, pass_session, storage_option
-from spark_log.cli.output import emit_line, emit_rows, progress_bars
+from spark_log.cli.output import echo, emit_line, emit_rows, progress_bars
 from spark_log.cli.session import URL_VARIABLE, CommandSession
 from spark_log.cli.units import duration_text, moved_text, size_text
 from spark_log.errors import NoLog
@@ -267,9 +267,9 @@ def verify(
     if rows or session.output not in ("table", "wide"):
         emit_rows(session, ["what", "message", "repaired"] if repair_from or repair else ["what", "message"], rows)
     else:
-        click.echo("no problems found")
+        echo("no problems found")
     for text in unchecked_brokers(log.journal.state):
-        click.echo(text, err=True)
+        echo(text, err=True)
     if found.problems:
         raise Failed(f"{counted(len(found.problems), 'problem')} found")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from spark_log.cli.output import echo
 from spark_log.cli.session import CommandSession
 
 WATCH_SECONDS = 2
@@ -42,7 +43,7 @@ def watch_rows(
             if sys.stdout.isatty() and session.output in ("table", "wide"):
                 click.clear()
                 clock = datetime.now(tz=timezone.utc).astimezone()
-                click.echo(f"{title}    every {WATCH_SECONDS} s    {clock:%H:%M:%S}    Ctrl-C ends it\n")
+                echo(f"{title}    every {WATCH_SECONDS} s    {clock:%H:%M:%S}    Ctrl-C ends it\n")
             show(shown)
             before, since = rows, now
             time.sleep(WATCH_SECONDS)

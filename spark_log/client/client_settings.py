@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from spark_log.errors import InvalidRequest
 from spark_log.segment.compression import COMPRESSIONS
-from spark_log.text import is_name, is_unicode
+from spark_log.text import is_name, is_printable
 
 INT_MAX = 2**31 - 1
 
@@ -57,7 +57,9 @@ def _one_of(default: str | int, *others: str | int) -> ClientSetting:
 
 
 def _text(default: str | None = None) -> ClientSetting:
-    return ClientSetting(default, lambda given: given is None or is_unicode(given), "a string")
+    return ClientSetting(
+        default, lambda given: given is None or is_printable(given), "a string without control characters"
+    )
 
 
 def _function(what: str) -> ClientSetting:

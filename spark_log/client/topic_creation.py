@@ -17,6 +17,7 @@ from spark_log.model import NewTopic
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import TopicSchema, as_schema
 from spark_log.settings import cluster_config, validate_topic_configs
+from spark_log.text import printable_lines
 
 DEAD_LETTER_CONFIGS = {"max.message.bytes": str(2**31 - 1), "message.timestamp.after.max.ms": str(2**63 - 1)}
 """Configs of a dead-letter topic that pylog creates: the defaults would reject rows that other topics reject."""
@@ -29,7 +30,7 @@ def create_topic(journal: Journal, topic: NewTopic, deadline_ms: int | None = No
     """
     _, notes = validate_topic_configs(topic.configs)
     for note in notes:
-        warnings.warn(note, stacklevel=4)
+        warnings.warn(printable_lines(note), stacklevel=4)
     return journal.propose(create_command(topic, new_topic_id(journal)), deadline_ms)
 
 

@@ -23,14 +23,18 @@ def several(what: str, given: Iterable[Item]) -> list[Item]:
 
 
 def checked_id(what: str, given: object) -> str:
-    """Check a transactional id."""
+    """Check a transactional id, which may be an old one with any characters."""
     if not isinstance(given, str):
         raise InvalidRequest(f"{what}: {given!r} is not a transactional id; give a name, such as 'etl-1'")
     if not given:
         raise InvalidRequest(f"{what}: the id is empty; give a name that is the same on every run")
-    if not is_name(given):
-        raise InvalidRequest(f"{what}: {given!r} has characters that cannot be printed; give a name, such as 'etl-1'")
     return given
+
+
+def check_new_id(what: str, given: object) -> None:
+    """Check the transactional id of a transaction that begins."""
+    if not is_name(checked_id(what, given)):
+        raise InvalidRequest(f"{what}: {given!r} has characters that cannot be printed; give a name, such as 'etl-1'")
 
 
 def one_topic(given: object) -> None:

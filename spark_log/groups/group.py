@@ -14,7 +14,7 @@ from immutables import Map
 from msgspec import Struct
 from msgspec.structs import replace
 
-from spark_log.bounds import IntOrLess, Long, Text
+from spark_log.bounds import IntOrLess, Known, Long, Text
 from spark_log.groups.members import Member, Members
 from spark_log.groups.messages import JoinedMember, MemberProtocol, Response
 
@@ -50,10 +50,11 @@ class GroupConfig:
 class RosterMember(NamedTuple):
     """The journaled part of a member."""
 
-    member_id: Text
-    group_instance_id: Text | None
-    client_id: Text
-    client_host: Text
+    member_id: Known
+    """As the other texts, checked when the member joined."""
+    group_instance_id: Known | None
+    client_id: Known
+    client_host: Known
     session_timeout_ms: IntOrLess
     rebalance_timeout_ms: IntOrLess
     subscription: bytes
@@ -65,9 +66,9 @@ class Roster(NamedTuple):
     """The journaled part of a generation: enough to restart without a rebalance (Kafka's GroupMetadataValue)."""
 
     generation: IntOrLess
-    protocol_type: Text | None = None
-    protocol: Text | None = None
-    leader: Text | None = None
+    protocol_type: Known | None = None
+    protocol: Known | None = None
+    leader: Known | None = None
     members: tuple[RosterMember, ...] = ()
     state_ms: Long = 0
     """When the group entered its state."""

@@ -10,6 +10,7 @@ from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.journal.context import Proposal
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.upkeep import bootstrap_records
+from spark_log.metadata.new_names import check_new_names
 from spark_log.metadata.records import AnyRecord
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
@@ -62,6 +63,7 @@ def decide_batch(state: State, commands: Sequence[Proposal], now: int, *, again:
         before = attempt.state()
         try:
             decision = command.decide(before, now)
+            check_new_names(before, decision.records)
             if command.allow is not None and decision.records:
                 command.allow(before)
             if command.check or not again:

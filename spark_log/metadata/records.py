@@ -10,7 +10,21 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from spark_log.bounds import AnyLong, Checksum, Document, Int, IntOrLess, Long, LongOrNone, Size, Text, Time, TimeKind
+from spark_log.bounds import (
+    AnyLong,
+    Checksum,
+    Document,
+    Free,
+    Int,
+    IntOrLess,
+    Known,
+    Long,
+    LongOrNone,
+    Size,
+    Text,
+    Time,
+    TimeKind,
+)
 from spark_log.groups.group import Roster
 from spark_log.model import ACKS_ALL, DataObject, Placed, Run, Slice
 
@@ -20,7 +34,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     start: Long
     end: Long
-    object: Text
+    object: Known
     """The index object, `data/<upload epoch>/<id>.idx`."""
     position: Size
     length: Size
@@ -38,10 +52,10 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class OffsetEntry(NamedTuple):
     """A group's position in one partition."""
 
-    topic_id: Text
+    topic_id: Known
     partition: Int
     offset: AnyLong
-    metadata: Text = ""
+    metadata: Free = ""
 
 
 class GroupCommit(NamedTuple):
@@ -139,7 +153,7 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     """(number of the object in `objects`, run)."""
     counts: tuple[Int, ...] = ()
     """With pieces: live slices of each of `objects`; the index objects come last, counting their pieces."""
-    pieces: tuple[tuple[Text, Int, Piece], ...] = ()
+    pieces: tuple[tuple[Known, Int, Piece], ...] = ()
     """(topic id, partition, piece), with offsets relative to the base that the partition will get."""
     groups: tuple[GroupCommit, ...] = ()
     source: Text = ""
@@ -197,7 +211,7 @@ class DeleteOffsetsRecord(Record, frozen=True, kw_only=True, tag="delete_offsets
 class Change(NamedTuple):
     """The change of one partition by a swap: entries that cover [start, end) are replaced."""
 
-    topic_id: Text
+    topic_id: Known
     partition: Int
     edition: Long
     """Edition of the partition when the swap was prepared: swaps of one partition exclude each other."""
@@ -210,7 +224,7 @@ class Change(NamedTuple):
 class LostOffsets(NamedTuple):
     """Offsets whose records are given up."""
 
-    topic_id: Text
+    topic_id: Known
     partition: Int
     start: Long
     end: Long
@@ -227,8 +241,8 @@ class SwapRecord(Record, frozen=True, kw_only=True, tag="swap"):
     changes: tuple[Change, ...]
     objects: tuple[DataObject, ...] = ()
     """The new objects."""
-    added: dict[Text, Int] = {}
-    removed: dict[Text, Int] = {}
+    added: dict[Known, Int] = {}
+    removed: dict[Known, Int] = {}
     thinned: bool = False
     """The new slices have fewer records than the old ones: compaction.  Written at level 3 of `metadata.version`."""
     placed: tuple[Placed, ...] = ()
@@ -372,7 +386,7 @@ class RemoveBrokerRecord(Record, frozen=True, kw_only=True, tag="remove_broker")
 class Copy(NamedTuple):
     """A copy of an object."""
 
-    object: Text
+    object: Known
     broker: Int
     epoch: Long
     """The broker's epoch when the copy was put, or when it was read."""

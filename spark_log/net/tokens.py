@@ -96,6 +96,8 @@ def parse_tokens(section: Mapping[str, str]) -> Tokens:
     """
     grants = {}
     for name, text in section.items():
+        if not name.isprintable():
+            raise InvalidRequest(f"tokens: the name {name!r} has characters that cannot be printed: give another name")
         role, token, *prefixes = [*text.split(), "", ""][: max(2, len(text.split()))]
         if role and role not in ROLES and len(role) < TOKEN_MIN:  # a longer one may be a token, which is not printed
             raise InvalidRequest(f"tokens: {name} has the unknown role {role!r}: expected one of {', '.join(ROLES)}")

@@ -47,6 +47,7 @@ from spark_log.journal.store_operations import Answered
 from spark_log.metadata.commands import AnyCommand, Append, SeveralCommands
 from spark_log.metadata.decide.groups import check_group_free
 from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, Committer, DeleteOffsets, SetGeneration
+from spark_log.metadata.new_names import check_new_names
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.shared_groups import group_in_use
 from spark_log.metadata.state import GroupState as Stored
@@ -134,6 +135,7 @@ class Groups:
                 raise InvalidRequest(
                     f"max_poll_interval_ms: {request.rebalance_timeout_ms} is out of range; give 1 to {TIMEOUT_MS_MAX}"
                 )
+            check_new_names(self._journal.state, (request,))
             check_group_free(self._journal.state, request.group_id, self._clock.now_ms())
             new_id = f"{request.group_instance_id or request.client_id or 'consumer'}-{self._unique()}"
             request = msgspec.structs.replace(request, new_member_id=new_id, client_host=client_host)

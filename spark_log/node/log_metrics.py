@@ -17,6 +17,7 @@ from spark_log.metadata.changes import ChangedNames
 from spark_log.metadata.column_map import stored_bytes
 from spark_log.metadata.shared_groups import members_in_force
 from spark_log.metadata.state import State, TopicKey
+from spark_log.text import label_value
 
 _Pair = tuple[str, TopicKey]
 """A position: a group and a partition."""
@@ -53,12 +54,8 @@ class Family:
 
 def line(name: str, labels: Sequence[str], values: Sequence[str], number: float) -> str:
     """A line of Prometheus's text format."""
-    pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in zip(labels, values, strict=True))
+    pairs = ",".join(f'{label}="{label_value(value)}"' for label, value in zip(labels, values, strict=True))
     return f"{name}{{{pairs}}} {number}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 class TopicMetrics:

@@ -58,10 +58,19 @@ def as_schema(given: object) -> pa.Schema:
         raise _too_deep() from None
     if max(map(_depth, found.types)) > DEPTH_MAX:
         raise _too_deep()
+    for field in found:
+        _check_printable(field)
     check_shown_names(found)
     if (size := len(to_json(found).encode())) > TEXT_MAX:
         raise InvalidSchema(f"a schema of {size:,} bytes of JSON is too large: expected {TEXT_MAX:,} at most")
     return found
+
+
+def _check_printable(field: pa.Field) -> None:
+    if not field.name.isprintable():
+        raise InvalidSchema(f"column {field.name!r} has characters that cannot be printed: rename it")
+    for number in range(field.type.num_fields):
+        _check_printable(field.type.field(number))
 
 
 def _depth(given: pa.DataType) -> int:

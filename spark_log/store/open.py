@@ -30,6 +30,8 @@ def open_store(
     guard:  of a folder, for `LocalStore`.
     Raises InvalidRequest, with the reason, for a URL that cannot hold a log.
     """
+    if "\x00" in url:
+        raise InvalidRequest(f"url: {url!r} has a zero character, which no path has")
     found = SCHEME.match(url)
     if not found:
         if not url:

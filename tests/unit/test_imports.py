@@ -31,6 +31,7 @@ LAYERS = (
         "positions",
         "conditions",
         "text",
+        "log_lines",
         "collector_pause",
         "without_pandas",
     ),

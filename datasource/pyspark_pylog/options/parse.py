@@ -416,6 +416,8 @@ def _name(options: Options, option: str) -> str | None:
     """A name, which must not be empty: writes with an empty identity would all look equal."""
     if option in options and not options[option].strip():
         raise InvalidRequest(f"option {spelt(option)}: is empty; give a name, or leave it out")
+    if not options.get(option, "").isprintable():
+        raise InvalidRequest(f"option {spelt(option)}: {options[option]!r} has characters that cannot be printed")
     return options.get(option)
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from pyspark_pylog.source.offset_format import TOPICS, Offset, parse_offset
 from spark_log.model import TopicPartition
 from spark_log.positions import parse_timestamp_ms
+from spark_log.text import label_value
 
 Labels = Mapping[str, str]
 
@@ -136,12 +137,8 @@ def _family(name: str, samples: Iterable[Sample]) -> Iterator[str]:
         yield f"# UNIT {PREFIX}{name} {unit}"
     yield f"# HELP {PREFIX}{name} {text}"
     for sample in finite:
-        labels = ",".join(f'{label}="{_escaped(value)}"' for label, value in sample.labels.items())
+        labels = ",".join(f'{label}="{label_value(value)}"' for label, value in sample.labels.items())
         yield f"{PREFIX}{name}{{{labels}}} {sample.value}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def _samples(query: QueryMetrics) -> Iterator[Sample]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from spark_log.cli.base import Failed, Verb, pass_session
+from spark_log.cli.output import echo
 from spark_log.cli.session import CommandSession
 from spark_log.text import install_extra
 
@@ -42,7 +43,7 @@ def console(session: CommandSession, listen: str, opens: bool) -> None:
         raise Failed(f"the console needs aiohttp: {install_extra('server')}") from error
 
     def say(address: str) -> None:
-        click.echo(address)
+        echo(address)
         if opens:
             webbrowser.open(address)
 

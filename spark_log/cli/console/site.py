@@ -37,6 +37,7 @@ from spark_log.net.tokens import ANYBODY, Grant, allows_producer, check_names, s
 from spark_log.node.log_metrics import lag_in
 from spark_log.node.maintain_report import MaintainReport
 from spark_log.positions import format_timestamp_ms, parse_position
+from spark_log.text import printable_json
 
 ROWS_MAX = 500
 """Rows of a list; a search finds the others."""
@@ -139,7 +140,8 @@ class Site:
         if (kept := self._kept_answer(key)) is not None:
             return kept
         began = time.monotonic()
-        found = msgspec.json.encode(answer(Asked(self._opened(), grant, query)))
+        content = msgspec.json.encode(answer(Asked(self._opened(), grant, query)))
+        found = printable_json(content.decode()).encode()
         now = time.monotonic()
         if name not in ASKED_ONCE:
             self._keep(key, found, now + max(KEPT_S, KEPT_FOR * (now - began)))

@@ -72,6 +72,7 @@ from spark_log.net.client import HttpLink
 from spark_log.positions import At, Latest, parse_position
 from spark_log.schema.topic_schema import TopicSchema, as_schema
 from spark_log.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS, validate_cluster_configs, validate_topic_configs
+from spark_log.text import printable_lines
 
 Reply = TypeVar("Reply")
 
@@ -589,7 +590,7 @@ class Admin:
 
     def _warn(self, notes: Sequence[str]) -> None:
         for note in notes:
-            warnings.warn(note, stacklevel=4)
+            warnings.warn(printable_lines(note), stacklevel=4)
 
 
 def _or_none(offset: int | None) -> int:

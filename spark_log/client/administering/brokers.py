@@ -42,6 +42,7 @@ from spark_log.journal.root_owner import OWNER_KEY, check_first_use, check_owner
 from spark_log.journal.store_operations import Stores, run
 from spark_log.metadata.commands import MarkWiped
 from spark_log.metadata.erasures import waits_for, wiped_upto
+from spark_log.metadata.new_names import check_new_names
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import (
     AlterBroker,
@@ -58,6 +59,7 @@ from spark_log.store.base import ObjectStore
 from spark_log.store.bounded_waits import Slot, Unfinished
 from spark_log.store.local import OF_A_DISK
 from spark_log.store.open import mount_point_of_url
+from spark_log.text import printable_lines
 
 MISSING_MAX = 10_000
 """Copies that one command reports as missing."""
@@ -175,7 +177,8 @@ def _is_registered(journal: Journal, known: Broker, wanted: RegisterBroker, stor
 def _register(journal: Journal, state: State, wanted: RegisterBroker, store: ObjectStore) -> Broker:
     new = BrokerFile(cluster_id=journal.cluster_id, broker=wanted.broker, directory=journal.context.unique())
     now_ms = journal.context.clock.now_ms()
-    msgspec.structs.replace(wanted, directory=new.directory)(state, now_ms)  # raises what the log would refuse
+    decision = msgspec.structs.replace(wanted, directory=new.directory)(state, now_ms)
+    check_new_names(state, decision.records)  # both raise what the log would refuse
     check_place(journal, state, wanted.broker, store)
     found = _check_empty(journal, state, wanted.broker, store)
     _check_writable(store, journal.context.unique())
@@ -183,7 +186,7 @@ def _register(journal: Journal, state: State, wanted: RegisterBroker, store: Obj
         found = _described(store, new)
     write_owner(store, journal.roots.own.url)
     for text in warn_of_shared_disk(journal, state, wanted.broker, store):
-        warnings.warn(text, stacklevel=5)
+        warnings.warn(printable_lines(text), stacklevel=5)
     point = mount_point_of_url(store.url)
     journal.propose(msgspec.structs.replace(wanted, directory=found.directory, mount_point=point))
     return journal.refresh().brokers[wanted.broker]  # the answer may have been lost, and the state with it

@@ -21,7 +21,7 @@ from spark_log.metadata.restores import history_of
 from spark_log.model import ACKS_ALL, ACKS_LEADER, TopicPartition
 from spark_log.segment.compression import DEFAULT_COMPRESSION
 from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames
-from spark_log.text import counted
+from spark_log.text import counted, is_printable
 
 logger = logging.getLogger("spark_log")
 
@@ -178,6 +178,8 @@ def txn_identity(app_id: str, version: int, topic: str | None) -> Identity:
         raise InvalidRequest(f"txn_version: {version!r} is not a whole number, 0 or more")
     if not app_id:
         raise InvalidRequest("txn_app_id is empty; give the application a name")
+    if not is_printable(app_id):
+        raise InvalidRequest(f"txn_app_id: {app_id!r} is not a text that can be printed; give the application a name")
     return Identity(producer=f"app:{app_id}:{topic or ''}", sequence=version, dense=False, skip_older=True)
 
 

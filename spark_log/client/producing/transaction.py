@@ -28,7 +28,7 @@ from spark_log.client.producing.typed_writes import rows_of, spec_for
 from spark_log.client.producing.upload import Uploader
 from spark_log.client.reading.positions_to_offsets import group_entries
 from spark_log.client.topic_creation import ensure_topic
-from spark_log.client.validate import checked_id
+from spark_log.client.validate import check_new_id
 from spark_log.errors import (
     CommitUnknown,
     CoordinatorNotAvailable,
@@ -80,7 +80,7 @@ class Transaction:
     """
 
     def __init__(self, journal: Journal, transactional_id: str, **settings: Any) -> None:
-        checked_id("transaction", transactional_id)
+        check_new_id("transaction", transactional_id)
         self._settings = resolve_settings("transaction", TRANSACTION, settings)
         self.transactional_id = transactional_id
         self.epoch = -1

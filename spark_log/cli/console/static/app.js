@@ -1,7 +1,7 @@
 // The frame: navigation, theme, keyboard, token, and the refresh of the page that is shown.
 
 import { Refused, get, keepToken, token } from "./api.js";
-import { dialog, h } from "./dom.js";
+import { dialog, h, printable } from "./dom.js";
 import { group, groups } from "./groups.js";
 import { brokers, health, overview, queries, transactions } from "./log.js";
 import { step } from "./table.js";
@@ -55,7 +55,7 @@ async function show() {
   }
   const page = pageOf(at);
   shown = page;
-  document.title = `${page.title} · pylog`;
+  document.title = printable(`${page.title} · pylog`);
   problem = h("div", { role: "alert" });
   main.replaceChildren(problem, page.node);
   await refresh();

@@ -2,9 +2,10 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Characters that turn the direction of the text around them: a record could make others look different. */
-const TURNING = /[\u061C\u200E\u200F\u202A-\u202E\u2066-\u2069]/g;
-const visible = (child) => typeof child === "string" ? child.replace(TURNING, (one) => `\\u${one.codePointAt(0).toString(16).padStart(4, "0")}`) : child;
+/** Characters that hide, or turn the direction of the text around them: a record could make others look different. */
+const UNSEEN = /(?![\n\t])[\p{Cc}\u061C\u200E\u200F\u2028-\u202E\u2066-\u2069\p{Cs}]/gu;
+export const printable = (text) => text.replace(UNSEEN, (one) => `\\u${one.codePointAt(0).toString(16).padStart(4, "0")}`);
+const visible = (child) => typeof child === "string" ? printable(child) : child;
 
 function fill(node, props, children) {
   for (const [name, value] of Object.entries(props)) {
@@ -12,7 +13,7 @@ function fill(node, props, children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (name === "style") for (const [key, text] of Object.entries(value)) node.style.setProperty(key, text);
     else if (name === "value") node.value = value;
-    else node.setAttribute(name, value === true ? "" : String(value));
+    else node.setAttribute(name, value === true ? "" : name === "title" ? printable(String(value)) : String(value));
   }
   node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false).map(visible));
   return node;
