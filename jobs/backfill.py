@@ -28,7 +28,7 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegralType, MapType, Stri
 from pyspark_pylog.job_support import add_key_values, job_parser, location_of, progress, run_job
 from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.options.parse import write_options
-from pyspark_pylog.sink.typed_frame import checked_frame
+from pyspark_pylog.sink.typed_frame import typed_frame
 
 import spark_log  # before Spark starts: it tells Spark which Python has pylog
 from spark_log import Log, NewTopic
@@ -312,7 +312,7 @@ def prepare_columns(log: Log, args: argparse.Namespace, records: DataFrame) -> N
         schema = nullable(as_schema(data_columns(from_json(records.schema.json()))))
         log.admin.create_topics([NewTopic(args.topic, args.create, FOREVER, schema=schema)])
     if args.topic in log.admin.list_topics():
-        checked_frame(
+        typed_frame(
             log.journal, records.schema, write_options({"path": args.url, "topic": args.topic}, streaming=False)
         )
 

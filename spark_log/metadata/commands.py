@@ -20,7 +20,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.command_base import Command, HeldPosition, topic_names
 from spark_log.metadata.decide import commits, topics, transactional_ids, upkeep
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.decide.schemas import decide_set_schema
+from spark_log.metadata.decide.schemas import decide_set_schema, first_schema_records
 from spark_log.metadata.erasures import name_of_own
 from spark_log.metadata.group_commands import (
     CommitOffsets,
@@ -218,11 +218,14 @@ class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=Tru
     schemas: dict[Text, Int] = msgspec.field(default_factory=dict)
     """As `history`, for `decide_commit`."""
     history: Text = ""
+    first_schemas: dict[Text, Document] = msgspec.field(default_factory=dict)
+    """By topic id, the schema that topics without one get with the commit: see `first_schema_records`."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[commits.Committed]:
         _check_objects(self.commit)
+        first = first_schema_records(state, self.first_schemas)
         decision = commits.decide_commit(
-            state,
+            replay_records(state, first) if first else state,
             self.commit,
             skip_older=self.skip_older,
             after=self.after,
@@ -232,11 +235,13 @@ class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=Tru
         )
         if decision.records:  # a duplicate was applied, even if the group has another owner by now
             check_unfenced(state, self.commit.groups, now_ms)
+            return Decision((*first, *decision.records), decision.reply)
         return decision
 
     def topics(self, state: State) -> Sequence[str]:
         commit = self.commit
         ids = [run.topic_id for _, run in commit.slices] + [topic_id for topic_id, _, _ in commit.pieces]
+        ids += self.first_schemas
         return topic_names(state, ids + [entry.topic_id for group in commit.groups for entry in group.offsets])
 
     def groups(self) -> Sequence[str]:

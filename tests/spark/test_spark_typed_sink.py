@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DayTimeIntervalType, LongType, StructType
 from pyspark_pylog import DefaultSource
 from pyspark_pylog.options.parse import write_options
+from pyspark_pylog.sink.writer import stream_writer
 
 import spark_log
 from spark_log import NewTopic
-from spark_log.errors import InvalidRecord, InvalidRequest, SparkLogError
+from spark_log.errors import InvalidConfig, InvalidRecord, InvalidRequest, InvalidTimestamp, SparkLogError
 from tests.spark.builders import asked
 from tests.spark.driver import Write
 
@@ -94,6 +97,77 @@ def test_the_first_write_sets_the_schema_if_the_topic_says_so(url: str, log: spa
     write(url, {"key": ["a"], "x": [1.5], "value.offset": [7]}, topic="auto")
     write(url, {"x": [None, 2.5]}, topic="auto")
     assert [(row["x"], row["value.offset"]) for row in written(log, "auto")] == [(1.5, 7), (None, None), (2.5, None)]
+
+
+def auto(log: spark_log.Log, name: str = "auto", **configs: str) -> str:
+    log.create_topic(NewTopic(name, 1, configs={"schema.auto": "true", **configs}))
+    return name
+
+
+ONE = pa.record_batch({"x": [1.5]})
+OTHER = pa.record_batch({"x": ["a text"]})
+FUTURE = pa.record_batch({"x": [1.5], "timestamp": pa.array([2**60], pa.timestamp("us", "UTC"))})
+
+
+def test_a_write_that_fails_leaves_no_schema(url: str, log: spark_log.Log) -> None:
+    """Neither a task that is refused, nor a job that ends before its commit: another frame can set another schema."""
+    auto(log)
+    with pytest.raises(InvalidTimestamp):
+        Write(url, FUTURE, topic="auto").task()
+    job = Write(url, ONE, topic="auto")
+    job.writer.abort([job.task()])
+    stream = stream_writer({"path": url, "topic": "auto"}, from_arrow_schema(ONE.schema), overwrite=False)
+    stream.abort([stream.write(iter([ONE]))], 0)
+    assert not log.admin.describe_schema("auto")
+    Write(url, OTHER, topic="auto").run()
+    assert log.read("auto").column("x").to_pylist() == ["a text"]
+
+
+def test_a_commit_that_is_refused_leaves_no_schema(url: str, log: spark_log.Log) -> None:
+    """Both are one change of the log."""
+    auto(log)
+    job = Write(url, ONE, topic="auto")
+    message = job.task()
+    log.admin.create_partitions({"auto": 2})
+    log.admin.delete_topics(["auto"])
+    auto(log)
+    with pytest.raises(SparkLogError):
+        job.commit([message])
+    assert not log.admin.describe_schema("auto")
+
+
+def test_a_batch_of_a_stream_sets_the_schema_once(url: str, log: spark_log.Log) -> None:
+    """A replay of it adds nothing."""
+    auto(log, **{"sort.columns": "x"})
+    writer = stream_writer({"path": url, "topic": "auto"}, from_arrow_schema(ONE.schema), overwrite=False)
+    messages = [replace(writer.write(iter([ONE])), query_id="q", batch_id=0)]
+    for _ in range(2):
+        again = stream_writer({"path": url, "topic": "auto"}, from_arrow_schema(ONE.schema), overwrite=False)
+        again.commit(messages, 0)
+    assert log.read("auto").column("x").to_pylist() == [1.5]
+    assert [schema.version for schema in log.admin.describe_schema("auto")] == [1]
+
+
+def test_of_two_first_writes_the_later_one_fits_or_is_refused(url: str, log: spark_log.Log) -> None:
+    """Its rows were converted by a schema that the topic has not got."""
+    auto(log)
+    first, same, other = (Write(url, batch, topic="auto") for batch in (ONE, ONE, OTHER))
+    messages = [first.task(), same.task(), other.task()]
+    first.commit(messages[:1])
+    same.commit(messages[1:2])
+    with pytest.raises(InvalidRecord, match="topic 'auto' got another schema while rows for it were uploaded"):
+        other.commit(messages[2:])
+    assert log.read("auto").column("x").to_pylist() == [1.5, 1.5]
+
+
+def test_a_first_frame_without_rows_sets_the_schema(url: str, log: spark_log.Log) -> None:
+    """And one that does not have the topic's sort columns is refused before any task."""
+    auto(log)
+    Write(url, ONE.slice(0, 0), topic="auto").run()
+    assert [schema.columns.names for schema in log.admin.describe_schema("auto")] == [["x"]]
+    auto(log, "sorted", **{"sort.columns": "y"})
+    with pytest.raises(InvalidConfig, match="sort.columns names 'y'; its columns are x"):
+        Write(url, ONE, topic="sorted")
 
 
 # --------------------------------------------------------------------------------------------------- before any task runs

@@ -16,22 +16,23 @@ from pyspark.sql.types import StructType
 from pyspark_pylog.options.parse import WriteOptions
 from pyspark_pylog.sink.write_columns import BYTES, BatchPiece, check_type, with_keys, written_columns
 from spark_log.client.producing.topic_rules import TopicSpec
-from spark_log.client.topic_creation import set_first_schema
 from spark_log.errors import InvalidRecord, InvalidRequest, SparkLogError
 from spark_log.journal.journal import Journal
+from spark_log.metadata.decide.schemas import check_typed_level
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.schemas import schema_of
 from spark_log.schema.arrow_types import all_nullable
+from spark_log.schema.column_configs import check_column_configs
 from spark_log.schema.ddl import to_ddl
 from spark_log.schema.struct_json import from_json, to_json
-from spark_log.schema.topic_schema import TopicSchema
+from spark_log.schema.topic_schema import TopicSchema, as_schema
 from spark_log.segment.frame_columns import ColumnNames, data_columns, layout_of
 from spark_log.segment.record_columns import wrong_keys
 from spark_log.segment.typed_rows import sifted
 from spark_log.settings import topic_config
 
-UNSET = 0
-"""The version of a schema that a topic does not have yet."""
+FIRST = 1
+"""The version of a topic's first schema."""
 DDL_MAX = 500
 """Characters of a schema in a message, at most."""
 
@@ -43,6 +44,8 @@ class TypedFrame(NamedTuple):
     schema: TopicSchema
     """The version to which rows are converted."""
     names: ColumnNames
+    is_first: bool
+    """With `schema.auto`: the topic has no schema yet, and gets this one with the commit."""
 
 
 def names_of(options: WriteOptions) -> ColumnNames:
@@ -59,22 +62,8 @@ def has_data_columns(frame: StructType, options: WriteOptions) -> bool:
 
 
 def typed_frame(journal: Journal, frame: StructType, options: WriteOptions) -> TypedFrame:
-    """How a frame is written to its topic, whose first schema it may set (`schema.auto`).
+    """How a frame is written to its topic.  Changes nothing: the first schema of a topic comes with the commit.
 
-    Raises as `checked_frame`.
-    """
-    found = checked_frame(journal, frame, options)
-    if found.schema.version == UNSET:
-        set_first_schema(journal, found.topic, found.schema.columns)
-        # Another write may have been faster: then its schema counts.
-        return checked_frame(journal, frame, options)
-    return found
-
-
-def checked_frame(journal: Journal, frame: StructType, options: WriteOptions) -> TypedFrame:
-    """How a frame would be written to its topic.  Changes nothing.
-
-    The version of the schema is `UNSET` if the write itself would set the topic's first schema.
     Raises InvalidRecord for a topic without a schema; for columns that do not fit its schema (the error has both
     types); and for a key, timestamp or other column of a record that has the wrong type.  Raises InvalidSchema for a
     type that no topic can have.
@@ -82,30 +71,35 @@ def checked_frame(journal: Journal, frame: StructType, options: WriteOptions) ->
     assert options.topic is not None
     topic, names = options.topic, names_of(options)
     columns = from_json(frame.json())
-    schema = _schema(journal, frame, columns, topic, names)
+    schema, is_first = _schema(journal, frame, columns, topic, names)
     for role, name in layout_of(columns.names, schema, names, topic).roles.items():
         check_type(role, frame[name])
     sifted(_no_rows(columns), schema, now_us=0, names=names, topic=topic)
-    return TypedFrame(topic, schema, names)
+    return TypedFrame(topic, schema, names, is_first)
 
 
 def _no_rows(columns: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in columns], schema=columns)
 
 
-def _schema(journal: Journal, frame: StructType, columns: pa.Schema, topic: str, names: ColumnNames) -> TopicSchema:
-    """The topic's schema; with `schema.auto`, the one that the frame sets, whose version is `UNSET`."""
+def _schema(
+    journal: Journal, frame: StructType, columns: pa.Schema, topic: str, names: ColumnNames
+) -> tuple[TopicSchema, bool]:
+    """The topic's schema; with `schema.auto`, the one that the frame sets, and True."""
     state = journal.newest if topic in journal.newest.names else journal.refresh()
     if topic not in state.names:
         raise _no_schema(frame, topic, columns, names, "create")
     topic_id, found = topic_named(state, topic)
     schema = schema_of(state, topic_id)
     if schema is not None:
-        return schema
+        return schema, False
     if not topic_config(found.configs, "schema.auto"):
         raise _no_schema(frame, topic, columns, names, "alter")
     data = data_columns(columns, names)
-    return TopicSchema(UNSET, to_json(pa.schema([pa.field(one.name, all_nullable(one.type)) for one in data])))
+    first = as_schema(pa.schema([pa.field(one.name, all_nullable(one.type)) for one in data]))
+    check_typed_level(state)
+    check_column_configs(topic, found.configs, first)
+    return TopicSchema(FIRST, to_json(first)), True
 
 
 def _no_schema(frame: StructType, topic: str, columns: pa.Schema, names: ColumnNames, command: str) -> SparkLogError:

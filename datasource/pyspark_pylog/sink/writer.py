@@ -50,7 +50,7 @@ from spark_log.client.producing.commit import PlainProducer
 from spark_log.client.producing.pending_copies import wait_for_copies
 from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, specs_of, topic_spec
 from spark_log.client.producing.upload import Uploaded, Uploader
-from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS, ensure_topic
+from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS, ensure_topic, set_first_schema
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
@@ -137,7 +137,8 @@ def _begin(options: WriteOptions, schema: StructType) -> Begun:
     known = [name for name in (options.topic, options.dead_letters) if name is not None]
     specs = dict(specs_of(state)) if options.beside else {name: topic_spec(state, name) for name in known}
     if typed is not None:
-        specs[options.topic] = specs[options.topic]._replace(schema=typed.schema)
+        spec = topic_spec(state, options.topic, typed.schema)
+        specs[options.topic] = spec._replace(schema=typed.schema, sets_schema=typed.is_first)
     return Begun(options, columns, typed, log, history_of(state), specs, targets, journal.context.tag)
 
 
@@ -241,9 +242,11 @@ class LogWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         with plain_errors():
             done = _done(messages)
+            journal, typed = newest_journal(self.begun.log, peek=True), self.begun.typed
             if not any(message.uploaded.slices for message in done):
+                if typed is not None and typed.is_first:
+                    set_first_schema(journal, typed.topic, typed.schema.columns)
                 return
-            journal = newest_journal(self.begun.log, peek=True)
             uploads = [message.uploaded for message in done]
             options, epoch = self.begun.options, self.begun.log.version
             committed: Committed | None

@@ -146,6 +146,7 @@ def commit_uploads(
         keyless=upload.keyless,
         schemas=dict(upload.schemas),
         history=upload.history,
+        first_schemas=dict(upload.first_schemas),
     )
     committed = _persist_on_replicas(journal, append, retry, upkeep)
     _warn_of_times(journal, upload.slices)

@@ -56,6 +56,8 @@ class TopicSpec(NamedTuple):
     """The newest version of its schema; None: values are bytes."""
     auto_schema: bool = False
     """`schema.auto`: without a schema, the first typed write sets it."""
+    sets_schema: bool = False
+    """The topic has no schema yet: the commit of the rows gives it this one."""
     stats_columns: str = AUTO
     """`stats.columns`."""
     sort_columns: tuple[str, ...] = ()
@@ -66,10 +68,14 @@ class TopicSpec(NamedTuple):
         return self.groups[partition] if self.groups else OWN_GROUP
 
 
-def topic_spec(state: State, name: str) -> TopicSpec:
-    """The spec of an existing topic.  Raises UnknownTopicOrPartition."""
+def topic_spec(state: State, name: str, first: TopicSchema | None = None) -> TopicSpec:
+    """The spec of an existing topic.  Raises UnknownTopicOrPartition.
+
+    first:  the schema that a write gives to the topic if it has none.
+    """
     topic_id, topic = topic_named(state, name)
-    schema = schema_of(state, topic_id)
+    known = schema_of(state, topic_id)
+    schema = known or first
     return TopicSpec(
         topic_id,
         name,
@@ -84,6 +90,7 @@ def topic_spec(state: State, name: str) -> TopicSpec:
         topic_config(topic.configs, "min.insync.replicas"),
         schema,
         bool(topic_config(topic.configs, "schema.auto")),
+        known is None and first is not None,
         str(topic_config(topic.configs, "stats.columns")),
         stored_sort_columns(topic_config(topic.configs, "sort.columns"), schema),
     )

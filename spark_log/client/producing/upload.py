@@ -59,6 +59,8 @@ class Uploaded(NamedTuple):
     """Statistics of the data columns of each slice; empty: none have any."""
     history: str = ""
     """Of the log when the upload began (`metadata/restores.py`)."""
+    first_schemas: tuple[tuple[str, str], ...] = ()
+    """(topic id, JSON) of the schemas that the commit gives to topics without one, sorted."""
 
     @property
     def rows(self) -> int:
@@ -74,6 +76,7 @@ def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
     schemas: dict[str, int] = {}
     stats: list[bytes] = []
     history = ""
+    first: dict[str, str] = {}
     for upload in uploads:
         history = upload.history
         slices += [(number + len(objects), run) for number, run in upload.slices]
@@ -82,6 +85,7 @@ def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
         schemas.update(newest_schemas(schemas, upload.schemas))
         placed += upload.placed or [Placed(OWN_GROUP)] * len(upload.objects)
         stats += upload.stats or [b""] * len(upload.slices)
+        first.update(upload.first_schemas)
     somewhere = placed if any(where.group != OWN_GROUP for where in placed) else ()
     return Uploaded(
         tuple(objects),
@@ -91,6 +95,7 @@ def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
         tuple(sorted(schemas.items())),
         tuple(stats) if any(stats) else (),
         history,
+        tuple(sorted(first.items())),
     )
 
 
@@ -148,6 +153,8 @@ class Uploader:
         """Ids of topics with records without a key."""
         self._schemas: dict[str, int] = {}
         """By topic id, the newest version of the schema that rows were converted by."""
+        self._first: dict[str, str] = {}
+        """By topic id, the schema that the commit sets."""
 
     def append(self, spec: TopicSpec, rows: Rows, now_ms: int, first: int) -> None:
         """Add rows of one topic.
@@ -167,6 +174,9 @@ class Uploader:
         self._keyless |= keyless_topics(batch)
         if used := checked_versions(batch):
             self._schemas |= newest_schemas(self._schemas, used)
+        self._first |= {
+            spec.topic_id: spec.schema.text for spec in batch.topics.specs if spec.sets_schema and spec.schema
+        }
         if self._destinations.change(batch.topics) or not self._sorter.fits(batch.rows.records):
             self._encode(self._sorter.take_all)
         destinations = self._partitioners.assign(batch) + batch.each(self._destinations.starts(batch.topics))
@@ -213,8 +223,12 @@ class Uploader:
             ]
             placed = self._put(named)
             uploaded = join_uploads(_uploaded(*one, placed[one[1]]) for one in named)
-            schemas = tuple(sorted(self._schemas.items()))
-            return uploaded._replace(keyless=tuple(sorted(self._keyless)), schemas=schemas, history=self._history)
+            return uploaded._replace(
+                keyless=tuple(sorted(self._keyless)),
+                schemas=tuple(sorted(self._schemas.items())),
+                history=self._history,
+                first_schemas=tuple(sorted(self._first.items())),
+            )
         finally:
             self.close()
 

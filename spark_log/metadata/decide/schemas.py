@@ -8,7 +8,7 @@ from spark_log.errors import InvalidRecord, InvalidRequest
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS
-from spark_log.metadata.schemas import BYTES, schema_of
+from spark_log.metadata.schemas import BYTES, schema_of, schemas_of
 from spark_log.metadata.state import State
 from spark_log.schema.column_configs import check_column_configs
 from spark_log.schema.evolution import check_evolution
@@ -32,6 +32,24 @@ def decide_set_schema(state: State, name: str, topic_id: str, text: str) -> Deci
     check_typed_level(state)
     version = 1 if known is None else known.version + 1
     return Decision((r.SetSchemaRecord(topic_id=topic_id, version=version, schema=to_json(wanted)),), version)
+
+
+def first_schema_records(state: State, wanted: Mapping[str, str]) -> tuple[r.AnyRecord, ...]:
+    """The first schemas of topics that have none, by topic id, for a commit of rows that were converted by them.
+
+    Raises InvalidRecord for a topic that has got another one meanwhile.
+    """
+    records: list[r.AnyRecord] = []
+    for topic_id, text in wanted.items():
+        topic, known = state.topics.get(topic_id), schemas_of(state, topic_id)
+        if topic is not None and not known:
+            records += decide_set_schema(state, topic.name, topic_id, text).records
+        elif topic is not None and not known[0].columns.equals(as_schema(text)):
+            raise InvalidRecord(
+                f"topic {topic.name!r} got another schema while rows for it were uploaded: nothing was written; write the "
+                "rows again, by that schema"
+            )
+    return tuple(records)
 
 
 def check_typed_level(state: State) -> None:
