@@ -131,6 +131,7 @@ def arrow_batches(data: object) -> Iterator[pa.RecordBatch]:
 
 def arrow_stream(data: object) -> pa.RecordBatchReader:
     """The Arrow stream of a frame.  Raises InvalidRecord for a type that Arrow does not have, and for other data."""
+    _check_no_objects(data)
     try:
         return pa.RecordBatchReader.from_stream(data)
     except Exception as error:
@@ -138,6 +139,15 @@ def arrow_stream(data: object) -> pa.RecordBatchReader:
             f"records cannot be taken from {type_of(data)}: {shown(error, str)}; {FRAMES}, and cast columns of types that "
             "Arrow does not have, such as Int128 of Polars"
         ) from error
+
+
+def _check_no_objects(data: object) -> None:
+    """Raises InvalidRecord for a Polars frame with a column of Python objects: Arrow would get their addresses."""
+    polars = sys.modules.get("polars")
+    if polars is not None and isinstance(data, polars.DataFrame):
+        for name, dtype in data.schema.items():
+            if dtype == polars.Object:
+                raise InvalidRecord(f"column {name!r} has Python objects (Polars Object): convert it to text or bytes")
 
 
 def _batches_of_frame(frame: Any) -> Iterator[pa.RecordBatch]:
@@ -275,8 +285,11 @@ def _timestamps(array: pa.Array, now_us: int) -> pa.Array:
     if pa.types.is_null(type_):
         return _all_at(now_us, len(array))
     if pa.types.is_timestamp(type_):
-        # Nanoseconds are truncated on purpose; for coarser units `safe` catches overflow.
-        array = _cast("timestamp", array, pa.timestamp("us", tz=type_.tz), safe=type_.unit != "ns").view(TIMESTAMP)
+        # Nanoseconds are cut off on purpose; for coarser units the cast catches overflow.
+        if type_.unit == "ns":
+            array = _whole_microseconds(array)
+        else:
+            array = _cast("timestamp", array, pa.timestamp("us", tz=type_.tz)).view(TIMESTAMP)
     elif pa.types.is_int64(type_):
         array = _microseconds(array).view(TIMESTAMP)
     else:
@@ -285,6 +298,12 @@ def _timestamps(array: pa.Array, now_us: int) -> pa.Array:
             f"column 'timestamp' has type {type_}{why}; expected a timestamp, or int64 with milliseconds since 1970"
         )
     return pc.fill_null(array, scalar_of(now_us, TIMESTAMP)) if array.null_count else array
+
+
+def _whole_microseconds(array: pa.Array) -> pa.Array:
+    """Times with nanoseconds, rounded down also before 1970, as Spark does."""
+    micros = np.floor_divide(array.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), 1000)
+    return pa.array(micros, mask=array.is_null().to_numpy(zero_copy_only=False)).view(TIMESTAMP)
 
 
 def _all_at(us: int, rows: int) -> pa.Array:
@@ -379,13 +398,13 @@ def _partitions(array: pa.Array) -> pa.Array:
     return _cast("partition", array, pa.int64())
 
 
-def _cast(name: str, array: pa.Array, to: pa.DataType, *, safe: bool = True) -> pa.Array:
+def _cast(name: str, array: pa.Array, to: pa.DataType) -> pa.Array:
     if array.type == to:
         return array
     if to == pa.binary() and pa.types.is_string(array.type):  # the same bytes
         return array.view(to)
     try:
-        return array.cast(to, safe=safe)
+        return array.cast(to)
     except pa.ArrowException as error:
         raise InvalidRecord(
             f"column {name!r} has type {array.type} and a value that cannot be written: {error}"

@@ -36,7 +36,7 @@ from spark_log.segment.record_columns import (
     typed_array,
 )
 from spark_log.segment.schema import OFFSET, run_schema, typed_base
-from spark_log.text import type_of
+from spark_log.text import shown, type_of
 
 SHOWN_ROWS = 5
 """Rows that a message names."""
@@ -258,7 +258,7 @@ def frame_schema(data: object) -> pa.Schema | None:
     """The schema of a frame, for the first schema of a topic; None for what is not a frame, and for an empty list."""
     frames = getattr(sys.modules.get("pandas"), "DataFrame", ())
     if isinstance(data, frames):
-        return pa.Schema.from_pandas(data, preserve_index=False)
+        return pa.schema([(name, typed_array(name, data[name], None).type) for name in _text_names(data)])
     if isinstance(data, (list, tuple)):
         rows = [_dict(row) for row in data[:ROWS_MAX]]
         names = dict.fromkeys(name for row in rows for name in row)
@@ -266,6 +266,14 @@ def frame_schema(data: object) -> pa.Schema | None:
     if isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)):
         return data.schema
     return arrow_stream(data).schema if hasattr(data, "__arrow_c_stream__") else None
+
+
+def _text_names(frame: Any) -> list[str]:
+    """The names of a pandas frame's columns.  Raises InvalidRecord for numbers and tuples."""
+    for name in frame.columns:
+        if not isinstance(name, str):
+            raise InvalidRecord(f"the name of a column is {shown(name)}, {type_of(name)}: rename it, names are text")
+    return list(frame.columns)
 
 
 def _types(given: Sequence[str], schema: TopicSchema, names: ColumnNames, topic: str) -> dict[str, pa.DataType | None]:
@@ -281,7 +289,7 @@ def _types(given: Sequence[str], schema: TopicSchema, names: ColumnNames, topic:
 def _frame(frame: Any, schema: TopicSchema, names: ColumnNames, topic: str) -> Iterator[pa.RecordBatch]:
     """A pandas frame: Arrow reads its typed columns, and the others are Python values."""
     check_index(frame, (*INPUT_COLUMNS, *shown_columns(schema).names) if names.value is None else INPUT_COLUMNS)
-    given = list(dict.fromkeys(map(str, frame.columns)))
+    given = list(dict.fromkeys(_text_names(frame)))
     arrays = {}
     for name, kind in _types(given, schema, names, topic).items():
         column = frame[name]

@@ -48,6 +48,7 @@ CURES = {
     errno.EPERM: "check the permissions of the directory",
     errno.ENOTDIR: "a file is in the way of a directory",
     errno.EEXIST: "a file is in the way of a directory",
+    errno.EISDIR: "a file of the log has this name: see what is in the directory, and remove it or move it elsewhere",
 }
 GUARD_BYTES_MAX = 1 << 16
 GET_GENERATION = 0x80087601
@@ -445,6 +446,8 @@ def _link(base: _Base, temporary: str, target: str) -> bool:
         created = os.stat(temporary, dir_fd=base.handle).st_nlink == 2
         if not created and not isinstance(error, FileExistsError):
             raise
+        if not created and stat.S_ISDIR(os.stat(target, dir_fd=base.handle, follow_symlinks=False).st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
     _unlink(base, temporary)
     return created
 

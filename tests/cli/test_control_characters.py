@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -321,5 +322,9 @@ def test_a_job_escapes_what_was_typed(capsys: pytest.CaptureFixture[str]) -> Non
 def test_completion_offers_no_name_with_control_characters(odd: Pylog) -> None:
     """Shells print them as they are."""
     words = {"COMP_WORDS": "pylog group describe ", "COMP_CWORD": "3", "_PYLOG_COMPLETE": "bash_complete"}
-    found = odd.run(**words).stdout
+    try:
+        with warnings.catch_warnings():
+            found = odd.run(**words).stdout
+    finally:
+        logging.disable(logging.NOTSET)
     assert found == "plain,shared\n"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -220,3 +221,44 @@ def test_texts_that_are_none_are_refused(log: Log, where: str) -> None:
     """The whole condition is refused."""
     with pytest.raises(InvalidRequest, match="where"):
         log.read("typed", where=where)
+
+
+def test_nanoseconds_are_rounded_down_before_1970_too(log: Log) -> None:
+    """As Spark does: -1 ns is in the microsecond before 1970."""
+    log.admin.create_topics([NewTopic("old", 1, {"retention.ms": "-1"})])
+    times = [-1, -1500, -1000, 1999, None]
+    for zone in (None, "Europe/Berlin"):
+        table = pa.table({"value": [b"v"] * 5, "timestamp": pa.array(times, pa.timestamp("ns", tz=zone))})
+        log.append("old", table)
+    found = log.read("old")["timestamp"].cast("int64").to_pylist()
+    assert found[:4] == found[5:9] == [-1, -2, -1, 1]
+    assert found[4] > 0 and found[9] > 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"x": pd.arrays.SparseArray([1, 0])}, "column 'x' cannot be written"),
+        ({"x": [1, "a"]}, "column 'x' cannot be written: Could not convert 'a'"),
+        ({"x": [1j]}, "column 'x' cannot be written"),
+        ({"x": ["\ud800"]}, "column 'x' cannot be written: .* surrogates not allowed"),
+        ({"x": [Unshown()]}, "column 'x' cannot be written"),
+        ({0: [1]}, "the name of a column is 0, an int: rename it, names are text"),
+        ({("a", "b"): [1]}, r"the name of a column is \('a', 'b'\), a tuple"),
+    ],
+    ids=lambda given: str(list(given)) if isinstance(given, dict) else "",
+)
+def test_a_pandas_frame_that_arrow_does_not_take_is_refused(log: Log, columns: dict[Any, Any], said: str) -> None:
+    """With its column, and no schema is left on a topic that would get the first one."""
+    log.admin.create_topics([NewTopic("auto", 1, configs={"schema.auto": "true"})])
+    with pytest.raises(InvalidRecord, match=said):
+        log.append("auto", pd.DataFrame(columns))
+    assert log.admin.describe_schema("auto") == []
+
+
+def test_python_objects_of_polars_are_refused(log: Log) -> None:
+    """Arrow gets their addresses, which were written as bytes."""
+    log.admin.create_topics([NewTopic("auto", 1, configs={"schema.auto": "true"})])
+    for topic, name in (("t", "value"), ("typed", "s"), ("auto", "x")):
+        with pytest.raises(InvalidRecord, match=f"column '{name}' has Python objects"):
+            log.append(topic, pl.DataFrame({name: pl.Series([object()], dtype=pl.Object)}))

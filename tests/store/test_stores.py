@@ -16,6 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 import spark_log
 from spark_log.errors import InvalidRequest, NoCredentials, StorageError, StoreNotExclusive
+from spark_log.journal.object_names import log_key
 from spark_log.store.base import ObjectStore
 from spark_log.store.fsspec_options import typed_options
 from spark_log.store.local import LocalStore
@@ -359,3 +360,50 @@ def test_a_read_only_disk_can_be_read_and_says_why_it_cannot_be_written(mount: C
     assert log.read("t").num_rows == 1
     with pytest.raises(StorageError, match="Read-only file system; mount it for writing"):
         log.append("t", [{"value": "y"}])
+
+
+IN_THE_WAY = "a file of the log has this name: see what is in the directory, and remove it or move it elsewhere"
+
+
+@pytest.mark.parametrize("later", [1, 2])
+def test_a_directory_with_the_name_of_a_record_is_told(tmp_path: Path, later: int) -> None:
+    """A commit there is certainly not applied, and the log goes on when the directory is gone."""
+    log = spark_log.connect(str(tmp_path), durability="os")
+    log.append("t", [{"value": b"a"}])
+    folder = tmp_path / log_key(log.journal.refresh().version + later)
+    folder.mkdir()
+    for _ in range(later - 1):
+        log.append("t", [{"value": b"b"}])
+    with pytest.raises(StorageError, match=IN_THE_WAY) as error:
+        log.append("t", [{"value": b"lost"}])
+    assert not error.value.maybe_applied
+    with pytest.raises(StorageError, match=IN_THE_WAY):
+        spark_log.connect(str(tmp_path)).append("t", [{"value": b"c"}])
+    folder.rmdir()
+    log.append("t", [{"value": b"d"}])
+    assert [row["value"] for row in log.read("t").to_pylist()] == [b"a", *[b"b"] * (later - 1), b"d"]
+
+
+@pytest.mark.parametrize("key", ["meta/format", "meta/broker"])
+def test_a_directory_in_place_of_a_file_is_told(tmp_path: Path, key: str) -> None:
+    store = LocalStore(str(tmp_path))
+    (tmp_path / key).mkdir(parents=True)
+    for call in (store.get, lambda name: store.put(name, [b"x"]), lambda name: store.put_new(name, b"x")):
+        with pytest.raises(StorageError, match=IN_THE_WAY):
+            call(key)
+    assert store.size(key) is None
+    assert store.list("meta/") == []
+
+
+def test_a_marker_with_the_name_of_a_record_is_not_in_the_way_in_a_bucket(s3: Callable[[], Bucket]) -> None:
+    """There a key with a slash at its end is another key."""
+    bucket = s3()
+    log = spark_log.connect(f"{bucket.url}/log", bucket.options)
+    log.append("t", [{"value": b"a"}])
+    fs = s3fs.S3FileSystem(**bucket.options)
+    for later in (1, 2):
+        key = log_key(log.journal.refresh().version + later)
+        fs.pipe_file(f"{bucket.url}/log/{key}/", b"")
+    log.append("t", [{"value": b"b"}])
+    again = spark_log.connect(f"{bucket.url}/log", bucket.options)
+    assert [row["value"] for row in again.read("t").to_pylist()] == [b"a", b"b"]
