@@ -285,7 +285,11 @@ def test_errors_and_warnings_escape_control_characters(odd: Pylog) -> None:
     """A program that does not catch an error prints it."""
     assert str(InvalidRequest(f"group {ODD}:\nnext")) == f"group {SHOWN}:\nnext"
     topic = spark_log.NewTopic("noted", 1, configs={"leader.replication.throttled.replicas": "\u202e"})
-    with spark_log.connect(odd.url) as log, pytest.warns(UserWarning, match="no effect") as said, suppress(InvalidRequest):
+    with (
+        spark_log.connect(odd.url) as log,
+        pytest.warns(UserWarning, match="no effect") as said,
+        suppress(InvalidRequest),
+    ):
         log.admin.create_topics([topic])
     assert [str(one.message) for one in said if not str(one.message).isprintable()] == []
 

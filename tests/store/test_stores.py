@@ -367,7 +367,7 @@ IN_THE_WAY = "a file of the log has this name: see what is in the directory, and
 
 @pytest.mark.parametrize("later", [1, 2])
 def test_a_directory_with_the_name_of_a_record_is_told(tmp_path: Path, later: int) -> None:
-    """A commit there is certainly not applied, and the log goes on when the directory is gone."""
+    """A commit there is certainly not applied, and the log continues when the directory is gone."""
     log = spark_log.connect(str(tmp_path), durability="os")
     log.append("t", [{"value": b"a"}])
     folder = tmp_path / log_key(log.journal.refresh().version + later)

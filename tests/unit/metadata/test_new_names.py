@@ -108,7 +108,9 @@ def test_a_new_name_with_control_characters_is_refused(kind: type[msgspec.Struct
     info = inspect.type_info(kind)
     check_new_names(State(), [value_of(info, "", path, "a name, 数 é")])
     for odd in ODD:
-        with pytest.raises(InvalidRequest, match=f"^{path.partition('.')[2]}: .* has characters that cannot be printed"):
+        with pytest.raises(
+            InvalidRequest, match=f"^{path.partition('.')[2]}: .* has characters that cannot be printed"
+        ):
             check_new_names(State(), [value_of(info, "", path, odd)])
 
 
