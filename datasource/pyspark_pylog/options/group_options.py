@@ -6,7 +6,7 @@ Each function raises InvalidRequest, which names the option.
 from __future__ import annotations
 
 from pyspark_pylog.options.start_and_end import ReadBounds
-from pyspark_pylog.options.values import Options, positive, whole
+from pyspark_pylog.options.values import DIGITS_MAX, Options, positive, whole
 from spark_log.errors import InvalidRequest
 from spark_log.groups.member_share import MEMBERS_MAX, Share
 from spark_log.net.address import is_coordinator
@@ -55,7 +55,7 @@ def share_of(options: Options) -> Share | None:
 
 def _members(options: Options) -> int | None:
     text = options.get("group.members", "1").strip()
-    if not text.isdecimal() or int(text) == 0:
+    if not text.isdecimal() or len(text) > DIGITS_MAX or int(text) == 0:
         raise InvalidRequest(
             f"option group.members: {text!r} is not the number of queries that share the group, such as 3; or auto, with "
             "a coordinator"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark_pylog.options.option_table import spelt
+from pyspark_pylog.options.values import DIGITS_MAX
 from spark_log.errors import InvalidRequest
 from spark_log.model import TopicPartition
 from spark_log.positions import (
@@ -110,7 +111,7 @@ def _parse_map(
             topics[topic] = parse(given, f"option {option}, topic {topic!r}")
             continue
         for number, position in given.items():
-            if not number.isdecimal():
+            if not number.isdecimal() or len(number) > DIGITS_MAX:
                 raise InvalidRequest(f"option {option}: {number!r} is not a partition number; the shape is {shape}")
             partitions[TopicPartition(topic, int(number))] = parse(position, f"option {option}, {topic}-{number}")
     return ReadBounds(default, topics, partitions, option)
@@ -120,7 +121,7 @@ def parse_json(text: str, option: str, shape: str) -> dict[str, Any]:
     """Parse the JSON object of an option.  Raises InvalidRequest that shows the shape."""
     try:
         found = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also for numbers of thousands of digits
         raise InvalidRequest(f"option {option}: not JSON ({error}); the shape is {shape}, found {text!r}") from error
     if not isinstance(found, dict):
         raise InvalidRequest(f"option {option}: the shape is {shape}, found {text!r}")

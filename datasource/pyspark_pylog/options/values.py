@@ -22,6 +22,7 @@ DURATIONS_MS = {
     )
     for unit in units
 }
+DIGITS_MAX = 19
 UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 
 
@@ -46,8 +47,8 @@ def whole(options: Options, name: str) -> int | None:
     if name not in options:
         return None
     text = options[name].strip()
-    if not text.isdecimal():
-        raise InvalidRequest(f"option {spelt(name)}: {text!r} is not a whole number, 0 or more")
+    if not text.isdecimal() or len(text) > DIGITS_MAX:
+        raise InvalidRequest(f"option {spelt(name)}: {text!r} is not a whole number of 1 to 19 digits")
     return int(text)
 
 
@@ -63,7 +64,7 @@ def size(options: Options, name: str) -> int | None:
     """Bytes, or None if it is not set."""
     if name not in options:
         return None
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", options[name].strip().lower())
+    found = re.fullmatch(r"(\d{1,18})\s*([a-z]*)", options[name].strip().lower())
     if not found or found[2] not in UNITS or int(found[1]) == 0:
         raise InvalidRequest(f"option {spelt(name)}: {options[name]!r} is not a size, such as 500000, 64m or 1g")
     return int(found[1]) * UNITS[found[2]]
@@ -73,7 +74,7 @@ def duration_ms(options: Options, name: str, default: int) -> int:
     """Milliseconds."""
     if name not in options:
         return default
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", options[name].strip().lower())
+    found = re.fullmatch(r"(\d{1,18})\s*([a-z]*)", options[name].strip().lower())
     if not found or found[2] not in DURATIONS_MS:
         raise InvalidRequest(
             f"option {spelt(name)}: {options[name]!r} is not a duration; "

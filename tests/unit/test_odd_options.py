@@ -1,0 +1,39 @@
+"""An odd value of an option is accepted or refused, with an error of pylog."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from pyspark_pylog.options.option_table import ALL
+from pyspark_pylog.options.parse import read_options, write_options
+
+from spark_log.errors import InvalidRequest, SparkLogError
+
+ODD = (
+    *("", " ", "\ud800", "\x1b", "\x00", "\ufeff1", "-1", "nan", "1e400", "\u0663", "9" * 5000, "9" * 5000 + "m"),
+    *('{"t":{"0":-5}}', '{"t":{"0":1e400}}', '{"t":{"0":NaN}}', '{"t":{"-1":1}}', '{"t":{"0":true}}', '{"t":{}}'),
+    *("{}", "[]", "null", '{"\\ud800":{"0":1}}', '{"t":{"\u0663":1}}', '{"t":{"0":' + "9" * 5000 + "}}", "[" * 5000),
+    '{"t":{"' + "9" * 5000 + '":1}}',
+)
+
+
+@pytest.mark.parametrize("option", [option.name.replace("*", "key") for option in ALL])
+def test_an_odd_value_is_accepted_or_refused(option: str) -> None:
+    """For reads and writes, batch and streaming."""
+    for value in ODD:
+        for streaming in (False, True):
+            given = {"path": "/tmp/log", option.lower(): value}
+            source = {} if option in ("assign", "subscribePattern") else {"subscribe": "t"}
+            version = {"txnappid": "a", "txnversion": "1"} if option.startswith("txn") else {}
+            with suppress(SparkLogError):
+                read_options(source | given, streaming=streaming)
+            with suppress(SparkLogError):
+                write_options({"topic": "t"} | version | given, streaming=streaming)
+
+
+@pytest.mark.parametrize("option", ["producerid", "txnappid"])
+def test_a_name_with_control_characters_is_refused(option: str) -> None:
+    version = {"txnversion": "1"} if option == "txnappid" else {}
+    with pytest.raises(InvalidRequest, match="has characters that cannot be printed"):
+        write_options({"path": "/tmp/log", "topic": "t", option: "a\x1b"} | version, streaming=not version)
