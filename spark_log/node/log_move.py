@@ -30,7 +30,8 @@ from spark_log.metadata.erasures import name_of_own
 from spark_log.metadata.records import FenceRecord
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.net.client import check_cluster
-from spark_log.node.mirror import Mirror, begin_mirror, check_place_of_mirror, format_of, format_of_own
+from spark_log.node.lost_format import format_of_own
+from spark_log.node.mirror import Mirror, begin_mirror, check_place_of_mirror, format_of
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store

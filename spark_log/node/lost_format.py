@@ -1,6 +1,6 @@
-"""A mirror that has lost `meta/format`, and is to take the place of its lost log.
+"""`meta/format` of a mirror that takes the place of its lost log, also if the mirror has lost the file.
 
-A record of a coordinator and the roots of the log's brokers have the id, and these roots also the URL of the log.
+Then a record of a coordinator and the roots of the log's brokers have the id, and these roots also the URL of the log.
 Otherwise the operator gives the id.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import SystemRandom
 from typing import Any
+
+import msgspec
 
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest, NoLog
@@ -24,6 +26,7 @@ from spark_log.journal.storage_log import StorageLog
 from spark_log.journal.store_operations import OWN_ROOT, Stores, run
 from spark_log.node.log_id import RECORD, choose_id, id_in_records, ids_of_brokers, log_of_brokers
 from spark_log.store.base import ObjectStore
+from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
 
 UNKNOWN = "its lost log"
@@ -72,3 +75,11 @@ def open_mirror(
     if not dry_run:
         run(put_format(form, store.url), stores, clock)
     return Journal(StorageLog(context, form, store), stores, one_root=True)
+
+
+def format_of_own(mirror: Journal, log: StorageLog) -> Format:
+    """The format of a mirror that becomes a separate log.  `meta/format` still says that it is a mirror."""
+    fingerprint = mirror.metadata.fingerprint()
+    if fingerprint != log.form.probed:  # here, so that the records do not change `meta/format`
+        probe(mirror.metadata, nonce=log.context.unique())
+    return msgspec.structs.replace(log.form.of_mirror(""), probed=fingerprint)

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from spark_log.client.administering.erasure_status import to_repeat_texts
 from spark_log.client.log import Log
 from spark_log.clock import SystemClock
@@ -56,14 +54,13 @@ from spark_log.metadata.restores import history_of, restores_after
 from spark_log.metadata.state import ObjectRow, PendingCommit, State
 from spark_log.node.checked_copies import copy_from_any
 from spark_log.node.copy_throttle import Pace
-from spark_log.node.lost_format import UNKNOWN, open_mirror
+from spark_log.node.lost_format import UNKNOWN, format_of_own, open_mirror
 from spark_log.node.lost_log import erased_in, version_of
 from spark_log.node.rewrite import Progress
 from spark_log.node.rounds import rounds
 from spark_log.node.whole_copies import Needed, give_up, lacking_commits, needed_objects
 from spark_log.store.base import ObjectStore
 from spark_log.store.copy_object import copy_object
-from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
 
 PARALLEL_COPIES = 4
@@ -595,11 +592,3 @@ def _end_mirror(mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommi
     mirror.metadata.put(FORMAT_KEY, (form.encode(),))
     journal.finish_upkeep()
     return before
-
-
-def format_of_own(mirror: Journal, log: StorageLog) -> Format:
-    """The format of a mirror that becomes a separate log.  `meta/format` still says that it is a mirror."""
-    fingerprint = mirror.metadata.fingerprint()
-    if fingerprint != log.form.probed:  # here, so that the records do not change `meta/format`
-        probe(mirror.metadata, nonce=log.context.unique())
-    return msgspec.structs.replace(log.form.of_mirror(""), probed=fingerprint)
