@@ -35,6 +35,7 @@ NOTICED_IN = {
     "horizon_too_early": 224,
     "keeps_no_tombstone": 3059,
     "keeps_older": 19,
+    "late_records_mirrored": 199,
     "leftovers_placed": 1,
     "list_before_put": 14,
     "list_of_older_state": 7,
@@ -55,6 +56,7 @@ NOTICED_IN = {
     "peek_believed": 1,
     "peek_beyond_fence": 201,
     "positions_by_name": 29,
+    "records_before_objects": 99,
     "resumes_stale_state": 416,
     "retention_one_too_many": 5,
     "taken_alive": 5,
@@ -68,8 +70,8 @@ NOTICED_IN = {
 TRIES = 30
 """Seeds that are tried from there on: what is drawn changes with the code that draws."""
 
-RECREATING, LOSING = 249, 4
-"""Seeds in which a topic is created again, and in which objects are left when `meta/` is lost."""
+RECREATING, LOSING, MIRRORING = 249, 4, 99
+"""Seeds in which a topic is created again, in which objects are left when `meta/` is lost, and with mirrors."""
 
 CRASHES = ("error: AssertionError", "error: IndexError", "error: KeyError")
 """A run that ends so has met a fault of the simulation, or of the mutation: no promise was broken."""
@@ -163,3 +165,10 @@ def test_a_failure_prints_the_command_that_replays_it(capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
     assert "again: python -m spark_log.testing.simulation --seeds 1 --first 3 --mutate no_start_over" in out
     assert "seeds/s" in out
+
+
+def test_mirrors_are_whole_whenever_they_are_killed_and_when_they_are_recovered() -> None:
+    result = simulate(MIRRORING)
+    assert not result.violation, f"{result.violation}\nagain: {replay_command(MIRRORING)}"
+    assert result.counts["mirrored"] and result.counts["mirrors behind"]
+    assert result.counts["whole mirrors"] > result.counts["recovered"] == 2

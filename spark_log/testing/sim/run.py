@@ -14,6 +14,7 @@ from spark_log.testing.sim.coordinators import MEMBERS, coordinator, member, ope
 from spark_log.testing.sim.erasure import eraser, finish
 from spark_log.testing.sim.idle import abandon
 from spark_log.testing.sim.lost_metadata import lose_metadata
+from spark_log.testing.sim.mirrored import MIRROR_PATCHES, add_mirrors, recover_mirrors
 from spark_log.testing.sim.mutations import MUTATIONS
 from spark_log.testing.sim.readers_and_upkeep import (
     bit_rot,
@@ -57,7 +58,7 @@ RECREATED_IN = (29, 49, 69, 89)
 def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
     """Run a seed, without one of the rules if a mutation is named."""
     sim = Simulation(seed, transcript=transcript)
-    with patched((*sim.constants.patches(), *sim.memoized.patches())), mutated(MUTATIONS, mutation):
+    with patched((*sim.constants.patches(), *sim.memoized.patches(), *MIRROR_PATCHES)), mutated(MUTATIONS, mutation):
         violation = violation_of(partial(_simulate, sim, seed))
         sim.world.close()
     counts = sim.oracle.seen + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
@@ -73,6 +74,8 @@ def _simulate(sim: Simulation, seed: int) -> None:
         raise Violation("progress: writers are stuck")
     sim.world.alone(finish(sim))
     sim.world.alone(_read_all(sim))
+    if sim.mirrors:
+        recover_mirrors(sim)
     sim.world.alone(abandon(sim))
     sim.world.alone(lose_metadata(sim))
 
@@ -83,6 +86,8 @@ def _add_actors_of_some(sim: Simulation, seed: int) -> None:
         _add_queries(sim)
     if isinstance(sim.codec, SegmentCodec):
         _add_clients(sim)
+    if sim.mirrors:
+        add_mirrors(sim)
     if seed % 100 in RECREATED_IN:
         _add_rereaders(sim)
     if sim.peeks:

@@ -47,6 +47,8 @@ RUN_BYTES = 700
 """The approximate length of a run of a few records."""
 PEEKS_IN = (1, 7)
 """Last digits of the seeds in which writers decide on records that are not confirmed."""
+MIRRORED_IN = (59, 99)
+"""Last two digits of the seeds in which the log has mirrors."""
 UPGRADE = SeveralCommands(commands=(UpdateFeature(name=METADATA_VERSION, level=SUPPORTED[METADATA_VERSION]),))
 """As `log.admin` sends it."""
 COORDINATOR_WAIT_MS = 4000
@@ -58,6 +60,8 @@ class Simulation:
 
     ages: Sequence[int] = (300, 900, 2500)
     """Of the fence."""
+    mirrors = False
+    """The log has mirrors."""
     clock_error_ms = 0
     """How much more the clock of a batch may be wrong than that of a process."""
 
@@ -90,6 +94,7 @@ class Simulation:
         self.together = seed >= TOGETHER_FROM and seed % 2 == 1
         self.peeks = self.together or seed % 10 in PEEKS_IN
         self.compacts = seed % 20 in COMPACTED_IN
+        self.mirrors = seed % 100 in MIRRORED_IN
 
     def _make_oracle(self, rates: FaultRates) -> Oracle:
         return Oracle(self.codec, self.grace, self.constants, rates.ahead_ms, self.memoized)
@@ -118,7 +123,7 @@ class Simulation:
             decisions.append(lambda state, now: decide_create_topic(state, "c0", 1, compacted, f"{COMPACTED}0"))
         if self.erases:
             decisions.append(lambda state, now: decide_create_topic(state, "k0", 1, {}, f"{KEYED}0"))
-        begin = self._begin_at_newest_level if self.rng.random() < 0.8 else self._begin_at_level_1
+        begin = self._begin_at_newest_level if self.rng.random() < 0.8 or self.mirrors else self._begin_at_level_1
         yield from begin((yield from opening.open_view()), decisions)
 
     def compacted_configs(self) -> dict[str, str]:

@@ -282,6 +282,11 @@ class World:
         actor.dead = True
         actor.task.close()
 
+    def end_named(self, name: str) -> None:
+        for actor in self._actors:
+            if not actor.dead and actor.name == name:
+                self.end(actor)
+
     def end_faults(self) -> None:
         """From here on nothing fails.  Of each kind of actors that do not count, one continues.
 
