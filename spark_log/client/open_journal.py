@@ -22,10 +22,11 @@ from spark_log.journal.served_log import ServedLog, ServedMetadata
 from spark_log.journal.store_operations import Stores, run
 from spark_log.metadata.decide.coordinators import closed_error, moved_to
 from spark_log.metadata.object_tags import tag_of_token
+from spark_log.metadata.state import State
 from spark_log.net.address import Target, is_coordinator, parse_target
 from spark_log.net.client import HttpLink, check_cluster
 from spark_log.net.messages import SERVED, ClusterInfo
-from spark_log.net.tokens import identity_of_principal
+from spark_log.net.tokens import identity_in
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 from spark_log.store.retry import with_retries
@@ -145,9 +146,10 @@ def storage_url(url: str, token: str | None = None) -> str:
     return cluster_info(url, token).storage if is_coordinator(url) else url
 
 
-def identity_of(identity: str, url: str, token: str | None = None) -> str:
-    """The name that the log at a URL has for the identity of a query: with the name of the token, if there is one."""
-    return identity_of_principal(cluster_info(url, token).principal, identity) if is_coordinator(url) else identity
+def identity_of(identity: str, state: State, url: str, token: str | None = None) -> str:
+    """The identity under which the log at a URL has the batches of a query: with the name of the token, if there is
+    one."""
+    return identity_in(state, cluster_info(url, token).principal, identity) if is_coordinator(url) else identity
 
 
 @lru_cache(maxsize=64)

@@ -244,11 +244,19 @@ def with_identities(grant: Grant, command: AnyCommand, state: State) -> AnyComma
 
 
 def _identity(grant: Grant, producer: str, state: State) -> str:
-    """A query that is older than the tokens keeps its identity: its next batch may be a repeat."""
-    owned, known = identity_of_principal(grant.name, producer), state.producers.get(producer)
-    is_older = known is not None and not known.plain and owned not in state.producers
-    written = _written(producer, state) if is_older else []
-    return producer if written and all(sees(name, grant.topics) for name in written) else owned
+    found = identity_in(state, grant.name, producer)
+    is_owned = found != producer or all(sees(name, grant.topics) for name in _written(producer, state))
+    return found if is_owned else identity_of_principal(grant.name, producer)
+
+
+def identity_in(state: State, principal: str, producer: str) -> str:
+    """The identity under which a log has the commits of a token's clients.
+
+    A query that is older than the tokens keeps its identity: its next batch may be a repeat.
+    """
+    owned, known = identity_of_principal(principal, producer), state.producers.get(producer)
+    is_older = known is not None and not known.plain and owned not in state.producers and _written(producer, state)
+    return producer if is_older else owned
 
 
 def identity_of_principal(principal: str, producer: str) -> str:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from spark_log.errors import InvalidRecord
 from spark_log.segment.convert_types import decoded, is_utf8
 from spark_log.segment.few_values import array_from
+from spark_log.segment.mixed_times import check_mixed
 from spark_log.segment.numpy_arrays import array_of, mask_of, micros_of, numbers_or, scalar_of
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
 from spark_log.text import shown, type_of
@@ -194,6 +195,8 @@ def _check_dict(row: object) -> None:
 
 def typed_array(name: str, values: Any, type_: pa.DataType | None) -> pa.Array:
     try:
+        if type_ is None:
+            check_mixed(values)
         return array_from(values, type_) if isinstance(values, list) else pa.array(values, type=type_)
     except Exception as error:
         raise InvalidRecord(f"column {name!r} cannot be written: {shown(error, str)}{FORMS.get(name, '')}") from error

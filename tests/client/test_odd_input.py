@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -262,3 +263,17 @@ def test_python_objects_of_polars_are_refused(log: Log) -> None:
     for topic, name in (("t", "value"), ("typed", "s"), ("auto", "x")):
         with pytest.raises(InvalidRecord, match=f"column '{name}' has Python objects"):
             log.append(topic, pl.DataFrame({name: pl.Series([object()], dtype=pl.Object)}))
+
+
+TIME, NUMBER = np.datetime64("2020-01-01", "us"), np.int32(1)
+
+
+@pytest.mark.parametrize("values", [[TIME, NUMBER], [[TIME, np.bool_(True)]], [{"a": [TIME]}, {"a": [NUMBER]}]])
+@pytest.mark.parametrize("is_frame", [False, True])
+def test_times_of_numpy_beside_its_numbers_are_refused(log: Log, values: list[Any], is_frame: bool) -> None:
+    """Arrow looks for the type of such values, and ends the process."""
+    rows = [{"timestamp": value, "value": b"x"} for value in values]
+    with pytest.raises(
+        InvalidRecord, match=r"'timestamp' cannot be written: np\.datetime64 is mixed with np\.(int|bool)"
+    ):
+        log.append("t", pd.DataFrame(rows) if is_frame else rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,19 @@ from pyspark_pylog.sink.writer import TaskWritten, stream_writer
 
 import spark_log
 from spark_log.errors import SequenceConflict
+from spark_log.net.tokens import parse_tokens
+from spark_log.node.serve import Running
 from tests.restored import copy_of, restored
+from tests.services import Services
+
+TOKEN = "token-of-the-tests"
+
+
+@pytest.fixture
+def services() -> Iterator[Services]:
+    found = Services()
+    yield found
+    found.stop_all()
 
 
 @pytest.fixture
@@ -110,3 +123,29 @@ def test_batches_of_a_former_checkpoint_under_the_same_name_do_not_count(
     restored(url, copy)
     with pytest.raises(SequenceConflict, match="This is batch 3, and the last one in the log is none"):
         batch(url, checkpoint, 3, producerid="p")
+
+
+@pytest.mark.parametrize("is_older", [True, False], ids=["older", "newer"])
+def test_a_query_with_a_token_continues_after_a_restore(
+    url: str, log: spark_log.Log, tmp_path: Path, checkpoint: Path, services: Services, is_older: bool
+) -> None:
+    """Its batches are in the log under its own name if it is older than the tokens, and otherwise with their name."""
+
+    def served() -> tuple[str, Running]:
+        running = services.start(Path(url), tokens=parse_tokens({"owner": f"write {TOKEN} t"}))
+        return f"pylog://{running.coordinator.address}", running
+
+    if is_older:
+        batch(url, checkpoint, 0)
+        batch(url, checkpoint, 1)
+    address, running = served()
+    if not is_older:
+        batch(address, checkpoint, 0, token=TOKEN)
+    batch(address, checkpoint, 1, token=TOKEN)
+    batch(address, checkpoint, 2, token=TOKEN)
+    services.stop(running)
+    restored(url, copy_of(spark_log.connect(url), tmp_path / "copy"))
+    address, _ = served()
+    for number in (2, 3):
+        batch(address, checkpoint, number, token=TOKEN)
+    assert spark_log.connect(url).read("t").column("value").to_pylist() == [b"0", b"1", b"2", b"3"]

@@ -81,7 +81,7 @@ def check_restored(options: WriteOptions, journal: Journal, identity: Identity) 
     place = options.checkpoint, _name(options, identity.producer)
     if (_known.get(place) or _read(options, *place)) == now:
         return
-    name = identity_of(identity.producer, options.location.url, options.location.token)
+    name = identity_of(identity.producer, journal.state, options.location.url, options.location.token)
     known = journal.state.producers.get(name)
     last = -1 if known is None or known.holder != identity.holder else known.last
     if last < batch - 1 and not options.skip_older_batches:
