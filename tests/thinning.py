@@ -18,6 +18,7 @@ from spark_log.journal.object_names import data_key
 from spark_log.journal.sealing import seal, swap_in
 from spark_log.journal.store_operations import OWN_ROOT, Get, Put, Steps
 from spark_log.journal.upkeep_limits import StepLimits
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.swaps import resolve
 from spark_log.model import DataObject, Slice
@@ -48,7 +49,7 @@ def thin(
         new, made = yield from _written(state, context, key, old, keep, settings)
         prepared = yield from prepare(state, context.limits, [Replacement(key, tuple(old), new, made)])
         assert prepared is not None, "nobody else writes"
-        _, fits = yield from swap_in(context, state.version, prepared[0], [made], thinned=True)
+        _, fits = yield from swap_in(context, state.version, history_of(state), prepared[0], [made], thinned=True)
         return fits
 
     return _run(log, rewritten)

@@ -15,6 +15,7 @@ from spark_log.metadata.commands import ListDropped
 from spark_log.metadata.decide.upkeep import may_list_dropped
 from spark_log.metadata.dropped_list_format import SUFFIX, decode_list, encode_list
 from spark_log.metadata.records import ListDroppedRecord
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 
 LISTS_AT_ONCE = 8
@@ -31,7 +32,7 @@ def list_dropped(state: State, context: Context) -> Steps[State]:
     name = data_key(state.version, f"{context.unique()}{SUFFIX}")
     yield Put(name, (encode_list(state.dropped),), OWN_ROOT)
     record = ListDroppedRecord(upload_epoch=state.version, object=name)
-    return (yield Decide([Proposal(ListDropped(listed=record))]))
+    return (yield Decide([Proposal(ListDropped(listed=record, history=history_of(state)))]))
 
 
 def read_lists(lists: Iterable[str], use: Callable[[list[str]], object]) -> Steps[dict[str, str]]:

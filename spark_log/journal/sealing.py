@@ -18,6 +18,7 @@ from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.column_map import inline_slices, maybe_trimmed
 from spark_log.metadata.commands import Swap
 from spark_log.metadata.records import LostOffsets, Piece, SwapRecord
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State, Topic, TopicKey
 from spark_log.metadata.swaps import Rewrite, build_swap, prune_range, resolve, seal_range
 from spark_log.model import DataObject, Placed, Slice
@@ -160,7 +161,7 @@ def _rewrite_ranges(
             if key not in passed_over
         ]
         if rewrites:
-            state, _ = yield from swap_in(context, state.version, rewrites)
+            state, _ = yield from swap_in(context, state.version, history_of(state), rewrites)
     return state
 
 
@@ -172,6 +173,7 @@ def _entries_in(state: State, key: TopicKey, find: FindRange) -> Entries:
 def swap_in(
     context: Context,
     epoch: int,
+    history: str,
     rewrites: Sequence[Rewrite],
     objects: Sequence[DataObject] = (),
     uncounted: Mapping[str, int] = MappingProxyType({}),
@@ -182,13 +184,14 @@ def swap_in(
     """Upload the index of `rewrites`, if they need one, and decide on their swap.  False: the swap was void, or a
     replica lacks one of the objects.
 
+    history:       of the log at the version `epoch`.
     placed, lost:  as for `build_swap`.
     """
     name = data_key(epoch, f"{context.unique()}.idx")
     swap, data = build_swap(epoch, rewrites, name, objects, uncounted, thinned, placed, lost)
     if data:
         yield Put(name, (data,), OWN_ROOT)
-    command = Proposal(Swap(swap=swap))
+    command = Proposal(Swap(swap=swap, history=history))
     state: State = yield Decide([command])
     # If its answer was lost, it was sent again, and was void then.
     return state, bool(command.reply) or (command.sent and is_swapped(state, swap))

@@ -12,6 +12,7 @@ from typing_extensions import Self
 from spark_log.bounds import Int, Text
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 
 HeldPosition: TypeAlias = tuple[Text, Text, Int]
@@ -70,6 +71,23 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbi
         except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
             kind = str(type(self).__struct_config__.tag)
             raise InvalidRequest(f"{kind}: {_named(str(error))}") from error
+
+
+class PlannedCommand(Command, frozen=True, kw_only=True):
+    """Base of commands that say what was written, deleted or found on the roots since a state was read.
+
+    The reply is False if the log was restored from a copy since then: nothing is known about the copy's objects.
+    """
+
+    history: Text = ""
+    """Of that state (`metadata/restores.py`)."""
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return self.decide(state, now_ms) if self.history == history_of(state) else Decision((), False)
+
+    def decide(self, state: State, now_ms: int) -> Decision[bool]:
+        """Decide the command in the history in which it was planned."""
+        raise NotImplementedError
 
 
 @cache

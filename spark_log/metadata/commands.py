@@ -17,7 +17,7 @@ from typing_extensions import Self
 from spark_log.bounds import AnyLong, Document, Int, Long, LongOrNone, Text
 from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.metadata import records as r
-from spark_log.metadata.command_base import Command, HeldPosition, topic_names
+from spark_log.metadata.command_base import Command, HeldPosition, PlannedCommand, topic_names
 from spark_log.metadata.decide import commits, topics, transactional_ids, upkeep
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.schemas import decide_set_schema, first_schema_records
@@ -413,29 +413,29 @@ class Expire(Command, frozen=True, kw_only=True, tag="expire"):
         return with_values(self, held=self.held + held())
 
 
-class Swap(Command, frozen=True, kw_only=True, tag="swap"):
+class Swap(PlannedCommand, frozen=True, kw_only=True, tag="swap"):
     swap: r.SwapRecord
 
-    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+    def decide(self, state: State, now_ms: int) -> Decision[bool]:
         return upkeep.decide_swap(state, self.swap)
 
 
-class ListDropped(Command, frozen=True, kw_only=True, tag="list_dropped"):
+class ListDropped(PlannedCommand, frozen=True, kw_only=True, tag="list_dropped"):
     """Move names of dropped objects from the state to a list object."""
 
     listed: r.ListDroppedRecord
 
-    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+    def decide(self, state: State, now_ms: int) -> Decision[bool]:
         return upkeep.decide_list_dropped(state, self.listed)
 
 
-class MarkErased(Command, frozen=True, kw_only=True, tag="mark_erased"):
+class MarkErased(PlannedCommand, frozen=True, kw_only=True, tag="mark_erased"):
     """Record the end of an erasure.  The reply is False if the topic is gone."""
 
     topic_id: Text
     incomplete: bool = False
 
-    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+    def decide(self, state: State, now_ms: int) -> Decision[bool]:
         return upkeep.decide_erased(state, r.ErasedRecord(topic_id=self.topic_id, incomplete=self.incomplete))
 
 
@@ -450,7 +450,7 @@ class AddFormerRoot(Command, frozen=True, kw_only=True, tag="add_former_root"):
         return Decision((), False) if known is not None else Decision((record,), True)
 
 
-class MarkWiped(Command, frozen=True, kw_only=True, tag="mark_wiped"):
+class MarkWiped(PlannedCommand, frozen=True, kw_only=True, tag="mark_wiped"):
     """Record that a root has no copies any more of what was dropped at or below a version.
 
     The reply is False if nothing waits for that.
@@ -460,17 +460,17 @@ class MarkWiped(Command, frozen=True, kw_only=True, tag="mark_wiped"):
     directory: Text
     upto: LongOrNone
 
-    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+    def decide(self, state: State, now_ms: int) -> Decision[bool]:
         record = r.WipedRecord(broker=self.broker, directory=self.directory, upto=self.upto)
         return upkeep.decide_erased(state, record)
 
 
-class MarkCleaned(Command, frozen=True, kw_only=True, tag="mark_cleaned"):
+class MarkCleaned(PlannedCommand, frozen=True, kw_only=True, tag="mark_cleaned"):
     """Record the ends of compaction passes whose swaps have all been written."""
 
     partitions: tuple[r.Cleaned, ...]
 
-    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+    def decide(self, state: State, now_ms: int) -> Decision[bool]:
         return upkeep.decide_cleaned(state, self.partitions)
 
 

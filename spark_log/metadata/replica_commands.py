@@ -8,7 +8,7 @@ import msgspec
 
 from spark_log.bounds import Int, Long, Text
 from spark_log.metadata import records as r
-from spark_log.metadata.command_base import Command, topic_names
+from spark_log.metadata.command_base import Command, PlannedCommand, topic_names
 from spark_log.metadata.decide import reassignments, replicas
 from spark_log.metadata.decide.copy_retention import decide_drop
 from spark_log.metadata.decide.decision import Decision
@@ -135,12 +135,12 @@ class AddPendingCopies(Command, frozen=True, kw_only=True, tag="add_pending_copi
         return topic_names(state, [topic_id for one in commits for topic_id, _ in entries_of(one)])
 
 
-class LoseCommit(Command, frozen=True, kw_only=True, tag="lose_commit"):
+class LoseCommit(PlannedCommand, frozen=True, kw_only=True, tag="lose_commit"):
     """Make holes of a pending commit whose objects no active broker has.  The reply is False if one has them."""
 
     lost: r.LostRecord
 
-    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+    def decide(self, state: State, now_ms: int) -> Decision[bool]:
         return replicas.decide_if_changed(state, self.lost)
 
 

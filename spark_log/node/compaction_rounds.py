@@ -27,6 +27,7 @@ from spark_log.journal.sealing import SWAP_TRIES
 from spark_log.journal.store_operations import Decide, Refresh, Steps, together
 from spark_log.metadata.commands import MarkCleaned
 from spark_log.metadata.records import Cleaned
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import CREATE_TIME, Slice
 from spark_log.node.compaction_plan import DirtyParts, find_dirty_parts, group_parts
@@ -109,7 +110,7 @@ def compact(
     """
     work = _Work(context, open_spool, on_failure, progress, memory or UpkeepMemory())
     due = yield from find_dirty_parts(state, context.clock.now_ms(), on_failure, work.memory, only)
-    large, small = _groups(context, due, work.memory)
+    large, small = _groups(context, due, work.memory, history_of(state))
     work.memory.compaction_pass = None
     state = yield from _clean_each(work, state, large, ends_passes=ends_passes)
     yield from _clean_each(work, state, small, ends_passes=True)
@@ -130,14 +131,19 @@ class _Group:
     has_begun: bool = False
 
 
-def _groups(context: Context, due: DirtyParts, memory: UpkeepMemory) -> tuple[deque[_Group], deque[_Group]]:
+def _groups(
+    context: Context, due: DirtyParts, memory: UpkeepMemory, history: str
+) -> tuple[deque[_Group], deque[_Group]]:
     """The groups of large partitions, first the one whose pass has begun, and those of small partitions."""
     hasher, keys_max, begun = KeyHasher(context.rng), context.limits.clean_keys, memory.compaction_pass
     waiting = {key: dirty for key, dirty in due.items() if begun is None or key != begun.key}
 
     def group(parts: DirtyParts) -> _Group:
-        new = [_new_pass(key, dirty, NewestOffsets(hasher, keys_max), memory.aside) for key, dirty in parts.items()]
-        return _Group(new)
+        new = (
+            _new_pass(key, dirty, history, NewestOffsets(hasher, keys_max), memory.aside)
+            for key, dirty in parts.items()
+        )
+        return _Group(list(new))
 
     large, small = (deque(map(group, groups)) for groups in group_parts(waiting, context.limits))
     if begun is not None:
@@ -145,11 +151,12 @@ def _groups(context: Context, due: DirtyParts, memory: UpkeepMemory) -> tuple[de
     return large, small
 
 
-def _new_pass(key: TopicKey, dirty: DirtyPart, newest: NewestOffsets, aside: SetAside) -> Pass:
+def _new_pass(key: TopicKey, dirty: DirtyPart, history: str, newest: NewestOffsets, aside: SetAside) -> Pass:
     return Pass(
         key=key,
         dirty=(dirty.start, dirty.end),
         tombstones_from=dirty.tombstones_from,
+        history=history,
         newest=newest,
         at=dirty.start,
         aside=aside,
@@ -203,9 +210,10 @@ def _begin_again(work: _Work, one: Pass) -> None:
 
 
 def _is_wanted(state: State, one: Pass) -> bool:
-    """Whether the topic still exists, and is still compacted."""
+    """Whether the topic still exists, and is still compacted, and the log has the records that the pass has read."""
     topic = state.topics.get(one.key[0])
-    return topic is not None and not topic.deleted and has_cleanup_policy(topic.configs, "compact")
+    exists = topic is not None and not topic.deleted and has_cleanup_policy(topic.configs, "compact")
+    return exists and one.history == history_of(state)
 
 
 def _attempt(steps: Steps[Result]) -> Steps[Result | _Failed]:
@@ -295,6 +303,7 @@ def _rewrite(work: _Work, state: State, group: _Group, compared: Sequence[tuple[
         progress=work.progress,
         keep=keep,
     )
+    compared = [(one, found) for one, found in compared if _is_wanted(state, one)]
     stretches = [stretch for one, found in compared for stretch in _stretches(state, one, found)]
     state, done = yield from rewrite(state, work.context, stretches, how)
     _count(work.tally, by_key, done)
@@ -337,10 +346,10 @@ def _count(tally: CompactionTally, compared: Mapping[TopicKey, Compared], done: 
 
 def _mark(work: _Work, state: State, group: _Group) -> Steps[State]:
     """Move the cleaner points of partitions whose pass is over, and has left out nothing."""
-    ended = [(one, one.end) for one in group.passes if one.end is not None and one.is_done]
+    ended = [(one, one.end) for one in group.passes if one.end is not None and one.is_done and _is_wanted(state, one)]
     points = tuple(Cleaned(*one.key, end) for one, end in ended if not one.is_partial)
     if points:
-        state = yield Decide([Proposal(MarkCleaned(partitions=points))])
+        state = yield Decide([Proposal(MarkCleaned(partitions=points, history=history_of(state)))])
     work.memory.aside.passed |= {one.key: end for one, end in ended if one.is_partial}
     group.passes = [one for one in group.passes if not one.is_done]
     work.tally.partitions += len(points)

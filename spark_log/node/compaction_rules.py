@@ -42,6 +42,8 @@ class Pass:
     """The dirty part, as far as it may be cleaned: [start, end)."""
     tombstones_from: int
     """Tombstones before this offset go."""
+    history: str
+    """Of the log when the pass began: its map has the offsets of that history."""
     newest: NewestOffsets
     """The newest offset of each key, of the dirty records before `at`; once the map is complete, before `end`."""
     at: int

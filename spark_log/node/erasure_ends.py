@@ -13,6 +13,7 @@ from spark_log.journal.object_names import DATA
 from spark_log.journal.store_operations import OWN_ROOT, Decide, Steps, Sweep
 from spark_log.metadata.commands import MarkWiped
 from spark_log.metadata.erasures import METADATA, OWN, Root, waits_for, wiped_upto
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 from spark_log.store.base import Swept
@@ -52,4 +53,6 @@ def _mark(state: State, root: Root, upto: int | None) -> Steps[State]:
     if upto is None:
         return state
     broker, directory = root
-    return (yield Decide([Proposal(MarkWiped(broker=broker, directory=directory, upto=upto))]))
+    return (
+        yield Decide([Proposal(MarkWiped(broker=broker, directory=directory, upto=upto, history=history_of(state)))])
+    )

@@ -29,6 +29,7 @@ from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.erasures import name_of_own
 from spark_log.metadata.records import FenceRecord
 from spark_log.metadata.replica_state import OWN_BROKER
+from spark_log.metadata.restores import history_of
 from spark_log.net.client import check_cluster
 from spark_log.node.lost_format import format_of_own
 from spark_log.node.mirror import Mirror, begin_mirror, check_place_of_mirror, format_of
@@ -206,7 +207,9 @@ def _prepare(log: Log, store: ObjectStore, progress: Progress | None) -> None:
     journal.propose(lambda state, now: Decision((FenceRecord(upto=last),), None), upkeep=False)
     journal.propose(AddFormerRoot(url=former.metadata.url), upkeep=False)
     here = name_of_own(store.url)  # the log returns to a folder that is empty by now
-    journal.propose(MarkWiped(broker=OWN_BROKER, directory=here, upto=last), upkeep=False)
+    journal.propose(
+        MarkWiped(broker=OWN_BROKER, directory=here, upto=last, history=history_of(journal.state)), upkeep=False
+    )
     journal.release(epoch)
     journal.finish_upkeep()
 

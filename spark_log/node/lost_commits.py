@@ -12,6 +12,7 @@ from spark_log.metadata.pending_commits import Entries, entries_of, lost_entries
 from spark_log.metadata.records import LostRecord
 from spark_log.metadata.replica_commands import LoseCommit
 from spark_log.metadata.replicas import group_number, targets_of
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import PendingCommit, State, TopicKey
 from spark_log.model import DataObject, Placed, Run
 from spark_log.segment.writer import SegmentWriter, WrittenSegment
@@ -35,7 +36,8 @@ def lose(journal: Journal, state: State, commit: PendingCommit) -> bool:
             placed.append(put_replicas(journal.roots, targets, one.name, written.chunks, clock))
         slices += [(len(made), run) for run in written.runs]
         made.append(one)
-    return bool(journal.propose(LoseCommit(lost=_record(state, commit, made, slices, placed))))
+    record = _record(state, commit, made, slices, placed)
+    return bool(journal.propose(LoseCommit(lost=record, history=history_of(state))))
 
 
 def lose_in_own_root(journal: Journal, commit: PendingCommit) -> str:
@@ -48,7 +50,7 @@ def lose_in_own_root(journal: Journal, commit: PendingCommit) -> str:
     with _holes(journal, state, lost) as (one, written):
         journal.roots.own.put(one.name, Chunks(written.chunks))
     record = _record(state, commit, [one], [(0, run) for run in written.runs], [])
-    journal.propose(LoseCommit(lost=record), upkeep=False)
+    journal.propose(LoseCommit(lost=record, history=history_of(state)), upkeep=False)
     return lost_text(state, lost)
 
 

@@ -18,6 +18,7 @@ from spark_log.journal.sealing import Entries, prunable, swap_in
 from spark_log.journal.store_operations import Refresh, Steps
 from spark_log.metadata.pending_commits import entries_with_pending
 from spark_log.metadata.records import Piece
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.metadata.swaps import Rewrite, resolve
 from spark_log.model import Slice
@@ -41,7 +42,7 @@ def prune_lost(state: State, context: Context) -> Steps[None]:
         for key, entries in old.items()
     ]
     uncounted = _uncounted(state, known) if pruned == lost else Counter[str]()
-    yield from swap_in(context, state.version, rewrites, uncounted=uncounted)
+    yield from swap_in(context, state.version, history_of(state), rewrites, uncounted=uncounted)
 
 
 def _pieces(groups: Iterable[Entries]) -> list[Piece]:

@@ -585,7 +585,7 @@ def _end_mirror(mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommi
         journal.propose(AddFormerRoot(url=log.form.mirrors), upkeep=False)
     journal.propose(ResetReplicas(), upkeep=False)  # the roots belong to the lost log
     for topic_id in erased:
-        journal.propose(MarkErased(topic_id=topic_id, incomplete=True), upkeep=False)
+        journal.propose(MarkErased(topic_id=topic_id, incomplete=True, history=history_of(journal.state)), upkeep=False)
     if FACTOR in journal.state.configs:  # otherwise no topic could be created until there are as many brokers again
         journal.propose(SetConfigs(name=None, changes={FACTOR: None}), upkeep=False)
     journal.release(epoch)

@@ -28,6 +28,7 @@ from spark_log.journal.store_operations import OWN_ROOT, Put, PutReplicas, Refre
 from spark_log.metadata.decide.replicas import moves_to, swap_targets
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.replicas import Targets, group_number
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import (
     APPEND_TIME,
@@ -188,12 +189,13 @@ def rewrite(
     wanted = [part for stretch in stretches for part in _between(stretch, how.aside)]
     there = [stretch for stretch in apart(state, wanted) if _is_there(state, stretch)]
     _report_waiting(state, there, how)
-    waiting, batch = deque(packs(state, there, context.limits)), SwapBatch(state.version)
+    waiting, history = deque(packs(state, there, context.limits)), history_of(state)
+    batch = SwapBatch(state.version, history)
     held = HeldRuns(_slices(pack) for pack in waiting if len(pack) > 1 and not how.are_lost)
     work = _Work(state, state, context, how, held)
-    while waiting:
+    while waiting and history_of(state) == history:  # what stays was decided by the records of this history
         if not batch.done:
-            batch = SwapBatch(state.version)
+            batch = SwapBatch(state.version, history)
         some = [_still_to_do(state, pack, how) for pack in take_packs(waiting)]
         work = replace(work, newest=state)
         yield from work.held.fetch(piece for pack in some for piece in _slices(pack))
@@ -201,7 +203,7 @@ def rewrite(
             if batch.done and batch.is_full(context.limits, written):
                 state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned, lost=how.are_lost)
                 swapped += placed
-                batch = SwapBatch(batch.epoch)
+                batch = SwapBatch(batch.epoch, history)
             batch.done += written
             at += sum(piece.length for one in written for piece in one.old)
             if written and how.progress is not None:

@@ -21,6 +21,7 @@ from spark_log.metadata.commands import MarkWiped
 from spark_log.metadata.erasures import waits_for, wiped_upto
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import is_active
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.node.broker_prober import MARK_MS_MAX, MARKS
 from spark_log.node.daemon_tasks import Task
@@ -127,7 +128,9 @@ class RootCollector:
         if is_wiped:
             upto = wiped_upto(state, (broker, root.directory), root.oldest_ms, PUT_MS_MAX)
             if upto is not None:
-                journal.propose(MarkWiped(broker=broker, directory=root.directory, upto=upto))
+                journal.propose(
+                    MarkWiped(broker=broker, directory=root.directory, upto=upto, history=history_of(state))
+                )
         return names, unfinished
 
     def _collect_former(self, broker: int, root: _Root, state: State) -> list[str]:
@@ -143,7 +146,9 @@ class RootCollector:
                 root.former.add(directory)
                 found += names
                 if names and directory in state.former_roots:  # otherwise they may be on another disk
-                    self._journal.propose(MarkWiped(broker=broker, directory=directory, upto=state.fence))
+                    self._journal.propose(
+                        MarkWiped(broker=broker, directory=directory, upto=state.fence, history=history_of(state))
+                    )
         return found
 
     def _sweep(self, broker: int, root: _Root, state: State) -> int:

@@ -23,6 +23,7 @@ from spark_log.metadata.decide.replicas import lacking_for_swap, moves_to
 from spark_log.metadata.records import LostOffsets, Piece
 from spark_log.metadata.replica_state import OWN_GROUP
 from spark_log.metadata.replicas import epoch_of
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import ObjectRow, State, TopicKey
 from spark_log.metadata.swaps import Rewrite, resolve
 from spark_log.model import DataObject, Placed, Slice
@@ -46,6 +47,8 @@ class SwapBatch:
     """Segments that wait for one swap."""
 
     epoch: int
+    history: str
+    """Of the log at this version."""
     done: list[Replacement] = field(default_factory=list)
 
     def is_full(self, limits: StepLimits, following: Sequence[Replacement]) -> bool:
@@ -68,7 +71,7 @@ def swap_segments(
     """Replace slices by new segments.  Returns the state afterwards, and the segments that were swapped in.
 
     If the slices under one segment have changed, all segments of its object are left out; if the fence has passed the
-    upload, all are.
+    upload, or the log was restored from a copy since, all are.
 
     Objects missing from replicas that must have them are copied there first.  Segments of an object that cannot be
     copied are left out, too: the next round rewrites their slices again.
@@ -78,7 +81,7 @@ def swap_segments(
     """
     done: Sequence[Replacement] = batch.done
     for _ in range(SWAP_TRIES):
-        if not done or batch.epoch <= state.fence:
+        if not done or batch.epoch <= state.fence or batch.history != history_of(state):
             break
         prepared = yield from prepare(state, context.limits, done)
         if prepared is None:
@@ -90,7 +93,7 @@ def swap_segments(
         objects, placed = objects_of(done), places_of(done)
         given_up = [LostOffsets(*one.key, one.new.start, one.new.end) for one in done] if lost else ()
         state, fits = yield from swap_in(
-            context, batch.epoch, rewrites, objects, thinned=thinned, placed=placed, lost=given_up
+            context, batch.epoch, batch.history, rewrites, objects, thinned=thinned, placed=placed, lost=given_up
         )
         if fits:
             return state, done

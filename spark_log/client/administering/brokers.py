@@ -53,6 +53,7 @@ from spark_log.metadata.replica_commands import (
     ReturnBroker,
 )
 from spark_log.metadata.replica_state import CHECK_REASON, OWN_BROKER, Broker
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import FormerRoot, State
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
@@ -370,7 +371,7 @@ def _finish_erasures(journal: Journal, state: State, broker: int, found: set[str
     swept = store.sweep(DATA, journal.context.clock.now_ms() - age_ms)
     upto = wiped_upto(state, root, swept.oldest_ms, PUT_MS_MAX)
     if upto is not None:
-        journal.propose(MarkWiped(broker=root[0], directory=root[1], upto=upto))
+        journal.propose(MarkWiped(broker=root[0], directory=root[1], upto=upto, history=history_of(state)))
 
 
 def _check_has_disk(roots: Roots, broker: int) -> None:
@@ -455,12 +456,13 @@ def remove_broker(journal: Journal, broker: int, *, force: bool = False) -> None
 def forget_root(journal: Journal, directory: str) -> FormerRoot:
     """Record that a root that a broker had before has no files any more.  Raises InvalidRequest for an unknown one."""
     journal.require(None)
-    known = journal.refresh().former_roots.get(directory)
+    state = journal.refresh()
+    known = state.former_roots.get(directory)
     if known is None:
         raise InvalidRequest(
             f"{directory!r} is not the directory of a removed or replaced broker: `pylog topic erasures` names them"
         )
-    journal.propose(MarkWiped(broker=known.broker, directory=directory, upto=known.version))
+    journal.propose(MarkWiped(broker=known.broker, directory=directory, upto=known.version, history=history_of(state)))
     return known
 
 

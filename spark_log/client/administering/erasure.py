@@ -22,6 +22,7 @@ from spark_log.metadata.decide.upkeep import may_have_holes
 from spark_log.metadata.erasures import Root, roots_of
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import is_active
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.node.answering_roots import RootAnswers
 from spark_log.node.erasing import Erased, Erasing, erase, plan_erasure, plan_shares
@@ -99,7 +100,7 @@ def erase_records(
 
     spread:  runs most of the work in other processes; None: all of it runs here.
     """
-    state = journal.refresh()
+    began = state = journal.refresh()
     topic_id, _ = topic_named(state, topic)
     if not dry_run and not may_have_holes(state):
         raise InvalidRequest(
@@ -121,7 +122,7 @@ def erase_records(
     )
     state, erased, problems = _erased(journal, erasing, spread, dry_run=dry_run)
     if not dry_run:
-        journal.propose(MarkErased(topic_id=topic_id, incomplete=bool(problems)))
+        journal.propose(MarkErased(topic_id=topic_id, incomplete=bool(problems), history=history_of(began)))
         state = journal.refresh()
     unreached = tuple(_unreached(journal, state).values())
     return _report(state, erasing, erased, problems, unreached, None if dry_run else journal.context.clock.now_ms())

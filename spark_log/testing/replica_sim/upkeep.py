@@ -47,6 +47,7 @@ from spark_log.metadata.replicas import (
     keeps,
     last_copies,
 )
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import PendingCommit, State, TopicKey
 from spark_log.metadata.swaps import Rewrite, build_swap
 from spark_log.model import DataObject, Run, Slice
@@ -175,7 +176,7 @@ def _give_up(sim: ReplicaSimulation, view: View, state: State, commit: PendingCo
         slices=tuple(slices),
         placed=placed(objects, held),
     )
-    view, _ = yield from propose(sim, view, LoseCommit(lost=record))
+    view, _ = yield from propose(sim, view, LoseCommit(lost=record, history=history_of(state)))
     return view
 
 
@@ -410,7 +411,9 @@ def rewrite(sim: ReplicaSimulation, view: View, key: TopicKey, old: tuple[Slice,
         yield Sleep(rng.choice((100, sim.age)))
     for _ in range(SWAP_TRIES):
         where = placed([made], held) if number else ()
-        view, reply = yield from propose(sim, view, Swap(swap=with_values(swap, placed=where)))
+        view, reply = yield from propose(
+            sim, view, Swap(swap=with_values(swap, placed=where), history=history_of(state))
+        )
         if reply is not False:
             sim.oracle.seen["swaps"] += 1
             return view

@@ -13,6 +13,7 @@ from spark_log.journal.store_operations import Decide, Sleep, Steps
 from spark_log.metadata.commands import MarkCleaned
 from spark_log.metadata.decide.upkeep import may_have_holes
 from spark_log.metadata.records import Cleaned
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.swaps import resolve
 from spark_log.model import Slice
@@ -81,7 +82,7 @@ def _pass(sim: Simulation, state: State, key: TopicKey) -> Steps[None]:
         return not row.is_tombstone or offset >= dirty.tombstones_from
 
     if (yield from _rewrite(sim, state, key, slices, rows, stays)):
-        yield Decide([Proposal(MarkCleaned(partitions=(Cleaned(*key, upto),)))])
+        yield Decide([Proposal(MarkCleaned(partitions=(Cleaned(*key, upto),), history=history_of(state)))])
 
 
 def _rewrite(
@@ -93,7 +94,7 @@ def _rewrite(
     stays: Callable[[int, Row], bool],
 ) -> Steps[bool]:
     """Replace slices that lose records, in any order.  False: others have changed one of them."""
-    groups, at = list[list[Slice]](), 0
+    groups, at, history = list[list[Slice]](), 0, history_of(state)
     while at < len(slices):
         size = sim.rng.randint(1, 3)
         groups.append(list(slices[at : at + size]))
@@ -104,7 +105,7 @@ def _rewrite(
         if len(new) < len(old):
             epoch = state.version
             made = yield from written(sim, epoch, key, some, new)
-            state, done = yield from swap_segments(state, sim.context, SwapBatch(epoch, [made]), thinned=True)
+            state, done = yield from swap_segments(state, sim.context, SwapBatch(epoch, history, [made]), thinned=True)
             if not done:
                 return False
             sim.oracle.seen["thinned"] += 1

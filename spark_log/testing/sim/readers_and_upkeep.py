@@ -38,6 +38,7 @@ from spark_log.journal.store_operations import Refresh, Sleep, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata import commands, group_commands
 from spark_log.metadata.records import GroupCommit, OffsetEntry
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.metadata.swaps import resolve
 from spark_log.model import Slice
@@ -393,7 +394,7 @@ def written(
 
 def _swap(sim: Simulation, state: State, swapped: segment_swaps.Replacement) -> Steps[None]:
     """Swap a slice in, while other actors change the partition."""
-    epoch = state.version
+    epoch, history = state.version, history_of(state)
     for _ in range(sealing.SWAP_TRIES):
         if epoch <= state.fence:
             return
@@ -404,7 +405,7 @@ def _swap(sim: Simulation, state: State, swapped: segment_swaps.Replacement) -> 
         rewrites, done = prepared
         if not done:
             return
-        state, fits = yield from sealing.swap_in(sim.context, epoch, rewrites, [swapped.object])
+        state, fits = yield from sealing.swap_in(sim.context, epoch, history, rewrites, [swapped.object])
         if fits:
             return
 

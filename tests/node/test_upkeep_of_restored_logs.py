@@ -1,0 +1,99 @@
+"""Upkeep that began before the log was restored from an older copy: its objects went with the lost folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_log import Log, connect
+from spark_log.journal.context import Context
+from spark_log.journal.dropped_lists import list_dropped
+from spark_log.journal.sealing import seal
+from spark_log.journal.store_operations import Decide, Steps
+from spark_log.journal.upkeep_limits import StepLimits
+from spark_log.metadata.state import State
+from spark_log.node.maintain import maintain_once
+from spark_log.node.merge import merge
+from spark_log.node.rewrite import open_spool
+from spark_log.node.upkeep_memory import UpkeepMemory
+from spark_log.node.verify import verify
+from tests.node.logs import SEAL_ALL, append_small, new_log, upkeep
+from tests.node.test_compaction import STEPS, append, compacted, latest, records, run_clean
+from tests.restored import copy_of, restored
+
+Duty = Callable[[State, Context], Steps[Any]]
+
+
+def merge_small(state: State, context: Context) -> Steps[Any]:
+    return merge(state, context, open_spool)
+
+
+DUTIES: dict[str, tuple[Duty, StepLimits]] = {
+    "merge": (merge_small, SEAL_ALL),
+    "seal": (seal, SEAL_ALL),
+    "list dropped": (list_dropped, StepLimits(dropped_inline=0)),
+}
+
+
+def held(steps: Steps[Any], meanwhile: Callable[[], object]) -> Iterator[Any]:
+    """Carry out steps, and something else before their first change of the log."""
+    is_first, operation = True, next(steps)
+    while True:
+        if isinstance(operation, Decide) and is_first:
+            is_first = False
+            meanwhile()
+        try:
+            operation = steps.send((yield operation))
+        except StopIteration as end:
+            return end.value
+
+
+def values(log: Log) -> list[int]:
+    return [int(value) for value in log.read("t")["value"].to_pylist()]
+
+
+@pytest.mark.parametrize("duty", DUTIES)
+def test_what_was_prepared_before_a_restore_is_not_recorded(tmp_path: Path, duty: str) -> None:
+    """The restored log has passed the version at which the duty began, and has all that it has planned with."""
+    log = new_log(tmp_path / "log")
+    append_small(log, 20)
+    if duty == "list dropped":
+        upkeep(log.journal, merge_small)
+    copy = copy_of(log, tmp_path / "copy")
+    append_small(log, 3, first=20)
+    before = log.journal.refresh().version
+
+    def restore() -> None:
+        with restored(str(tmp_path / "log"), copy) as other:
+            append_small(other, 8, first=100)
+
+    steps, limits = DUTIES[duty]
+    upkeep(log.journal, lambda state, context: held(steps(state, context), restore), limits)
+    with connect(str(tmp_path / "log")) as found:
+        assert found.journal.state.version > before and found.journal.state.restores
+        assert not verify(found)
+        wanted = [*range(60), *range(300, 324)]
+        assert values(found) == wanted
+        upkeep(log.journal, steps, limits)
+        maintain_once(log)
+        assert values(found) == wanted and not verify(found)
+
+
+def test_a_compaction_that_began_before_a_restore_removes_nothing_for_lost_records(tmp_path: Path) -> None:
+    """Its map has the newest offset of each key, and the restored log has other records there."""
+    log, memory = compacted(tmp_path / "log"), UpkeepMemory()
+    append(log, [(key, "kept") for key in "abc"])
+    copy = copy_of(log, tmp_path / "copy")
+    append(log, [(key, "lost") for key in "abc"])
+    while memory.compaction_pass is None or memory.compaction_pass.end is None:
+        assert run_clean(log, STEPS, memory, ends_passes=False).left
+    with restored(str(tmp_path / "log"), copy) as found:
+        for number in range(6):
+            append(found, [("d", str(number)), ("e", str(number))])
+        while run_clean(log, STEPS, memory, ends_passes=False).left:
+            pass
+        assert latest(records(found)) == {b"a": b"kept", b"b": b"kept", b"c": b"kept", b"d": b"5", b"e": b"5"}
+        assert not verify(found, deep=True)
