@@ -296,15 +296,17 @@ def _storage(log: Log) -> list[Check]:
 
 
 def _brokers(log: Log) -> list[Check]:
+    from spark_log.client.administering.erasure_nodes import quorum_to_erase
     from spark_log.client.administering.erasure_status import problems_of
     from spark_log.node.health_findings import broker_findings
     from spark_log.node.root_space import free_where_behind
 
     state = log.journal.state
     found = [Check(*finding) for finding in broker_findings(state, free_where_behind(log.journal.roots, state))]
+    quorum = quorum_to_erase(log.journal, state)
     return [
         *found,
-        *(Check(what, False, says) for what, says in problems_of(state, log.journal.context.clock.now_ms())),
+        *(Check(what, False, says) for what, says in problems_of(state, log.journal.context.clock.now_ms(), quorum)),
     ]
 
 

@@ -51,6 +51,15 @@ def wiped_upto(state: State, root: Root, oldest_ms: float | None = None, put_ms:
     return max(ended, default=None)
 
 
+def statistics_upto(state: State) -> int:
+    """The last erasure from a typed topic that the fence has passed: metadata of before its version may have
+    statistics of erased records, also after the erasure is done.  0: there was none.
+    """
+    known = [row.version for topic_id, row in state.erasures.items() if topic_id in state.schemas]
+    waiting = [one.version for row in state.erasures.values() for one in row.unfinished if METADATA in one.roots]
+    return max((version for version in (*known, *waiting) if version <= state.fence), default=0)
+
+
 def roots_of(state: State) -> tuple[Root, ...]:
     """The roots that may have objects."""
     brokers = sorted((broker, known.directory) for broker, known in state.brokers.items() if broker != OWN_BROKER)

@@ -267,6 +267,8 @@ class QuorumReplica(Message, frozen=True, kw_only=True):
     lag: int
     last_fetch_timestamp: int
     last_caught_up_timestamp: int
+    forgotten: int
+    """The version of the log before which its directory has nothing; 0: not known."""
 
 
 class QuorumReply(Message, frozen=True, kw_only=True):
@@ -281,6 +283,8 @@ class QuorumReply(Message, frozen=True, kw_only=True):
     """Addresses for the other nodes."""
     copy_problem: str
     """Why the copy of the metadata beside the records is late; empty: it is not."""
+    former_metadata: str
+    """Why metadata from before the log moved into the quorum keeps erasures open; empty: it does not."""
 
 
 MemberRequest: TypeAlias = JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest

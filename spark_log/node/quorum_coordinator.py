@@ -51,6 +51,7 @@ from spark_log.node.pending_commands import pending_commands
 from spark_log.node.quorum_clock import QuorumClock
 from spark_log.node.quorum_commands import QuorumCommands
 from spark_log.node.quorum_description import quorum_reply
+from spark_log.node.quorum_forgetting import Forgetting
 from spark_log.node.quorum_leader import KnownLeader
 from spark_log.node.quorum_log import FinalLog, QuorumLog
 from spark_log.node.quorum_state import AnyOffer, Content, QuorumState
@@ -116,6 +117,7 @@ class QuorumCoordinator:
         config = replace(config, level=SUPPORTED[METADATA_VERSION])
         self.node = Node(config, self._log, self._led, self._host, self._judged)
         self.node.application_problem = self._lead_problem
+        self._forgetting = Forgetting(self.node.status, self.node.forget)
         self._digests = StateComparison(self._host, self._log.digest, self.node)
         self._rng = self._host.ids()
         self._root_options = root_options
@@ -123,7 +125,7 @@ class QuorumCoordinator:
         self.roots = Roots(
             store, self.cluster_id, lambda: self.state.brokers, lambda name: (), root_options, self.clock
         )
-        self.log = QuorumLog(self._context(), self.cluster_id, self._log)
+        self.log = QuorumLog(self._context(), self.cluster_id, self._log, self._forgetting)
         """For requests of clients."""
         self.duties = Duties(self, self.open_log, self.metrics, self.clock, maintain_ms, self._host.threads)
         self._duties_end = threading.Event()
@@ -241,7 +243,7 @@ class QuorumCoordinator:
         status = self.node.status()
         if status is None or status.role != "leader":
             raise self.not_leading()
-        return quorum_reply(status, self.clock.now_ms())
+        return quorum_reply(status, self.clock.now_ms(), self._forgetting.former)
 
     def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
         return self._log.records.after(since, upto, limit)
@@ -282,11 +284,11 @@ class QuorumCoordinator:
 
     def open_log(self) -> Log:
         """The log for duties, like any other client: through this coordinator."""
-        return self._opened(QuorumLog(self._context(), self.cluster_id, self._log))
+        return self._opened(QuorumLog(self._context(), self.cluster_id, self._log, self._forgetting))
 
     def open_final(self) -> Log:
         """The log as this node knows it, for pages: also while another node leads, or none."""
-        return self._opened(FinalLog(self._context(), self.cluster_id, self._log))
+        return self._opened(FinalLog(self._context(), self.cluster_id, self._log, self._forgetting))
 
     def _opened(self, log: QuorumLog) -> Log:
         return Log(Journal(log, self._stores, LocalLink(self), root_options=self._root_options))
@@ -415,6 +417,7 @@ class QuorumCoordinator:
         while True:
             self._log.forget_held(self.clock.monotonic_ms() / 1000)
             self._log.compare_if_idle(self._host.monotonic_s())
+            self._forgetting.look(self.state)
             if self.leading:
                 began_s = self._host.monotonic_s()
                 try:

@@ -7,11 +7,12 @@ from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.node_status import NodeStatus, ReplicaStatus
 
 
-def quorum_reply(status: NodeStatus, now_ms: int) -> QuorumReply:
+def quorum_reply(status: NodeStatus, now_ms: int, former_metadata: str = "") -> QuorumReply:
     """
-    status:  of the leader.
+    status:           of the leader.
+    former_metadata:  as in the reply.
     """
-    own = _replica(status, status.key, status.log_end, now_ms, now_ms)
+    own = _replica(status, status.key, status.log_end, now_ms, now_ms, status.forgotten)
     voters = [own, *(_other(status, one, now_ms) for one in status.replication if one.is_voter)]
     return QuorumReply(
         leader_id=status.key.id,
@@ -21,16 +22,19 @@ def quorum_reply(status: NodeStatus, now_ms: int) -> QuorumReply:
         observers=tuple(_other(status, one, now_ms) for one in status.replication if not one.is_voter),
         nodes=status.addresses,
         copy_problem=status.copy_problem,
+        former_metadata=former_metadata,
     )
 
 
 def _other(status: NodeStatus, one: ReplicaStatus, now_ms: int) -> QuorumReplica:
     caught_up_ms = -1 if one.caught_up_ms_ago is None else now_ms - one.caught_up_ms_ago
     end, fetched_ms = (one.log_end, now_ms - one.fetched_ms_ago) if one.has_fetched else (-1, -1)
-    return _replica(status, one.key, end, fetched_ms, caught_up_ms)
+    return _replica(status, one.key, end, fetched_ms, caught_up_ms, one.forgotten)
 
 
-def _replica(status: NodeStatus, key: ReplicaKey, end: int, fetched_ms: int, caught_up_ms: int) -> QuorumReplica:
+def _replica(
+    status: NodeStatus, key: ReplicaKey, end: int, fetched_ms: int, caught_up_ms: int, forgotten: int
+) -> QuorumReplica:
     return QuorumReplica(
         replica_id=key.id,
         replica_directory_id=key.directory,
@@ -38,4 +42,5 @@ def _replica(status: NodeStatus, key: ReplicaKey, end: int, fetched_ms: int, cau
         lag=-1 if end < 0 else status.log_end - end,
         last_fetch_timestamp=fetched_ms,
         last_caught_up_timestamp=caught_up_ms,
+        forgotten=forgotten,
     )

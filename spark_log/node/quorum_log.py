@@ -12,6 +12,7 @@ from spark_log.journal.metadata_log import LogStatus
 from spark_log.journal.served_log import ServedLog, ServedView
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.state import State
+from spark_log.node.quorum_forgetting import Forgetting
 from spark_log.node.quorum_state import QuorumState
 from spark_log.settings import cluster_config
 
@@ -19,9 +20,9 @@ from spark_log.settings import cluster_config
 class QuorumLog(ServedLog):
     """A `ServedLog` whose coordinator keeps the rest here."""
 
-    def __init__(self, context: Context, cluster_id: str, state: QuorumState) -> None:
+    def __init__(self, context: Context, cluster_id: str, state: QuorumState, forgetting: Forgetting) -> None:
         super().__init__(context, cluster_id)
-        self._state = state
+        self._state, self._forgetting = state, forgetting
         self._sealed_at: int | None = None
         """The version at which the log was last sealed; None: not by this process."""
 
@@ -63,9 +64,8 @@ class QuorumLog(ServedLog):
         return self._sealed_at is None or view.state.version - self._sealed_at >= interval
 
     def forget(self, view: ServedView, upto: int) -> Steps[tuple[ServedView, bool]]:
-        """Each node deletes old entries when it has two newer snapshots, and nobody waits for that."""
-        yield from ()
-        return view, True
+        """Each node deletes its own, without being asked."""
+        return view, (yield from self._forgetting.is_gone(upto))
 
     def checkpoint_and_truncate(self, view: ServedView, fence_before: int) -> Steps[ServedView]:
         self._sealed_at = view.state.version

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 
 from spark_log.client.administering.brokers import check_answers
+from spark_log.client.administering.erasure_nodes import quorum_to_erase
 from spark_log.client.administering.erasure_status import problems_of
 from spark_log.client.log import Log
 from spark_log.client.reading.plan import SliceRead
@@ -73,7 +74,8 @@ def verify(
     seen, problems = (journal.refresh(), []) if journal.metadata_log.is_served else _metadata(journal)
     lost = journal.run(read_lists(seen.dropped_lists, len))
     problems += [Problem(name, f"{why}; {HARMLESS}") for name, why in lost.items()]
-    problems += [Problem(*one) for one in problems_of(seen, journal.context.clock.now_ms())]
+    quorum = quorum_to_erase(journal, seen)
+    problems += [Problem(*one) for one in problems_of(seen, journal.context.clock.now_ms(), quorum)]
     slices, found = journal.run(resolve(seen))
     if lost or found:
         check_answers(journal.roots, OWN_BROKER)

@@ -27,6 +27,8 @@ class Received(NamedTuple):
     message: Message
     digests: tuple[NodeDigest, ...] = ()
     """Of the sender, and of others that it has heard from, at the same version."""
+    forgotten: int = 0
+    """The version of the application before which the sender's disk has nothing; 0: it does not know one."""
 
 
 _DECODER: msgspec.msgpack.Decoder[Received] = msgspec.msgpack.Decoder(Received)

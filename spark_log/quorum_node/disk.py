@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 
-from spark_log.errors import CorruptObject, StorageError
+from spark_log.errors import CorruptObject, NoSpace, StorageError
 from spark_log.quorum.messages import EMPTY, Position
 from spark_log.quorum.ready import Kept, Persist, Restored, SnapshotPart
 from spark_log.quorum.snapshot_format import encode_snapshot, frame_at, read_header, read_state
@@ -44,8 +44,8 @@ logger = logging.getLogger("spark_log")
 
 
 class Disk:
-    """`load`, `write` and `snapshotted` belong to one thread; `write_snapshot` may run beside them in another one, and
-    reads in any.
+    """`load`, `write`, `snapshotted`, `begin_file` and `forget` belong to one thread; `write_snapshot` may run beside
+    them in another one, and reads in any.
     """
 
     def __init__(self, files: Files, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -206,6 +206,36 @@ class Disk:
         unused = [snapshot_name(one) for one in older if one != kept.older]
         for name in [*self._log.drop_before(kept.keep_from), *unused]:
             self.files.delete(name)
+
+    def begin_file(self) -> int:
+        """Continue the log in a new file, and return its end: a snapshot behind that replaces all files before.
+
+        Raises NoSpace, with nothing changed.
+        """
+        file, end = self._log.next_file(is_reset=True), self._log.end
+        data = encode_unit(self.snapshot.offset, end, ())
+        try:
+            self._append(file, data)
+        except NoSpace:
+            if file not in self._log.files:
+                self.files.delete(file.name)
+            raise
+        self.files.sync_names()
+        self._log.appended(file, len(data), end, None)
+        return end
+
+    def forget(self, end: int) -> bool:
+        """Delete everything that the newest snapshot replaces, durably.
+
+        end:  of `begin_file`.
+        Returns whether no file has an entry or a snapshot from before `end` any more: there is a newer snapshot.
+        """
+        self._delete_old(Kept(self.snapshot.offset))
+        for name in self.files.names():
+            if name.endswith(DOWNLOAD) and name.removesuffix(DOWNLOAD) <= snapshot_name(self.snapshot):
+                self.files.delete(name)
+        self.files.sync_names()
+        return self.snapshot.offset >= end
 
     def read_chunk(self, snapshot: Position, start: int) -> tuple[bytes, int | None]:
         """The frame of a snapshot that begins at a position, and the size of the file; None if it was deleted.

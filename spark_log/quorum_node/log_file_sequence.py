@@ -67,6 +67,11 @@ class LogFiles:
     segment_bytes: int
     files: list[LogFile] = field(default_factory=list)
 
+    @property
+    def end(self) -> int:
+        """Offset behind the last entry; 0 if there is none."""
+        return max((one.end for one in self.files), default=0)
+
     def next_file(self, is_reset: bool) -> LogFile:
         """The file for the next unit: a new one if the last one is large enough, or the log begins again."""
         last = self.files[-1] if self.files else None

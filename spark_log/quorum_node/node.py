@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, SparkLogError, StorageError
+from spark_log.errors import CorruptObject, InvalidRequest, NoSpace, SparkLogError
 from spark_log.net.address import split_address
 from spark_log.net.quorum_handshake import NodeIdentity
 from spark_log.net.tls import Tls, node_contexts
 from spark_log.quorum.leading import VoterChange
 from spark_log.quorum.machine import Machine
-from spark_log.quorum.messages import Entry, FetchSnapshotResponse, Message, Position, ReplicaKey
+from spark_log.quorum.messages import Entry, FetchSnapshotResponse, Message, ReplicaKey
 from spark_log.quorum.ready import Kept, ReadChunk, Ready, Restored
 from spark_log.quorum.snapshot_format import is_frame
 from spark_log.quorum.voters import Voters, check_quorum
@@ -39,6 +39,7 @@ from spark_log.quorum_node.node_status import NodeStatus, replication_of, voter_
 from spark_log.quorum_node.node_tools import NodeTools
 from spark_log.quorum_node.pending_appends import PendingAppends, not_leader
 from spark_log.quorum_node.persist_thread import PersistThread
+from spark_log.quorum_node.snapshots import NodeSnapshots
 from spark_log.quorum_node.state_digests import StateDigests
 from spark_log.quorum_node.voter_clocks import VoterClocks
 
@@ -48,8 +49,6 @@ UNKNOWN_S = 2.0
 WATCH_S = 1.0
 CLOSE_S = 5.0
 """For the writes that are under way when the node ends."""
-SNAPSHOT_AGAIN_S = 30.0
-"""After a snapshot for which the disk had no space."""
 logger = logging.getLogger("spark_log")
 Result = TypeVar("Result")
 
@@ -84,6 +83,8 @@ class Node:
         self._clock = self._host.clock
         self._clocks = VoterClocks()
         self._machine: Machine | None = None
+        self._forgotten: dict[ReplicaKey, int] = {}
+        """As in `ReplicaStatus`."""
         self._named_voters: Voters = ()
         """By the node that was connected last."""
         self._pending = PendingAppends()
@@ -94,8 +95,6 @@ class Node:
         self._elections = 0
         self._tick: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_stopping = self._is_snapshotting = False
-        self._snapshot_after_s = 0.0
         self.application_problem: Callable[[], str] = str
         """As in `NodeStatus`."""
 
@@ -111,7 +110,7 @@ class Node:
         config = self.config
         self._directory = self._host.open_directory(config)
         disk = self._directory.disk
-        self._snapshots = self._host.daemon_threads(2, "pylog-quorum-snapshot")
+        self._readers = self._host.daemon_threads(2, "pylog-quorum-snapshot")
         self._writer = PersistThread(
             disk,
             self._host.daemon_threads(1, "pylog-quorum-disk"),
@@ -120,8 +119,19 @@ class Node:
             full=self._give_up_lead,
             failed=self._fail,
         )
-        self._applier = Applier(self._state, disk, self._snapshots, self._applied, self._host.monotonic_s)
+        self._applier = Applier(self._state, disk, self._readers, self._applied, self._host.monotonic_s)
         self._applier.restored = self._pending.skipped
+        self._snapshots = NodeSnapshots(
+            disk,
+            self._applier,
+            threads=self._readers,
+            writer=self._writer.thread,
+            machine=lambda: self._machine,
+            snapshotted=self._snapshotted,
+            spawn=self._spawn,
+            has_ended=self._ended.done,
+            bytes_max=config.snapshot_bytes,
+        )
         try:
             restored = await self._writer.thread.submit(disk.load)
             if restored.snapshot.offset:
@@ -238,9 +248,9 @@ class Node:
     async def _release(self, close_s: float) -> None:
         """End the threads, and unlock the directory, unless one of them may still change it."""
         self._writer.close()
-        self._snapshots.close()
+        self._readers.close()
         ends_s = self._host.monotonic_s() + close_s
-        while self._writer.thread.is_alive or self._snapshots.is_alive:
+        while self._writer.thread.is_alive or self._readers.is_alive:
             if self._host.monotonic_s() > ends_s:
                 logger.error(
                     "the disk has not answered: %s stays locked until this process ends", self.config.directory
@@ -380,7 +390,7 @@ class Node:
             durable_end=machine.durable_end,
             applied=self._applier.end,
             snapshot=machine.log.snapshot,
-            replication=replication_of(machine, now_ms),
+            replication=replication_of(machine, now_ms, self._forgotten),
             addresses={self.key.id: self._links.me.address, **self._links.addresses()},
             problems=self.problems(),
             elections=self._elections,
@@ -395,6 +405,7 @@ class Node:
             copy_problem=self.copy_problem(),
             levels={self.key.id: self.config.level, **self._links.levels()},
             application_problem=self.application_problem(),
+            forgotten=self._snapshots.forgotten,
         )
 
     def problems(self) -> dict[int, str | None]:
@@ -420,12 +431,13 @@ class Node:
         return result
 
     def _send(self, message: Message) -> None:
-        self._links.send(Received(self._clock.now_ms(), message, self.digests.to_send))
+        self._links.send(Received(self._clock.now_ms(), message, self.digests.to_send, self._snapshots.forgotten))
 
     def _receive(self, received: Received) -> None:
         message = received.message
         self._clocks.note(message.source, received.clock_ms, self._clock.monotonic_ms())
         self._note_digests(message.source, received.digests)
+        self._forgotten[message.source] = received.forgotten
         if isinstance(message, FetchSnapshotResponse) and message.size is not None and not is_frame(message.data):
             logger.error("node %d sent a chunk of a snapshot that is damaged; it is asked again", message.source.id)
             return
@@ -509,7 +521,7 @@ class Node:
         """Send a chunk of a snapshot; nothing, if it is damaged here."""
         disk, request = self._directory.disk, read.request
         try:
-            data, size = await self._snapshots.submit(disk.read_chunk, request.snapshot, request.start)
+            data, size = await self._readers.submit(disk.read_chunk, request.snapshot, request.start)
         except CorruptObject as error:
             logger.error("%s; a follower cannot fetch it from here: this node hands over", error)
             self._give_up_lead()
@@ -518,53 +530,18 @@ class Node:
 
     def _applied(self, entry: Entry) -> None:
         self._pending.final(entry)
-        loop_s = asyncio.get_running_loop().time()
-        if (
-            self._applier.bytes >= self.config.snapshot_bytes
-            and not self._is_snapshotting
-            and loop_s > self._snapshot_after_s
-        ):
-            self._make_snapshot(entry.offset + 1)
+        self._snapshots.look()
 
-    # -------------------------------------------------------------------------------------------------------- snapshots
+    def forget(self, version: int) -> None:
+        """Begin to replace what the directory has of the entries that are applied by a snapshot.
 
-    def _make_snapshot(self, end: int) -> None:
-        """Of all entries before `end`, which are applied; the state is taken now, and written in a thread.  Nothing, if
-        a snapshot of the leader, which is restored next, has overtaken the application.
+        version:  of the application's state: `status().forgotten` has it when nothing of before is left.  If it does
+                  not get it, as on a full disk, call this again.
         """
-        assert self._machine is not None, "entries come from the machine"
-        log, disk = self._machine.log, self._directory.disk
-        if end <= log.snapshot.offset:
-            return
-        self._is_snapshotting = True
-        snapshot, voters, pieces = log.position_at(end), log.voters_at(end), self._applier.snapshot()
-        write = partial(disk.write_snapshot, snapshot, voters, self._until_ended(pieces))
-        self._spawn(self._finish_snapshot(snapshot, write))
+        self._snapshots.forget(version)
 
-    def _until_ended(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """For the thread of snapshots: the directory must not change after the node has ended."""
-        for piece in pieces:
-            if self._ended.done():
-                raise StorageError("the node ended while it made a snapshot")
-            yield piece
-
-    async def _finish_snapshot(self, snapshot: Position, write: Callable[[], None]) -> None:
-        """Forget the entries before the previous snapshot, unless a follower will need them: one that lacks later ones
-        needs no snapshot.
-        """
-        try:
-            await self._snapshots.submit(write)
-        except NoSpace as error:
-            logger.error("no snapshot was made: %s", error)
-            self._snapshot_after_s = asyncio.get_running_loop().time() + SNAPSHOT_AGAIN_S
-            return
-        finally:
-            self._is_snapshotting = False
-        assert self._machine is not None, "entries come from the machine"
-        before, kept = self._machine.log.snapshot.offset, None
-        if snapshot.offset > before:
-            kept = self._input(lambda machine, now_ms: machine.snapshotted(snapshot.offset, before, now_ms))
-        await self._writer.thread.submit(self._directory.disk.snapshotted, snapshot, kept or Kept(before))
+    def _snapshotted(self, end: int, keep_from: int) -> Kept | None:
+        return self._input(lambda machine, now_ms: machine.snapshotted(end, keep_from, now_ms))
 
 
 def _resolve(future: asyncio.Future[None] | None) -> None:

@@ -27,13 +27,15 @@ class ReplicaStatus:
     """Since it last had everything that the leader had; None: not yet, in this epoch."""
     has_fetched: bool = True
     """From this leader.  Before that, nobody knows what it has."""
+    forgotten: int = 0
+    """As in `NodeStatus`, as the replica has said."""
 
     @property
     def is_silent(self) -> bool:
         return self.fetched_ms_ago > AWAY_MS
 
 
-def replication_of(machine: Machine, now_ms: int) -> tuple[ReplicaStatus, ...]:
+def replication_of(machine: Machine, now_ms: int, forgotten: Mapping[ReplicaKey, int]) -> tuple[ReplicaStatus, ...]:
     """Of the replicas that fetch from this one; empty if it does not lead."""
     return tuple(
         ReplicaStatus(
@@ -44,6 +46,7 @@ def replication_of(machine: Machine, now_ms: int) -> tuple[ReplicaStatus, ...]:
             fetched_ms_ago=now_ms - one.fetched_ms,
             caught_up_ms_ago=None if one.caught_up_ms is None else now_ms - one.caught_up_ms,
             has_fetched=one.has_fetched,
+            forgotten=forgotten.get(key, 0),
         )
         for key, one in machine.replication().items()
     )
@@ -116,5 +119,7 @@ class NodeStatus:
     """Why the application's copy of its state elsewhere is late; empty: it is not, or this node does not lead."""
     levels: dict[int, int] = field(default_factory=dict)
     """Of entries, up to which the applications of this node and of those that are connected understand them."""
+    forgotten: int = 0
+    """The version of the application before which this node's disk has nothing; 0: not known since it started."""
     application_problem: str = ""
     """Why the application does not lead, although this node may; empty: it leads, or nothing is known."""

@@ -33,6 +33,7 @@ from spark_log.metadata.commands import AnyCommand, CreateTopic, UpdateFeature
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import ConnectionLimits, Connections
 from spark_log.node.maintain import Maintainer, maintain_once
+from spark_log.node.quorum_forgetting import Forgetting
 from spark_log.node.quorum_log import QuorumLog
 from spark_log.node.quorum_state import QuorumState
 from spark_log.node.repair import repair
@@ -414,7 +415,9 @@ def test_a_leader_with_a_wrong_clock_expires_nothing(tmp_path: Path) -> None:
     """Retention deletes by this clock.  Without other voters, the storage's clock says that it is wrong."""
     clock = SkewedClock(SystemClock(), 365 * 86_400_000)
     state = QuorumState(lambda offer: None, lambda: None, lambda call: None)
-    log = QuorumLog(Context(clock, Random(1), served=True), "a-cluster", state)
+    log = QuorumLog(
+        Context(clock, Random(1), served=True), "a-cluster", state, Forgetting(lambda: None, lambda version: None)
+    )
     with pytest.raises(ClockSkewed, match="ahead of the storage's"):
         run(log.check_clock(State()), Stores.of(open_store(str(tmp_path), None)), clock)
 

@@ -412,7 +412,7 @@ def test_damage_stops_the_start(tmp_path: Path) -> None:
             damaged = found.node(1)
             with pytest.raises(CorruptObject, match="damaged at position 0"):
                 await damaged.start()
-            assert not damaged._writer.thread.is_alive and not damaged._snapshots.is_alive
+            assert not damaged._writer.thread.is_alive and not damaged._readers.is_alive
 
     run(test)
 

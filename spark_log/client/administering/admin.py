@@ -26,6 +26,7 @@ from spark_log.client.administering.descriptions import (
     producers_of,
 )
 from spark_log.client.administering.erasure import ErasureReport, Progress, erase_records
+from spark_log.client.administering.erasure_nodes import quorum_to_erase
 from spark_log.client.administering.erasure_status import ErasureListing, open_erasures
 from spark_log.client.administering.group_listing import GroupDescription, describe_groups
 from spark_log.client.administering.keyless import keyless_warnings
@@ -439,7 +440,8 @@ class Admin:
 
     def list_erasures(self) -> list[ErasureListing]:
         """The erasures that are not done: roots may still have copies of their records."""
-        return open_erasures(self._journal.refresh())
+        state = self._journal.refresh()
+        return open_erasures(state, quorum_to_erase(self._journal, state))
 
     def fence_broker(self, broker: int, reason: str = "") -> bool:
         """Take a broker out of all ISRs, until it is unfenced.  False if it was fenced by hand already.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
+from spark_log.client.administering.erasure_nodes import nodes_with_statistics
+from spark_log.client.administering.quorum_view import QuorumInfo
 from spark_log.journal.object_names import DATA
 from spark_log.metadata.erasures import METADATA, Root
 from spark_log.metadata.replica_state import OWN_BROKER
@@ -45,9 +48,14 @@ class ErasureListing:
             yield from (f"{one} still has the copies: run `pylog maintain`" for one in late)
 
 
-def open_erasures(state: State) -> list[ErasureListing]:
-    """The erasures that are not done, the oldest first."""
-    found = [_listing(state, topic_id, one) for topic_id, row in state.erasures.items() for one in row.unfinished]
+def open_erasures(state: State, quorum: QuorumInfo | None = None) -> list[ErasureListing]:
+    """The erasures that are not done, the oldest first.
+
+    quorum:  that has the metadata, if there is one.
+    """
+    found = [
+        _listing(state, topic_id, one, quorum) for topic_id, row in state.erasures.items() for one in row.unfinished
+    ]
     return sorted(found, key=lambda one: one.version)
 
 
@@ -58,16 +66,20 @@ def erasures_waiting_for(state: State, broker: int) -> list[str]:
     return sorted(row.name for row in state.erasures.values() if any(root in one.roots for one in row.unfinished))
 
 
-def _listing(state: State, topic_id: str, one: OpenErasure) -> ErasureListing:
+def _listing(state: State, topic_id: str, one: OpenErasure, quorum: QuorumInfo | None) -> ErasureListing:
     unreached = unreached_roots(state, one.roots)
+    waits_for: dict[Root, tuple[str, ...]] = {root: (unreached.get(root) or _name(state, root),) for root in one.roots}
+    nodes, silent = nodes_with_statistics(quorum, one.version) if quorum and METADATA in one.roots else ((), ())
+    if nodes:
+        waits_for[METADATA] = nodes
     return ErasureListing(
         topic=state.erasures[topic_id].name,
         topic_id=topic_id,
         version=one.version,
         time_ms=one.time,
         gone_by_ms=gone_by(state, one.time),
-        waits_for=tuple(unreached.get(root) or _name(state, root) for root in one.roots),
-        unreached=tuple(unreached.values()),
+        waits_for=tuple(chain.from_iterable(waits_for.values())),
+        unreached=(*unreached.values(), *silent),
         incomplete=one.incomplete,
     )
 
@@ -80,11 +92,11 @@ def gone_by(state: State, time_ms: int) -> int:
     return time_ms + 2 * int(cluster_config(state.configs, "gc.fence.age.ms"))
 
 
-def problems_of(state: State, now_ms: int) -> list[tuple[str, str]]:
+def problems_of(state: State, now_ms: int, quorum: QuorumInfo | None = None) -> list[tuple[str, str]]:
     """The problems of erasures that are not done, as (topic and time, sentence)."""
     return [
         (f"erasure from {one.topic} at {format_timestamp_ms(one.time_ms)}", f"it is not done: {problem}")
-        for one in open_erasures(state)
+        for one in open_erasures(state, quorum)
         for problem in one.problems(now_ms)
     ]
 

@@ -25,6 +25,8 @@ class ReplicaState(NamedTuple):
     """When it last asked the leader for entries, in milliseconds since 1970; -1: not in this epoch."""
     last_caught_up_timestamp: int
     """When it last had everything that the leader had; -1: not in this epoch."""
+    forgotten: int
+    """The version of the log before which its directory has nothing, since it started; 0: that is not known."""
 
 
 class QuorumInfo(NamedTuple):
@@ -42,6 +44,8 @@ class QuorumInfo(NamedTuple):
     """Addresses for the other nodes, by node."""
     copy_problem: str
     """Why the copy of the metadata beside the records is late; empty: it is not."""
+    former_metadata: str
+    """Why metadata from before the log moved into the quorum keeps erasures open; empty: it does not."""
 
 
 def describe_quorum(journal: Journal) -> QuorumInfo:
@@ -57,6 +61,7 @@ def describe_quorum(journal: Journal) -> QuorumInfo:
         observers=_states(found.observers),
         nodes=found.nodes,
         copy_problem=found.copy_problem,
+        former_metadata=found.former_metadata,
     )
 
 
@@ -69,6 +74,7 @@ def _states(replicas: Iterable[QuorumReplica]) -> tuple[ReplicaState, ...]:
             one.lag,
             one.last_fetch_timestamp,
             one.last_caught_up_timestamp,
+            one.forgotten,
         )
         for one in replicas
     )

@@ -382,7 +382,7 @@ class SimulatedNode:
     def make_snapshot(self) -> None:
         """As after many entries."""
         node = self.coordinator.node
-        self.input(lambda: node._make_snapshot(node._applier.end))
+        self.input(lambda: node._snapshots._make(node._applier.end))
 
     # ---------------------------------------------------------------------------------------------------------- inputs
 

@@ -15,9 +15,10 @@ from spark_log.quorum.messages import EMPTY, Entry, Kind, Position, ReplicaKey
 from spark_log.quorum.ready import Kept, Persist, Restored, SnapshotPart
 from spark_log.quorum.replica_log import ReplicaLog
 from spark_log.quorum.snapshot_format import encode_snapshot
+from spark_log.quorum.unit_format import decode_log
 from spark_log.quorum_node.disk import Disk, replace_file
 from spark_log.quorum_node.file_operations import LocalFiles
-from spark_log.quorum_node.log_file_sequence import snapshot_name
+from spark_log.quorum_node.log_file_sequence import snapshot_name, snapshots_among
 from spark_log.quorum_node.vote_and_identity import QUORUM_STATE, encode_state
 from spark_log.testing.crash_files import Crash, CrashFiles
 from spark_log.testing.quorum_sim.disk import PARTS
@@ -81,7 +82,7 @@ class Replica:
         self.note([])
 
     def step(self) -> None:
-        kind = self.rng.choice(["append", "append", "append", "vote", "truncate", "snapshot", "download"])
+        kind = self.rng.choice(["append", "append", "append", "vote", "truncate", "snapshot", "download", "forget"])
         getattr(self, kind)()
 
     def append(self) -> None:
@@ -112,6 +113,27 @@ class Replica:
         self.disk.write_snapshot(position, VOTERS, [b"state"])
         self.disk.snapshotted(position, Kept(keep_from))
         self.note([])
+
+    def begin_file(self) -> int:
+        """Changes nothing of the content."""
+        self.note([])
+        with suppress(NoSpace):
+            return self.disk.begin_file()
+        return -1
+
+    def forget(self) -> None:
+        end = self.begin_file()
+        self.note([])
+        if self.rng.random() < 0.7:
+            self.high_watermark = self.end
+            self.snapshot()
+        is_gone = self.disk.forget(end)
+        self.note([])
+        assert is_gone == (self.disk.snapshot.offset >= end)
+        if is_gone:
+            left = decode_log((name, self.files.read(name)) for name in logs(self.files)).entries
+            assert all(entry.offset >= end for entry in left)
+            assert [*snapshots_among(self.files.names())] == [self.disk.snapshot]
 
     def download(self) -> None:
         """A snapshot of the leader replaces a log that is too old, or diverges."""
@@ -180,7 +202,7 @@ def test_a_write_that_is_repeated_leaves_nothing_of_its_attempts(seed: int) -> N
     replica.disk.load()
     files.is_small = True
     for _ in range(STEPS):
-        getattr(replica, replica.rng.choice(["append", "vote", "truncate", "download"]))()
+        getattr(replica, replica.rng.choice(["append", "vote", "truncate", "download", "begin_file"]))()
         found = Disk(files.after(len(files.operations), Crash.LOST), SEGMENT_BYTES).load()
         assert content(found) == content(replica.model.restored()), f"seed {seed}"
 
@@ -198,6 +220,18 @@ def test_files_are_rolled_and_deleted() -> None:
     assert [name for name in replica.files.names() if name.endswith("checkpoint")] == [
         snapshot_name(replica.disk.snapshot)
     ]
+
+
+def test_a_download_that_was_given_up_is_forgotten() -> None:
+    """It is older than the snapshot by which it is replaced."""
+    replica = Replica(0)
+    replica.append()
+    chunk = SnapshotPart(snapshot=Position(1, 1), start=0, data=b"part", voters=VOTERS, is_last=False)
+    replica.disk.write(Persist(number=9, epoch=1, voted=None, chunk=chunk))
+    assert "download" in "".join(replica.files.names())
+    end, replica.high_watermark = replica.disk.begin_file(), replica.end
+    replica.snapshot()
+    assert replica.disk.forget(end) and "download" not in "".join(replica.files.names())
 
 
 def logs(files: CrashFiles | LocalFiles) -> list[str]:

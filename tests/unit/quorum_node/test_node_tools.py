@@ -200,7 +200,7 @@ def test_clients_get_the_replicas_as_kafka_names_them() -> None:
     found = quorum_reply(replace(LEADS, addresses={1: "one:9551"}), now_ms=10_000)
     assert (found.leader_id, found.leader_epoch, found.high_watermark, found.nodes) == (1, 7, 80, {1: "one:9551"})
     rows = [msgspec.structs.astuple(one) for one in (*found.voters, *found.observers)]
-    assert rows == [(1, "d1", 90, 0, 10_000, 10_000), (2, "d2", 90, 0, 9750, -1), (3, "d3", 30, 60, 9750, -1)]
+    assert rows == [(1, "d1", 90, 0, 10_000, 10_000, 0), (2, "d2", 90, 0, 9750, -1, 0), (3, "d3", 30, 60, 9750, -1, 0)]
 
 
 def test_a_replica_that_has_not_fetched_from_this_leader_has_no_lag() -> None:
