@@ -13,10 +13,12 @@ from spark_log.cli.base import DURATION, Verb, confirmed, guarded, pass_session,
 from spark_log.cli.output import emit_line, progress_bars
 from spark_log.cli.session import CommandSession
 from spark_log.cli.units import duration_text, size_text
+from spark_log.errors import NoLog
 from spark_log.positions import format_timestamp_ms
 from spark_log.text import counted
 
 if TYPE_CHECKING:
+    from spark_log.client.log import Log
     from spark_log.node.mirror import Mirrored
 
 
@@ -86,7 +88,7 @@ def run(
     from spark_log.node.mirror import Mirror
     from spark_log.store.open import open_store
 
-    following = Mirror(session.connect(), open_store(mirror_url, options))
+    following = Mirror(_followed(session, mirror_url), open_store(mirror_url, options))
     if catch_up and every_ms is not None:
         raise click.UsageError("--catch-up runs once: leave out --every")
     if catch_up:
@@ -103,6 +105,17 @@ def run(
                 _say(session, done)
     except KeyboardInterrupt:
         return
+
+
+def _followed(session: CommandSession, mirror_url: str) -> Log:
+    """The log that a mirror follows."""
+    try:
+        return session.connect()
+    except NoLog:
+        raise NoLog(
+            f"there is no log at {session.url}: check the URL, and whether its disk is mounted. If the log is lost, "
+            f"`pylog recover -u {mirror_url}` makes a log of its mirror"
+        ) from None
 
 
 def _say(session: CommandSession, done: Mirrored) -> None:
@@ -128,7 +141,7 @@ def status(session: CommandSession, mirror_url: str, options: Mapping[str, str])
     from spark_log.node.mirror import Mirror
     from spark_log.store.open import open_store
 
-    found = Mirror(session.connect(), open_store(mirror_url, options)).status()
+    found = Mirror(_followed(session, mirror_url), open_store(mirror_url, options)).status()
     text = f"version {found.version}, {counted(found.behind, 'version')} behind"
     if found.behind:
         text += f", which were written in {duration_text(found.behind_ms)}"

@@ -87,7 +87,9 @@ def report_text(report: ReplicationReport) -> str:
     for broker, lag in report.lag.items():
         if lag.objects:
             since = duration_text(int(lag.seconds * 1000))
-            text += f"; broker {broker} lacks {counted(lag.objects, 'object')} ({size_text(lag.bytes)}) since {since}"
+            text += (
+                f"; broker {broker} lacks {counted(lag.objects, 'object')} ({size_text(lag.bytes)}) for up to {since}"
+            )
     for problem in report.problems:
         text += f"; {problem}"
     return text

@@ -156,7 +156,7 @@ class StorageLog:
             check_is_here(view.state.coordinator)
             raise InvalidRequest(
                 f"{self._store.url} is a mirror of {self.form.mirrors}, and `pylog mirror run` alone changes it: change "
-                f"that log, or, if it is lost, run `pylog recover {self._store.url}`"
+                f"that log, or, if it is lost, run `pylog recover -u {self._store.url}`"
             )
         if not is_led_elsewhere(view.state, self.context):
             yield from self._check_store()

@@ -75,6 +75,18 @@ def test_a_damaged_object_is_repaired_from_the_mirror(pylog: Pylog, tmp_path: Pa
     assert "--repair-from, which is missing" in pylog.run("verify", "--repair-option", "key=k").stderr
 
 
+def test_a_mirror_whose_log_is_lost_names_the_recovery(pylog: Pylog, tmp_path: Path) -> None:
+    """Not a command that begins an empty log in its place."""
+    mirror = str(tmp_path / "mirror")
+    pylog.ok("mirror", "set", mirror)
+    pylog.ok("mirror", "run", mirror)
+    (tmp_path / "log").rename(tmp_path / "lost")
+    for verb in ("run", "status"):
+        said = pylog.refused("mirror", verb, mirror)
+        assert f"If the log is lost, `pylog recover -u {mirror}` makes a log of its mirror" in said
+        assert "topic create" not in said
+
+
 def test_a_log_is_moved(pylog: Pylog, tmp_path: Path) -> None:
     """It asks before; the former URL leads to the new place; wrong usage is named."""
     new = tmp_path / "moved"

@@ -34,6 +34,7 @@ ASKS: list[tuple[Ask, str]] = [
     (lambda log: log.scan("orders", partitions=0), r"partitions: 0 is not a list; give \[0\]"),  # type: ignore[arg-type]
     (lambda log: log.scan("orders", columns="value"), r"columns: 'value' is not a list; give \['value'\]"),
     (lambda log: log.append("orders", [{"value": "v"}], partitioner=object()), "there is no partitioner"),  # type: ignore[arg-type]
+    (lambda log: log.append("orders", [], "etl", 2**63), "txn_version: a number of 64 bits is more than 9223"),
     (lambda log: log.append("orders", [], "etl", "one"), "txn_version: 'one' is not a whole number"),  # type: ignore[arg-type]
     (lambda log: log.append("orders", [], "", 1), "txn_app_id is empty"),
     (lambda log: spark_log.connect(None), "url: None is not a URL"),  # type: ignore[arg-type]

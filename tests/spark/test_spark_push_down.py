@@ -265,6 +265,17 @@ def test_an_invalid_option_is_named(classic: SparkSession, typed: str) -> None:
         load(classic, typed, "u", pushDown="maybe").count()
 
 
+def test_an_invalid_setting_is_named(classic: SparkSession, typed: str) -> None:
+    """It would turn the feature off in silence."""
+    frame = load(classic, typed, "u")
+    classic.conf.set("spark.pylog.pushDown", "maybe")
+    try:
+        with pytest.raises(PySparkException, match="setting spark.pylog.pushDown: 'maybe' is not true or false"):
+            frame.count()
+    finally:
+        classic.conf.set("spark.pylog.pushDown", "true")
+
+
 def test_update_mode_appends_each_change(classic: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
     """A log of changes: each micro-batch appends the rows that it changed."""
     counts = load_stream(classic, url, maxOffsetsPerTrigger="2").groupBy("key").count()
@@ -294,6 +305,19 @@ def test_the_classes_are_kept_where_only_the_user_can_write(classic: SparkSessio
     assert made.stat().st_mtime_ns == changed
     cache.chmod(0o777)
     assert compiled.jar(jvm, compiled.loader(jvm), classic.version, compiled.source()).parent != cache
+
+
+def test_a_damaged_file_of_classes_is_compiled_again(classic: SparkSession, cache: Path) -> None:
+    """It would turn the feature off for ever."""
+    jvm: Any = classic._jvm
+    loader = compiled.loader(jvm)
+    made = compiled.jar(jvm, loader, classic.version, compiled.source())
+    whole = made.stat().st_size
+    for size in (0, whole // 2):
+        os.truncate(made, size)
+        assert compiled.jar(jvm, loader, classic.version, compiled.source()) == made
+        assert made.stat().st_size == whole
+    assert list(cache.iterdir()) == [made]
 
 
 def test_a_spark_that_cannot_compile_the_source_says_so(

@@ -104,8 +104,15 @@ public final class PylogSource implements TableProvider, DataSourceRegister {
    * Whether a query is planned here; otherwise it is planned as Spark plans other Python sources.
    */
   static boolean pushesDown(CaseInsensitiveStringMap options) {
-    boolean wanted = Boolean.parseBoolean(SQLConf.get().getConfString(SETTING, "true"));
-    return options.getBoolean(OPTION, wanted);
+    return options.getBoolean(OPTION, isSet(SQLConf.get().getConfString(SETTING, "true")));
+  }
+
+  private static boolean isSet(String value) {
+    if (value.equalsIgnoreCase("true") || value.equalsIgnoreCase("false")) {
+      return Boolean.parseBoolean(value);
+    }
+    throw new IllegalArgumentException(
+        "setting " + SETTING + ": '" + value + "' is not true or false");
   }
 }
 

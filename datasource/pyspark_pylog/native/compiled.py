@@ -11,6 +11,7 @@ import logging
 import os
 import tempfile
 import zipfile
+import zlib
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,18 @@ def jar(jvm: Any, parent: Any, version: str, java: str) -> Path:
     of_java = jvm.java.lang.System.getProperty("java.version")
     name = hashlib.sha256("\n".join((java, version, of_java)).encode()).hexdigest()[:16]
     path = _cache() / f"planner-{name}.jar"
-    if not path.exists():
+    if not _is_whole(path):
         _write(path, _compiled(jvm, parent, java))
     return path
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file is there and undamaged: a full disk or a crash may have cut it."""
+    try:
+        with zipfile.ZipFile(path) as found:
+            return found.testzip() is None
+    except (OSError, zipfile.BadZipFile, zlib.error):
+        return False
 
 
 def _cache() -> Path:
@@ -119,8 +129,11 @@ def _compiled(jvm: Any, parent: Any, java: str) -> dict[str, bytes]:
 
 def _write(path: Path, classes: dict[str, bytes]) -> None:
     handle, written = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as jar:
-        for name, code in classes.items():
-            jar.writestr(name.replace(".", "/") + ".class", code)
-        jar.writestr(SERVICE, CLASS + "\n")
-    Path(written).replace(path)
+    try:
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as jar:
+            for name, code in classes.items():
+                jar.writestr(name.replace(".", "/") + ".class", code)
+            jar.writestr(SERVICE, CLASS + "\n")
+        Path(written).replace(path)
+    finally:
+        Path(written).unlink(missing_ok=True)

@@ -118,7 +118,7 @@ def _refuse_overwrite(overwrite: bool) -> None:
     if overwrite:
         raise InvalidRequest(
             "a log is appended to, not overwritten: use .mode('append') or INSERT INTO for a batch, and "
-            "outputMode('append') or foreachBatch(spark_log.sink(URL, topic=…)) for a stream"
+            "outputMode('append'), or outputMode('update') after spark_log.register(spark), for a stream"
         )
 
 

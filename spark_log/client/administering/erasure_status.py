@@ -15,7 +15,7 @@ from spark_log.metadata.state import ErasedTopic, OpenErasure, State
 from spark_log.positions import format_timestamp_ms
 from spark_log.settings import cluster_config
 
-OF_A_COPY = "records that were erased after it are there again: erase them again"
+OF_A_COPY = "any records that were erased after it are there again: erase them again"
 """About a copy of a log that is restored, of which nobody may know what was erased since."""
 
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence, Sized
 from functools import partial
 
+from spark_log.bounds import LONG_MAX
 from spark_log.client.producing.commit import Identity, PlainProducer, commit_uploads, offsets_by_name
 from spark_log.client.producing.typed_writes import rows_of, spec_for
 from spark_log.client.producing.upload import Uploaded, Uploader
@@ -176,6 +177,8 @@ def txn_identity(app_id: str, version: int, topic: str | None) -> Identity:
     """
     if isinstance(version, bool) or not isinstance(version, int) or version < 0:
         raise InvalidRequest(f"txn_version: {version!r} is not a whole number, 0 or more")
+    if version > LONG_MAX:
+        raise InvalidRequest(f"txn_version: a number of {version.bit_length()} bits is more than {LONG_MAX}")
     if not app_id:
         raise InvalidRequest("txn_app_id is empty; give the application a name")
     if not is_printable(app_id):

@@ -1,0 +1,78 @@
+"""Commands in messages: each exists, and takes the options and arguments that are printed with it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from spark_log.cli.main import pylog
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [path for folder in ("spark_log", "datasource", "jobs") for path in sorted((ROOT / folder).rglob("*.py"))]
+VALUE = "1"
+"""What stands for a value that is known at run time only."""
+
+
+def messages(path: Path) -> Iterator[str]:
+    """The string literals of a file, without docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    apart = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
+    formatted = [one for one in ast.walk(tree) if isinstance(one, ast.JoinedStr)]
+    apart |= {id(part) for one in formatted for part in one.values}
+    for one in formatted:
+        yield "".join(str(part.value) if isinstance(part, ast.Constant) else VALUE for part in one.values)
+    for one in ast.walk(tree):
+        if isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in apart:
+            yield one.value
+
+
+def printed() -> list[str]:
+    """The commands, such as `topic trim 1 -p 1`, without the word pylog."""
+    found = {" ".join(text.split()) for path in SOURCES for one in messages(path) for text in commands_in(one)}
+    return sorted(found)
+
+
+def commands_in(text: str) -> list[str]:
+    return re.findall(r"`pylog ([^`]+)`", text.replace("…", VALUE))
+
+
+def check(words: list[str], command: click.Command, context: click.Context) -> None:
+    """Raises click.UsageError if the command does not take these words.  A command alone is its name."""
+    if isinstance(command, click.Group):
+        while words and words[0].startswith("-"):
+            words = words[2:]  # `-u URL`
+        name, *words = words
+        inner = command.get_command(context, name)
+        if inner is None:
+            raise click.UsageError(f"there is no command {name}")
+        if words or not isinstance(inner, click.Group):
+            check(words, inner, click.Context(inner, parent=context, info_name=name))
+        return
+    parser = command.make_parser(context)
+    try:
+        _, left, _ = parser.parse_args(list(words))
+    except click.BadOptionUsage:
+        _, left, _ = parser.parse_args([*words, VALUE])  # `--every`: the option is named, without a value
+    if left:
+        raise click.UsageError(f"{left} is too much")
+
+
+def test_commands_are_found() -> None:
+    assert len(printed()) > 80
+
+
+@pytest.mark.parametrize("text", printed())
+def test_a_printed_command_is_taken(text: str) -> None:
+    check(shlex.split(text), pylog, click.Context(pylog, info_name="pylog"))
+
+
+@pytest.mark.parametrize("text", ["recover 1", "topic trimm", "topic trim 1 --until 1", "topic list 1"])
+def test_a_command_that_is_not_taken_is_found(text: str) -> None:
+    with pytest.raises(click.UsageError):
+        check(shlex.split(text), pylog, click.Context(pylog, info_name="pylog"))
