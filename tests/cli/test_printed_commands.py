@@ -16,7 +16,7 @@ from spark_log.cli.main import pylog
 ROOT = Path(__file__).parents[2]
 SOURCES = [path for folder in ("spark_log", "datasource", "jobs") for path in sorted((ROOT / folder).rglob("*.py"))]
 VALUE = "1"
-"""What stands for a value that is known at run time only."""
+"""In place of a value that is known at run time only."""
 
 
 def messages(path: Path) -> Iterator[str]:

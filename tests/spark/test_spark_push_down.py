@@ -266,7 +266,7 @@ def test_an_invalid_option_is_named(classic: SparkSession, typed: str) -> None:
 
 
 def test_an_invalid_setting_is_named(classic: SparkSession, typed: str) -> None:
-    """It would turn the feature off in silence."""
+    """It would turn the feature off without notice."""
     frame = load(classic, typed, "u")
     classic.conf.set("spark.pylog.pushDown", "maybe")
     try:
