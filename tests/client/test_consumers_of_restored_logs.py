@@ -115,3 +115,24 @@ def test_positions_that_are_committed_before_the_restore_is_noticed_do_not_count
             bookmark.__exit__(None, None, None)
     again = spark_log.connect(str(tmp_path / "log")).consumer("t", group_id="g", auto_offset_reset="earliest")
     assert values(again, 14)[-8:] == NEW
+
+
+def test_a_program_compares_the_history_that_it_keeps_beside_its_offset(tmp_path: Path) -> None:
+    """A new process begins at that offset, and nothing else says that the records before it are others now."""
+    log, kept = log_in(tmp_path), list[str | None]()
+
+    def begins_at(offset: int) -> Consumer:
+        consumer = log.consumer(auto_offset_reset="earliest", enable_auto_commit=False)
+        consumer.assign([P0])
+        consumer.seek(P0, offset)
+        return consumer
+
+    def read() -> None:
+        consumer = begins_at(0)
+        assert len(values(consumer, 10)) == 10
+        kept.append(consumer.history)
+
+    lost_and_restored(log, tmp_path, read)
+    consumer = begins_at(10)
+    assert values(consumer, 4) == [b"new %d" % n for n in range(4, 8)]
+    assert kept == [""] and consumer.history not in (None, "")
