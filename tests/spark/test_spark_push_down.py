@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -154,6 +155,50 @@ def test_random_queries_have_the_rows_of_all_records(classic: SparkSession, type
     assert skipping > 4
 
 
+def test_a_query_of_named_columns_may_use_fewer(classic: SparkSession, typed: str) -> None:
+    frame = load(classic, typed, columns="id,name,offset")
+    assert frame.select("ID").count() == frame.count() == 300
+    assert sorted(map(str, frame.where("id > 3").select("name").collect())) == sorted(
+        map(str, load(classic, typed).where("id > 3").select("name").collect())
+    )
+
+
+def test_a_deep_filter_is_left_to_spark(classic: SparkSession, typed: str) -> None:
+    """`where` refuses what is nested even more deeply."""
+    condition = F.col("offset") == -1
+    for number in range(60):
+        condition = (condition | (F.col("offset") == number)) & (F.col("partition") >= 0)
+    found = load(classic, typed, "u").where(condition).select("offset")
+    assert scan_of(found) == "pylog (partition, offset) where (`partition` >= 0)"
+    assert found.count() == 120
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "value.offset > 100",
+        "value.partition = 5",
+        "value.Timestamp IS NOT NULL",
+        "value.key = 'k1'",
+        "value.value.x = 1",
+    ],
+)
+def test_fields_named_as_the_columns_of_a_record_are_not_taken_for_them(
+    classic: SparkSession, url: str, log: spark_log.Log, text: str
+) -> None:
+    """The struct has the names of the topic's schema, which `where` would take for those of the record."""
+    schema = "offset BIGINT, partition INT, Timestamp TIMESTAMP, key STRING, value STRUCT<x: INT, y: INT>"
+    log.admin.create_topics([NewTopic("own", 1, schema=schema)])
+    named = [f"value.{field}" for field in ("offset", "partition", "Timestamp", "key", "value")]
+    frame = classic.createDataFrame([(99 + n, 5, START, f"k{n}", (n, n)) for n in range(4)], schema).toDF(*named)
+    append(frame, url, "own")
+    found, all_rows = (
+        load(classic, url, "own", pushDown=push_down, **{"value.format": "struct"}).where(text).collect()
+        for push_down in ("true", "false")
+    )
+    assert found == all_rows != []
+
+
 def test_a_plan_names_the_columns_and_the_condition(classic: SparkSession, typed: str) -> None:
     frame = load(classic, typed)
     assert scan_of(frame.where("id > 3 AND price < 2").select("name")) == (
@@ -245,6 +290,8 @@ def test_the_progress_of_groups_is_read_with_any_filter(classic: SparkSession, u
     assert everything > 0
     assert frame.where("offset >= 0 OR partition < 0").count() == everything
     assert frame.where("offset < 0").count() == 0
+    assigned = load(classic, url, None, assign=json.dumps({"__consumer_offsets": list(range(50))}))
+    assert assigned.where("offset >= 0 OR partition < 0").count() == everything
 
 
 def test_the_option_and_the_setting_turn_it_off(classic: SparkSession, typed: str) -> None:

@@ -231,7 +231,7 @@ final class PylogScanBuilder implements SupportsPushDownFilters, SupportsPushDow
    */
   @Override
   public Filter[] pushFilters(Filter[] filters) {
-    if (PROGRESS.equals(options.get("subscribe"))) {
+    if (asksFor("subscribe", PROGRESS) || asksFor("assign", PROGRESS)) {
       return filters;
     }
     for (int i = 0; i < filters.length; i++) {
@@ -242,6 +242,10 @@ final class PylogScanBuilder implements SupportsPushDownFilters, SupportsPushDow
       }
     }
     return filters;
+  }
+
+  private boolean asksFor(String option, String topic) {
+    return options.containsKey(option) && ((String) options.get(option)).contains(topic);
   }
 
   @Override
@@ -416,7 +420,7 @@ final class Columns {
     for (int i = 0; i < fields.length; i++) {
       StructField whole = schema.fields()[schema.fieldIndex(fields[i].name())];
       boolean fits = whole.name().equals("value") && whole.dataType() instanceof StructType;
-      found[i] = fits ? inside(whole, (StructType) fields[i].dataType()) : whole;
+      found[i] = fits ? inside(whole, fields[i]) : whole;
     }
     return new StructType(found);
   }
@@ -435,9 +439,15 @@ final class Columns {
     return String.join(", ", names);
   }
 
-  private static StructField inside(StructField whole, StructType wanted) {
-    DataType type = some((StructType) whole.dataType(), wanted);
-    return new StructField(whole.name(), type, whole.nullable(), whole.metadata());
+  /** The wanted fields of the struct, each of them whole. */
+  private static StructField inside(StructField whole, StructField wanted) {
+    StructType all = (StructType) whole.dataType();
+    String[] names = ((StructType) wanted.dataType()).fieldNames();
+    StructField[] found = new StructField[names.length];
+    for (int i = 0; i < names.length; i++) {
+      found[i] = all.fields()[all.fieldIndex(names[i])];
+    }
+    return new StructField(whole.name(), new StructType(found), whole.nullable(), whole.metadata());
   }
 }
 
@@ -445,18 +455,30 @@ final class Columns {
 final class Conditions {
   private static final int VALUES_MAX = 1000;
 
+  /** {@code where} takes about 300 parentheses inside of each other. */
+  private static final int DEPTH_MAX = 100;
+
   private Conditions() {}
 
   /** The condition, in parentheses; null if a filter, or a part of it, has none. */
   static String of(Filter filter, StructType schema) {
+    return of(filter, schema, DEPTH_MAX);
+  }
+
+  private static String of(Filter filter, StructType schema, int depth) {
+    if (depth == 0) {
+      return null;
+    }
     if (filter instanceof And) {
-      return joined(of(((And) filter).left(), schema), "AND", of(((And) filter).right(), schema));
+      String left = of(((And) filter).left(), schema, depth - 1);
+      return joined(left, "AND", of(((And) filter).right(), schema, depth - 1));
     }
     if (filter instanceof Or) {
-      return joined(of(((Or) filter).left(), schema), "OR", of(((Or) filter).right(), schema));
+      String left = of(((Or) filter).left(), schema, depth - 1);
+      return joined(left, "OR", of(((Or) filter).right(), schema, depth - 1));
     }
     if (filter instanceof Not) {
-      String child = of(((Not) filter).child(), schema);
+      String child = of(((Not) filter).child(), schema, depth - 1);
       return child == null ? null : "(NOT " + child + ")";
     }
     if (filter instanceof In) {
@@ -550,11 +572,12 @@ final class Conditions {
     return null;
   }
 
+  /** In {@code where}, a name that a record has, too, means the record's column. */
   private static StructField inside(StructType value, String name) {
     StructField[] fields = value.fields();
     for (int i = 0; i < fields.length; i++) {
       if (fields[i].name().equals(name)) {
-        return fields[i];
+        return isOfRecord(name) ? null : fields[i];
       }
     }
     return null;
@@ -570,6 +593,12 @@ final class Conditions {
         || name.equals("topic")
         || name.equals("timestampType")
         || name.equals("headers");
+  }
+
+  /** Whether a record has a column of that name, in any case. */
+  private static boolean isOfRecord(String name) {
+    String lower = name.toLowerCase(java.util.Locale.ROOT);
+    return isRecordColumn(lower) || lower.equals("timestamptype") || isOfEachRecord(lower);
   }
 
   private static boolean isCompared(DataType type) {

@@ -234,9 +234,9 @@ def _members(value: pa.Field, options: ReadOptions) -> list[pa.Field]:
 
 
 def _check_columns(options: ReadOptions, schema: pa.Schema) -> None:
-    """Raises InvalidRequest if the user's schema contradicts the option `columns`."""
-    given = [name.casefold() for name in schema.names]
-    if options.columns is not None and given != [name.casefold() for name in options.columns]:
+    """Raises InvalidRequest if the user's schema contradicts the option `columns`.  A query may use fewer of them."""
+    given = {name.casefold() for name in schema.names}
+    if options.columns is not None and not given <= {name.casefold() for name in options.columns}:
         raise InvalidRequest(
             f"option columns: the schema has other columns ({_listed(schema.names)}): give one of the two"
         )
