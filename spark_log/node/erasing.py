@@ -24,6 +24,7 @@ from spark_log.journal.context import Context
 from spark_log.journal.sealing import SWAP_TRIES, prune, prune_indexes, renew_indexes
 from spark_log.journal.store_operations import Get, Op, Refresh, Steps, together
 from spark_log.metadata.records import Piece
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import CREATE_TIME, Slice
 from spark_log.node.failure_isolation import Failures, partition_name, resolve_each
@@ -55,12 +56,22 @@ class Erasing:
     topic_id: str
     ends: Mapping[int, int]
     """By partition: records before this offset are erased."""
+    history: str
+    """The history of the log in which the ends were looked up."""
     keys: KeySet
     failures: Failures
     """Data that cannot be read or written.  The rest is erased."""
     progress: Progress | None = None
     objects: frozenset[str] | None = None
     """Only these are searched; None: all."""
+
+    def check(self, state: State) -> None:
+        """Raises ConcurrentChange if the log was restored from a copy since: then the ends are those of other records."""
+        if history_of(state) != self.history:
+            raise ConcurrentChange(
+                f"erasing from {self.topic}: the log was restored from a copy meanwhile, and has records again that were "
+                "erased before; run it again"
+            )
 
     def is_searched(self, name: str) -> bool:
         """Whether the object is searched."""
@@ -232,6 +243,7 @@ def _count(result: Erased, found: _Round, done: Sequence[Replacement]) -> None:
 
 def _search(state: State, wanted: Erasing, checked: Iterable[str]) -> Steps[_Round]:
     """The records and objects of the topic with such keys, apart from objects that were checked before."""
+    wanted.check(state)
     found, skipped = _Round(), frozenset(checked)
     keys = sorted(state.partitions)
     total = sum(part.end - part.start for key, part in state.partitions.items() if key[0] == wanted.topic_id)

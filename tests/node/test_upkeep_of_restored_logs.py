@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_log import Log, connect
+from spark_log.errors import ConcurrentChange
 from spark_log.journal.context import Context
 from spark_log.journal.dropped_lists import list_dropped
 from spark_log.journal.sealing import seal
@@ -97,3 +98,29 @@ def test_a_compaction_that_began_before_a_restore_removes_nothing_for_lost_recor
             pass
         assert latest(records(found)) == {b"a": b"kept", b"b": b"kept", b"c": b"kept", b"d": b"5", b"e": b"5"}
         assert not verify(found, deep=True)
+
+
+def test_an_erasure_that_began_before_a_restore_erases_no_new_records(tmp_path: Path) -> None:
+    """It looked up the end of the topic in the lost log; the restored one has other records before that offset."""
+    url = str(tmp_path / "log")
+    log = new_log(tmp_path / "log")
+    log.append("t", [{"key": b"a", "value": b"%d" % n} for n in range(3)])
+    copy = copy_of(log, tmp_path / "copy")
+    log.append("t", [{"key": b"a", "value": b"lost"} for _ in range(5)])
+    begun: list[str] = []
+
+    def restore(name: str, at: int, total: int) -> None:
+        if not begun:
+            begun.append(name)
+            with restored(url, copy) as other:
+                for n in range(6):
+                    other.append("t", [{"key": b"a", "value": b"%d" % (10 + n)}])
+
+    with pytest.raises(
+        ConcurrentChange, match="erasing from t: the log was restored from a copy meanwhile.*run it again"
+    ):
+        log.admin.erase_records("t", [b"a"], progress=restore)
+    with connect(url) as found:
+        assert [value for value in values(found) if value >= 10] == [10, 11, 12, 13, 14, 15]
+        assert found.admin.erase_records("t", [b"a"]).problems == ()
+        assert values(found) == []

@@ -116,6 +116,7 @@ def erase_records(
         topic=topic,
         topic_id=topic_id,
         ends={tp.partition: end for tp, end in ends.items()},
+        history=history_of(began),
         keys=wanted,
         failures=Failures(journal.metadata.url),
         progress=progress,

@@ -9,6 +9,7 @@ from spark_log.journal.object_names import DATA
 from spark_log.journal.opening import View
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.metadata.decide.upkeep import may_have_holes
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.node import erasing
 from spark_log.node.failure_isolation import Failures
@@ -60,7 +61,14 @@ def _erase(sim: Simulation, view: View, request: Request) -> Steps[None]:
     failures = Failures("simulated")
     keys = KeySet(pa.array([key.encode() for key in sorted(request.keys)], pa.binary()), sim.rng)
     topic = view.state.topics[request.topic_id].name
-    wanted = erasing.Erasing(topic=topic, topic_id=request.topic_id, ends=request.ends, keys=keys, failures=failures)
+    wanted = erasing.Erasing(
+        topic=topic,
+        topic_id=request.topic_id,
+        ends=request.ends,
+        history=history_of(view.state),
+        keys=keys,
+        failures=failures,
+    )
     try:
         view, erased = yield from sim.decided(view, erasing.erase(view.state, sim.context, wanted))
     except ConcurrentChange:
