@@ -32,6 +32,7 @@ TINY = {
     "object_store": "--quick",
     "plan": "--rows 300 --rounds 1",
     "producers": "--rows 2000",
+    "push_down": f"--rows 4000 {ONCE}",
     "quorum": "--rows 20 --rounds 1 --positions 1000 --parts coordinators,state,snapshots",
     "replica_month": "--days 2.5",
     "replica_state": "--rows 4000",

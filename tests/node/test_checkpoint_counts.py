@@ -106,7 +106,7 @@ def test_who_followed_a_coordinator_writes_none_after_it(store: CheckpointCounts
         append(upkeep)
         upkeep.run_upkeep()
     assert store.checkpoints == 1
-    stale = follower._view.checkpoint
-    follower._view = upkeep._view._replace(checkpoint=stale)  # as `follow` leaves it
+    stale = follower.view.checkpoint
+    follower.view = upkeep.view._replace(checkpoint=stale)  # as `follow` leaves it
     follower.run_upkeep()
     assert store.checkpoints == 1

@@ -45,7 +45,7 @@ NOTICED_IN = {
     "newest_lost": 39,
     "no_birth": 20,
     "no_fence_on_commit": 1,
-    "no_fence_on_swap": 59,
+    "no_fence_on_swap": 49,
     "no_readback": 1,
     "no_start_over": 3,
     "no_transaction_timeout": 11,

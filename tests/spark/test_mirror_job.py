@@ -254,7 +254,7 @@ def test_a_record_that_does_not_fit_stops_the_job(log: spark_log.Log) -> None:
     """With its offset in Kafka, and what to do; --drop-fields leaves out what the schema lacks."""
     typed = typed_copy(log)
     with pytest.raises(
-        InvalidRecord, match=r"orders-0 at offset 8 in Kafka: the value is not JSON .*--bad-records TOPIC"
+        InvalidRecord, match=r"orders-0 at offset 8 in Kafka: the value is not JSON: .*--bad-records TOPIC"
     ):
         list(with_typed_map(typed, [of_kafka(GOOD[0], BAD[0], first=7)]))
     rows, entries = with_typed_map(typed._replace(drop_fields=True), [of_kafka(BAD[2])])

@@ -338,7 +338,8 @@ def test_overwriting_says_what_to_do_instead() -> None:
         with pytest.raises(
             InvalidRequest,
             match=re.escape(
-                "use .mode('append') or INSERT INTO for a batch, and outputMode('append') or foreachBatch(spark_log.sink"
+                "use .mode('append') or INSERT INTO for a batch, and outputMode('append'), or outputMode('update') after "
+                "spark_log.register(spark), for a stream"
             ),
         ):
             writer(frame(value=TEXT), overwrite=True)
