@@ -66,11 +66,11 @@ class Erasing:
     """Only these are searched; None: all."""
 
     def check(self, state: State) -> None:
-        """Raises ConcurrentChange if the log was restored from a copy since: then the ends are those of other records."""
+        """Raises ConcurrentChange if the log was restored from a copy since, because other records are before the ends."""
         if history_of(state) != self.history:
             raise ConcurrentChange(
-                f"erasing from {self.topic}: the log was restored from a copy meanwhile, and has records again that were "
-                "erased before; run it again"
+                f"erasing from {self.topic}: the log was restored from a copy meanwhile, and records that this has erased "
+                "may be there again; run it again"
             )
 
     def is_searched(self, name: str) -> bool:
