@@ -66,7 +66,7 @@ class Erasing:
     """Only these are searched; None: all."""
 
     def check(self, state: State) -> None:
-        """Raises ConcurrentChange if the log was restored from a copy since, because other records are before the ends."""
+        """Raises ConcurrentChange if the log was restored from a copy since: other records are before the ends then."""
         if history_of(state) != self.history:
             raise ConcurrentChange(
                 f"erasing from {self.topic}: the log was restored from a copy meanwhile, and records that this has erased "
