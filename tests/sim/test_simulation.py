@@ -33,7 +33,7 @@ NOTICED_IN = {
     "generation_repeats": 50,
     "hold_from_plan": 11,
     "horizon_too_early": 224,
-    "keeps_no_tombstone": 3059,
+    "keeps_no_tombstone": 1539,
     "keeps_older": 19,
     "late_records_mirrored": 199,
     "leftovers_placed": 1,
