@@ -37,6 +37,10 @@ WRITES: list[tuple[dict[str, str], str]] = [
     ({"producerId": "p"}, "option producerId is for streams"),
     ({"onOlderBatch": "skip"}, "option onOlderBatch is for streams and spark_log.sink"),
     ({"subscribe": "t"}, "option subscribe is for reads: to write to a topic, use the option topic"),
+    (
+        {"asyncProgressTrackingEnabled": "true"},
+        "option asyncprogresstrackingenabled is refused: with it, Spark may repeat",
+    ),
     ({"partitoner": "sticky"}, "option partitoner is not known; did you mean partitioner?"),
 ]
 

@@ -544,6 +544,11 @@ def _check_names(options: Options, uses: str) -> None:
         if name in SPELLING:
             where = "reads" if uses == WRITES else "writes"
             raise InvalidRequest(f"option {spelt(name)} is for {where}{_INSTEAD.get(name, '')}")
+        if name.lstrip("_").startswith("asyncprogresstracking"):
+            raise InvalidRequest(
+                f"option {name} is refused: with it, Spark may repeat a batch with other records, which stops the query, "
+                "and a record passes no faster; leave it out"
+            )
         near = get_close_matches(name, known, n=1)
         hint = f"; did you mean {spelt(near[0])}?" if near else ""
         raise InvalidRequest(f"option {name} is not known{hint}")
