@@ -194,7 +194,6 @@ DIFFERENCES: dict[str, str] = {
     "maxRecordsPerPartition with open ends": "`maxRecordsPerPartition` also applies to open ends; Kafka's connector ignores it there.",
     "a stream with an ending time": "`endingTimestamp` on a stream is an error, as the other `ending…` options are; Kafka's connector ignores it.",
     "the default mode": '`.mode("append")` must be written: Spark refuses its default mode for Python sources.',
-    "update": 'Spark refuses `outputMode("update")` for Python sinks: use `foreachBatch(spark_log.sink(…))`.',
     "complete": '`outputMode("complete")` is refused, since a log is not overwritten; Kafka\'s sink appends the whole result again.',
 }
 
