@@ -14,6 +14,7 @@ from tests.spark.conftest import ROOT, log, no_query_left, tracebacks, url  # no
 
 from pyspark.sql import SparkSession  # isort: skip
 
+import spark_log
 from spark_log.testing.kafka import Broker, broker
 from tests.kafka.clients import Client
 from tests.spark.builders import CONFS
@@ -58,6 +59,7 @@ def spark(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         builder = builder.config(name, value)
     session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    spark_log.register(session)
     yield session
     session.stop()
 
