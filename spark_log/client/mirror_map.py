@@ -58,7 +58,7 @@ class MapEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     partition: int
     runs: tuple[OffsetRun, ...]
     history: str = ""
-    """Of the source, if it has been restored from a copy before."""
+    """The history of the source; empty if it was never restored from a copy."""
 
 
 class Copied(NamedTuple):
@@ -81,7 +81,7 @@ class MirroredTopic(NamedTuple):
     compacted: bool = False
     """Records without a key are left out, as compaction of the source does later: a compacted topic refuses them."""
     history: str = ""
-    """Of the source."""
+    """The history of the source; empty if it was never restored from a copy."""
 
 
 def runs_of(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[OffsetRun]:

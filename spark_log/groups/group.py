@@ -51,7 +51,7 @@ class RosterMember(NamedTuple):
     """The journaled part of a member."""
 
     member_id: Known
-    """As the other texts, checked when the member joined."""
+    """The id of the member.  All texts here were checked when it joined."""
     group_instance_id: Known | None
     client_id: Known
     client_host: Known

@@ -80,7 +80,7 @@ class PlannedCommand(Command, frozen=True, kw_only=True):
     """
 
     history: Text = ""
-    """Of that state (`metadata/restores.py`)."""
+    """The history of the state by which it was planned (`metadata/restores.py`)."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
         return self.decide(state, now_ms) if self.history == history_of(state) else Decision((), False)

@@ -216,7 +216,7 @@ class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=Tru
     after: LongOrNone | None = None
     keyless: tuple[Text, ...] = ()
     schemas: dict[Text, Int] = msgspec.field(default_factory=dict)
-    """As `history`, for `decide_commit`."""
+    """By topic id, the version of the schema by which rows were converted."""
     history: Text = ""
     first_schemas: dict[Text, Document] = msgspec.field(default_factory=dict)
     """By topic id, the schema that topics without one get with the commit: see `first_schema_records`."""

@@ -50,7 +50,7 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
     expected: tuple[Stand, ...] = ()
     """Rejected if the group has other positions, unless an earlier attempt of this commit set them."""
     history: Text | None = None
-    """Of the log, in which the positions were reached: those beyond a copy that was restored since are left out."""
+    """The history in which the positions were reached: those beyond a copy that was restored since are left out."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
         commit = self._in_history(state)

@@ -179,7 +179,7 @@ class Delta(Struct, frozen=True, array_like=True):
     schemas: dict[str, TopicSchemas] = {}
     """Of the topics in it."""
     erasures: dict[str, ErasedTopic] = {}
-    """Of the topics in it."""
+    """Erasures of the topics in this view."""
     restores: tuple[Restore, ...] = ()
     """With the ends of the topics in it."""
 

@@ -247,7 +247,7 @@ class OpenErasure(NamedTuple):
     """An erasure of which copies may be left on some roots."""
 
     version: int
-    """Of its end: what it has removed was dropped at or below it."""
+    """The version at its end: what it has removed was dropped at or below it."""
     time: int
     """The log's time at that version."""
     roots: tuple[tuple[int, str], ...]
@@ -260,11 +260,11 @@ class ErasedTopic(NamedTuple):
     """The erasures of a topic (docs/decisions/0108-erasures-in-the-state.md)."""
 
     name: str
-    """Of the topic, which may be deleted since."""
+    """The name of the topic, which may be deleted since."""
     version: int
-    """Of the end of the last one: what was planned before it is planned again."""
+    """The version at the end of the last erasure: what was planned before it is planned again."""
     unfinished: tuple[OpenErasure, ...] = ()
-    """Those that are not done, in the order of their versions."""
+    """Erasures that are not done, in the order of their versions."""
     time: int = 0
     """The log's time at `version`."""
 

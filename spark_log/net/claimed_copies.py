@@ -59,7 +59,7 @@ def _counts(state: State, broker: int, epoch: int) -> bool:
 
 
 async def absent_copies(roots: Roots, claimed: Iterable[ClaimedCopy]) -> frozenset[ClaimedCopy]:
-    """Those of some copies that are not on their roots, or have another size."""
+    """The claimed copies that are not on their roots, or have another size."""
     by_broker = dict[int, dict[ClaimedCopy, None]]()
     for one in claimed:
         by_broker.setdefault(one.broker, {})[one] = None

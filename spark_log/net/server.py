@@ -294,7 +294,7 @@ class Server:
 
     @asynccontextmanager
     async def _admitted(self, request: web.BaseRequest) -> AsyncIterator[tuple[Grant, bytes]]:
-        """As `_admit`, in the turn of a large request."""
+        """Admit a request as `_admit` does, in the turn of a large one."""
         grant = self._grant(request)
         async with self._large.body(request, grant.name, partial(self._admit, request)) as body:
             yield grant, body

@@ -74,7 +74,7 @@ class SharedClaims:
         self._service, self._threads, self._now_s = service, threads, now_s
         self._values: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
-        """Of the values."""
+        """The size of all values."""
         self._makers: dict[str, _Maker] = {}
         self._stopping = False
 

@@ -43,7 +43,7 @@ class Pass:
     tombstones_from: int
     """Tombstones before this offset go."""
     history: str
-    """Of the log when the pass began: its map has the offsets of that history."""
+    """The history of the log when the pass began: its map has the offsets of that history."""
     newest: NewestOffsets
     """The newest offset of each key, of the dirty records before `at`; once the map is complete, before `end`."""
     at: int

@@ -17,7 +17,7 @@ from spark_log.quorum_node.node_status import NodeStatus
 
 
 class Forgetting:
-    """Of one node.  `look` belongs to its event loop."""
+    """The forgetting of one node.  `look` belongs to its event loop."""
 
     def __init__(self, status: Callable[[], NodeStatus | None], forget: Callable[[int], None]) -> None:
         """

@@ -48,7 +48,7 @@ class SwapBatch:
 
     epoch: int
     history: str
-    """Of the log at this version."""
+    """The history of the log at the version of the plan."""
     done: list[Replacement] = field(default_factory=list)
 
     def is_full(self, limits: StepLimits, following: Sequence[Replacement]) -> bool:

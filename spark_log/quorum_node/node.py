@@ -84,7 +84,7 @@ class Node:
         self._clocks = VoterClocks()
         self._machine: Machine | None = None
         self._forgotten: dict[ReplicaKey, int] = {}
-        """As in `ReplicaStatus`."""
+        """By node, the version before which its disk has nothing."""
         self._named_voters: Voters = ()
         """By the node that was connected last."""
         self._pending = PendingAppends()

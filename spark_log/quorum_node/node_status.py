@@ -28,7 +28,7 @@ class ReplicaStatus:
     has_fetched: bool = True
     """From this leader.  Before that, nobody knows what it has."""
     forgotten: int = 0
-    """As in `NodeStatus`, as the replica has said."""
+    """The version before which the disk of the replica has nothing, as it has said."""
 
     @property
     def is_silent(self) -> bool:

@@ -96,8 +96,9 @@ class NodeSnapshots:
             self.forgotten = version
 
     def _make(self, end: int) -> None:
-        """Of all entries before `end`, which are applied; the state is taken now, and written in a thread.  Nothing, if
-        a snapshot of the leader, which is restored next, has overtaken the application.
+        """Make a snapshot of all entries before `end`, which are applied.  The state is taken now; a thread writes it.
+
+        Does nothing if a snapshot of the leader, which is restored next, has overtaken the application.
         """
         machine = self._machine()
         assert machine is not None, "entries come from the machine"

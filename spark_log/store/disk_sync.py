@@ -32,7 +32,7 @@ class Syncs(Protocol):
 
 
 class DiskSyncs:
-    """Those of the operating system."""
+    """Syncs of files and folders by the operating system."""
 
     def file(self, fd: int, path: str) -> None:
         os.fsync(fd)

@@ -10,7 +10,7 @@ from spark_log.store.disk_sync import DiskSyncs
 
 
 class FailingSyncs(DiskSyncs):
-    """Those of the operating system, until a sync of a path that matches `fails_at` fails with an error, once.
+    """Syncs by the operating system, until a sync of a path that matches `fails_at` fails with an error, once.
 
     As on Linux, the next sync of the same file or folder succeeds.
     """
@@ -19,7 +19,7 @@ class FailingSyncs(DiskSyncs):
         self.fails_at = ""
         """A pattern with `*`; paths of folders end with a slash.  Empty: no sync fails."""
         self.number = errno.EIO
-        """Of the error."""
+        """The number of the error."""
         self.failures = 0
 
     def file(self, fd: int, path: str) -> None:

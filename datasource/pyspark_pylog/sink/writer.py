@@ -92,7 +92,7 @@ class Begun:
     log: PlannedLog
     """Its version is the upload epoch."""
     history: str
-    """Of the log at that version."""
+    """The history of the log at the version of `log` (`metadata/restores.py`)."""
     specs: Mapping[str, TopicSpec]
     targets: Mapping[int, Targets]
     """By placement group, the replicas that get its objects."""

@@ -111,7 +111,7 @@ def to_repeat_texts(rows: Mapping[str, ErasedTopic]) -> tuple[str, ...]:
 
 
 def unreached_roots(state: State, roots: Iterable[Root], silent: Iterable[int] = ()) -> dict[Root, str]:
-    """Those of some roots that upkeep cannot reach, each with a sentence.
+    """The roots that upkeep cannot reach, of the given ones, each with a sentence.
 
     silent:  active brokers whose roots do not answer.
     """

@@ -66,7 +66,7 @@ class Membership:
         self.session = session
         self.generation = UNFENCED
         self.history: str | None = None
-        """Of the log, in which the positions to commit were reached; None: not known."""
+        """The history of the log in which the positions to commit were reached; None: not known."""
         self._journal = journal
         self._client_id = client_id or ("consumer" if session is None else "stream")
         self._member = ""

@@ -347,7 +347,7 @@ class PlainProducer:
         self._version = 0
         """Of the last commit."""
         self._history = ""
-        """Of the log, at the last commit."""
+        """The history of the log at the last commit."""
 
     def _is_gone(self, state: State) -> bool:
         """Whether the id may have expired.  A log that was restored from a copy may lack the last commits."""

@@ -58,7 +58,7 @@ class Uploaded(NamedTuple):
     stats: tuple[bytes, ...] = ()
     """Statistics of the data columns of each slice; empty: none have any."""
     history: str = ""
-    """Of the log when the upload began (`metadata/restores.py`)."""
+    """The history of the log when the upload began (`metadata/restores.py`)."""
     first_schemas: tuple[tuple[str, str], ...] = ()
     """(topic id, JSON) of the schemas that the commit gives to topics without one, sorted."""
 

@@ -93,16 +93,9 @@ def decide_commit(
     commit = without_places(commit)
     known = state.producers.get(commit.producer)
     if known is not None and _may_repeat(known, commit):
-        if not commit.dense and not (skip_older and commit.sequence < known.last):
-            _check_repeat(known, commit)
-        last = known.last_commit
-        if last is not None and last.sequence == commit.sequence:
-            repeat = Committed(last.version, last.ranges, repeated=True, last=last.sequence, time_ms=known.time)
-            _check_lost(state, repeat)
-            return Decision((), _with_pending(state, commit, repeat))
-        if after is None and not commit.dense and commit.sequence <= known.last:
-            older = Committed(known.version, {}, repeated=True, last=known.last)
-            return Decision((), _with_pending(state, commit, older))
+        earlier = _repeated(state, known, commit, skip_older=skip_older, after=after)
+        if earlier is not None:
+            return Decision((), _with_pending(state, commit, earlier))
     if history != history_of(state):
         raise UploadFenced("the log was restored from a copy since the upload began: write the data again")
     _check_after(known, commit, after)
@@ -137,8 +130,27 @@ def decide_commit(
     return Decision((commit,), committed)
 
 
+def _repeated(
+    state: State, known: ProducerState, commit: r.CommitRecord, *, skip_older: bool, after: int | None
+) -> Committed | None:
+    """The answer to a commit whose sequence is in the log already, or below the last one; None for a new commit.
+
+    Raises SequenceConflict for other content than in the log.
+    """
+    if not commit.dense and not (skip_older and commit.sequence < known.last):
+        _check_repeat(known, commit)
+    last = known.last_commit
+    if last is not None and last.sequence == commit.sequence:
+        repeat = Committed(last.version, last.ranges, repeated=True, last=last.sequence, time_ms=known.time)
+        _check_lost(state, repeat)
+        return repeat
+    if after is None and not commit.dense and commit.sequence <= known.last:
+        return Committed(known.version, {}, repeated=True, last=known.last)
+    return None
+
+
 def _last_in_copy(state: State, known: ProducerState | None, commit: r.CommitRecord) -> int:
-    """As `Committed.restored_after`.  Versions need not be consecutive, so nobody knows whether others are lost."""
+    """The value of `Committed.restored_after`.  Versions may have gaps, so nobody knows whether others are lost."""
     if known is None or commit.dense or not state.restores or known.version > state.restores[-1].version:
         return -1
     return known.last if known.last + 1 < commit.sequence else -1
