@@ -87,8 +87,7 @@ def decide_commit(
     schemas:     by topic id, the version of the schema by which rows were converted; topics with bytes are left out.
     history:     of the log when the upload began: a copy of the log may not have its objects, nor what it has read.
     Raises SequenceConflict for a sequence below a stream's last one, for the last one with other content, and for
-    another last one than `after`;
-    NotEnoughReplicas and LeaderNotAvailable as `check_replicas` and `_check_pending` do.
+    another last one than `after`; NotEnoughReplicas and LeaderNotAvailable as `check_replicas` and `_check_pending` do.
     """
     commit = without_places(commit)
     known = state.producers.get(commit.producer)
@@ -102,10 +101,8 @@ def decide_commit(
     _check_producer(state, commit)
     _check_time(state, commit)
     if commit.upload_epoch <= state.fence:
-        raise UploadFenced(
-            f"the upload began at version {commit.upload_epoch}, older "
-            f"than the fence at {state.fence}: write the data again"
-        )
+        began = f"the upload began at version {commit.upload_epoch}"
+        raise UploadFenced(f"{began}, older than the fence at {state.fence}: write the data again")
     _check_objects(state, commit)
     _check_topics(state, commit)
     _check_keys(state, keyless)
