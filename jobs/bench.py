@@ -29,7 +29,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark_pylog.job_support import duration_ms, job_parser, location_of, progress, run_job
 from pyspark_pylog.open_log import journal_of
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from spark_log.cli.erase import DECODERS, read_keys, report_text
 from spark_log.client.administering.erasure import ErasedShare, erase_records, erase_share
 from spark_log.node.erasing import Erasing
 from spark_log.node.failure_isolation import Failures
-from spark_log.segment.key_set import KeySet
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
@@ -61,9 +60,8 @@ def erase(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any]
         planned = planned_log(location, log.journal)
 
         def spread(erasing: Erasing, shares: Sequence[frozenset[str]]) -> Iterator[ErasedShare]:
-            work = partial(
-                erase_in_task, planned, erasing.topic, erasing.topic_id, erasing.ends, erasing.keys, args.dry_run
-            )
+            sent = replace(erasing, failures=Failures(args.url), progress=None)
+            work = partial(erase_in_task, planned, sent, args.dry_run)
             done = 0
             for some in waves(spark, shares):
                 yield from in_tasks(spark, some, work)
@@ -75,19 +73,11 @@ def erase(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any]
     return {"dry_run": args.dry_run, **asdict(report)}, int(bool(report.problems))
 
 
-def erase_in_task(
-    planned: PlannedLog,
-    topic: str,
-    topic_id: str,
-    ends: dict[int, int],
-    keys: KeySet,
-    dry_run: bool,
-    share: frozenset[str],
-) -> ErasedShare:
+def erase_in_task(planned: PlannedLog, erasing: Erasing, dry_run: bool, share: frozenset[str]) -> ErasedShare:
     journal = newest_journal(planned)
-    failures = Failures(journal.metadata.url)
-    erasing = Erasing(topic=topic, topic_id=topic_id, ends=ends, keys=keys, failures=failures)
-    done = erase_share(journal, erasing, share, dry_run=dry_run)
+    # A task has one copy of `erasing` for all its shares, but each share reports its own failures.
+    own = replace(erasing, failures=Failures(journal.metadata.url))
+    done = erase_share(journal, own, share, dry_run=dry_run)
     journal.finish_upkeep()
     return done
 

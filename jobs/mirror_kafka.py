@@ -20,9 +20,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark_pylog.job_support import PassingFailure, add_key_values, job_parser, of_network, parse_rounds, run_job
 from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
@@ -62,7 +62,7 @@ class Kafka:
     """Queries Kafka, with the client of Spark's connector."""
 
     def __init__(self, spark: SparkSession, servers: str, options: Mapping[str, str]) -> None:
-        self._jvm: Any = spark._jvm
+        self._jvm = cast(Any, spark._jvm)
         client = self._jvm.org.apache.kafka.clients.admin.AdminClient
         if not hasattr(client, "create"):
             raise InvalidRequest(

@@ -94,7 +94,10 @@ class Slow(Wrapper):
         return super().list(prefix)
 
 
-def test_a_mirror_that_another_process_has_brought_further_is_not_refused(log: spark_log.Log, tmp_path: Path) -> None:
+def test_a_mirror_that_another_process_has_brought_further_is_not_refused(tmp_path: Path) -> None:
+    """The log keeps its records for the usual time: neither process comes too late for them."""
+    log = new_log(tmp_path / "log")
+    append_small(log, 3)
     store = LocalStore(str(tmp_path / "mirror"))
     begin_mirror(log, store)
     Mirror(log, store).round()

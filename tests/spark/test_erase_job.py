@@ -44,7 +44,7 @@ def test_tasks_erase_from_objects(spark: SparkSession, url: str, log: Log) -> No
     def spread(erasing: Erasing, shares: Sequence[frozenset[str]]) -> list[ErasedShare]:
         single = [frozenset([name]) for share in shares for name in sorted(share)]
         given.append(len(single))
-        work = partial(erase_in_task, planned, erasing.topic, erasing.topic_id, erasing.ends, erasing.keys, dry_run)
+        work = partial(erase_in_task, planned, erasing, dry_run)
         return in_tasks(spark, [share for share in single for _ in range(1 if dry_run else 2)], work)
 
     for dry_run in (True, False):
