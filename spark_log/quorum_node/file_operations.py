@@ -5,16 +5,16 @@ Nothing is durable before `sync`, and no name before `sync_names`.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EDQUOT, EISDIR, ENOSPC
 from typing import Protocol
 
 from spark_log.errors import NoSpace, StorageError
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (ENOSPC, EDQUOT)
 
 
 class Files(Protocol):
@@ -25,7 +25,7 @@ class Files(Protocol):
         """Of the directory, for messages."""
 
     def names(self) -> list[str]:
-        """Sorted."""
+        """Of the files, sorted: what else is in the directory is passed over."""
 
     def size(self, name: str) -> int: ...
 
@@ -60,8 +60,8 @@ class LocalFiles:
         """File descriptors of files that were appended to."""
 
     def names(self) -> list[str]:
-        with self._errors("."):
-            return sorted(os.listdir(self.path))
+        with self._errors("."), os.scandir(self.path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file())
 
     def size(self, name: str) -> int:
         with self._errors(name):
@@ -151,7 +151,8 @@ class LocalFiles:
         except OSError as error:
             kind = NoSpace if error.errno in FULL and not is_sync else StorageError
             what = "fsync of " if is_sync else ""
-            raise kind(error.errno, f"{what}{self._at(name)} failed: {error.strerror or error}") from error
+            cure = "; a file of the node has this name: move the directory elsewhere" if error.errno == EISDIR else ""
+            raise kind(error.errno, f"{what}{self._at(name)} failed: {error.strerror or error}{cure}") from error
 
 
 def _sync(descriptor: int) -> None:

@@ -48,7 +48,7 @@ CURES = {
     errno.EPERM: "check the permissions of the directory",
     errno.ENOTDIR: "a file is in the way of a directory",
     errno.EEXIST: "a file is in the way of a directory",
-    errno.EISDIR: "a file of the log has this name: see what is in the directory, and remove it or move it elsewhere",
+    errno.EISDIR: "a file of the log has this name: see what is there, and remove it or move it elsewhere",
 }
 GUARD_BYTES_MAX = 1 << 16
 GET_GENERATION = 0x80087601
@@ -90,7 +90,7 @@ class _Base(NamedTuple):
 
 
 class LocalStore:
-    """Objects are files under `root`.
+    """Objects are files under `root`.  A directory or a pipe with the name of an object is not one; a put there fails.
 
     durability:  "disk" syncs file and directory before a put returns; "os" leaves that to the operating system.
     guard:       None: the root is created when it is needed, wherever its path leads.
@@ -137,12 +137,14 @@ class LocalStore:
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         with self._storage_errors(key):
             try:
-                fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+                fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a reader of a pipe waits
             except FileNotFoundError:
                 raise ObjectNotFound(f"{self.root}/{key} is not there", key=key) from None
             try:
-                size = os.fstat(fd).st_size
-                end = size if end is None else min(end, size)
+                found = os.fstat(fd)
+                if not stat.S_ISREG(found.st_mode):
+                    raise ObjectNotFound(f"{self.root}/{key} is not a file", key=key)
+                end = found.st_size if end is None else min(end, found.st_size)
                 return _read(fd, start, end)
             finally:
                 os.close(fd)
@@ -446,10 +448,20 @@ def _link(base: _Base, temporary: str, target: str) -> bool:
         created = os.stat(temporary, dir_fd=base.handle).st_nlink == 2
         if not created and not isinstance(error, FileExistsError):
             raise
-        if not created and stat.S_ISDIR(os.stat(target, dir_fd=base.handle, follow_symlinks=False).st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
+        if not created and _is_in_the_way(base, target):
+            raise IsADirectoryError(errno.EISDIR, "this is not a file") from None
     _unlink(base, temporary)
     return created
+
+
+def _is_in_the_way(base: _Base, target: str) -> bool:
+    """Whether a name is not that of an object: a directory, a pipe or a broken link has it."""
+    for follow in (False, True):
+        try:
+            mode = os.stat(target, dir_fd=base.handle, follow_symlinks=follow).st_mode
+        except FileNotFoundError:
+            return follow  # otherwise it was deleted meanwhile
+    return not stat.S_ISREG(mode)
 
 
 def _read(fd: int, start: int, end: int) -> bytes:

@@ -15,6 +15,7 @@ from spark_log import Log, NewTopic, connect
 from spark_log.client.administering.brokers import fence_broker, return_broker
 from spark_log.clock import SystemClock
 from spark_log.journal.context import Context
+from spark_log.journal.object_names import log_key
 from spark_log.node.backup import DAY_MS, back_up, begin_place, prune
 from spark_log.node.backup_copies import BackupShare, CopiedShare, copy_share
 from spark_log.node.backup_files import BackupFiles
@@ -114,6 +115,30 @@ def test_verify_names_other_files_once(folder: Path, caplog: pytest.LogCaptureFi
         r"data/0000000000000000/a\\x1bb, data/team1/ \(\d+ files\), meta/ckpt/.DS_Store, meta/log/.nfs01$", text
     )
     assert verify(connect(folder / "data" / "team1")) == []
+
+
+@pytest.mark.parametrize("later", [1, 5, 64])
+def test_verify_reports_a_directory_with_the_name_of_a_later_record(folder: Path, later: int) -> None:
+    """Commits will fail there.  The log is opened and read before, and the rest of it is checked."""
+    key = log_key(connect(folder).journal.refresh().version + later)
+    (folder / key).mkdir()
+    (problem,) = verify(connect(folder), deep=True)
+    assert problem.what == key and "this is not a file, so commits will fail at version" in problem.message
+    (folder / key).rmdir()
+    assert verify(connect(folder)) == []
+
+
+def test_verify_passes_over_directories_with_names_of_other_files(folder: Path) -> None:
+    """They hold no object, so nothing looks for one there."""
+    unique, number = "0123456789abcdef", f"{1:020}"
+    names = (f"ckpt/{number}-{unique}", f"quorum/{1:016}-{number}-{unique}.checkpoint", "broker.json", "log.json")
+    for name in (*names, "pin/clock", "alive/host-1", "damaged/x"):
+        (folder / "meta" / name).mkdir(parents=True)
+    for name in (f"{unique}.seg", f"{unique}.dropped"):
+        (folder / "data" / f"{1:016x}" / name).mkdir(parents=True)
+    log = connect(folder)
+    append_small(log, 1, first=8)
+    assert maintain_round(log).problems == () and verify(log, deep=True) == []
 
 
 def test_brokers_work_among_other_files(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import s3fs
 from fsspec.implementations.local import LocalFileSystem
 
 import spark_log
-from spark_log.errors import InvalidRequest, NoCredentials, StorageError, StoreNotExclusive
+from spark_log.errors import InvalidRequest, NoCredentials, ObjectNotFound, StorageError, StoreNotExclusive
 from spark_log.journal.object_names import log_key
 from spark_log.store.base import ObjectStore
 from spark_log.store.fsspec_options import typed_options
@@ -362,7 +362,7 @@ def test_a_read_only_disk_can_be_read_and_says_why_it_cannot_be_written(mount: C
         log.append("t", [{"value": "y"}])
 
 
-IN_THE_WAY = "a file of the log has this name: see what is in the directory, and remove it or move it elsewhere"
+IN_THE_WAY = "a file of the log has this name: see what is there, and remove it or move it elsewhere"
 
 
 @pytest.mark.parametrize("later", [1, 2])
@@ -377,8 +377,10 @@ def test_a_directory_with_the_name_of_a_record_is_told(tmp_path: Path, later: in
     with pytest.raises(StorageError, match=IN_THE_WAY) as error:
         log.append("t", [{"value": b"lost"}])
     assert not error.value.maybe_applied
+    other = spark_log.connect(str(tmp_path))
+    assert other.read("t").num_rows == later  # its readers do not need that name
     with pytest.raises(StorageError, match=IN_THE_WAY):
-        spark_log.connect(str(tmp_path)).append("t", [{"value": b"c"}])
+        other.append("t", [{"value": b"c"}])
     folder.rmdir()
     log.append("t", [{"value": b"d"}])
     assert [row["value"] for row in log.read("t").to_pylist()] == [b"a", *[b"b"] * (later - 1), b"d"]
@@ -388,11 +390,26 @@ def test_a_directory_with_the_name_of_a_record_is_told(tmp_path: Path, later: in
 def test_a_directory_in_place_of_a_file_is_told(tmp_path: Path, key: str) -> None:
     store = LocalStore(str(tmp_path))
     (tmp_path / key).mkdir(parents=True)
-    for call in (store.get, lambda name: store.put(name, [b"x"]), lambda name: store.put_new(name, b"x")):
+    for call in (lambda name: store.put(name, [b"x"]), lambda name: store.put_new(name, b"x")):
         with pytest.raises(StorageError, match=IN_THE_WAY):
             call(key)
+    with pytest.raises(ObjectNotFound, match=f"{key} is not a file"):
+        store.get(key)
     assert store.size(key) is None
     assert store.list("meta/") == []
+
+
+def test_a_pipe_or_a_broken_link_is_not_an_object(tmp_path: Path) -> None:
+    """Nobody waits for the writer of the pipe, and a new object does not take a name that it cannot have."""
+    store = LocalStore(str(tmp_path))
+    (tmp_path / "meta").mkdir()
+    os.mkfifo(tmp_path / "meta" / "pipe")
+    (tmp_path / "meta" / "link").symlink_to(tmp_path / "nowhere")
+    for key in ("meta/pipe", "meta/link"):
+        with pytest.raises(ObjectNotFound):
+            store.get(key)
+        with pytest.raises(StorageError, match=IN_THE_WAY):
+            store.put_new(key, b"x")
 
 
 def test_a_marker_with_the_name_of_a_record_is_not_in_the_way_in_a_bucket(s3: Callable[[], Bucket]) -> None:

@@ -25,7 +25,7 @@ LISTINGS = {
     "datasource/pyspark_pylog/export/manifest.py": (1, "hidden files are passed over, others refused"),
     "spark_log/client/administering/brokers.py": (1, "hidden files are passed over, others refused"),
     "spark_log/quorum_node/directory.py": (1, "hidden files are passed over, others refused"),
-    "spark_log/quorum_node/file_operations.py": (1, "users of `names` match whole names"),
+    "spark_log/quorum_node/file_operations.py": (1, "files only; users of `names` match whole names"),
     "spark_log/cli/console/http_routes.py": (1, "files of the package"),
     "jobs/quickstart.py": (2, "files of a package, and of Spark's output in a folder that it makes"),
 }

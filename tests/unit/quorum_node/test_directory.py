@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest, UnsupportedVersion
+from spark_log.errors import CorruptObject, InconsistentClusterId, InvalidRequest, StorageError, UnsupportedVersion
 from spark_log.quorum.messages import ReplicaKey
 from spark_log.quorum_node.directory import (
     format_directory,
@@ -17,7 +17,7 @@ from spark_log.quorum_node.directory import (
     read_meta,
 )
 from spark_log.quorum_node.file_operations import LocalFiles
-from spark_log.quorum_node.inspection import read_beside
+from spark_log.quorum_node.inspection import files_of, read_beside
 from spark_log.quorum_node.vote_and_identity import Meta
 
 META = Meta(cluster_id="c1", node_id=1, directory_id="dir-1")
@@ -159,6 +159,22 @@ def test_voters_are_parsed() -> None:
     for text in ("", "1", "x@a", "1@", "1@a,1@b", "2147483648@a", "9" * 5000 + "@a", "1@a,2@DIR2"):
         with pytest.raises(InvalidRequest, match="voters: "):
             parse_voters(text)
+
+
+def test_directories_with_names_of_the_nodes_files_are_passed_over(path: str) -> None:
+    """Also pipes, for whose writer nobody waits.  An append to such a name says what to do."""
+    format_directory(path, META, VOTERS)
+    unfinished, snapshot = "quorum-state.new", f"{9:020}-{1:010}.checkpoint"
+    for name in (unfinished, snapshot, f"{1:010}.log", f"{3:010}.log"):
+        (Path(path) / name).mkdir()
+        (Path(path) / name / "sub").touch()
+    os.mkfifo(Path(path) / f"{5:010}.log")
+    with open_directory(path, cluster_id="c1", node_id=1) as directory:
+        assert directory.disk.load().voters == VOTERS
+        with pytest.raises(StorageError, match=r"Is a directory; a file of the node has this name: move the directory"):
+            LocalFiles(path).append(f"{1:010}.log", b"x")
+    assert [Path(one).name for one in files_of(path)] == [f"{0:020}-{0:010}.checkpoint"]
+    assert (Path(path) / unfinished / "sub").exists()
 
 
 def test_a_directory_of_a_newer_pylog_is_refused(path: str) -> None:
