@@ -53,6 +53,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    """The public names, with those that are imported on first use: for completion at a prompt."""
+    return __all__
+
+
 def metrics_listener(path: str) -> Any:
     """A listener for `spark.streams.addListener` that writes lag and rates of queries to an OpenMetrics file."""
     from pyspark_pylog.progress.listener import MetricsListener

@@ -15,6 +15,7 @@ from spark_log.client.producing.append import Appender, acks_of, txn_identity_if
 from spark_log.client.reading.plan import SliceRead
 from spark_log.client.reading.scan import plan_scan, scan
 from spark_log.client.reading.scan_batches import SCAN_SCHEMA
+from spark_log.client.representations import log_facts, one_line
 from spark_log.client.topic_creation import create_topic
 from spark_log.client.validate import several
 from spark_log.conditions import Condition
@@ -89,6 +90,13 @@ class Log:
     def cluster_id(self) -> str:
         """The log's id, a random value from its creation."""
         return self._journal.cluster_id
+
+    def __repr__(self) -> str:
+        return one_line(self, lambda: log_facts(self._journal))
+
+    def __dir__(self) -> list[str]:
+        """Without `journal`, which only pylog uses."""
+        return [name for name in super().__dir__() if name != "journal"]
 
     def __enter__(self) -> Log:
         return self

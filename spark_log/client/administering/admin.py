@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from spark_log.client.administering import broker_views, brokers
-from spark_log.client.administering.broker_views import LogDir, ReplicaDescription, describe_brokers, describe_replicas
+from spark_log.client.administering.broker_views import LogDir, describe_brokers
 from spark_log.client.administering.descriptions import (
     ClusterDescription,
     ConfigEntry,
     GroupListing,
-    PartitionDescription,
     ProducerDescription,
     TopicDescription,
     config_entries,
+    describe_topic,
     producers_of,
 )
 from spark_log.client.administering.erasure import ErasureReport, Progress, erase_records
@@ -40,10 +40,10 @@ from spark_log.client.administering.transactional_ids import (
 )
 from spark_log.client.arguments import refuses_odd_arguments
 from spark_log.client.reading.positions_to_offsets import group_entries, offsets_for_times, partition_of, resolve
+from spark_log.client.representations import HtmlDict, log_facts, one_line
 from spark_log.client.topic_creation import create_command, new_topic_id, set_schema
 from spark_log.client.validate import checked_id, new_topics, partition_count, partition_keys, several, times_ms
 from spark_log.errors import InvalidRequest
-from spark_log.journal.index_reads import read_found
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import (
     TRANSACTIONAL,
@@ -62,13 +62,11 @@ from spark_log.metadata.commands import (
 )
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, RemoveMember, known_group
-from spark_log.metadata.pending_commits import lost_ranges
 from spark_log.metadata.reassignments import PartitionReassignment
-from spark_log.metadata.records import GroupCommit, Piece
+from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.schemas import schemas_of
 from spark_log.metadata.shared_groups import members_in_force
-from spark_log.metadata.state import LostRange, Partition, State
-from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, Slice, TopicPartition
+from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.net.client import HttpLink
 from spark_log.positions import At, Latest, parse_position
 from spark_log.schema.topic_schema import TopicSchema, as_schema
@@ -91,6 +89,9 @@ class Admin:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+
+    def __repr__(self) -> str:
+        return one_line(self, lambda: log_facts(self._journal))
 
     # ---------------------------------------------------------------------------------------------------------- topics
 
@@ -146,32 +147,7 @@ class Admin:
         """Describe the given topics; all topics by default.  Raises UnknownTopicOrPartition."""
         state = self._journal.refresh()
         names = sorted(state.names) if topics is None else several("describe_topics", topics)
-        return {name: self._describe(state, name) for name in names}
-
-    def _describe(self, state: State, name: str) -> TopicDescription:
-        topic_id, topic = topic_named(state, name)
-        parts = [
-            self._describe_partition(
-                number, part, lost_ranges(state, (topic_id, number)), describe_replicas(state, (topic_id, number))
-            )
-            for number, part in state.topic_partitions(topic_id)
-        ]
-        return TopicDescription(name, topic_id, topic.created_ms, parts, dict(sorted(topic.configs.items())))
-
-    def _describe_partition(
-        self, number: int, part: Partition, lost: Sequence[LostRange], replicas: ReplicaDescription
-    ) -> PartitionDescription:
-        """If the index object of a piece is missing, `objects` does not count its files.  `bytes` is still exact."""
-        found = self._journal.run(read_found(part.entries))
-        missing = [entry for entry in part.entries if isinstance(entry, Piece) and entry not in found]
-        slices = [
-            piece for entry in part.entries for piece in ([entry] if isinstance(entry, Slice) else found.get(entry, ()))
-        ]
-        live = [piece for piece in slices if piece.end > part.start]
-        size = sum(piece.length for piece in live) + sum(piece.bytes for piece in missing)
-        objects = len({piece.object for piece in live})
-        ranges = tuple((one.start, one.end) for one in lost)
-        return PartitionDescription(number, part.start, part.readable_end, part.end, ranges, size, objects, *replicas)
+        return HtmlDict({name: describe_topic(self._journal, state, name) for name in names})
 
     def create_partitions(self, totals: Mapping[str, int]) -> None:
         """Increase the partition counts of topics to new totals."""
@@ -189,9 +165,10 @@ class Admin:
         found: dict[str | None, dict[str, ConfigEntry]] = {}
         for name in several("describe_configs", topics):
             if name is None:
-                found[name] = config_entries(CLUSTER_CONFIGS, state.configs, "log")
+                found[name] = HtmlDict(config_entries(CLUSTER_CONFIGS, state.configs, "log"))
             else:
-                found[name] = config_entries(TOPIC_CONFIGS, topic_named(state, name)[1].configs, "topic")
+                entries = config_entries(TOPIC_CONFIGS, topic_named(state, name)[1].configs, "topic")
+                found[name] = HtmlDict(entries)
         return found
 
     def incremental_alter_configs(self, changes: Mapping[str | None, Mapping[str, str | None]]) -> None:
@@ -280,7 +257,7 @@ class Admin:
 
         An unknown group has the state Dead.
         """
-        return describe_groups(self._journal, several("describe_consumer_groups", groups))
+        return HtmlDict(describe_groups(self._journal, several("describe_consumer_groups", groups)))
 
     def list_consumer_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
@@ -293,7 +270,7 @@ class Admin:
             TopicPartition(state.topics[topic_id].name, number): OffsetAndMetadata(at.offset, at.metadata)
             for (topic_id, number), at in known.offsets.items()
         }
-        return {tp: at for tp, at in sorted(found.items()) if wanted is None or tp in wanted}
+        return HtmlDict({tp: at for tp, at in sorted(found.items()) if wanted is None or tp in wanted})
 
     def alter_consumer_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | str | OffsetAndMetadata]
@@ -462,7 +439,7 @@ class Admin:
 
     def describe_log_dirs(self) -> dict[int, LogDir]:
         """The bytes that each broker has and lacks, and its partitions, by broker id."""
-        return broker_views.describe_log_dirs(self._journal.refresh(), self._journal.metadata.url)
+        return HtmlDict(broker_views.describe_log_dirs(self._journal.refresh(), self._journal.metadata.url))
 
     def elect_leaders(
         self, election: str, partitions: Iterable[TopicPartition] | None = None

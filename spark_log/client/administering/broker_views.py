@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from spark_log.client.reading.plan import chunks
 from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of
+from spark_log.client.representations import described
 from spark_log.client.validate import partition_keys
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
@@ -30,6 +31,7 @@ from spark_log.model import TopicPartition
 ELECTIONS = ("preferred", "unclean")
 
 
+@described
 class BrokerDescription(NamedTuple):
     """A broker: a root in which objects have copies.  Broker 0 is the log's own root."""
 
@@ -88,6 +90,7 @@ class ReplicaDescription(NamedTuple):
     """While the partition moves: replicas that still have some of its records, and get no new ones."""
 
 
+@described
 class LogDir(NamedTuple):
     """The contents of a broker."""
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from spark_log.client.administering.broker_views import BrokerDescription
+from spark_log.client.administering.broker_views import BrokerDescription, ReplicaDescription, describe_replicas
+from spark_log.client.representations import described
 from spark_log.config_types import ConfigSpec, format_value
-from spark_log.metadata.state import State, TopicKey
+from spark_log.journal.index_reads import read_found
+from spark_log.journal.journal import Journal
+from spark_log.metadata.decide.topics import topic_named
+from spark_log.metadata.pending_commits import lost_ranges
+from spark_log.metadata.records import Piece
+from spark_log.metadata.state import LostRange, Partition, State, TopicKey
+from spark_log.model import Slice
 
 
+@described
 class PartitionDescription(NamedTuple):
     """A partition, its offsets and its size."""
 
@@ -53,6 +61,7 @@ class PartitionDescription(NamedTuple):
         return self.leader < 0
 
 
+@described
 class TopicDescription(NamedTuple):
     """A topic and its partitions."""
 
@@ -77,6 +86,7 @@ class TopicDescription(NamedTuple):
         return sum(part.objects for part in self.partitions)
 
 
+@described
 class ConfigEntry(NamedTuple):
     """The effective value of a config."""
 
@@ -108,6 +118,7 @@ def config_entries(table: Mapping[str, ConfigSpec], configs: Mapping[str, str], 
     return found
 
 
+@described
 class GroupListing(NamedTuple):
     """A consumer group and its state."""
 
@@ -116,6 +127,7 @@ class GroupListing(NamedTuple):
     """The same states as in GroupDescription."""
 
 
+@described
 class ProducerDescription(NamedTuple):
     """A producer that recently wrote to a partition."""
 
@@ -129,6 +141,7 @@ class ProducerDescription(NamedTuple):
     """Offset of its last record in the partition."""
 
 
+@described
 class ClusterDescription(NamedTuple):
     """A log, and the coordinator that writes it."""
 
@@ -144,6 +157,38 @@ class ClusterDescription(NamedTuple):
     nodes: tuple[int, ...] = ()
     brokers: tuple[BrokerDescription, ...] = ()
     """The roots that have copies of objects; broker 0 is the log's own root."""
+
+
+def describe_topic(journal: Journal, state: State, name: str) -> TopicDescription:
+    """Describe a topic.  Raises UnknownTopicOrPartition."""
+    topic_id, topic = topic_named(state, name)
+    parts = [
+        _partition(
+            journal,
+            number,
+            part,
+            lost_ranges(state, (topic_id, number)),
+            describe_replicas(state, (topic_id, number)),
+        )
+        for number, part in state.topic_partitions(topic_id)
+    ]
+    return TopicDescription(name, topic_id, topic.created_ms, parts, dict(sorted(topic.configs.items())))
+
+
+def _partition(
+    journal: Journal, number: int, part: Partition, lost: Sequence[LostRange], replicas: ReplicaDescription
+) -> PartitionDescription:
+    """If the index object of a piece is missing, `objects` does not count its files.  `bytes` is still exact."""
+    found = journal.run(read_found(part.entries))
+    missing = [entry for entry in part.entries if isinstance(entry, Piece) and entry not in found]
+    slices = [
+        piece for entry in part.entries for piece in ([entry] if isinstance(entry, Slice) else found.get(entry, ()))
+    ]
+    live = [piece for piece in slices if piece.end > part.start]
+    size = sum(piece.length for piece in live) + sum(piece.bytes for piece in missing)
+    objects = len({piece.object for piece in live})
+    ranges = tuple((one.start, one.end) for one in lost)
+    return PartitionDescription(number, part.start, part.readable_end, part.end, ranges, size, objects, *replicas)
 
 
 def producers_of(state: State, key: TopicKey) -> Iterable[ProducerDescription]:

@@ -11,6 +11,7 @@ from spark_log.client.administering.brokers import ANSWER_S
 from spark_log.client.administering.erasure_status import former_roots, gone_by, unreached_roots
 from spark_log.client.producing.sent_values import to_bytes
 from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of, resolve
+from spark_log.client.representations import described
 from spark_log.client.topic_creation import DEAD_LETTER_CONFIGS
 from spark_log.errors import InvalidRequest, RequestTimedOut
 from spark_log.journal.journal import Journal
@@ -51,6 +52,7 @@ Spread = Callable[[Erasing, Sequence[frozenset[str]]], Iterable[ErasedShare]]
 """Runs `erase_share` for each share of the objects, in other processes."""
 
 
+@described
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureReport:
     """The result of an erasure; of a dry run, what it would be."""

@@ -8,6 +8,7 @@ from itertools import chain
 
 from spark_log.client.administering.erasure_nodes import nodes_with_statistics
 from spark_log.client.administering.quorum_view import QuorumInfo
+from spark_log.client.representations import described
 from spark_log.journal.object_names import DATA
 from spark_log.metadata.erasures import METADATA, Root
 from spark_log.metadata.replica_state import OWN_BROKER
@@ -19,6 +20,7 @@ OF_A_COPY = "any records that were erased after it are there again: erase them a
 """About a copy of a log that is restored, of which nobody may know what was erased since."""
 
 
+@described
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureListing:
     """An erasure that is not done."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from spark_log.client.representations import described
 from spark_log.errors import AuthenticationFailed, CoordinatorNotAvailable, LogMoved, NotCoordinator
 from spark_log.groups.group import ConsumerGroupState, Roster, RosterMember
 from spark_log.groups.member_id import origin_of
@@ -24,6 +25,7 @@ from spark_log.net.client import HttpLink
 from spark_log.net.messages import GroupView
 
 
+@described
 class MemberDescription(NamedTuple):
     """A consumer or stream that owns a group, or some of its partitions."""
 
@@ -42,6 +44,7 @@ class MemberDescription(NamedTuple):
     """Process id on its host, if it is known."""
 
 
+@described
 class GroupDescription(NamedTuple):
     """A group.  Embedded, at most one member owns all partitions; through a coordinator, the members share them."""
 

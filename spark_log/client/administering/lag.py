@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from spark_log.client.reading.plan import OffsetRange, SliceRead, chunks, plan_reads
 from spark_log.client.reading.scan_batches import fetch_ranges
+from spark_log.client.representations import described
 from spark_log.errors import GroupIdNotFound
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import GroupPosition, Partition, State
@@ -31,6 +32,7 @@ CLOSE_US = 1_000_000
 LOOKUPS_AT_ONCE = 16
 
 
+@described
 class PartitionLag(NamedTuple):
     """Lag of a group in one partition."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from spark_log.client.representations import described
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.net.client import HttpLink
 from spark_log.net.messages import QuorumReplica, QuorumReply
 
 
+@described
 class ReplicaState(NamedTuple):
     """A replica of the metadata log."""
 
@@ -29,6 +31,7 @@ class ReplicaState(NamedTuple):
     """The version of the log before which its directory has nothing, since it started; 0: that is not known."""
 
 
+@described
 class QuorumInfo(NamedTuple):
     """The replicas of the metadata log, as their leader knows them."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from spark_log.client.representations import described
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.commands import TRANSACTIONAL
 from spark_log.metadata.decide.transactional_ids import is_timed_out
@@ -16,6 +17,7 @@ from spark_log.metadata.state import ProducerState, State
 from spark_log.model import TopicPartition
 
 
+@described
 class TransactionListing(NamedTuple):
     """A transactional id and its newest transaction."""
 
@@ -30,6 +32,7 @@ class TransactionListing(NamedTuple):
     """How long it may stay open."""
 
 
+@described
 class TransactionDescription(NamedTuple):
     """A transactional id, with the records of its newest transaction."""
 

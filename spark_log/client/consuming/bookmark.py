@@ -8,11 +8,12 @@ topic ids: a topic that is deleted meanwhile is left out, and a topic that is re
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 
 from spark_log.client.arguments import refuses_odd_arguments
 from spark_log.client.reading.positions_to_offsets import partition_of, partitions_of
+from spark_log.client.representations import brief, log_facts, one_line
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide.groups import check_group_free, check_group_name
@@ -22,6 +23,7 @@ from spark_log.metadata.restores import history_of
 from spark_log.metadata.shared_groups import check_not_shared
 from spark_log.metadata.state import GroupPosition, GroupState, TopicKey
 from spark_log.model import TopicPartition
+from spark_log.text import counted
 from spark_log.topic_names import check_topic_name
 
 
@@ -52,6 +54,16 @@ class Bookmark:
         self._keys: dict[TopicPartition, TopicKey] = {}
         self._committed: dict[TopicKey, GroupPosition | None] = {}
         self._run = self._history = ""
+
+    def __repr__(self) -> str:
+        return one_line(self, self._facts)
+
+    def _facts(self) -> Iterator[str]:
+        yield repr(self.name)
+        yield from log_facts(self._journal)
+        yield f"topics {brief(self.topics)}"
+        unread = sum(end - self.starts[tp] for tp, end in self.ends.items())
+        yield f"{counted(unread, 'record')} in this run" if self._run else "not begun"
 
     def __enter__(self) -> Bookmark:
         state = self._journal.refresh()

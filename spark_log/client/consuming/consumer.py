@@ -24,11 +24,7 @@ from spark_log.client.client_settings import CONSUMER, coder, resolve_settings
 from spark_log.client.consuming.assignment import Assignment
 from spark_log.client.consuming.auto_commit import AutoCommit
 from spark_log.client.consuming.cursor import Readable, readable
-from spark_log.client.consuming.fetch_positions import (
-    NOWHERE,
-    FetchPosition,
-    Reading,
-)
+from spark_log.client.consuming.fetch_positions import NOWHERE, FetchPosition, Reading
 from spark_log.client.consuming.fetch_wait import FetchWait
 from spark_log.client.consuming.group_member import open_membership
 from spark_log.client.consuming.membership import Membership, as_offsets
@@ -39,6 +35,7 @@ from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.positions_to_offsets import bounds, offsets_for_times, partition_of, timestamps_ms
 from spark_log.client.reading.scan_batches import record_columns, scan_schema, to_batch
 from spark_log.client.reading.typed import common_read, in_form
+from spark_log.client.representations import HtmlDict, log_facts, one_line
 from spark_log.client.validate import timeout, times_ms
 from spark_log.clock import ticks_of
 from spark_log.errors import InvalidRequest, OffsetOutOfRange
@@ -49,6 +46,7 @@ from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, TopicPartition
 from spark_log.store.bounded_waits import Unfinished, Waiter
+from spark_log.text import counted
 
 logger = logging.getLogger("spark_log")
 
@@ -492,7 +490,7 @@ class Consumer:
         included, as in Kafka."""
         self._ensure_assigned()
         ends = self.end_offsets(tuple(self._assignment.positions))
-        return {tp: max(0, end - self.position(tp)) for tp, end in ends.items()}
+        return HtmlDict({tp: max(0, end - self.position(tp)) for tp, end in ends.items()})
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset of each partition's first record."""
@@ -556,6 +554,17 @@ class Consumer:
             self._closed = True
             if self._membership is not None:
                 self._membership.close()
+
+    def __repr__(self) -> str:
+        return one_line(self, self._facts)
+
+    def _facts(self) -> Iterator[str]:
+        yield from log_facts(self._journal)
+        yield f"group {self._settings['group_id']!r}" if self._groups else "no group"
+        subscribed, assigned = self._assignment.subscribed, self._assignment.positions
+        yield "assigned by hand" if subscribed is None else f"subscribed to {subscribed}"
+        yield counted(len(assigned), "partition")
+        yield "closed" if self._closed else "open"
 
     def __enter__(self) -> Consumer:
         return self

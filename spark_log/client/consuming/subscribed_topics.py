@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
+from spark_log.client.representations import brief
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.decide.topics import refuse_progress_topic
 from spark_log.metadata.state import State, TopicKey
@@ -64,6 +65,9 @@ class SubscribedTopics:
         self._share: frozenset[TopicPartition] | None = None
         self._appeared: set[TopicPartition] = set()
         """The partitions that were created after the subscription began."""
+
+    def __str__(self) -> str:
+        return brief(sorted(self.topics)) if self.pattern is None else f"topics like {self.pattern.pattern!r}"
 
     @property
     def required(self) -> frozenset[str] | None:

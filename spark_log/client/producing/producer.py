@@ -9,7 +9,7 @@ placement group without enough replicas leave their round (`placement_pipelines.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
@@ -23,6 +23,7 @@ from spark_log.client.producing.futures import NONE, RecordFuture, SentBatch, st
 from spark_log.client.producing.placement_pipelines import Owner, Pipelines
 from spark_log.client.producing.sent_values import not_typed, packed, to_bytes
 from spark_log.client.producing.topic_rules import topic_spec
+from spark_log.client.representations import brief, log_facts, one_line
 from spark_log.client.topic_creation import ensure_topic
 from spark_log.clock import stamps_of
 from spark_log.errors import (
@@ -467,6 +468,14 @@ class Producer:
             if thread.is_alive():
                 raise TimeoutError(f"not all records were acknowledged within {timeout} s; they are still in flight")
             threads = threads or self._pipelines.threads
+
+    def __repr__(self) -> str:
+        return one_line(self, self._facts)
+
+    def _facts(self) -> Iterator[str]:
+        yield from log_facts(self._journal)
+        yield f"topics {brief(self._queues)}"
+        yield "open" if self._refusal is None else f"takes no more records: {self._refusal}"
 
     def __enter__(self) -> Producer:
         return self

@@ -7,7 +7,7 @@ an open or aborted transaction except that its id was taken over, so readers nev
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +27,7 @@ from spark_log.client.producing.topic_rules import no_key, topic_spec
 from spark_log.client.producing.typed_writes import rows_of, spec_for
 from spark_log.client.producing.upload import Uploader
 from spark_log.client.reading.positions_to_offsets import group_entries
+from spark_log.client.representations import log_facts, one_line
 from spark_log.client.topic_creation import ensure_topic
 from spark_log.client.validate import check_new_id
 from spark_log.errors import (
@@ -49,7 +50,7 @@ from spark_log.metadata.restores import common_end, has_read, history_of
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.positions import TIME_MS_MAX
 from spark_log.segment.record_columns import Rows
-from spark_log.text import shown
+from spark_log.text import counted, shown
 
 logger = logging.getLogger("spark_log")
 
@@ -100,6 +101,19 @@ class Transaction:
         self._failed: Exception | None = None
         self._timeout_ms: int = self._settings["transaction_timeout_ms"]
         self._deadline_ms = 0
+
+    def __repr__(self) -> str:
+        return one_line(self, self._facts)
+
+    def _facts(self) -> Iterator[str]:
+        yield repr(self.transactional_id)
+        yield from log_facts(self._journal)
+        if self._uploader is not None:
+            yield f"open, epoch {self.epoch}"
+        elif self.epoch < 0:
+            yield "not begun"
+        else:
+            yield f"ended, {counted(sum(map(len, self.offsets.values())), 'record')} committed"
 
     def __enter__(self) -> Transaction:
         if self.epoch >= 0:
