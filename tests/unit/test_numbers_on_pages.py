@@ -125,11 +125,13 @@ WORDS = {1: "one", 2: "two", 8: "eight", 20: "twenty", 50: "fiftieth"}
 NUMBERS = {
     "README.md": [
         f"A topic created by a write has {WORDS[config('num.partitions')]}",
+        f"Python {line_of('setup.cfg', r'python_requires = >=(.*)')} or newer",
+    ],
+    "docs/testing.md": [
         f"runs {int(line_of('Makefile', r'--seeds ([0-9]+)')):,} seeds",
         "| Kafka {} and Spark's connector {} |".format(
             line_of(KAFKA, r"kafka_2.13:([0-9]+\.[0-9]+)"), line_of(KAFKA, r"kafka-0-10_2.13:([0-9]+\.[0-9]+)")
         ),
-        f"Python {line_of('setup.cfg', r'python_requires = >=(.*)')} or newer",
     ],
     "docs/spark.md": [
         f"between {mib(constant(SPLITS, 'TASK_BYTES_MIN'))} and `maxBytesPerPartition`",
@@ -343,18 +345,26 @@ def stock(line: str) -> tuple[float, str]:
 
 
 def test_ratios_of_the_readme_are_those_of_the_page() -> None:
-    """Its summary beside Kafka is the column of stock settings."""
-    read, value, copy, write = (
-        stock(line)[0]
-        for line in ("batch read, all columns", "batch read, the value only", "stream copy", "batch write")
-    )
-    assert (
-        f"reads are {read:g} times as fast, projections {value:g} times, copies from topic to topic {copy:g} times, "
-        f"writes {write:g} times." in README
-    )
-    ours, kafkas = stock("record in → record out, p50")[1].split(", ")
-    assert f"Median latency through a running query is {ours} (Kafka: {kafkas})" in README
-    assert round(stock("bytes on disk")[0]) == 3 and "The data takes a third of the space of Kafka's" in README
+    """Its table beside Kafka has the columns of default and of recommended settings."""
+    row = r"^\| ([^|]+) \| ([0-9.]+[^|]*) \| ([0-9.]+[^|]*) \|$"
+    rows = re.findall(row, (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) == 6
+    for line, *columns in rows:
+        found = re.search(rf"\| {re.escape(line)} \| ([0-9.][^|]*) \| ([^|]*) \|", MEASURED)
+        assert found is not None, f"docs/measurements.md has no line {line!r}"
+        assert all(full.startswith(column) for full, column in zip(found.groups(), columns, strict=True)), line
+
+
+def test_the_query_over_columns_in_the_readme_is_that_of_the_page() -> None:
+    """Beside JSON in Kafka and beside a Parquet table."""
+    found = re.search(r"\| batch, rows a second \| ([0-9,]+) \|[^|]*\| ([0-9,]+) \| ([0-9,]+) \|", MEASURED)
+    assert found is not None
+    pylog, _, parquet = (int(number.replace(",", "")) for number in found.groups())
+    times = re.search(r"\| times as fast as Kafka \(10 to reach\) \| ([0-9]+)", MEASURED)
+    stream = re.search(r"A stream with columns is ([0-9.]+) times as fast as with Kafka", MEASURED)
+    assert times is not None and stream is not None
+    assert f"are {times[1]} times as fast as over JSON in Kafka, and {stream[1]} times in a stream" in README
+    assert f"A Parquet table is {parquet / pylog:.1f} times as fast" in README
 
 
 def test_the_latency_of_a_record_is_the_same_on_every_page() -> None:

@@ -32,7 +32,7 @@ RUN = {
 }
 """Pages that are made, run or checked as a whole: one row will do for all of their sections."""
 WITHOUT = {
-    "README.md": {"the-parts", "where-to-go-next"},
+    "README.md": {"pylog", "where-to-go-next"},
     "docs/dependencies.md": {"extras", "to-work-on-pylog-dev"},
     "docs/from-kafka.md": {"the-change", "what-you-gain"},
     "docs/latency.md": {"latency-of-a-stream"},
