@@ -10,11 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
-from pyspark_pylog.options.where_condition import where
-from pyspark_pylog.registration import register
-from pyspark_pylog.sink.foreach_batch import sink
-from pyspark_pylog.tune import tune
-
 import spark_log
 from spark_log import errors, model
 from spark_log.client.administering import admin
@@ -28,15 +23,7 @@ from spark_log.client.producing.producer import Producer
 from spark_log.client.producing.transaction import Transaction
 
 COLUMNS = 120
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "connect": connect,
-    "register": register,
-    "sink": sink,
-    "where": where,
-    "tune": tune,
-    "metrics_listener": spark_log.metrics_listener,
-}
-"""Name in `spark_log` -> the function that does it, whose docstring says more."""
+FUNCTIONS = (connect, spark_log.register, spark_log.sink, spark_log.where, spark_log.tune, spark_log.metrics_listener)
 CLASSES = (Log, Producer, RecordFuture, Consumer, Transaction, Bookmark, admin.Admin)
 INTERNAL = {
     Producer: {"after_fork"},
@@ -71,8 +58,8 @@ def reference_markdown() -> str:
 def _lines() -> Iterator[str]:
     yield HEAD
     yield "## spark_log\n"
-    for name, function in FUNCTIONS.items():
-        yield from _callable(f"spark_log.{name}", function)
+    for function in FUNCTIONS:
+        yield from _callable(f"spark_log.{function.__name__}", function)
     for kind in CLASSES:
         yield f"## {kind.__name__}\n"
         yield from _text(kind)
@@ -111,8 +98,9 @@ def _callable(name: str, member: Any) -> Iterator[str]:
 def _signature(name: str, function: Callable[..., Any]) -> str:
     """In one line, or one line for each parameter."""
     signature = inspect.signature(function)
-    parameters = [one for one in signature.parameters.values() if one.name != "self"]
-    written = [_parameter(one) for one in parameters]
+    table = SETTINGS.get(name, {})
+    parameters = [one for one in signature.parameters.values() if one.name != "self" and one.name not in table]
+    written = [_parameter(one) for one in parameters] + ["**settings"] * bool(table)
     named = [one.kind is one.KEYWORD_ONLY for one in parameters]
     if any(named) and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
         written.insert(named.index(True), "*")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from spark_log import errors
@@ -18,7 +19,7 @@ from spark_log.model import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from spark_log.client.log import Log, connect
 
@@ -66,42 +67,66 @@ def metrics_listener(path: str) -> Any:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("pylog")` known to a session and to the calling thread (see `pyspark_pylog.registration`).
+    """Add the source `pylog` to a session, and make the session the active one of the calling thread.
 
+    Queries then read only the columns that they use, and skip records by their filters: Spark's own classes for Python
+    sources do not.  The setting `spark.pylog.pushDown=false`, or the option `pushDown=false` of a read, turns this off.
+
+    Call it also if Spark does not find pylog, and in each thread that writes with `df.write`, except the thread that
+    created the session.  A second call in the same thread changes nothing.
     For a pool of threads that write another thread's frames:
     `ThreadPoolExecutor(4, initializer=register, initargs=(spark,))`.
+    Raises InvalidRequest if Spark's Python does not have pylog.
     """
     from pyspark_pylog.registration import register as add
 
     add(spark)
 
 
-def sink(url: str, **options: Any) -> Any:
-    """A function for `foreachBatch` that appends each micro-batch exactly once.
+def sink(
+    url: str, *, topic: str | None = None, name: str = "sink", checkpoint: str | None = None, **options: Any
+) -> Callable[[DataFrame, int], None]:
+    """A function to pass to `writeStream.foreachBatch`.  Use it to write streaming aggregates (`outputMode("update")`).
 
-    options:  topic, name, checkpoint, and the options of a batch write.  See `pyspark_pylog.sink.foreach_batch.sink`.
+    A batch that Spark replays after a crash adds nothing: each write is identified by its query id, name, topic and
+    batch id.
+
+    topic:       the topic of all rows; None: each row names its topic.
+    name:        a different name for each sink of one query, if the sinks write to the same topic or their rows name
+                 topics.
+    checkpoint:  the query's checkpointLocation.  Only Spark Connect requires it: a batch does not know its query there.
+    options:     the options of a batch write, e.g. `partitioner`, `compression` or `**{"storage.key": …}`; also
+                 `onOlderBatch`.
+    Raises InvalidRequest for an invalid option, immediately and not with the first batch.
     """
     from pyspark_pylog.sink.foreach_batch import sink as make
 
-    return make(url, **options)
+    return make(url, topic=topic, name=name, checkpoint=checkpoint, **options)
 
 
 def tune(spark: SparkSession, *, largest_record: int | None = None) -> dict[str, tuple[str, str]]:
-    """Set the Spark settings that help pylog, unless the user has set them; returns name -> (before, after).
+    """Set the Spark settings that help pylog, unless they were set in the session or when Spark started.
 
-    largest_record: an upper bound, in bytes, on the size of each record that the session will write.  Setting it
-                    makes writes of small records faster.
+    Returns name -> (before, after).  A repeated call changes nothing.  `spark.conf.unset(name)` undoes a setting.
+
+    largest_record:  an upper bound, in bytes, on the size of each record that the session will write.  Spark then ends
+                     a batch after a number of rows, and need not compute its bytes after each row.
     """
     from pyspark_pylog.tune import tune as set_them
 
-    return set_them(spark, largest_record)
+    return set_them(spark, largest_record=largest_record)
 
 
 def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
-    """Options that make a read in Spark return only the records that match `condition`, and fetch fewer bytes.
+    """Options that make a read return only the rows of `df.where(condition)`, and fetch fewer bytes.
 
-    `spark.read.options(**spark_log.where("amount > 100 and country = 'DE'"))`; conditions and errors are those of
-    `pyspark_pylog.options.where_condition.where`.
+    Pass them as `spark.read.options(**where("…"))`.
+
+    condition:  comparisons of timestamp, offset, partition and data columns with constants, joined by AND, OR and NOT.
+    spark:      the session whose time zone applies to times that are written without a zone.  Default: the active
+                session.  If there is none, such times are in UTC.
+    Raises InvalidRequest, which names the part that is not supported.  Data columns are looked up later, when the frame
+    is read.
     """
     from pyspark_pylog.options.where_condition import where as make
 

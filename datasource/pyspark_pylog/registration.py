@@ -30,15 +30,7 @@ _registering = threading.Lock()
 
 
 def register(spark: SparkSession) -> None:
-    """Add the source `pylog` to a session, and make the session the active one of the calling thread.
-
-    Queries then read only the columns that they use, and skip records by their filters: Spark's own classes for Python
-    sources do not.  The setting `spark.pylog.pushDown=false`, or the option `pushDown=false` of a read, turns this off.
-
-    Call it also if Spark does not find pylog, and in each thread that writes with `df.write`, except the thread that
-    created the session.  A second call in the same thread changes nothing.
-    Raises InvalidRequest if Spark's Python does not have pylog.
-    """
+    """`spark_log.register`, which has the documentation."""
     from pyspark_pylog.data_source import DefaultSource
     from pyspark_pylog.native.compiled import compile_planner
 

@@ -33,14 +33,8 @@ SETTINGS = (
 """conf/spark-defaults.conf recommends them too."""
 
 
-def tune(spark: SparkSession, largest_record: int | None = None) -> dict[str, tuple[str, str]]:
-    """Set the Spark settings that help pylog, unless they were set in the session or when Spark started.
-
-    Returns name -> (before, after).  A repeated call changes nothing.  `spark.conf.unset(name)` undoes a setting.
-
-    largest_record:  an upper bound, in bytes, on the size of each record that the session will write.  Spark then ends
-                     a batch after a number of rows, and need not compute its bytes after each row.
-    """
+def tune(spark: SparkSession, *, largest_record: int | None = None) -> dict[str, tuple[str, str]]:
+    """`spark_log.tune`, which has the documentation."""
     chosen, changed = spark.conf.getAll, {}
     wanted = SETTINGS if largest_record is None or ROWS in chosen else _limited_by_rows(largest_record)
     recommended = {setting.name: setting.value for setting in SETTINGS}

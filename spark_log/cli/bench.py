@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -94,10 +94,10 @@ def produce(
     record_size: int | None,
     payload_file: str | None,
     throughput: float | None,
-    acks: str,
+    acks: Literal["0", "1", "all"],
     linger_ms: int,
     batch_size: int,
-    compression: str,
+    compression: Literal["zstd", "lz4", "none"],
 ) -> None:
     """Measure how fast records are sent, one by one, and acknowledged.
 

@@ -62,8 +62,8 @@ def _text(default: str | None = None) -> ClientSetting:
     )
 
 
-def _function(what: str) -> ClientSetting:
-    return ClientSetting(None, lambda given: given is None or callable(given) or hasattr(given, "serialize"), what)
+def _function(what: str, method: str = "serialize") -> ClientSetting:
+    return ClientSetting(None, lambda given: given is None or callable(given) or hasattr(given, method), what)
 
 
 def _names(default: Sequence[str]) -> ClientSetting:
@@ -148,7 +148,7 @@ CONSUMER: Mapping[str, ClientSetting] = {
     "group_protocol": _only("classic", "the coordinator speaks Kafka's classic group protocol, not KIP-848's"),
     "heartbeat_interval_ms": _whole_or_none(1),
     "isolation_level": _one_of("read_uncommitted", "read_committed"),
-    "key_deserializer": _function("a function from bytes to a key"),
+    "key_deserializer": _function("a function from bytes to a key", "deserialize"),
     "max_partition_fetch_bytes": _whole(52_428_800, 1),
     "max_poll_interval_ms": _whole(300_000, 1),
     "max_poll_records": _whole(500, 1),
@@ -156,7 +156,7 @@ CONSUMER: Mapping[str, ClientSetting] = {
     "retry_backoff_max_ms": _only(1_000, _NO_RETRIES),
     "retry_backoff_ms": _only(100, _NO_RETRIES),
     "session_timeout_ms": _whole(45_000, 1),
-    "value_deserializer": _function("a function from bytes to a value"),
+    "value_deserializer": _function("a function from bytes to a value", "deserialize"),
     "value_format": _maybe_one_of("columns", "struct", "json"),
     "value_parse": _maybe_one_of("json"),
 }

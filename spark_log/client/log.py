@@ -8,8 +8,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from typing_extensions import Unpack
 
 from spark_log.client.arguments import guarded, refuses_odd_arguments
+from spark_log.client.client_settings import CONSUMER, PRODUCER, TRANSACTION
 from spark_log.client.open_journal import open_journal
 from spark_log.client.producing.append import Appender, acks_of, txn_identity_if_given
 from spark_log.client.reading.plan import SliceRead
@@ -17,6 +19,7 @@ from spark_log.client.reading.scan import plan_scan, scan
 from spark_log.client.reading.scan_batches import SCAN_SCHEMA
 from spark_log.client.representations import log_facts, one_line
 from spark_log.client.topic_creation import create_topic
+from spark_log.client.typed_settings import ConsumerSettings, ProducerSettings, TransactionSettings, takes_settings
 from spark_log.client.validate import several
 from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
@@ -278,20 +281,23 @@ class Log:
 
         return Admin(self.journal)
 
-    def producer(self, **settings: Any) -> Producer:
+    @takes_settings(PRODUCER, ProducerSettings.__annotations__)
+    def producer(self, **settings: Unpack[ProducerSettings]) -> Producer:
         """A producer that takes one record at a time.  Settings have Kafka's names, with underscores: `linger_ms`."""
         from spark_log.client.producing.producer import Producer
 
         return Producer(self._journal, **settings)
 
-    def consumer(self, *topics: str, **settings: Any) -> Consumer:
+    @takes_settings(CONSUMER, ConsumerSettings.__annotations__)
+    def consumer(self, *topics: str, **settings: Unpack[ConsumerSettings]) -> Consumer:
         """A consumer of these topics; without topics, call `subscribe` or `assign`.  Settings have Kafka's names, with
         underscores: `group_id`."""
         from spark_log.client.consuming.consumer import Consumer
 
         return Consumer(self._journal, *topics, **settings)
 
-    def transaction(self, transactional_id: str, **settings: Any) -> Transaction:
+    @takes_settings(TRANSACTION, TransactionSettings.__annotations__)
+    def transaction(self, transactional_id: str, **settings: Unpack[TransactionSettings]) -> Transaction:
         """A transaction over topics and consumer offsets.  Entering it takes over the id and fences the previous
         owner."""
         from spark_log.client.producing.transaction import Transaction

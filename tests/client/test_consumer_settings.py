@@ -96,3 +96,16 @@ def test_heartbeats_are_a_third_of_the_session_unless_set() -> None:
     assert heartbeat_ms(heartbeat_interval_ms=500) == 500
     with pytest.raises(InvalidRequest, match="heartbeat_interval_ms: 9000 is not less"):
         heartbeat_ms(session_timeout_ms=9_000, heartbeat_interval_ms=9_000)
+
+
+def test_an_object_that_only_deserializes_is_a_deserializer(tmp_path: Path) -> None:
+    """It need not have a method `serialize`."""
+
+    class Text:
+        def deserialize(self, data: bytes) -> str:
+            return data.decode()
+
+    log = new_log(tmp_path, orders=1)
+    log.append("orders", [{"value": "x"}])
+    consumer = log.consumer("orders", auto_offset_reset="earliest", value_deserializer=Text())
+    assert next(consumer).value == "x"

@@ -23,16 +23,7 @@ _FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::(\d\d))?|UTC|GMT|UT|Z", re
 
 
 def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
-    """Options that make a read return only the rows of `df.where(condition)`, and fetch fewer bytes.
-
-    Pass them as `spark.read.options(**where("…"))`.
-
-    condition:  comparisons of timestamp, offset, partition and data columns with constants, joined by AND, OR and NOT.
-    spark:      the session whose time zone applies to times that are written without a zone.  Default: the active
-                session.  If there is none, such times are in UTC.
-    Raises InvalidRequest, which names the part that is not supported.  Data columns are looked up later, when the frame
-    is read.
-    """
+    """`spark_log.where`, which has the documentation."""
     options = {"where": condition}
     zone = _session_zone(spark)
     if zone is not None:

@@ -65,19 +65,7 @@ def check_one_frame(url: str, topic: str | None, name: str, batch: SinkBatch) ->
 def sink(
     url: str, *, topic: str | None = None, name: str = "sink", checkpoint: str | None = None, **options: Any
 ) -> Callable[[DataFrame, int], None]:
-    """A function to pass to `writeStream.foreachBatch`.  Use it to write streaming aggregates (`outputMode("update")`).
-
-    A batch that Spark replays after a crash adds nothing: each write is identified by its query id, name, topic and
-    batch id.
-
-    topic:       the topic of all rows; None: each row names its topic.
-    name:        a different name for each sink of one query, if the sinks write to the same topic or their rows name
-                 topics.
-    checkpoint:  the query's checkpointLocation.  Only Spark Connect requires it: a batch does not know its query there.
-    options:     the options of a batch write, e.g. `partitioner`, `compression` or `**{"storage.key": …}`; also
-                 `onOlderBatch`.
-    Raises InvalidRequest for an invalid option, immediately and not with the first batch.
-    """
+    """`spark_log.sink`, which has the documentation."""
     every = {"path": url, "topic": topic, "txnAppId": name, "pylog.txnFromQuery": True, **options}
     write_options(
         {key.lower(): str(to_str(value)) for key, value in every.items() if value is not None}, streaming=False
