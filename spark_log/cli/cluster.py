@@ -76,7 +76,7 @@ def info_fields(log: Log) -> dict[str, Any]:
 @click.option("--force", is_flag=True, help="Release the log from a coordinator that crashed.")
 @pass_session
 def release(session: CommandSession, force: bool) -> None:
-    """Give a log back to embedded writers after its coordinator crashed.
+    """Let clients write directly again after a coordinator crash.
 
     The URL is the storage's.  A coordinator that stops in order releases the log itself.  Stop a coordinator that
     still runs before you release its log: it commits nothing more under its old epoch, but it takes over a log that

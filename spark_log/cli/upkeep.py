@@ -309,9 +309,9 @@ def repair(session: CommandSession, accept_loss: bool, cluster_id: str | None, d
     Stop all clients and the coordinator first. Damaged files are moved to meta/damaged/, and two new checkpoints are
     written. If a version of the log is lost, nothing is changed, and the error names the files that are missing.
 
-    With --accept-loss the log then continues with all certain state and the readable records of later versions. Every
-    topic gets a new id, as if it had been deleted and created again: offsets of lost records are reused, and streams
-    and clients that know them are rejected. --dry-run shows what is kept.
+    With --accept-loss the log then keeps everything up to the first lost version, and the readable records of later
+    versions. Every topic gets a new id, as if it had been deleted and created again: offsets of lost records are
+    reused, and streams and clients that know them are rejected. --dry-run shows what is kept.
 
     A lost meta/format is written again with the log's id, which the roots of its brokers have. If nothing has it, give
     --cluster-id: brokers, mirrors, backups and streaming queries work with no other id.

@@ -146,7 +146,7 @@ NUMBERS = {
         f"{FIRST_MS:g} to {LAST_MS:g} ms",
         f"up to {constant(STREAM, 'LONG_POLL_MS')} ms",
         f"It is {constant(OPTIONS, 'DEFAULT_BYTES_PER_TRIGGER') >> 30}g unless it is set",
-        f"until {constant(PROGRESS, 'SESSION_MS') // 1000} s without a sign of life have passed",
+        f"until it has missed heartbeats for {constant(PROGRESS, 'SESSION_MS') // 1000} s",
         f"one every {constant(PROGRESS, 'SIGN_S'):g} s while nothing happens",
         f"about {round(86_400 / constant(PROGRESS, 'SIGN_S') * 3, -3):,g} requests a day",
         f"| `partition` | 0 to {constant('spark_log/metadata/consumer_offsets.py', 'PARTITIONS') - 1}, by the group",
@@ -215,7 +215,7 @@ NUMBERS = {
         f"{mib(constant(CONSOLE_RECORDS, 'SEARCH_BYTES_MAX'))}",
         f"at most {constant(CONSOLE_RECORDS, 'READ_S'):g} s; *Search on* continues",
         f"at most {constant(CONSOLE, 'ROWS_MAX')} rows",
-        {10: "given again for ten times as long"}[constant(CONSOLE, "KEPT_FOR")],
+        {10: "cached for ten times as long"}[constant(CONSOLE, "KEPT_FOR")],
         f"without an answer after {constant(CONSOLE_ROUTES, 'ANSWER_S'):g} s fails. At most "
         f"{constant(CONSOLE_ROUTES, 'WAITING_MAX')} requests of each kind are in progress",
         f"more than {mib(constant(CONSOLE_RECORDS, 'BATCH_BYTES_MAX'))} are not read",
