@@ -275,7 +275,7 @@ class TargetTopic:
 def backfill(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     """Write all rows that the log does not have yet; the summary and the exit status."""
     spark_log.register(spark)
-    name = args.name or f"backfill-{args.source}"
+    name = name_of(args)
     with Log(journal_of(location_of(args))) as log:
         records = read_table(spark, args)
         if args.value == COLUMNS:
@@ -302,6 +302,18 @@ def backfill(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, A
         "up_to": time_of(chunks[-1].end) if chunks else None,
     }
     return summary, 0
+
+
+def check_args(args: argparse.Namespace) -> None:
+    """Raises for an unknown topic that is not created, and the error of opening the log."""
+    with Log(journal_of(location_of(args))) as log:
+        if args.create is None or args.topic in log.admin.list_topics():
+            TargetTopic(log, args.topic, name_of(args))
+
+
+def name_of(args: argparse.Namespace) -> str:
+    """Under which the log remembers how far the backfill is."""
+    return str(args.name or f"backfill-{args.source}")
 
 
 def prepare_columns(log: Log, args: argparse.Namespace, records: DataFrame) -> None:
@@ -385,7 +397,7 @@ def time_of(hour: int) -> str:
 
 def main() -> None:
     args = parse_args()
-    run_job("backfill", partial(backfill, args=args))
+    run_job("backfill", partial(backfill, args=args), partial(check_args, args))
 
 
 if __name__ == "__main__":

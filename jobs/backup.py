@@ -107,6 +107,16 @@ def run(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], 
     return make_log(spark, args, files) if args.restore else (make_backup(spark, args, files), 0)
 
 
+def check_args(args: argparse.Namespace) -> None:
+    """Raises what `run` would raise before it copies anything."""
+    files = files_of(args)
+    if args.restore:
+        restoration(args, files)
+        return
+    with Log(journal_of(location_of(args))) as log:
+        check_place(log, files, create=args.create)
+
+
 def without_tasks(args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     """List or remove backups, or say what would be copied; the summary and the exit status."""
     files = files_of(args)
@@ -274,7 +284,7 @@ def main() -> None:
     if args.list or args.prune or args.dry_run:
         run_alone("backup", partial(without_tasks, args))
     else:
-        run_job("backup", partial(run, args=args))
+        run_job("backup", partial(run, args=args), partial(check_args, args))
 
 
 if __name__ == "__main__":

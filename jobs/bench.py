@@ -30,7 +30,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark_pylog.job_support import duration_ms, job_parser, location_of, progress, run_job
+from pyspark_pylog.job_support import check_log, duration_ms, job_parser, location_of, progress, run_job
 from pyspark_pylog.open_log import journal_of
 
 import spark_log  # before Spark starts: it tells Spark which Python has pylog
@@ -262,7 +262,7 @@ def bench(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any]
 
 def main() -> None:
     args = parse_args()
-    run_job("bench", partial(bench, args=args))
+    run_job("bench", partial(bench, args=args), partial(check_log, args))
 
 
 if __name__ == "__main__":

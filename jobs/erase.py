@@ -33,6 +33,7 @@ from spark_log.cli.erase import DECODERS, read_keys, report_text
 from spark_log.client.administering.erasure import ErasedShare, erase_records, erase_share
 from spark_log.node.erasing import Erasing
 from spark_log.node.failure_isolation import Failures
+from spark_log.positions import parse_position
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
@@ -73,6 +74,14 @@ def erase(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any]
     return {"dry_run": args.dry_run, **asdict(report)}, int(bool(report.problems))
 
 
+def check_args(args: argparse.Namespace) -> None:
+    """Raises for an unknown topic, a position or a key that is none, and the error of opening the log."""
+    read_keys(tuple(args.key), args.keys, args.key_format)
+    parse_position(args.before, "before")
+    with Log(journal_of(location_of(args))) as log:
+        log.admin.describe_topics([args.topic])
+
+
 def erase_in_task(planned: PlannedLog, erasing: Erasing, dry_run: bool, share: frozenset[str]) -> ErasedShare:
     journal = newest_journal(planned)
     # A task has one copy of `erasing` for all its shares, but each share reports its own failures.
@@ -84,7 +93,7 @@ def erase_in_task(planned: PlannedLog, erasing: Erasing, dry_run: bool, share: f
 
 def main() -> None:
     args = parse_args()
-    run_job("erase", partial(erase, args=args))
+    run_job("erase", partial(erase, args=args), partial(check_args, args))
 
 
 if __name__ == "__main__":

@@ -136,13 +136,22 @@ def add_file_arguments(parser: argparse.ArgumentParser) -> None:
 def export(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     """The runs of a job; its summary and exit status."""
     with Log(journal_of(location_of(args))) as log:
-        manifest = Manifest(args.to, storage_beside(args.to_option, args.to, args))
-        job = Export(spark, args, log, manifest)
+        job = Export(spark, args, log, manifest_of(args))
         job.check()
         if args.dry_run:
             return job.dry_run(), 0
         job.begin()
         return repeat(spark, log, every_ms(args), job.export_to_end, f"the export {job.settings.name!r}"), 0
+
+
+def check_args(args: argparse.Namespace) -> None:
+    """Raises what `export` would raise before it writes anything."""
+    with Log(journal_of(location_of(args))) as log:
+        Export(None, args, log, manifest_of(args)).check()
+
+
+def manifest_of(args: argparse.Namespace) -> Manifest:
+    return Manifest(args.to, storage_beside(args.to_option, args.to, args))
 
 
 def every_ms(args: argparse.Namespace) -> int | None:
@@ -153,9 +162,12 @@ def every_ms(args: argparse.Namespace) -> int | None:
 
 
 class Export:
-    """An export in the driver."""
+    """An export in the driver.
 
-    def __init__(self, spark: SparkSession, args: argparse.Namespace, log: Log, manifest: Manifest) -> None:
+    spark:  None: Spark has not started, so nothing can be exported.
+    """
+
+    def __init__(self, spark: SparkSession | None, args: argparse.Namespace, log: Log, manifest: Manifest) -> None:
         self._spark, self._args, self._log, self._manifest = spark, args, log, manifest
         topic = log.admin.describe_topics([args.topic])[args.topic]
         self._known = manifest.settings()
@@ -178,6 +190,11 @@ class Export:
         if self._known is not None:
             check_same(self._known, settings, manifest.store.url)
         self._use(settings)
+
+    @property
+    def _session(self) -> SparkSession:
+        assert self._spark is not None, "an export without Spark only checks"
+        return self._spark
 
     def _use(self, settings: ExportSettings) -> None:
         args, url = self._args, self._manifest.store.url
@@ -230,7 +247,7 @@ class Export:
         if last and not self._manifest.is_done(last):
             progress(f"an earlier job left run {last} unfinished: finishing it now")
             results.append(self._carry_out(last))
-        ends, parallel = self._planner.ends(), self._spark.sparkContext.defaultParallelism
+        ends, parallel = self._planner.ends(), self._session.sparkContext.defaultParallelism
         while run := self._planner.plan(last, ends, self._args.task_bytes, parallel, skip_lost=self._args.skip_lost):
             last += 1
             self._tell_newer(last, run.schema)
@@ -289,7 +306,7 @@ class Export:
         planned = planned_log(location_of(self._args), self._log.journal)
         store = self._manifest.store
         work = partial(write_files, planned, store, self.settings, number, run.schema, self._args.skip_lost)
-        return in_tasks(self._spark, list(enumerate(run.tasks)), work)
+        return in_tasks(self._session, list(enumerate(run.tasks)), work)
 
     def _publish(self, ends: Mapping[int, int]) -> None:
         """Show the progress as the positions of a group.  Its metadata names the table."""
@@ -336,7 +353,7 @@ def by_partition(offsets: Mapping[int, int]) -> dict[str, int]:
 
 def main() -> None:
     args = parse_args()
-    run_job("export", partial(export, args=args))
+    run_job("export", partial(export, args=args), partial(check_args, args))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark_pylog.job_support import (
     TimedProgress,
+    check_log,
     in_tasks,
     job_parser,
     location_of,
@@ -131,7 +132,7 @@ def compact_in_task(planned: PlannedLog, share: CompactionShare) -> tuple[Compac
 
 def main() -> None:
     args = parse_args()
-    run_job("maintain", partial(maintain, args=args))
+    run_job("maintain", partial(maintain, args=args), partial(check_log, args))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any, cast
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark_pylog.job_support import PassingFailure, add_key_values, job_parser, of_network, parse_rounds, run_job
-from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
+from pyspark_pylog.mirror_job import add_mirror_arguments, check_mirror, run_mirror, settings_of, topics_of
 from pyspark_pylog.topic_mirror import Positions, SourceTopic
 
 import spark_log
@@ -208,6 +208,13 @@ def read_positions(path: Path) -> Positions:
 # -------------------------------------------------------------------------------------------------------------- running
 
 
+def check_args(args: argparse.Namespace) -> None:
+    """Raises for an unreadable file of positions or columns, and for a log that cannot be copied to."""
+    if args.group_offsets is not None:
+        read_positions(args.group_offsets)
+    check_mirror(args)
+
+
 def run(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     """All runs; the summary and exit status of the last one."""
     spark_log.register(spark)
@@ -221,7 +228,7 @@ def run(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], 
 
 def main() -> None:
     args = parse_args()
-    run_job("mirror_kafka", partial(run, args=args))
+    run_job("mirror_kafka", partial(run, args=args), partial(check_args, args))
 
 
 if __name__ == "__main__":

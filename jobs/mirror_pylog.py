@@ -26,7 +26,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark_pylog.job_support import add_storage_option, job_parser, parse_rounds, run_job, storage_beside
-from pyspark_pylog.mirror_job import add_mirror_arguments, run_mirror, settings_of, topics_of
+from pyspark_pylog.mirror_job import add_mirror_arguments, check_mirror, run_mirror, settings_of, topics_of
 from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.topic_mirror import Positions, SourceTopic, positions_here
@@ -131,6 +131,13 @@ def run(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], 
         return run_mirror(spark, args, source, settings_of(args), partial(check_two_logs, log))
 
 
+def check_args(args: argparse.Namespace) -> None:
+    """Raises for topics that the source does not have, and for a log that cannot be copied to."""
+    with Log(journal_of(source_of(args))) as log:
+        topics_of(args, log.admin.list_topics(), log.url)
+        check_mirror(args, partial(check_two_logs, log))
+
+
 def check_two_logs(source: Log, log: Log) -> None:
     """Raises InvalidRequest for a log that would be copied to itself, or to a former copy of itself."""
     if source.cluster_id == log.cluster_id:
@@ -142,7 +149,7 @@ def check_two_logs(source: Log, log: Log) -> None:
 
 def main() -> None:
     args = parse_args()
-    run_job("mirror_pylog", partial(run, args=args))
+    run_job("mirror_pylog", partial(run, args=args), partial(check_args, args))
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ from spark_log.node.missing_copies import (
     next_share,
     record_copies,
 )
-from spark_log.node.replicate import replicate_every, replicate_once
+from spark_log.node.replicate import check_known, replicate_every, replicate_once
 
 SHARES_PER_SLOT = 4
 """Tasks of one round for each one that runs at a time: after a round, the copies are recorded."""
@@ -92,6 +92,12 @@ def replicate(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, 
             if report.objects or report.joined or report.removed or report.found:
                 progress(report_text(report))
         return asdict(report), 0
+
+
+def check_args(args: argparse.Namespace) -> None:
+    """Raises BrokerNotAvailable for an unknown broker, and the error of opening the log."""
+    with Log(journal_of(location_of(args))) as log:
+        check_known(log, args.brokers)
 
 
 def planned(state: State, brokers: Sequence[int] | None) -> dict[int, dict[str, int]]:
@@ -169,7 +175,7 @@ def copy_in_task(planned: PlannedLog, bytes_per_s: int | None, share: CopyShare)
 
 def main() -> None:
     args = parse_args()
-    run_job("replicate", partial(replicate, args=args))
+    run_job("replicate", partial(replicate, args=args), partial(check_args, args))
 
 
 if __name__ == "__main__":

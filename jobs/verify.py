@@ -31,6 +31,7 @@ from pyspark.sql import SparkSession
 from pyspark_pylog.job_support import (
     TimedProgress,
     add_storage_option,
+    check_log,
     in_tasks,
     job_parser,
     location_of,
@@ -112,6 +113,14 @@ def check(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any]
     return summary, int(bool(found.problems))
 
 
+def check_args(args: argparse.Namespace) -> None:
+    """Raises the error of opening the log, or the copy that --repair-from names."""
+    check_log(args)
+    copy = copy_of(args)
+    if copy is not None:
+        Log(copy).close()
+
+
 def copy_of(args: argparse.Namespace) -> Journal | None:
     """The copy of the log that --repair-from names."""
     if args.repair_from is None:
@@ -148,7 +157,7 @@ def check_in_task(planned: PlannedLog, work: Callable[[Roots, Share], Result], s
 
 def main() -> None:
     args = parse_args()
-    run_job("verify", partial(check, args=args))
+    run_job("verify", partial(check, args=args), partial(check_args, args))
 
 
 if __name__ == "__main__":

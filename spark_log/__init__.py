@@ -76,7 +76,7 @@ def register(spark: SparkSession) -> None:
     created the session.  A second call in the same thread changes nothing.
     For a pool of threads that write another thread's frames:
     `ThreadPoolExecutor(4, initializer=register, initargs=(spark,))`.
-    Raises InvalidRequest if Spark's Python does not have pylog.
+    Raises InvalidRequest if Spark's Python does not have pylog, and for an object that is not a session.
     """
     from pyspark_pylog.registration import register as add
 

@@ -24,6 +24,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.options.values import UNITS
 from pyspark_pylog.plain_errors import plain_errors
@@ -243,10 +244,19 @@ PYTHON_LATE = (
 )
 
 
-def run_job(name: str, work: Callable[[SparkSession], Outcome]) -> None:
-    """`run_alone`, with a session."""
+def check_log(args: argparse.Namespace) -> None:
+    """Raises the error of opening the log of the job."""
+    Log(journal_of(location_of(args))).close()
+
+
+def run_job(name: str, work: Callable[[SparkSession], Outcome], check: Callable[[], None]) -> None:
+    """`run_alone`, with a session.
+
+    check:  raises for arguments that are known to be wrong before Spark starts, which takes seconds.
+    """
 
     def with_session() -> Outcome:
+        check()
         spark = SparkSession.builder.appName(f"pylog {name}").getOrCreate()
         try:
             return work(spark)

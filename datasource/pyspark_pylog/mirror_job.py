@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
@@ -83,6 +84,16 @@ def settings_of(args: argparse.Namespace) -> MirrorSettings:
         args.drop_fields,
         location_of(args).token,
     )
+
+
+def check_mirror(args: argparse.Namespace, check: Callable[[Log], None] = lambda log: None) -> None:
+    """Raises for a log that cannot be copied to; one that does not exist yet can be.
+
+    check:  as of `run_mirror`.
+    """
+    with suppress(NoLog), Log(journal_of(location_of(args))) as log:
+        check(log)
+        check_dead_letters(log, args.bad_records)
 
 
 def run_mirror(

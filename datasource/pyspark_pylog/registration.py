@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark_pylog.sessions import check_session, is_connect
 from spark_log.driver_python import is_interpreter
 from spark_log.errors import InvalidRequest
 
@@ -31,6 +32,7 @@ _registering = threading.Lock()
 
 def register(spark: SparkSession) -> None:
     """`spark_log.register`, which has the documentation."""
+    check_session(spark, "register")
     from pyspark_pylog.data_source import DefaultSource
     from pyspark_pylog.native.compiled import compile_planner
 
@@ -53,11 +55,6 @@ def _register(spark: SparkSession, source: type[DataSource], python: str) -> Non
         spark.dataSource.register(source)
     finally:
         context.pythonExec = usual
-
-
-def is_connect(spark: Any) -> bool:
-    """Whether a session, or a frame, is a Spark Connect client's: it has no JVM, and threads make no difference."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def activate(spark: SparkSession) -> None:

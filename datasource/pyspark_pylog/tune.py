@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyspark_pylog.sessions import check_session
 from spark_log.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ SETTINGS = (
 
 def tune(spark: SparkSession, *, largest_record: int | None = None) -> dict[str, tuple[str, str]]:
     """`spark_log.tune`, which has the documentation."""
+    check_session(spark, "tune")
     chosen, changed = spark.conf.getAll, {}
     wanted = SETTINGS if largest_record is None or ROWS in chosen else _limited_by_rows(largest_record)
     recommended = {setting.name: setting.value for setting in SETTINGS}

@@ -167,13 +167,15 @@ class Check(NamedTuple):
 
 
 @verb(cluster)
+@click.option("--read-only", is_flag=True, help="Do not check whether this user can write.")
 @node_options
 @pass_session
-def health(session: CommandSession, access: Access) -> None:
-    """Check the coordinators of the URL, the log, its coordinator, storage, brokers, checkpoints and clock.
+def health(session: CommandSession, access: Access, read_only: bool) -> None:
+    """Check that the log can be read and written, and that its coordinators, brokers, checkpoints and clock are well.
 
-    A coordinator checks its own storage. Without a coordinator, a small object is written and deleted. With --nodes or
-    --conf, the nodes of a quorum are checked as well, or alone if there is no URL.
+    Without a coordinator, this writes a small object and deletes it. A user who may not write gives --read-only. A
+    coordinator checks its own storage. With --nodes or --conf, the nodes of a quorum are checked as well, or alone if
+    there is no URL.
 
     The exit status is 1 if a check fails.
 
@@ -185,7 +187,7 @@ def health(session: CommandSession, access: Access) -> None:
     checks = _coordinators(session.url) if session.url else []
     checks += _quorum(access) if access.is_given else []
     if session.url or not access.is_given:
-        checks += _of_log(session, [check.check for check in checks])
+        checks += _of_log(session, [check.check for check in checks], writes=not read_only)
     wrong = [check for check in checks if not check.healthy]
     if session.structured:
         emit_value(session, {"healthy": not wrong, "checks": [check._asdict() for check in checks]})
@@ -201,13 +203,14 @@ def _quorum(access: Access) -> list[Check]:
     return [Check(*finding) for finding in quorum_findings(access.admin().answers())]
 
 
-def _of_log(session: CommandSession, asked: list[str]) -> list[Check]:
+def _of_log(session: CommandSession, asked: list[str], *, writes: bool) -> list[Check]:
     """
-    asked:  the checks that were made before.
+    asked:   the checks that were made before.
+    writes:  whether this user is to write.
     """
     try:
         log = session.connect()
-        return log_checks(log, session.url or "", asked, writes=True)
+        return log_checks(log, session.url or "", asked, writes=writes)
     except SparkLogError as error:
         return [Check("log", False, str(error))]
 
@@ -267,7 +270,7 @@ def holder_checks(log: Log, url: str, asked: list[str]) -> list[Check]:
 
     held = log.journal.state.coordinator
     if not held.address:
-        return [Check("coordinator", True, "none: embedded writers have the log")]
+        return [Check("coordinator", True, "none: clients write to the storage themselves")]
     if target := moving_to(held):
         return [Check("coordinator", False, str(closed_error(target)))]
     if is_loopback(held.address) and held.host != this_host():
@@ -280,19 +283,19 @@ def holder_checks(log: Log, url: str, asked: list[str]) -> list[Check]:
 
 
 def _storage(log: Log) -> list[Check]:
-    """Whether embedded writers can write.  A user who may only read is not told that the log is unhealthy."""
+    """Whether this process can write to the storage, as clients without a coordinator do."""
     from spark_log.net.address import this_host
-    from spark_log.node.storage_health import mark_key, write_probe
+    from spark_log.node.storage_health import in_the_way, mark_key, write_probe
 
     if log.journal.state.coordinator.address:
         return []
     try:
         write_probe(log.journal.metadata, mark_key(this_host(), "health"))
     except StorageError as error:
-        if isinstance(error, AccessDenied):
-            return [Check("storage", True, "not checked: this user may only read")]
-        return [Check("storage", False, str(error))]
-    return [Check("storage", True, "accepts writes")]
+        cure = "; give --read-only if this user is only to read" if isinstance(error, AccessDenied) else ""
+        return [Check("storage", False, f"{error}{cure}")]
+    blocked = [f"{key}: {why}" for key, why in in_the_way(log.journal.metadata, log.journal.state.version)]
+    return [Check("storage", not blocked, "; ".join(blocked) or "accepts writes")]
 
 
 def _brokers(log: Log) -> list[Check]:
@@ -319,7 +322,7 @@ def _clock(log: Log) -> Check:
         bound = cluster_config({}, "log.clock.skew.max.ms")
     ahead = state.time - log.journal.context.clock.now_ms()
     if ahead <= 0:
-        return Check("clock", True, f"the last commit's time is {duration_text(-ahead)} behind this machine's clock")
+        return Check("clock", True, f"the last commit was {duration_text(-ahead)} ago")
     says = f"the log's time is {duration_text(ahead)} ahead of this machine's clock"
     if ahead > bound:
         return Check("clock", False, f"{says}: `pylog cluster reset-clock`")
@@ -351,8 +354,9 @@ def _upkeep(log: Log) -> Check:
         for why in log.journal.run(damaged_checkpoints()).values():
             return Check("checkpoint", False, f"{why}; `pylog maintain` writes a new one")
     behind = max(0, state.version - log.journal.run(metadata_log.status()).checkpoint)  # others commit meanwhile
+    says = f"the newest one is {counted(behind, 'version')} old"
     if behind > LATE * cluster_config(state.configs, "metadata.checkpoint.interval"):
         return Check(
-            "checkpoint", False, f"{counted(behind, 'version')} ago: a committing process writes one, see its log"
+            "checkpoint", False, f"{says}: run `pylog checkpoint`; writers do so too, and log why they could not"
         )
-    return Check("checkpoint", True, f"{counted(behind, 'version')} ago")
+    return Check("checkpoint", True, says)

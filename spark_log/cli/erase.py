@@ -183,6 +183,10 @@ def report_text(report: ErasureReport) -> str:
             f"erased {found}",
             f"the last copy {where} is gone by {format_timestamp_ms(report.gone_by_ms)}, if upkeep runs",
         ]
+    if not report.records:
+        lines.insert(
+            0, "no record has these keys: check them, and --key-format; copies may be left of records that expired"
+        )
     lines.append(f"searched the records before these offsets (partition: offset): {ends}")
     for title, names in (
         ("dead-letter topics that may have copies", report.dead_letters),

@@ -45,7 +45,7 @@ def replicate_once(
     progress:     called with ("copy", bytes so far, bytes in all), and then with ("move", …) for each portion.
     Raises BrokerNotAvailable for an unknown broker.
     """
-    _check_known(log, brokers)
+    check_known(log, brokers)
     Prober(log, brokers).until_sure()
     pace, moves = pace_of(log, bytes_per_s), brokers is None and copier is None
     replicator = Replicator(log, pace=pace, brokers=brokers, copier=copier)
@@ -66,7 +66,8 @@ def replicate_once(
             return _with_moves(Mover(log, pace), total, progress) if moves else total
 
 
-def _check_known(log: Log, brokers: Collection[int] | None) -> None:
+def check_known(log: Log, brokers: Collection[int] | None) -> None:
+    """Raises BrokerNotAvailable for brokers that are not registered."""
     state = log.journal.state
     if unknown := [broker for broker in brokers or () if epoch_of(state, broker) is None]:
         raise BrokerNotAvailable(unknown_brokers(unknown))
@@ -100,7 +101,7 @@ def replicate_every(
     are as for `replicate_once`.
     Raises BrokerNotAvailable for an unknown broker.
     """
-    _check_known(log, brokers)
+    check_known(log, brokers)
     stop, ended = stop or threading.Event(), threading.Event()
     clock = log.journal.context.clock
     pace, moves = pace_of(log, bytes_per_s), brokers is None and copier is None

@@ -6,14 +6,17 @@ Records of the metadata log count.  Without records, the coordinator overwrites 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 
 from spark_log.clock import Clock
 from spark_log.errors import ClockSkewed, NoSpace, StorageError, StorageUnavailable
-from spark_log.journal.object_names import listed
+from spark_log.journal.object_names import listed, log_key, log_version
 from spark_log.store.base import ObjectStore
 
 MARKS = "meta/alive/"
+VERSIONS_AHEAD = 64
+"""As many as opening a log looks for (`HOLE_PROBES`)."""
 PROBES = 3
 """Without a write, a probe is due after this fraction of the timeout."""
 
@@ -27,6 +30,14 @@ def write_probe(store: ObjectStore, key: str) -> None:
     """Write a small object and delete it.  Raises StorageError if the storage does not accept it."""
     store.put(key, (b"probe",))
     store.delete((key,))
+
+
+def in_the_way(store: ObjectStore, version: int) -> Iterator[tuple[str, str]]:
+    """Names of the records after a version that are not free on a disk, and why that matters; a bucket has none."""
+    for key in map(log_key, range(version + 1, version + 1 + VERSIONS_AHEAD) if store.local else ()):
+        if store.written_ms(key) is not None and store.size(key) is None:
+            says = f"this is not a file, so commits will fail at version {log_version(key)}"
+            yield key, f"{says}; see what is there, and remove it or move it elsewhere"
 
 
 class StorageHealth:

@@ -26,7 +26,7 @@ from spark_log.journal.checkpointing import damaged_between, damaged_checkpoints
 from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.index_reads import neighbours
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import DATA, LOG, META, foreign_text, log_key, log_version
+from spark_log.journal.object_names import DATA, LOG, META, foreign_text
 from spark_log.journal.opening import View, check_chain, open_view
 from spark_log.journal.store_operations import OWN_ROOT, Get, List, Op, Steps
 from spark_log.metadata.pending_commits import entries_with_pending, optional_copies, visible_end
@@ -37,6 +37,7 @@ from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.rewrite import Progress
+from spark_log.node.storage_health import in_the_way
 from spark_log.node.verify_copies import CheckedCopies, brokers_to_check, check_copies, is_replicated, only_on_fenced
 from spark_log.node.verify_objects import (
     Problem,
@@ -55,9 +56,6 @@ logger = logging.getLogger("spark_log")
 CHAIN_TRIES = 2
 INDEXES_AT_ONCE = 48
 """Requests for slice indexes, of up to 4 MiB each, that are made together."""
-VERSIONS_AHEAD = 64
-"""As many as opening a log looks for (`HOLE_PROBES`)."""
-MOVE_IT = "see what is there, and remove it or move it elsewhere"
 SPARE = "without it the older checkpoint cannot replace the newer one: `pylog repair` writes two new ones"
 HARMLESS = "no data is lost: no objects are deleted until `gc.fence.age.ms` has passed, and then this list is removed"
 RESTORE = "restore it from a copy (`--repair-from`), or trim the partition past these offsets and run `pylog maintain`"
@@ -125,19 +123,12 @@ def _name_others(journal: Journal, brokers: Iterable[int]) -> None:
 def _metadata(journal: Journal) -> tuple[State, list[Problem]]:
     """The state, and the problems with the files that it comes from."""
     view, problems = journal.run(_chain())
-    problems += _in_the_way(journal.roots[OWN_BROKER], view.state.version)
+    problems += [Problem(key, why) for key, why in in_the_way(journal.roots[OWN_BROKER], view.state.version)]
     damaged = journal.run(damaged_checkpoints())
     problems += [Problem(name, f"{why}; `pylog maintain` writes a new one") for name, why in damaged.items()]
     between = journal.run(damaged_between())
     problems += [Problem(name, f"{why}; {SPARE}") for name, why in between.items()]
     return view.state, problems
-
-
-def _in_the_way(store: ObjectStore, version: int) -> Iterator[Problem]:
-    """Directories with the names of the next records, on a disk: a bucket has none."""
-    for key in map(log_key, range(version + 1, version + 1 + VERSIONS_AHEAD) if store.local else ()):
-        if store.written_ms(key) is not None and store.size(key) is None:
-            yield Problem(key, f"this is not a file, so commits will fail at version {log_version(key)}; {MOVE_IT}")
 
 
 def _chain() -> Steps[tuple[View, list[Problem]]]:

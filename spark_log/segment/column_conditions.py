@@ -8,7 +8,7 @@ than all other numbers, and 0.0 is equal to -0.0.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from math import isinf
@@ -146,12 +146,14 @@ class _Binding:
 
     def _column(self, test: ColumnTest) -> tuple[str, pa.DataType]:
         if self._columns is None:
-            self._refuse(test, f"topic {self._topic!r} has no schema, so there is no column {test.column!r}")
+            self._refuse(
+                test,
+                f"topic {self._topic!r} has no schema, so there is no column {test.column!r}; expected {_listed(())}",
+            )
         columns = self._columns
         name = column_named(test.column, columns)
         if name is None:
-            there = ", ".join(map(shown_name, columns))
-            self._refuse(test, f"topic {self._topic!r} has no column {test.column!r}; its columns are {there}")
+            self._refuse(test, f"topic {self._topic!r} has no column {test.column!r}; expected {_listed(columns)}")
         kind = columns[name]
         if not has_order(kind) and test.constants:
             self._refuse(test, f"column {test.column!r} is {sql_type(kind)}, which cannot be compared with a constant")
@@ -182,6 +184,12 @@ class _Binding:
             )
         kinds = ("text", "date", "timestamp", "timestamp_ltz")
         return time_us(_of_kind(constant, kinds, "a time, as '2026-01-31T10:00:00Z'"), self._rest.zone)
+
+
+def _listed(columns: Iterable[str]) -> str:
+    """The columns that a condition may test, of a topic with these data columns."""
+    *most, last = [*COLUMNS, *map(shown_name, columns)]
+    return f"{', '.join(most)} or {last}"
 
 
 def _check_listed(constants: list[Constant], kind: pa.DataType) -> None:

@@ -15,6 +15,7 @@ import pytest
 from spark_log import connect
 from spark_log.clock import SystemClock
 from spark_log.journal.journal import Journal
+from spark_log.journal.object_names import log_key
 from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.net.address import this_host
@@ -39,7 +40,7 @@ def test_a_log_that_is_embedded_is_healthy(pylog: Pylog) -> None:
         "checkpoint",
         "clock",
     ]
-    assert "embedded writers have the log" in pylog.ok("cluster", "health")
+    assert "none: clients write to the storage themselves" in pylog.ok("cluster", "health")
 
 
 def test_a_full_disk_is_not_healthy(mount: Callable[[str], Path]) -> None:
@@ -60,8 +61,8 @@ def test_a_full_disk_is_not_healthy(mount: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_the_log_of_another_user_is_healthy() -> None:
-    """For a user who may only read it, health does not check writes, and says so."""
+def test_a_log_that_this_user_cannot_write_is_not_healthy() -> None:
+    """A user who is only to read gives --read-only."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         pylog = Pylog(f"{folder}/log")
@@ -69,11 +70,24 @@ def test_the_log_of_another_user_is_healthy() -> None:
         assert pylog.json("cluster", "health")["healthy"]
         os.seteuid(65534)
         try:
-            found = pylog.json("cluster", "health")
+            failed = pylog.run("cluster", "health")
+            found = pylog.json("cluster", "health", "--read-only")
         finally:
             os.seteuid(0)
-    (storage,) = (one for one in found["checks"] if one["check"] == "storage")
-    assert found["healthy"] and storage["says"] == "not checked: this user may only read"
+    assert failed.exit_code == 1 and "not healthy: storage" in failed.stderr
+    assert "Permission denied" in failed.stdout and "give --read-only if this user is only to read" in failed.stdout
+    assert found["healthy"] and "storage" not in [one["check"] for one in found["checks"]]
+    assert not failed.stdout.count("accepts writes")
+
+
+def test_a_log_whose_next_record_has_no_name_is_not_healthy(url: str, pylog: Pylog) -> None:
+    """A directory has it, so every commit fails."""
+    key = log_key(connect(url).journal.refresh().version + 1)
+    (Path(url) / key).mkdir()
+    failed = pylog.run("cluster", "health")
+    assert failed.exit_code == 1 and f"{key}: this is not a file, so commits will fail" in failed.stdout
+    (Path(url) / key).rmdir()
+    assert pylog.json("cluster", "health")["healthy"]
 
 
 def test_a_disk_that_became_read_only_is_not_healthy(mount: Callable[[str], Path]) -> None:
@@ -146,13 +160,13 @@ def test_one_topic_is_not_called_topics(tmp_path: Path) -> None:
     poison(tmp_path / "log", 0)
     found = Pylog(tmp_path / "log").json("cluster", "health")
     says = {check["check"]: check["says"] for check in found["checks"]}
-    assert says["log"].endswith("version 1, 1 topic") and says["checkpoint"] == "1 version ago"
+    assert says["log"].endswith("version 1, 1 topic") and says["checkpoint"] == "the newest one is 1 version old"
 
 
 @pytest.mark.parametrize(
     ("ahead_ms", "says"),
     [
-        (-180 * MINUTE_MS, r"^the last commit's time is 3 h behind this machine's clock$"),
+        (-180 * MINUTE_MS, r"^the last commit was 3 h ago$"),
         (4 * MINUTE_MS, r"^the log's time is [34] min.* ahead of this machine's clock$"),
         (
             8 * MINUTE_MS,

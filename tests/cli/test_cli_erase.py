@@ -47,6 +47,8 @@ def test_keys_of_the_command_line(pylog: Pylog) -> None:
     assert values(pylog) == ["2", "5"]
     found = pylog.json("topic", "erase", "orders", "--key", "a", "--yes")
     assert (found["records"], found["before"], found["problems"]) == (0, {"0": 5}, [])
+    nothing = pylog.ok("topic", "erase", "orders", "--key", "typo", "--yes")
+    assert nothing.startswith("no record has these keys: check them, and --key-format")
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ _VARYING = (
         r'"\1": N',
     ),
     (re.compile(r"\b\d[\d,.]* (bytes|B|KB|kB|MB|ms|s)\b"), "SIZE"),
-    (re.compile(r"\d+ versions? ago"), "N versions ago"),
+    (re.compile(r"\d+ versions? old"), "N versions old"),
     (re.compile(r"quorum copy .*\n"), ""),
     (re.compile(r"(?m)^coordinator ADDRESS true (leads|stands by), .*\n"), ""),
 )

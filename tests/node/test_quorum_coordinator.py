@@ -397,7 +397,7 @@ def test_a_checkpoint_is_not_ahead_of_the_log(tmp_path: Path) -> None:
             log.journal.refresh()
             _append_one(url)
             (says,) = (one.says for one in log_checks(log, url, [], writes=False) if one.check == "checkpoint")
-            assert says == "0 versions ago"
+            assert says == "the newest one is 0 versions old"
 
     async def scenario() -> None:
         async with running(one_node(tmp_path)) as node:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from pyspark_pylog.options.option_table import ALL
 from pyspark_pylog.options.parse import read_options, write_options
 
+import spark_log
 from spark_log.errors import InvalidRequest, SparkLogError
 
 ODD = (
@@ -37,3 +39,23 @@ def test_a_name_with_control_characters_is_refused(option: str) -> None:
     version = {"txnversion": "1"} if option == "txnappid" else {}
     with pytest.raises(InvalidRequest, match="has characters that cannot be printed"):
         write_options({"path": "/tmp/log", "topic": "t", option: "a\x1b"} | version, streaming=not version)
+
+
+@pytest.mark.parametrize("given", ["x", None, 5, object()], ids=repr)
+def test_functions_of_a_session_refuse_other_objects(given: Any) -> None:
+    """`spark_log.register("x")` says what to call, without Java."""
+    for function in (spark_log.register, spark_log.tune):
+        with pytest.raises(
+            InvalidRequest, match=rf"spark_log.{function.__name__}: expected a SparkSession, got an? \w+: "
+        ):
+            function(given)
+    if given is not None:
+        with pytest.raises(InvalidRequest, match="spark_log.where: expected a SparkSession"):
+            spark_log.where("offset > 1", given)
+    with pytest.raises(InvalidRequest, match="takes a DataFrame and a batch id, got an? "):
+        spark_log.sink("/tmp/log", topic="t")(given, 1)
+    if not isinstance(given, str):
+        with pytest.raises(InvalidRequest, match="metrics_listener: expected the path of a file to write, got an? "):
+            spark_log.metrics_listener(given)
+        with pytest.raises(InvalidRequest, match="is not a URL; give a path"):
+            spark_log.sink(given)

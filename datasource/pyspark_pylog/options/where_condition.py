@@ -13,6 +13,7 @@ from datetime import timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+from pyspark_pylog.sessions import check_session
 from spark_log.conditions import EVERYTHING, Condition, parse_condition
 from spark_log.errors import InvalidRequest
 
@@ -24,6 +25,8 @@ _FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::(\d\d))?|UTC|GMT|UT|Z", re
 
 def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
     """`spark_log.where`, which has the documentation."""
+    if spark is not None:
+        check_session(spark, "where")
     options = {"where": condition}
     zone = _session_zone(spark)
     if zone is not None:

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark_pylog.progress.openmetrics import QueryMetrics, openmetrics, parse_batch
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import InvalidRequest
+from spark_log.text import type_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -38,6 +39,9 @@ class MetricsListener(StreamingQueryListener):
     """Writes metrics of its events to a file in OpenMetrics format (`openmetrics.py`)."""
 
     def __init__(self, path: str, clock: Clock | None = None) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidRequest(f"metrics_listener: expected the path of a file to write, got {type_of(path)}")
+        path = os.fspath(path)
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
             raise InvalidRequest(

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.utils import to_str
 
 from pyspark_pylog.options.parse import write_options
-from pyspark_pylog.registration import activate, is_connect
+from pyspark_pylog.registration import activate
+from pyspark_pylog.sessions import is_connect
 from pyspark_pylog.sink.writer import QUERY_ID
+from spark_log.client.validate import url_text
 from spark_log.errors import InvalidRequest
+from spark_log.text import type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,12 +69,14 @@ def sink(
     url: str, *, topic: str | None = None, name: str = "sink", checkpoint: str | None = None, **options: Any
 ) -> Callable[[DataFrame, int], None]:
     """`spark_log.sink`, which has the documentation."""
-    every = {"path": url, "topic": topic, "txnAppId": name, "pylog.txnFromQuery": True, **options}
+    every = {"path": url_text(url), "topic": topic, "txnAppId": name, "pylog.txnFromQuery": True, **options}
     write_options(
         {key.lower(): str(to_str(value)) for key, value in every.items() if value is not None}, streaming=False
     )
 
     def append(frame: DataFrame, batch_id: int) -> None:
+        if not hasattr(frame, "sparkSession"):
+            raise InvalidRequest(f"spark_log.sink: its function takes a DataFrame and a batch id, got {type_of(frame)}")
         writer = frame.write.format("pylog").mode("append")
         writer = writer.option("txnAppId", name).option("txnVersion", batch_id).option("pylog.txnFromQuery", True)
         activate(frame.sparkSession)
