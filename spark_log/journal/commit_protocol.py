@@ -49,6 +49,7 @@ from spark_log.journal.opening import (
     follows_checkpoint,
     newest_checkpoint,
     newest_checkpoint_from,
+    open_view,
     refresh,
     restored_error,
     went_back,
@@ -68,6 +69,7 @@ from spark_log.metadata.batch_format import encode_batch, first_line
 from spark_log.metadata.decide.coordinators import moving_to
 from spark_log.metadata.records import Batch
 from spark_log.metadata.replay import end_version, replay
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 
 Result = TypeVar("Result")
@@ -116,7 +118,8 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
         earlier, version = bool(attempts), view.newest.version
         attempts[version + 1] = attempt
         # At version 0 no coordinator leads: in a batch of another epoch, only its take-over would count.
-        batch = Batch(id=unique, time=now, epoch=context.epoch if version else 0, records=tuple(records))
+        epoch, history = context.epoch if version else 0, history_of(view.newest)
+        batch = Batch(id=unique, time=now, epoch=epoch, history=history, records=tuple(records))
         try:
             view, seen = yield from append(view, batch, attempt.state, context.rng.random() * JITTER_MS)
         except (StorageError, LogRestored) as failed:
@@ -322,7 +325,7 @@ def append(
                 return view.moved(state, names, first_line(data)), {batch.id: state.version}
             gone = max((version for (version, _), start in zip(heads, last, strict=True) if start is None), default=0)
             if gone and (yield from newest_checkpoint_from(gone)) is None:
-                if not (yield from _withdraw(key, gone)):
+                if not (yield from _withdraw(key, gone, batch)):
                     yield from check_is_there(view.log)
                     raise restored_error(f"version {gone}")
                 withdrawn = gone
@@ -330,6 +333,9 @@ def append(
             yield Sleep(pause_ms)
             view = yield from refresh(view, seen)
     except SparkLogError as error:
+        if answer is PutAnswer.UNKNOWN and isinstance(error, LogRestored):
+            with suppress(StorageError):
+                yield from _withdraw(key, before.version, batch)
         error.maybe_applied = True
         raise
     if withdrawn:
@@ -338,14 +344,25 @@ def append(
     return view, seen
 
 
-def _withdraw(key: str, gone: int) -> Steps[bool]:
+def _withdraw(key: str, gone: int, batch: Batch) -> Steps[bool]:
     """Delete a record that was put behind an absent version; whether it is certain that nobody has replayed it.
 
-    When the restored log reaches the record's version, it takes the record for its own.  If it has done so by now, the
-    record stays.
+    When the restored log reaches the record's version, it takes the record for its own, unless it has begun a history:
+    then the record is void, and stays, because a deletion that comes late would leave a hole.  If the log has come so
+    far by now, the record stays as well.
     """
+    if (yield from _has_other_history(batch)):
+        return True
     before = log_key(gone)
     if (yield Get(before)) is not None:
         return False
     yield Delete([key])
     return (yield Get(before)) is None  # nobody reads beyond an absent version
+
+
+def _has_other_history(batch: Batch) -> Steps[bool]:
+    try:
+        view = yield from open_view()
+    except CorruptObject:  # a copy that began no history has a hole before the batch
+        return False
+    return history_of(view.state) != batch.history

@@ -15,6 +15,7 @@ from spark_log.metadata.batch_format import decode_batch, first_line
 from spark_log.metadata.checkpoint_format import decode_checkpoint
 from spark_log.metadata.records import Batch, FenceRecord, ReleaseRecord, TakeOverRecord
 from spark_log.metadata.replay import replay
+from spark_log.metadata.restores import history_of, is_former
 from spark_log.metadata.state import State
 
 logger = logging.getLogger("spark_log")
@@ -258,7 +259,7 @@ def catch_up(
         if ended and peek and state is not view.state:
             return view._replace(unconfirmed=Unconfirmed(state, head))
         if ended and failed is None and base is not None:
-            names = yield from _list_beyond(state.version, view, base)
+            names = yield from _list_beyond(state, view, base)
         elif ended:
             *last, names = yield confirming_reads(view)
         wave = min(2 * wave, WAVE_MAX)
@@ -332,23 +333,43 @@ def restored_error(what: str) -> LogRestored:
     )
 
 
-def _list_beyond(version: int, view: View, base: Base) -> Steps[Sequence[str] | None]:
-    """The checkpoints, listed after version + 1 was found absent; None if that version exists by now.
+def _list_beyond(state: State, view: View, base: Base) -> Steps[Sequence[str] | None]:
+    """The checkpoints, listed after the version that follows the state was found absent; None if it exists by now.
 
     Raises CorruptObject if it does not although later records exist: each was put after the one before it.
     """
-    probes = [log_key(version + 1 + distance) for distance in HOLE_PROBES]
+    following = log_key(state.version + 1)
+    probes = [log_key(state.version + 1 + distance) for distance in HOLE_PROBES]
     reads: list[Op] = [List(CHECKPOINTS), *map(Get, probes)]
     names, *found = yield reads
-    beyond = next((key for key, data in zip(probes, found, strict=True) if data is not None), None)
+    there = [(key, data) for key, data in zip(probes, found, strict=True) if data is not None]
+    beyond = next((key for key, data in there if not _is_of_lost_log(state, data, key)), None)
     if beyond is None:
         return names
-    if (yield Get(log_key(version + 1))) is not None:
+    if (yield Get(following)) is not None:
         return None
     names = yield List(CHECKPOINTS)
     if _is_confirmed(view, names, base):
-        raise CorruptObject(f"{log_key(version + 1)} is missing, but {beyond} exists; {REPAIR}")
+        raise CorruptObject(f"{following} is missing, but {beyond} exists; {REPAIR}")
     return names
+
+
+def _is_of_lost_log(state: State, data: bytes, key: str) -> bool:
+    """Whether a process that still used the log put a record, after it had been lost and restored from a copy."""
+    try:
+        return is_former(state, decode_batch(data, key).history)
+    except SparkLogError:
+        return False
+
+
+def without_lost_records(state: State, names: Iterable[str]) -> Steps[list[str]]:
+    """Of a listing of records, those that are not beyond the end of the log as leftovers of one before a restore."""
+    found = list[str]()
+    for name in names:
+        is_beyond = bool(state.restores) and log_version(name) > state.version
+        if not is_beyond or not _is_of_lost_log(state, (yield Get(name)) or b"", name):
+            found.append(name)
+    return found
 
 
 def _is_confirmed(view: View, names: Sequence[str], base: Base | None) -> bool:
@@ -414,9 +435,10 @@ def moves_fence(batch: Batch) -> bool:
     return any(isinstance(record, FenceRecord) for record in batch.records)
 
 
-def changes_leader(batch: Batch) -> bool:
-    """Whether a coordinator takes over the log with a batch, or releases it."""
-    return any(isinstance(record, TakeOverRecord | ReleaseRecord) for record in batch.records)
+def is_of_other_log(state: State, batch: Batch) -> bool:
+    """Whether a coordinator that reports this batch leads a restored copy of the log, unless the batch is void."""
+    changes_leader = any(isinstance(record, TakeOverRecord | ReleaseRecord) for record in batch.records)
+    return batch.history != history_of(state) or (batch.epoch != state.coordinator.in_force and not changes_leader)
 
 
 def follows_checkpoint(view: View, newest: str) -> bool:
@@ -473,8 +495,8 @@ def follow(view: View, told: Answered | Changes) -> Steps[View]:
     state = view.state
     for data in told.batches:
         batch = decode_batch(data, log_key(state.version + 1))
-        if batch.epoch != state.coordinator.in_force and not changes_leader(batch):
-            return (yield from refresh(view))  # it is void, or the coordinator leads a restored copy of the log
+        if is_of_other_log(state, batch):
+            return (yield from refresh(view))
         state = replay(state, batch)
     return view._replace(state=state, head=first_line(told.batches[-1]), unconfirmed=None)
 

@@ -26,7 +26,7 @@ from spark_log.journal.commit_protocol import hand_over
 from spark_log.journal.context import Context, Proposal
 from spark_log.journal.metadata_log import LogStatus
 from spark_log.journal.object_names import log_key
-from spark_log.journal.opening import changes_leader, restored_error
+from spark_log.journal.opening import is_of_other_log, restored_error
 from spark_log.journal.store_operations import (
     Answered,
     AskChanges,
@@ -175,7 +175,7 @@ class ServedLog:
         state = view.state
         for data in told.batches:
             batch = decode_batch(data, log_key(state.version + 1))
-            if not view.head and batch.epoch != state.coordinator.in_force and not changes_leader(batch):
+            if not view.head and is_of_other_log(state, batch):
                 return None
             state = replay(state, batch)
         return ServedView(state, first_line(told.batches[-1])) if told.batches else None

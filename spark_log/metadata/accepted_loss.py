@@ -20,6 +20,7 @@ from spark_log.metadata.commands import TRANSACTIONAL
 from spark_log.metadata.features import SUPPORTED
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.replay import next_version, replay_records
+from spark_log.metadata.restores import is_former
 from spark_log.metadata.state import ErasedTopic, GroupState, Leadership, PendingCommit, ProducerState, State, TopicKey
 
 VERSIONS = 1_000_000_000
@@ -42,8 +43,8 @@ def replay_after_loss(state: State, version: int, batch: r.Batch, known: State, 
     stored:  names of the objects in the storage: a commit that names another one adds nothing.
     """
     state = next_version(replace(state, version=version - 1), batch.time)
-    if 0 < batch.epoch < state.coordinator.epoch:
-        return state  # of a coordinator that was fenced
+    if 0 < batch.epoch < state.coordinator.epoch or is_former(state, batch.history):
+        return state  # of a coordinator that was fenced, or of the log before it was restored
     for record in batch.records:
         state = _replay_one(state, record, known, stored)
     return state

@@ -4,7 +4,7 @@ A batch is one object of the log, `meta/log/<version>.rec`:
 
     pylog-batch 1 <length> <crc32c>\\n         length of the rest in bytes, checksum in hex
     {"id":…,"time":…}\\n                       random id of the write; time in ms, which never decreases along the log;
-                                              `epoch` if a coordinator wrote it
+                                              `epoch` if a coordinator wrote it, `history` after a restore
     {"type":"commit",…}\\n                     the records, one a line
 """
 
@@ -25,6 +25,7 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     id: str
     time: int
     epoch: int = 0
+    history: str = ""
 
 
 _encoder = msgspec.json.Encoder()
@@ -34,7 +35,7 @@ _record_decoder = msgspec.json.Decoder(AnyRecord)
 
 def encode_batch(batch: Batch) -> bytes:
     """The bytes of one object of the metadata log."""
-    lines = [_Head(batch.id, batch.time, batch.epoch), *batch.records]
+    lines = [_Head(batch.id, batch.time, batch.epoch, batch.history), *batch.records]
     body = b"".join(_encoder.encode(line) + b"\n" for line in lines)
     return b"%s %d %d %08x\n" % (BATCH_MAGIC, BATCH_VERSION, len(body), crc32c(body)) + body
 
@@ -61,7 +62,7 @@ def decode_batch(data: bytes, name: str) -> Batch:
         raise UnsupportedVersion(
             f"{name} holds a record that this pylog does not know ({error}): update pylog"
         ) from error
-    return Batch(id=first.id, time=first.time, epoch=first.epoch, records=records)
+    return Batch(id=first.id, time=first.time, epoch=first.epoch, history=first.history, records=records)
 
 
 def _decode_record(line: bytes, name: str) -> AnyRecord:

@@ -575,4 +575,6 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds by its writer's clock; only `ResetClockRecord` decreases the log's time."""
     epoch: int = 0
     """Epoch of the coordinator that wrote it; 0: an embedded writer."""
+    history: Text = ""
+    """The history on which it was decided (`restores.py`)."""
     records: tuple[AnyRecord, ...] = ()

@@ -1,8 +1,9 @@
 """`replay(state, batch)`: the only way to change a state.  Total and deterministic.
 
 A record that does not match the state is void: it changes nothing but the version.  Examples are a commit below the
-fence, a second swap of the same partition, a fenced producer, and a batch of a former coordinator.  This is part of the
-protocol, and it makes replay total for leftovers that a reader may apply before a listing confirms the chain.
+fence, a second swap of the same partition, a fenced producer, and a batch of a former coordinator or of the log before
+a restore.  This is part of the protocol, and it makes replay total for leftovers that a reader may apply before a
+listing confirms the chain.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from spark_log.metadata.replay_replicas import (
     with_replicas,
 )
 from spark_log.metadata.replica_state import OWN_BROKER
-from spark_log.metadata.restores import replay_restore
+from spark_log.metadata.restores import history_of, replay_restore
 from spark_log.metadata.schemas import replay_set_schema, with_first_schema
 from spark_log.metadata.state import (
     CleanedPart,
@@ -87,7 +88,9 @@ TIMES_PER_AGE = 128
 def replay(state: State, batch: r.Batch) -> State:
     """The state at the next version."""
     records = batch.records
-    if batch.epoch != state.coordinator.in_force:
+    if batch.history != history_of(state):
+        records = ()
+    elif batch.epoch != state.coordinator.in_force:
         records = tuple(record for record in records if isinstance(record, r.TakeOverRecord | r.ReleaseRecord))
     return end_version(state, batch, replay_records(next_version(state, batch.time), records))
 

@@ -36,6 +36,11 @@ def history_of(state: State) -> str:
     return state.restores[-1].history if state.restores else ""
 
 
+def is_former(state: State, history: str) -> bool:
+    """Whether a history ended in a restore that the log knows: records of it are void."""
+    return history != history_of(state) and restores_after(state, history) is not None
+
+
 def seen_in(state: State) -> SeenLog:
     return SeenLog(history_of(state), state.version, state.time)
 

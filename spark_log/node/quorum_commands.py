@@ -19,6 +19,7 @@ from spark_log.metadata.batch_format import encode_batch
 from spark_log.metadata.features import METADATA_VERSION
 from spark_log.metadata.records import Batch
 from spark_log.metadata.replay import end_version
+from spark_log.metadata.restores import history_of
 from spark_log.node.pending_commands import PendingCommands, commands_of
 from spark_log.node.quorum_leader import QuorumLeader
 from spark_log.node.quorum_pipeline import Offer
@@ -120,7 +121,8 @@ class QuorumCommands:
         coordinator, pipeline, commands = self._coordinator, self._log.pipeline, commands_of(asked)
         now_ms = coordinator.clock.now_ms()
         attempt, records, refused = decide_batch(pipeline.newest, commands, now_ms, again=False)
-        batch = Batch(id=coordinator.unique(), time=now_ms, epoch=coordinator.epoch, records=tuple(records))
+        epoch, history = coordinator.epoch, history_of(pipeline.newest)
+        batch = Batch(id=coordinator.unique(), time=now_ms, epoch=epoch, history=history, records=tuple(records))
         data = encode_batch(batch) if records else b""
         if len(data) > ENTRY_BYTES_MAX:
             self._offer_less(asked, len(data))

@@ -15,6 +15,7 @@ from spark_log.errors import CorruptObject, LogMoved, NotLeaderOrFollower, Spark
 from spark_log.metadata.batch_format import encode_batch
 from spark_log.metadata.decide.upkeep import bootstrap_records
 from spark_log.metadata.records import Batch, TakeOverRecord
+from spark_log.metadata.restores import history_of
 from spark_log.net.address import this_host
 from spark_log.node.quorum_leader import KnownLeader, QuorumLeader
 
@@ -89,8 +90,14 @@ class TakeOver:
         leader = self._coordinator
         take = TakeOverRecord(epoch=epoch, address=leader.address, host=this_host(), cluster_id=leader.cluster_id)
         records = (*bootstrap_records(leader.state), take)
-        batch_epoch = epoch if leader.state.version else 0
-        return encode_batch(Batch(id=leader.unique(), time=leader.clock.now_ms(), epoch=batch_epoch, records=records))
+        batch = Batch(
+            id=leader.unique(),
+            time=leader.clock.now_ms(),
+            epoch=epoch if leader.state.version else 0,
+            history=history_of(leader.state),
+            records=records,
+        )
+        return encode_batch(batch)
 
     def _ended(self, leader: KnownLeader) -> bool:
         """The take-over is final."""

@@ -37,7 +37,7 @@ from spark_log.journal.object_names import (
     log_key,
     log_version,
 )
-from spark_log.journal.opening import View, open_view, state_in
+from spark_log.journal.opening import View, open_view, state_in, without_lost_records
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, Steps, Stores, run
 from spark_log.metadata.accepted_loss import renew, replay_after_loss, version_after_loss
@@ -216,7 +216,8 @@ def _find(url: str, brokers: dict[int, Broker]) -> Steps[_Found]:
 def _find_damage(names: Sequence[str], records: Sequence[str], brokers: dict[int, Broker]) -> Steps[_Found]:
     states, damaged = yield from _read_checkpoints(names)
     base, state = yield from _furthest(states, frozenset(records))
-    newest = max([*map(log_version, records), *map(checkpoint_version, names)], default=0)
+    chain = yield from without_lost_records(state, records)
+    newest = max([*map(log_version, chain), *map(checkpoint_version, names)], default=0)
     if state.version < newest:
         brokers.update(state.brokers)
         return (

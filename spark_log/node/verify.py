@@ -27,7 +27,7 @@ from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.index_reads import neighbours
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import DATA, LOG, META, foreign_text
-from spark_log.journal.opening import View, check_chain, open_view
+from spark_log.journal.opening import View, check_chain, open_view, without_lost_records
 from spark_log.journal.store_operations import OWN_ROOT, Get, List, Op, Steps
 from spark_log.metadata.pending_commits import entries_with_pending, optional_copies, visible_end
 from spark_log.metadata.records import Piece
@@ -135,7 +135,7 @@ def _chain() -> Steps[tuple[View, list[Problem]]]:
     """A view, and the problems with its records; checked twice, as they may be truncated between view and listing."""
     for _ in range(CHAIN_TRIES):
         view = yield from open_view()
-        problems = _missing(view, (yield List(LOG)))
+        problems = _missing(view, (yield from without_lost_records(view.state, (yield List(LOG)))))
         if not problems:
             break
     return view, problems

@@ -34,6 +34,7 @@ def come_late(log: spark_log.Log, version: int) -> None:
     for _ in range(4):
         append_small(log, 3)
         maintain_once(log)
+    log.journal.finish_upkeep()
     store = log.journal.metadata
     assert log_key(version) not in store.list(LOG), "it was deleted"
     assert store.put_new(log_key(version), b"pylog-batch 1 2 00000000\n{}")

@@ -42,7 +42,8 @@ class History:
 
     def write(self, *records: Any) -> None:
         """A batch of records, decided by nobody."""
-        batch = Batch(id=f"b{len(self.batches)}", time=self.now, records=tuple(records))
+        history = history_of(self.state)
+        batch = Batch(id=f"b{len(self.batches)}", time=self.now, history=history, records=tuple(records))
         self.batches.append(batch)
         self.states.append(replay(self.state, batch))
 

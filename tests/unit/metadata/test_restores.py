@@ -5,16 +5,19 @@ from __future__ import annotations
 import pytest
 
 from spark_log.errors import InvalidRequest
+from spark_log.metadata.accepted_loss import replay_after_loss
 from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.commands import BeginHistory
 from spark_log.metadata.projection import apply, delta, held_of, nothing_held
-from spark_log.metadata.records import Batch, RestoreRecord
+from spark_log.metadata.records import Batch, DeleteTopicRecord, RestoreRecord, TakeOverRecord
+from spark_log.metadata.replay import replay
 from spark_log.metadata.restores import (
     KEPT,
     SeenLog,
     common_end,
     history_of,
+    is_former,
     restores_after,
     seen_in,
     was_set_back,
@@ -81,6 +84,22 @@ def test_restores_are_in_records_checkpoints_and_projections(log: History) -> No
     nothing = nothing_held(["u"])
     held = apply(nothing, delta(log.state, "h", held_of(nothing), ""))
     assert common_end(held, "", (other, 0)) == 2 and [ends for ends, _ in held.restores[0].ends] == [other]
+
+
+@pytest.mark.parametrize("history", ["", "other"])
+def test_a_batch_of_another_history_is_void(log: History, history: str) -> None:
+    """Whatever it has, and also in a repair if it is of a former history."""
+    topic = log.create()
+    begin(log, "a", 2)
+    take = TakeOverRecord(epoch=1, address="a:1", host="h", cluster_id="c")
+    batch = Batch(id="x", time=1, history=history, records=(DeleteTopicRecord(topic_id=topic), take))
+    assert decode_batch(encode_batch(batch), "x") == batch
+    after = replay(log.state, batch)
+    assert after.version == log.state.version + 1
+    assert after.names == log.state.names and after.coordinator == log.state.coordinator
+    assert is_former(log.state, history) == (history == "")
+    repaired = replay_after_loss(log.state, after.version, batch, log.state, ())
+    assert (repaired.names == log.state.names) == (history == "")
 
 
 def test_a_log_that_has_less_or_was_there_later_was_set_back(log: History) -> None:
