@@ -2,20 +2,22 @@
 
     earliest | latest | N | latest-100 | now-10m | @2026-01-31T10:00Z | @1769853600000 | group:NAME
 
-Keywords and units in any case; units are ms, s, m, h, d, w.  A time without a zone is UTC.  Positions are resolved to
-offsets elsewhere.
+Keywords and units in any case; units are ms, s, m, h, d, w.  In Python also a datetime, and a timedelta, which is how
+long ago.  A time without a zone is UTC, as in a record's timestamp.  Positions are resolved to offsets elsewhere.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 
 from spark_log.errors import InvalidRequest
 from spark_log.model import EARLIEST, LATEST
 
 FORMS = "earliest, latest, an offset, latest-100, now-10m, @2026-01-31T10:00Z, @1769853600000, group:NAME"
+
+OF_PYTHON = "a datetime, or a timedelta (how long ago)"
 
 OFFSET_MAX = 2**63 - 1
 TIME_MS_MAX = (2**63 - 1) // 1000
@@ -81,7 +83,9 @@ Position = Earliest | Latest | At | LatestMinus | SinceNow | AtTime | OfGroup
 
 
 def parse_position(given: object, what: str = "position") -> Position:
-    """Parse a position from a text, a number or a position; -1 is the end and -2 the first record, as in Kafka.
+    """Parse a position from a text, a number, a datetime, a timedelta or a position.
+
+    -1 is the end and -2 the first record, as in Kafka.  A datetime without a zone is UTC; below 1 ms is cut off.
 
     Raises InvalidRequest that names `what`, e.g. the option, the value found and the supported forms.
     """
@@ -92,8 +96,13 @@ def parse_position(given: object, what: str = "position") -> Position:
         found = _offset(given)
     elif isinstance(given, str):
         found = _parse_text(given.strip())
+    elif isinstance(given, datetime):
+        found = _at_time(given)
+    elif isinstance(given, timedelta) and given >= timedelta(0):
+        found = _since_now(given // _MILLISECOND)
     if found is None:
-        raise InvalidRequest(f"{what}: {given!r} is not a position; expected {FORMS}")
+        forms = f"{FORMS}, {OF_PYTHON}" if isinstance(given, date | time | timedelta) else FORMS
+        raise InvalidRequest(f"{what}: {given!r} is not a position; expected {forms}")
     return found
 
 
@@ -170,6 +179,14 @@ def _offset(number: int) -> Position | None:
     if number == LATEST:
         return Latest()
     return At(number) if 0 <= number <= OFFSET_MAX else None
+
+
+def _at_time(given: datetime) -> Position | None:
+    """None for a time that is not one, as pandas has it."""
+    if given != given:
+        return None
+    zoned = given.replace(tzinfo=timezone.utc) if given.utcoffset() is None else given
+    return AtTime((zoned - _EPOCH) // _MILLISECOND)
 
 
 def _since_now(ms: int) -> Position | None:

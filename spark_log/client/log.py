@@ -17,10 +17,10 @@ from spark_log.client.producing.append import Appender, acks_of, txn_identity_if
 from spark_log.client.reading.plan import SliceRead
 from spark_log.client.reading.scan import plan_scan, scan
 from spark_log.client.reading.scan_batches import SCAN_SCHEMA
-from spark_log.client.representations import log_facts, one_line
+from spark_log.client.representations import HtmlDict, log_facts, one_line
 from spark_log.client.topic_creation import create_topic
 from spark_log.client.typed_settings import ConsumerSettings, ProducerSettings, TransactionSettings, takes_settings
-from spark_log.client.validate import several
+from spark_log.client.validate import new_topics, several
 from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
@@ -30,6 +30,7 @@ from spark_log.segment.frame_columns import ColumnNames
 
 if TYPE_CHECKING:
     from spark_log.client.administering.admin import Admin
+    from spark_log.client.administering.descriptions import TopicListing
     from spark_log.client.consuming.bookmark import Bookmark
     from spark_log.client.consuming.consumer import Consumer
     from spark_log.client.producing.producer import Producer
@@ -183,7 +184,14 @@ class Log:
 
     def create_topic(self, topic: NewTopic) -> str:
         """Create a topic and return its id.  Gives a UserWarning for configs that are accepted but have no effect."""
-        return create_topic(self._journal, topic)
+        (checked,) = new_topics("create_topic", [topic])
+        return create_topic(self._journal, checked)
+
+    def topics(self) -> dict[str, TopicListing]:
+        """All topics, by name.  `log.admin.describe_topics()` has more."""
+        from spark_log.client.administering.descriptions import list_topics
+
+        return HtmlDict(list_topics(self.journal.refresh()))
 
     # ------------------------------------------------------------------------------------------------------------ read
 
@@ -200,8 +208,8 @@ class Log:
     ) -> pa.RecordBatchReader:
         """Records between two positions as a stream of Arrow batches, partition by partition, in offset order.
 
-        start, end:  positions: an offset, "latest-100", "now-10m", "@2026-01-31T10:00Z", ….  The record at `end` is not
-                     included.
+        start, end:  positions: an offset, "latest-100", "now-10m", "@2026-01-31T10:00Z", …, a datetime (UTC if it has
+                     no zone), or a timedelta (how long ago).  The record at `end` is not included.
         columns:  any of topic, partition, offset, key, value, timestamp, headers; for a topic with a schema, its
                      columns in place of value.  Only these are decoded.
         where:  a condition as in SQL: "timestamp >= '2026-01-31 10:00' and offset < 99", also on the columns of a topic
@@ -250,9 +258,9 @@ class Log:
         out, and so are deleted keys, whose latest record has no value.  Each partition is treated separately, as in
         compaction: a key with records in several partitions can have a row for each of them.
 
-        at:                         a position, e.g. "@2026-01-31T10:00Z": only the records before it count.  This is
-                                    the table as it was then, unless compaction, retention or a trim has removed some of
-                                    these records since.
+        at:                         a position, e.g. a datetime: only the records before it count.  This is the table as
+                                    it was then, unless compaction, retention or a trim has removed some of these
+                                    records since.
         where:                      a condition on the latest records, as in `scan`.
         value_format, value_parse:  as in `scan`.
         Raises InvalidRequest, UnknownTopicOrPartition.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from numbers import Real
 from typing import TypeVar
 
 from spark_log.errors import InvalidPartitions, InvalidRequest
 from spark_log.model import NewTopic, TopicPartition
-from spark_log.text import is_name
+from spark_log.positions import AtTime, parse_position
+from spark_log.text import is_name, shown
 
 Item = TypeVar("Item")
 
@@ -48,7 +50,11 @@ def new_topics(what: str, given: Iterable[NewTopic]) -> list[NewTopic]:
     topics = several(what, given)
     for topic in topics:
         if not isinstance(topic, NewTopic):
-            raise InvalidRequest(f"{what}: {topic!r} is not a NewTopic; give spark_log.NewTopic('orders', 3)")
+            name = topic if isinstance(topic, str) else "orders"
+            raise InvalidRequest(
+                f"{what}: {shown(topic)} is not a NewTopic, which has a name, a number of partitions and configs; give "
+                f"spark_log.NewTopic({name!r}, num_partitions=3)"
+            )
         partition_count(topic.name, topic.num_partitions)
     return topics
 
@@ -66,14 +72,19 @@ def partition_keys(what: str, given: Iterable[object]) -> None:
             raise InvalidRequest(f"{what}: {tp!r} is not a TopicPartition; give spark_log.TopicPartition('orders', 0)")
 
 
-def times_ms(what: str, given: Mapping[TopicPartition, object]) -> None:
-    """Check times by partition."""
+def times_ms(what: str, given: Mapping[TopicPartition, object]) -> dict[TopicPartition, int]:
+    """Times by partition, in milliseconds since 1970, from numbers and datetimes; a datetime without a zone is UTC."""
     partition_keys(what, given)
-    for tp, ms in given.items():
+    found = {}
+    for tp, time in given.items():
+        parsed = parse_position(time, what) if isinstance(time, datetime) else None
+        ms = parsed.ms if isinstance(parsed, AtTime) else time
         if not isinstance(ms, int) or ms < 0:
             raise InvalidRequest(
-                f"{what}: {ms!r} for {tp.topic}-{tp.partition} is not a time in milliseconds since 1970"
+                f"{what}: {time!r} for {tp.topic}-{tp.partition} is not a time in milliseconds since 1970"
             )
+        found[tp] = ms
+    return found
 
 
 def url_text(given: object) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,6 +53,16 @@ positions = st.one_of(
         (0, At(0)),
         ("42", At(42)),
         ("9223372036854775807", At(OFFSET_MAX)),
+        (datetime(2026, 1, 31, 10), AtTime(TEN)),
+        (datetime(2026, 1, 31, 10, tzinfo=timezone.utc), AtTime(TEN)),
+        (datetime(2026, 1, 31, 12, tzinfo=timezone(timedelta(hours=2))), AtTime(TEN)),
+        (datetime(2026, 1, 31, 10, microsecond=1999), AtTime(TEN + 1)),
+        (datetime(1969, 12, 31, 23, 59, 59, 999_500), AtTime(-1)),
+        (pd.Timestamp("2026-01-31 10:00"), AtTime(TEN)),
+        (pd.Timestamp("2026-01-31 12:00", tz="Europe/Helsinki"), AtTime(TEN)),
+        (timedelta(minutes=10), SinceNow(600_000)),
+        (timedelta(0), SinceNow(0)),
+        (pd.Timedelta("10min"), SinceNow(600_000)),
         ("latest-100", LatestMinus(100)),
         ("LATEST-0", LatestMinus(0)),
         ("now-250ms", SinceNow(250)),
@@ -200,3 +211,21 @@ def test_times_agree_with_pythons_own(naive: datetime, zone: timezone) -> None:
 def test_a_time_survives_being_written_and_read(ms: int) -> None:
     """`parse_timestamp_ms(format_timestamp_ms(t)) == t`, also where the calendar ends."""
     assert parse_timestamp_ms(format_timestamp_ms(ms)) == ms
+
+
+@pytest.mark.parametrize("wrong", [timedelta(seconds=-1), timedelta.max, date(2026, 1, 31), pd.NaT, time(10)])
+def test_times_that_are_no_position_are_refused(wrong: object) -> None:
+    """A time to come, a day, no time; the message says what a datetime and a timedelta mean."""
+    with pytest.raises(InvalidRequest, match=r"start: .* is not a position; .* a timedelta \(how long ago\)"):
+        parse_position(wrong, "start")
+
+
+@given(st.datetimes(timezones=st.timezones() | st.none()))
+def test_a_datetime_is_the_position_of_its_text(moment: datetime) -> None:
+    """In any zone; without one both are UTC."""
+    assert parse_position(moment) == parse_position(f"@{moment.replace(tzinfo=None).isoformat()}") or moment.tzinfo
+    offset = moment.utcoffset()
+    utc = moment.replace(tzinfo=timezone.utc)
+    if offset is not None and offset.microseconds == 0:
+        expected = (utc - datetime(1970, 1, 1, tzinfo=timezone.utc) - offset) // timedelta(milliseconds=1)
+        assert parse_position(moment) == AtTime(expected)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -189,11 +190,13 @@ class Admin:
 
     # --------------------------------------------------------------------------------------------------------- offsets
 
-    def list_offsets(self, positions: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
-        """The offset of each position: EARLIEST, LATEST, a time in milliseconds, or a position as text.
+    def list_offsets(
+        self, positions: Mapping[TopicPartition, int | str | datetime | timedelta]
+    ) -> dict[TopicPartition, int]:
+        """The offset of each position: EARLIEST, LATEST, a time in milliseconds, or any other position but an offset.
 
-        A time later than the last record gives -1 if it is in milliseconds, as in Kafka, and the end offset if it is
-        text ("now-10m").
+        A time later than the last record gives -1 if it is in milliseconds, as in Kafka, and the end offset otherwise
+        ("now-10m", a datetime, a timedelta).
         """
         partition_keys("list_offsets", positions)
         self._journal.refresh()
@@ -204,9 +207,10 @@ class Admin:
         timed = offsets_for_times(self._journal, times)
         return {tp: found[tp] if tp in found else _or_none(timed[tp]) for tp in positions}
 
-    def delete_records(self, before: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
-        """Remove the records before an offset (-1: all records), or before a position as text.  Returns the new
-        starts."""
+    def delete_records(
+        self, before: Mapping[TopicPartition, int | str | datetime | timedelta]
+    ) -> dict[TopicPartition, int]:
+        """Remove the records before an offset (-1: all records) or another position.  Returns the new starts."""
         partition_keys("delete_records", before)
         state = self._journal.refresh()
         parsed = {tp: parse_position(at) for tp, at in before.items()}
@@ -273,13 +277,13 @@ class Admin:
         return HtmlDict({tp: at for tp, at in sorted(found.items()) if wanted is None or tp in wanted})
 
     def alter_consumer_group_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, int | str | OffsetAndMetadata]
+        self, group: str, offsets: Mapping[TopicPartition, int | str | datetime | timedelta | OffsetAndMetadata]
     ) -> None:
         """Commit offsets for a group.
 
         A consumer that is running without a coordinator may overwrite them.
 
-        offsets:  by partition, an offset, a position such as "now-10m", or an `OffsetAndMetadata`.
+        offsets:  by partition, an offset, a position such as "now-10m" or a datetime, or an `OffsetAndMetadata`.
         Raises GroupInUse if the group has members that joined through a coordinator, or if a Spark stream (with the
         option `group.id`) publishes its progress to the group.
         """

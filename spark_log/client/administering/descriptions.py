@@ -87,6 +87,28 @@ class TopicDescription(NamedTuple):
 
 
 @described
+class TopicListing(NamedTuple):
+    """A topic, as the log's metadata has it: nothing else is read for it."""
+
+    partitions: int
+    records: int
+    """Records that can be read.  Offsets that compaction has left without a record are included."""
+    created_ms: int
+    configs: dict[str, str]
+    """The configs that were set on the topic, without defaults."""
+
+
+def list_topics(state: State) -> dict[str, TopicListing]:
+    """All topics, by name, sorted."""
+    found = {}
+    for name, topic_id in sorted(state.names.items()):
+        topic, parts = state.topics[topic_id], [part for _, part in state.topic_partitions(topic_id)]
+        records = sum(part.readable_end - part.start for part in parts)
+        found[name] = TopicListing(len(parts), records, topic.created_ms, dict(sorted(topic.configs.items())))
+    return found
+
+
+@described
 class ConfigEntry(NamedTuple):
     """The effective value of a config."""
 

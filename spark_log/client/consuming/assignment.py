@@ -122,6 +122,8 @@ class Assignment:
     def reconcile(self, state: State, subscribed: SubscribedTopics) -> None:
         """Reconcile the assignment with the topics that exist, and with this member's assignment in the group."""
         membership, wanted = self._membership, subscribed.wanted(state)
+        for sentence in subscribed.missing(state):
+            logger.warning("%s", sentence)
         if membership is not None:
             assigned = membership.assigned_partitions(state, subscribed.names(wanted))
             wanted = subscribed.owned(state, assigned)

@@ -13,6 +13,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -506,14 +507,14 @@ class Consumer:
         return bounds(self._refreshed(tp.topic for tp in tps), tps, which)
 
     def offsets_for_times(
-        self, timestamps: Mapping[TopicPartition, int]
+        self, timestamps: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition, the first record with a timestamp at or after the given one, in milliseconds; None if
-        the partition has no such record."""
+        """For each partition, the first record with a timestamp at or after the given one, in milliseconds or a
+        datetime (UTC if it has no zone); None if the partition has no such record."""
         self._check_open()
-        times_ms("offsets_for_times", timestamps)
-        self._refreshed(tp.topic for tp in timestamps)
-        found = offsets_for_times(self._journal, timestamps)
+        times = times_ms("offsets_for_times", timestamps)
+        self._refreshed(tp.topic for tp in times)
+        found = offsets_for_times(self._journal, times)
         at_ms = timestamps_ms(self._journal, {tp: at for tp, at in found.items() if at is not None})
         if any(at is not None and tp not in at_ms for tp, at in found.items()):
             return self.offsets_for_times(timestamps)  # compaction has removed a record since it was found

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 
 from spark_log.client.representations import brief
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.decide.topics import refuse_progress_topic
+from spark_log.metadata.projection import Projected
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import TopicPartition
 from spark_log.text import shown
+from spark_log.topic_names import not_text
 
 Wanted = dict[TopicPartition, TopicKey]
+
+LATER = "this consumer reads it as soon as it is created"
 
 
 class _Selection:
@@ -50,6 +55,8 @@ class SubscribedTopics:
         if bool(self.topics) == (pattern is not None):
             raise InvalidRequest("subscribe: give either topics or a pattern")
         for name in self.topics:
+            if not isinstance(name, str):
+                raise not_text(name)
             refuse_progress_topic(name)
         self.pattern = None if pattern is None else _compiled(pattern)
         self._listener = listener
@@ -65,6 +72,9 @@ class SubscribedTopics:
         self._share: frozenset[TopicPartition] | None = None
         self._appeared: set[TopicPartition] = set()
         """The partitions that were created after the subscription began."""
+        self._reported: frozenset[str] | None = None
+        """The names that `missing` was last called for."""
+        self._missing: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return brief(sorted(self.topics)) if self.pattern is None else f"topics like {self.pattern.pattern!r}"
@@ -148,6 +158,18 @@ class SubscribedTopics:
             return self._names
         return self.topics if self.pattern is None else frozenset(tp.topic for tp in partitions)
 
+    def missing(self, state: State) -> list[str]:
+        """Sentences about topics that do not exist, or were deleted; each once, until the topic exists again."""
+        if self._names is self._reported:
+            return []
+        self._reported, before = self._names, self._missing
+        if self.pattern is not None:
+            return [] if self._names else [f"no topic matches {self.pattern.pattern!r} yet; {LATER}"]
+        self._missing = self.topics - self._names
+        return [
+            f"topic {name!r} does not exist{_nearest(name, state)}; {LATER}" for name in sorted(self._missing - before)
+        ]
+
     def notify(self, what: str, partitions: Collection[TopicPartition]) -> None:
         """Call the listener's method `what`, if it has one."""
         method = getattr(self._listener, what, None)
@@ -155,6 +177,13 @@ class SubscribedTopics:
             method = getattr(self._listener, "on_partitions_revoked", None)
         if method is not None:
             method(list(partitions))
+
+
+def _nearest(name: str, state: State) -> str:
+    """A client of a coordinator may know the names of its topics only."""
+    known = () if isinstance(state.names, Projected) else tuple(state.names)
+    near = get_close_matches(name, known, n=1)
+    return f" (the nearest name is {near[0]!r})" if near else ""
 
 
 def _partitions(name: str, count: int) -> list[TopicPartition]:
