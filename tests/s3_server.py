@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +85,33 @@ class Faults:
         return faulty
 
 
+class UploadTimes:
+    """Lists incomplete uploads with a time when they were begun; moto's are all of 2010."""
+
+    def __init__(self) -> None:
+        self.began_s: float | None = None
+        """Seconds since 1970; None: now."""
+
+    def wrapped(self, app: App) -> App:
+        def timed(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            if "uploads" not in environ["QUERY_STRING"] or environ["REQUEST_METHOD"] != "GET":
+                return app(environ, start_response)
+            answered: list[Any] = []
+            body = b"".join(app(environ, lambda *answer: answered.extend(answer)))
+            began = datetime.fromtimestamp(time.time() if self.began_s is None else self.began_s, timezone.utc)
+            body = re.sub(rb"(?<=<Initiated>)[^<]*", began.strftime("%Y-%m-%dT%H:%M:%S.000Z").encode(), body)
+            headers = [one for one in answered[1] if one[0].lower() != "content-length"]
+            start_response(answered[0], [*headers, ("Content-Length", str(len(body)))])
+            return [body]
+
+        return timed
+
+
 @contextmanager
-def s3_server(faults: Faults | None = None) -> Iterator[str]:
+def s3_server(faults: Faults | None = None, times: UploadTimes | None = None) -> Iterator[str]:
     """Its URL."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    app = _one_change_at_a_time(DomainDispatcherApplication(create_backend_app))
+    app = (times or UploadTimes()).wrapped(_one_change_at_a_time(DomainDispatcherApplication(create_backend_app)))
     if faults is not None:
         app = faults.wrapped(app)
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)

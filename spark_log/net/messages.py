@@ -285,6 +285,9 @@ class QuorumReply(Message, frozen=True, kw_only=True):
     """Why the copy of the metadata beside the records is late; empty: it is not."""
     former_metadata: str
     """Why metadata from before the log moved into the quorum keeps erasures open; empty: it does not."""
+    silent: dict[int, int]
+    """By node that neither votes nor fetches, and is one of the leader's peers, or has connected to it: the version
+    before which its disk has nothing, as it has said; 0: that is not known."""
 
 
 MemberRequest: TypeAlias = JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest

@@ -9,7 +9,7 @@ from spark_log.client.administering.brokers import PUT_MS_MAX
 from spark_log.journal.context import Context, Proposal
 from spark_log.journal.garbage_collection import Collected
 from spark_log.journal.metadata_log import AnyView, MetadataLog, decided
-from spark_log.journal.object_names import DATA
+from spark_log.journal.object_names import DATA, META
 from spark_log.journal.store_operations import OWN_ROOT, Decide, Steps, Sweep
 from spark_log.metadata.commands import MarkWiped
 from spark_log.metadata.erasures import METADATA, OWN, Root, waits_for, wiped_upto
@@ -28,12 +28,14 @@ def mark_own_root(state: State, context: Context, collected: Collected | None) -
 
 
 def mark_metadata(log: MetadataLog[AnyView], view: AnyView) -> Steps[AnyView]:
-    """For checkpoints, records and pins, which have statistics of typed topics."""
-    upto = wiped_upto(view.state, METADATA)
+    """For checkpoints, records and pins, which have statistics of typed topics, and files of writers that died."""
+    state, upto = view.state, wiped_upto(view.state, METADATA)
     if upto is not None:
-        yield from log.expire_claims(view.state)
+        yield from log.expire_claims(state)
         view, is_gone = yield from log.forget(view, upto)
         if is_gone:
+            swept: Swept = yield Sweep(META, dead_before_ms(state, log.context))
+            upto = wiped_upto(state, METADATA, swept.oldest_ms, PUT_MS_MAX)
             view, _ = yield from decided(log, view, _mark(view.state, METADATA, upto))
     return view
 

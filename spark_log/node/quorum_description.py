@@ -13,6 +13,7 @@ def quorum_reply(status: NodeStatus, now_ms: int, former_metadata: str = "") -> 
     former_metadata:  as in the reply.
     """
     own = _replica(status, status.key, status.log_end, now_ms, now_ms, status.forgotten)
+    fetching = {one.key.id for one in status.replication}
     voters = [own, *(_other(status, one, now_ms) for one in status.replication if one.is_voter)]
     return QuorumReply(
         leader_id=status.key.id,
@@ -23,6 +24,7 @@ def quorum_reply(status: NodeStatus, now_ms: int, former_metadata: str = "") -> 
         nodes=status.addresses,
         copy_problem=status.copy_problem,
         former_metadata=former_metadata,
+        silent={node: version for node, version in status.others_forgotten.items() if node not in fetching},
     )
 
 

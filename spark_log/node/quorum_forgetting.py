@@ -36,12 +36,12 @@ class Forgetting:
             return
         if status.forgotten < statistics_upto(state):
             self._forget(state.version)
-        others = [one.forgotten for one in status.replication]
+        others = [*(one.forgotten for one in status.replication), *status.others_forgotten.values()]
         self._forgotten = min([status.forgotten, *others]) if status.role == "leader" else 0
 
     def is_gone(self, upto: int) -> Steps[bool]:
         """Whether nothing of the versions before is left: in the directories of the voters, and of the other nodes that
-        this leader knows, and beside the records."""
+        fetch from this leader, are its peers or have connected to it, and beside the records."""
         copies, records, checkpoints = yield [List(SNAPSHOTS), List(LOG), List(CHECKPOINTS)]
         former = LOG if records else CHECKPOINTS if checkpoints else ""
         self.former = (

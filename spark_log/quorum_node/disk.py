@@ -218,7 +218,8 @@ class Disk:
             self._append(file, data)
         except NoSpace:
             if file not in self._log.files:
-                self.files.delete(file.name)
+                with suppress(FileNotFoundError):
+                    self.files.delete(file.name)
             raise
         self.files.sync_names()
         self._log.appended(file, len(data), end, None)

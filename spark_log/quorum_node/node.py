@@ -406,7 +406,14 @@ class Node:
             levels={self.key.id: self.config.level, **self._links.levels()},
             application_problem=self.application_problem(),
             forgotten=self._snapshots.forgotten,
+            others_forgotten=self._others_forgotten(),
         )
+
+    def _others_forgotten(self) -> dict[int, int]:
+        """By node that does not vote, as in `NodeStatus`.  One that is down may have had another leader."""
+        voting = {voter.id for voter in self._voters()}
+        said = {key.id: version for key, version in self._forgotten.items()}
+        return {node: said.get(node, 0) for node in self._links.problems() if node not in voting}
 
     def problems(self) -> dict[int, str | None]:
         """Problems of the connections, and of voters to which there is none; empty until the node knows the voters."""

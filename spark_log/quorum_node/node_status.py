@@ -121,5 +121,8 @@ class NodeStatus:
     """Of entries, up to which the applications of this node and of those that are connected understand them."""
     forgotten: int = 0
     """The version of the application before which this node's disk has nothing; 0: not known since it started."""
+    others_forgotten: Mapping[int, int] = field(default_factory=dict)
+    """By node that does not vote, and is one of the peers or has connected to this node since it started: the version
+    before which its disk has nothing, as it has said; 0: that is not known."""
     application_problem: str = ""
     """Why the application does not lead, although this node may; empty: it leads, or nothing is known."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from spark_log.errors import NoSpace, NotLeaderOrFollower, StorageError
+from spark_log.errors import NoSpace, StorageError
 from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.quorum.machine import Machine
 from spark_log.quorum.messages import Position
@@ -74,8 +74,6 @@ class NodeSnapshots:
         except NoSpace as error:
             logger.error("erased records may be left in %s: %s", self._disk.files.path, error)
             self._after_s = asyncio.get_running_loop().time() + AGAIN_S
-        except NotLeaderOrFollower:
-            pass  # the node has ended
         finally:
             self._is_forgetting = False
 
@@ -85,7 +83,10 @@ class NodeSnapshots:
         if machine is None or machine.durable_end < self._applier.end:
             return
         end = await self._writer.submit(self._disk.begin_file)
-        await self._applier.reached(end)
+        while self._applier.end < end:
+            if machine.log.end < end or self._has_ended():
+                return  # some of these entries were truncated, and the next ones may never come
+            await asyncio.sleep(LOOK_S)
         if not self._is_making:
             self._make(self._applier.end)
         while self._is_making:

@@ -26,6 +26,7 @@ from spark_log.errors import (
 )
 from spark_log.store.base import NOTHING, Bytes, Swept, check_key, check_prefix, split_prefix
 from spark_log.store.fsspec_options import parse_json, typed_options
+from spark_log.store.incomplete_uploads import CannotList, abort_uploads
 from spark_log.store.transient import is_of_storage, is_transient
 from spark_log.text import install_extra
 
@@ -89,6 +90,8 @@ class FsspecStore:
         self._bucket = bucket
         self._root = f"{bucket}/{check_key(folder)}" if folder else bucket
         self._opened: tuple[int, Any] | None = None
+        self._has_warned = False
+        """That incomplete uploads cannot be listed."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
@@ -234,8 +237,30 @@ class FsspecStore:
         return int(written.timestamp() * 1000)
 
     def sweep(self, prefix: str, before_ms: int) -> Swept:
-        """Nothing: the bucket's lifecycle rule deletes incomplete uploads."""
-        return NOTHING
+        """Abort incomplete uploads on S3.  Google and Azure list none, and delete them themselves after a week.
+
+        If S3 does not list them for these credentials, this is left to a lifecycle rule, and a warning says so.
+        """
+        if self._backend.protocol != "s3":
+            return NOTHING
+        before = f"{self._root}/{check_prefix(prefix)}".removeprefix(f"{self._bucket}/")
+        with self._storage_errors(prefix):
+            try:
+                return abort_uploads(self._fs, self._bucket, before, before_ms)
+            except CannotList as error:
+                self._warn_of_uploads(error)
+                return NOTHING
+
+    def _warn_of_uploads(self, error: CannotList) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "incomplete uploads at %s cannot be listed (%s), and may have records for ever: allow "
+                "s3:ListBucketMultipartUploads and s3:AbortMultipartUpload, or add a lifecycle rule that aborts them, see "
+                "docs/storage.md",
+                self.url,
+                error,
+            )
 
     def _delete(self, paths: Sequence[str]) -> None:
         """One call if the store supports it; otherwise one by one, because a missing name is not an error."""
@@ -307,7 +332,7 @@ def _mapping(given: Any, name: str) -> Mapping[str, Any]:
 
 
 def _give_up(target: Any) -> None:
-    """Abort an upload.  If that fails, the bucket's lifecycle rule deletes the parts."""
+    """Abort an upload.  If that fails, upkeep does it (`FsspecStore.sweep`)."""
     try:
         target.discard()
     except Exception as error:  # noqa: BLE001  the caller raises the original error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from spark_log import Log, NewTopic, connect
 from spark_log.node.maintain import collect_garbage, maintain_once
+from spark_log.store.local import TEMPORARY
 from tests.hidden_bytes import files_with, forms_of
 from tests.thinning import merge_all, seal_all
 
@@ -86,6 +88,22 @@ def test_indexes_and_checkpoints_of_before(log: Log, tmp_path: Path) -> None:
     while log.admin.list_erasures():
         log.append("more", [{"key": b"other", "value": b"more"}])
         collect_garbage(log)
+    assert found_in(tmp_path) == {}
+
+
+@pytest.mark.parametrize("folder", ["meta/ckpt", "meta/log", "meta/pin"])
+def test_a_file_of_the_metadata_whose_writer_died_keeps_an_erasure_open(log: Log, tmp_path: Path, folder: str) -> None:
+    """It has statistics of the records.  Upkeep deletes it after an hour."""
+    fill(log, typed=True, compression="none")
+    left = tmp_path / "log" / folder / f"{TEMPORARY}1"
+    left.parent.mkdir(exist_ok=True)
+    left.write_bytes(b"statistics: aaa-secret-person")
+    assert log.admin.erase_records("people", [KEY]).records == 4
+    with pytest.raises(AssertionError, match="the metadata"):
+        pass_the_fence(log)
+    assert found_in(tmp_path) == {"aaa-secret-person": [f"log/{folder}/{left.name}"]}
+    os.utime(left, (0, 0))
+    pass_the_fence(log)
     assert found_in(tmp_path) == {}
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import spark_log
@@ -12,12 +14,17 @@ from spark_log.client.administering.erasure_status import ErasureListing
 from spark_log.journal.object_names import CHECKPOINTS, LOG
 from spark_log.node.maintain import maintain_once
 from spark_log.node.serve_quorum import RunningNode, start_quorum
+from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum_node.directory import format_directory
 from spark_log.quorum_node.inspection import damage_of
+from spark_log.quorum_node.vote_and_identity import Meta
+from spark_log.store.local import TEMPORARY
 from spark_log.store.open import open_store
 from tests.hidden_bytes import files_with
 from tests.node.founding import Nodes, address, adopt, cluster_id
-from tests.node.quorum_nodes import run, three_nodes
+from tests.node.quorum_nodes import TIMES, one_node, run, three_nodes, until
 from tests.node.test_erased_bytes import KEY, SECRETS, fill, rows
+from tests.processes import free_port
 
 ALL = [text[:14].decode() for text in SECRETS]
 
@@ -33,6 +40,33 @@ class Quorum:
         self.folder, self._configs = folder, dict(enumerate(three_nodes(folder), 1))
         self.running: dict[int, RunningNode] = {}
 
+    def add_spare(self) -> None:
+        """Node 4, which does not vote, and introduces itself to the others."""
+        key, peers = ReplicaKey(4, "directory-4"), {}
+        for node, config in self._configs.items():
+            assert config.quorum is not None
+            peers[node] = config.quorum.listen
+        format_directory(
+            str(self.directory(4)), Meta(cluster_id="a-cluster", node_id=4, directory_id=key.directory), ()
+        )
+        self._configs[4] = one_node(
+            self.folder,
+            directory=str(self.directory(4)),
+            node_id=4,
+            listen=f"127.0.0.1:{free_port()}",
+            peers=peers,
+            times=TIMES,
+        )
+
+    def make_spare_a_peer(self) -> None:
+        """Of all others, from their next start on."""
+        spare = self._configs[4].quorum
+        assert spare is not None
+        for node, config in self._configs.items():
+            if node != 4 and (own := config.quorum) is not None:
+                peers = {**own.peers, 4: spare.listen}
+                self._configs[node] = replace(config, quorum=replace(own, peers=peers))
+
     def directory(self, node: int) -> Path:
         return self.folder / f"node-{node}"
 
@@ -45,6 +79,12 @@ class Quorum:
     async def stop(self, *nodes: int) -> None:
         for node in nodes or tuple(self.running):
             await self.running.pop(node).stop()
+
+    async def spare_has_all(self) -> None:
+        """Wait until it has the statistics that the leader has."""
+        there = found_in(self.directory(self.leader))
+        assert there
+        await until(lambda: found_in(self.directory(4)) == there, "the spare node has the entries")
 
     @property
     def leader(self) -> int:
@@ -61,6 +101,15 @@ class Quorum:
         with spark_log.connect(self.url) as log:
             log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
             assert log.admin.erase_records("people", [KEY]).records == 5
+
+    async def maintained_until_unreached(self, rounds: int = 30) -> ErasureListing:
+        """Upkeep, until the erasure waits only for what somebody has to do."""
+        for _ in range(rounds):
+            (listing,) = await asyncio.to_thread(self.maintain)
+            if listing.waits_for == listing.unreached != ():
+                return listing
+            await asyncio.sleep(0.5)
+        raise AssertionError(listing)
 
     async def maintained_until_done(self, rounds: int = 30) -> None:
         for _ in range(rounds):
@@ -82,10 +131,14 @@ def maintain(leader: RunningNode, url: str) -> list[ErasureListing]:
 
 
 @asynccontextmanager
-async def filled(folder: Path) -> AsyncIterator[Quorum]:
+async def filled(folder: Path, *, spare: bool = False) -> AsyncIterator[Quorum]:
     """Every node, and the copy of the metadata, has statistics of the person's records."""
     quorum = Quorum(folder)
+    if spare:
+        quorum.add_spare()
     await quorum.start()
+    if spare:
+        await quorum.start(4)
 
     def put_records() -> None:
         with spark_log.connect(quorum.url) as log:
@@ -111,11 +164,7 @@ def test_a_node_that_is_down_keeps_an_erasure_open_and_finishes_it_when_it_is_ba
             down = next(node for node in quorum.running if node != quorum.leader)
             await quorum.stop(down)
             await asyncio.to_thread(quorum.erase)
-            for _ in range(30):
-                (listing,) = await asyncio.to_thread(quorum.maintain)
-                if listing.waits_for == listing.unreached != ():
-                    break
-                await asyncio.sleep(0.5)
+            listing = await quorum.maintained_until_unreached()
             (sentence,) = listing.unreached
             assert sentence.startswith(f"node {down}@directory-{down} of the quorum may have statistics")
             assert f"`pylog quorum remove-voter {down}@directory-{down}`" in sentence
@@ -134,6 +183,65 @@ def test_a_node_that_is_down_keeps_an_erasure_open_and_finishes_it_when_it_is_ba
                 assert [*damage_of(files)] == []
             await quorum.start()
             assert await asyncio.to_thread(records_left, quorum.url) == 60
+            assert found_in(tmp_path) == []
+
+    run(scenario)
+
+
+def test_a_node_that_does_not_vote_and_is_down_keeps_an_erasure_open(tmp_path: Path) -> None:
+    """It has connected to the nodes before; none of those that lead later has seen it fetch.  A leader that began
+    since knows it as one of its peers."""
+
+    async def scenario() -> None:
+        async with filled(tmp_path, spare=True) as quorum:
+            await quorum.spare_has_all()
+            await quorum.stop(4)
+            quorum.make_spare_a_peer()
+            await quorum.stop(quorum.leader)
+            await quorum.start(*{1, 2, 3} - set(quorum.running))
+            await asyncio.to_thread(quorum.erase)
+            listing = await quorum.maintained_until_unreached()
+            assert [one.partition(", which")[0] for one in listing.unreached] == ["node 4"]
+            await quorum.stop(1, 2, 3)
+            await quorum.start()
+            listing = await quorum.maintained_until_unreached()
+            assert "node 4, which does not vote" in listing.unreached[0] and found_in(quorum.directory(4))
+            await quorum.start(4)
+            await quorum.maintained_until_done()
+            assert found_in(tmp_path) == []
+
+    run(scenario)
+
+
+def test_a_node_that_no_leader_knows_deletes_what_it_has_when_it_starts(tmp_path: Path) -> None:
+    """The erasure is done without it: the nodes were restarted, and it is none of their peers."""
+
+    async def scenario() -> None:
+        async with filled(tmp_path, spare=True) as quorum:
+            await quorum.spare_has_all()
+            await quorum.stop()
+            await quorum.start(1, 2, 3)
+            await asyncio.to_thread(quorum.erase)
+            await quorum.maintained_until_done()
+            assert found_in(quorum.directory(4)) == found_in(tmp_path) != []
+            await quorum.start(4)
+            await until(lambda: found_in(tmp_path) == [], "the spare node has deleted it")
+
+    run(scenario)
+
+
+def test_a_copy_whose_writer_died_keeps_an_erasure_open(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with filled(tmp_path) as quorum:
+            left = tmp_path / "records" / "meta" / "quorum" / f"{TEMPORARY}1"
+            left.write_bytes(b"statistics: aaa-secret-person")
+            await asyncio.to_thread(quorum.erase)
+            for _ in range(8):
+                (listing,) = await asyncio.to_thread(quorum.maintain)
+                await asyncio.sleep(0.5)
+            assert [one for one in listing.waits_for if "the metadata" in one] and left.exists()
+            os.utime(left, (0, 0))
+            await quorum.maintained_until_done()
             assert found_in(tmp_path) == []
 
     run(scenario)

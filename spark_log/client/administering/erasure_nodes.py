@@ -26,16 +26,26 @@ def nodes_with_statistics(quorum: QuorumInfo, version: int) -> tuple[tuple[str, 
     now_ms = max(one.last_fetch_timestamp for one in replicas)  # the leader's own is the present time
     behind = [one for one in replicas if one.forgotten < version]
     silent = [one for one in behind if now_ms - one.last_fetch_timestamp > AWAY_MS]
+    texts = [_voter_text(one) if one in quorum.voters else _spare_text(one.replica_id) for one in silent]
+    texts += [_spare_text(node) for node, forgotten in sorted(quorum.silent.items()) if forgotten < version]
+    unreached = tuple(filter(None, [quorum.former_metadata, *texts]))
     running = [str(one.replica_id) for one in behind if one not in silent]
-    unreached = tuple(filter(None, [quorum.former_metadata, *map(_silent_text, silent)]))
     what = f"node {running[0]}" if len(running) == 1 else f"nodes {', '.join(running)}"
     names = [f"the metadata of {what} of the quorum, which has statistics of columns,"] if running else []
     return (*names, *unreached), unreached
 
 
-def _silent_text(one: ReplicaState) -> str:
+def _voter_text(one: ReplicaState) -> str:
     key = f"{one.replica_id}@{one.replica_directory_id}"
     return (
         f"node {key} of the quorum may have statistics of columns in its directory, and does not answer: start it; if it "
         f"is lost, run `pylog quorum remove-voter {key}`, and destroy its disk"
+    )
+
+
+def _spare_text(node: int) -> str:
+    return (
+        f"node {node}, which does not vote in the quorum, may have statistics of columns in its directory, and does not "
+        "fetch from the leader: start it; if it is not needed any more, destroy its disk, remove it from `peers` of the "
+        "other nodes, and restart them one after another"
     )

@@ -49,6 +49,8 @@ class QuorumInfo(NamedTuple):
     """Why the copy of the metadata beside the records is late; empty: it is not."""
     former_metadata: str
     """Why metadata from before the log moved into the quorum keeps erasures open; empty: it does not."""
+    silent: Mapping[int, int]
+    """By node that neither votes nor fetches, and that the leader knows: as `ReplicaState.forgotten`."""
 
 
 def describe_quorum(journal: Journal) -> QuorumInfo:
@@ -65,6 +67,7 @@ def describe_quorum(journal: Journal) -> QuorumInfo:
         nodes=found.nodes,
         copy_problem=found.copy_problem,
         former_metadata=found.former_metadata,
+        silent=found.silent,
     )
 
 

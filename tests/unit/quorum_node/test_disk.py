@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -220,6 +221,27 @@ def test_files_are_rolled_and_deleted() -> None:
     assert [name for name in replica.files.names() if name.endswith("checkpoint")] == [
         snapshot_name(replica.disk.snapshot)
     ]
+
+
+class NoNewFiles(LocalFiles):
+    """A disk without inodes."""
+
+    def _open(self, name: str) -> int:
+        if name not in self.names():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super()._open(name)
+
+
+def test_a_disk_that_takes_no_new_file_stays_as_it_is(tmp_path: Path) -> None:
+    """The node tries again later."""
+    persist = Persist(number=1, epoch=1, voted=None, entries=(Entry(0, 1, Kind.DATA, b"x"),))
+    formatted(LocalFiles(str(tmp_path))).write(persist)
+    files = NoNewFiles(str(tmp_path))
+    disk = Disk(files, SEGMENT_BYTES)
+    before, names = disk.load(), files.names()
+    with pytest.raises(NoSpace):
+        disk.begin_file()
+    assert files.names() == names and Disk(files, SEGMENT_BYTES).load() == before
 
 
 def test_a_download_that_was_given_up_is_forgotten() -> None:
