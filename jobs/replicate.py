@@ -39,7 +39,7 @@ from pyspark_pylog.planned_log import PlannedLog
 
 from spark_log import Log
 from spark_log.cli.replicate import report_text
-from spark_log.metadata.replicas import epoch_of, is_active
+from spark_log.metadata.replicas import is_active
 from spark_log.metadata.state import State
 from spark_log.node.copy_threads import log_problems
 from spark_log.node.copy_throttle import Pace, rate_of
@@ -140,7 +140,7 @@ class TaskCopier:
         else:
             for broker, copied in done.items():
                 its = [result for share, result in zip(shares, results, strict=True) if share.broker == broker]
-                record_copies(self._log.journal, broker, epoch_of(state, broker) or 0, its, copied)
+                record_copies(self._log.journal, state, broker, its, copied)
         log_problems(self._log.journal, done)
         return done
 

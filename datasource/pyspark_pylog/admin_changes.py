@@ -26,6 +26,7 @@ from spark_log.metadata.placement import Replicas
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replica_commands import AlterReassignments
+from spark_log.metadata.restores import check_history, history_of
 from spark_log.metadata.state import GroupState, State
 from spark_log.model import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.positions import At, Earliest, Latest, LatestMinus, Position, format_position
@@ -137,6 +138,7 @@ class Draft:
         """All of them, or none.  Raises ConcurrentChange if a group has committed where they set its position."""
         if self._commands:
             self._journal.propose(SeveralCommands(commands=tuple(self._commands)))
+            check_history(self._journal.state, history_of(self.state), "apply")
 
 
 def plan_changes(journal: Journal, declared: Declared, *, resets: bool = False) -> Draft:
@@ -302,7 +304,7 @@ def _plan_group(
         # A consumer may commit between the plan and the commit of this, or before it is sent again.
         expected = tuple(Stand(*partition_of(draft.state, tp)[0], at) for tp, (at, _) in changed.items())
         commit = GroupCommit(name, UNFENCED, entries)
-        faults.attempt(draft.add, CommitOffsets(commit=commit, expected=expected))
+        faults.attempt(draft.add, CommitOffsets(commit=commit, expected=expected, history=history_of(draft.state)))
         draft.changes.positions[name] = changed
 
 

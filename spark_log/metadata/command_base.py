@@ -74,18 +74,21 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbi
 
 
 class PlannedCommand(Command, frozen=True, kw_only=True):
-    """Base of commands that say what was written, deleted or found on the roots since a state was read.
+    """Base of commands that are true only of the log whose state was read: they have its offsets, versions and epochs,
+    or say what was written, deleted or found on the roots since then.
 
-    The reply is False if the log was restored from a copy since then: nothing is known about the copy's objects.
+    They do nothing, with the reply `void`, if the log was restored from a copy since.
     """
 
+    void: ClassVar[Any] = False
+    """The reply in another history."""
     history: Text = ""
     """The history of the state by which it was planned (`metadata/restores.py`)."""
 
-    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
-        return self.decide(state, now_ms) if self.history == history_of(state) else Decision((), False)
+    def __call__(self, state: State, now_ms: int) -> Decision[Any]:
+        return self.decide(state, now_ms) if self.history == history_of(state) else Decision((), self.void)
 
-    def decide(self, state: State, now_ms: int) -> Decision[bool]:
+    def decide(self, state: State, now_ms: int) -> Decision[Any]:
         """Decide the command in the history in which it was planned."""
         raise NotImplementedError
 

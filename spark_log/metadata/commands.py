@@ -167,12 +167,13 @@ class Start(NamedTuple):
     """An offset, or `WHOLE`."""
 
 
-class Trim(Command, frozen=True, kw_only=True, tag="trim"):
+class Trim(PlannedCommand, frozen=True, kw_only=True, tag="trim"):
+    void = dict[TopicKey, int]()
     starts: tuple[Start, ...]
     known_only: bool = False
     """Skip partitions that do not exist, instead of rejecting the command."""
 
-    def __call__(self, state: State, now_ms: int) -> Decision[dict[TopicKey, int]]:
+    def decide(self, state: State, now_ms: int) -> Decision[dict[TopicKey, int]]:
         wanted = {}
         for topic_id, partition, offset in self.starts:
             part = state.partitions.get((topic_id, partition))
@@ -320,7 +321,7 @@ class InitProducer(Command, frozen=True, kw_only=True, tag="init_producer"):
         return (self.producer,)
 
 
-class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transaction"):
+class AbortTransaction(PlannedCommand, frozen=True, kw_only=True, tag="abort_transaction"):
     """Abort a transaction, so that it cannot commit."""
 
     role = "write"
@@ -328,7 +329,7 @@ class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transactio
     epoch: Long | None = None
     """Epoch of the transaction; None: the open one."""
 
-    def __call__(self, state: State, now_ms: int) -> Decision[int]:
+    def decide(self, state: State, now_ms: int) -> Decision[int]:
         _check_transactional(self.producer)
         return transactional_ids.decide_abort(state, self.producer, self.epoch)
 

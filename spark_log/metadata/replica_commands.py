@@ -81,14 +81,14 @@ class FenceBroker(Command, frozen=True, kw_only=True, tag="fence_broker"):
         return replicas.decide_fence_broker(state, self.broker, self.epoch, self.reason)
 
 
-class ReturnBroker(Command, frozen=True, kw_only=True, tag="return_broker"):
+class ReturnBroker(PlannedCommand, frozen=True, kw_only=True, tag="return_broker"):
     """A fenced broker is back.  The reply is False if it was not fenced, or has another epoch."""
 
     broker: Int
     epoch: Long
     missing: tuple[Text, ...] = ()
 
-    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+    def decide(self, state: State, now_ms: int) -> Decision[bool]:
         return replicas.decide_return(state, self.broker, self.epoch, self.missing)
 
 
@@ -108,16 +108,16 @@ class RemoveBroker(Command, frozen=True, kw_only=True, tag="remove_broker"):
         return replicas.decide_remove(state, self.broker, force=self.force)
 
 
-class AddCopies(Command, frozen=True, kw_only=True, tag="add_copies"):
+class AddCopies(PlannedCommand, frozen=True, kw_only=True, tag="add_copies"):
     """Record copies that were made."""
 
     copies: tuple[r.Copy, ...]
 
-    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+    def decide(self, state: State, now_ms: int) -> Decision[bool]:
         return replicas.decide_if_changed(state, r.HeldRecord(copies=self.copies))
 
 
-class AddPendingCopies(Command, frozen=True, kw_only=True, tag="add_pending_copies"):
+class AddPendingCopies(PlannedCommand, frozen=True, kw_only=True, tag="add_pending_copies"):
     """Record copies of objects of pending commits, by who writes: others are left out."""
 
     role = "write"
@@ -125,7 +125,7 @@ class AddPendingCopies(Command, frozen=True, kw_only=True, tag="add_pending_copi
     late: tuple[tuple[Text, Int], ...] = ()
     """(object, broker) of those that could not be copied within `replica.lag.time.max.ms`."""
 
-    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+    def decide(self, state: State, now_ms: int) -> Decision[bool]:
         return replicas.decide_pending_copies(state, self.copies, self.late)
 
     def topics(self, state: State) -> Sequence[str]:
@@ -144,23 +144,23 @@ class LoseCommit(PlannedCommand, frozen=True, kw_only=True, tag="lose_commit"):
         return replicas.decide_if_changed(state, self.lost)
 
 
-class RemoveCopies(Command, frozen=True, kw_only=True, tag="remove_copies"):
+class RemoveCopies(PlannedCommand, frozen=True, kw_only=True, tag="remove_copies"):
     """Record copies that were found damaged or absent."""
 
     copies: tuple[r.Copy, ...]
 
-    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+    def decide(self, state: State, now_ms: int) -> Decision[bool]:
         return replicas.decide_if_changed(state, r.MissingRecord(copies=self.copies))
 
 
-class DropCopies(Command, frozen=True, kw_only=True, tag="drop_copies"):
+class DropCopies(PlannedCommand, frozen=True, kw_only=True, tag="drop_copies"):
     """Drop old copies of a broker that keeps only the newest objects, if it is time."""
 
     broker: Int
     answering: tuple[Int, ...]
     """The brokers whose roots have just answered: only they count as having other copies."""
 
-    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+    def decide(self, state: State, now_ms: int) -> Decision[bool]:
         return decide_drop(state, self.broker, self.answering, now_ms)
 
 
@@ -204,12 +204,12 @@ class AlterReassignments(Command, frozen=True, kw_only=True, tag="alter_reassign
         return sorted({state.topics[one.topic_id].name for one in self.partitions if one.topic_id in state.topics})
 
 
-class EndReassignments(Command, frozen=True, kw_only=True, tag="end_reassignments"):
+class EndReassignments(PlannedCommand, frozen=True, kw_only=True, tag="end_reassignments"):
     """Record that partitions have been moved.  The reply is False if all of them have changed since."""
 
     partitions: tuple[r.Moved, ...]
 
-    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+    def decide(self, state: State, now_ms: int) -> Decision[bool]:
         return replicas.decide_if_changed(state, r.MovedRecord(partitions=self.partitions))
 
 

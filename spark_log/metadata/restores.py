@@ -11,6 +11,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import NamedTuple
 
+from spark_log.errors import ConcurrentChange
 from spark_log.metadata import records as r
 from spark_log.metadata.state import Restore, State, TopicKey
 from spark_log.model import PROGRESS_TOPIC
@@ -39,6 +40,18 @@ def history_of(state: State) -> str:
 def is_former(state: State, history: str) -> bool:
     """Whether a history ended in a restore that the log knows: records of it are void."""
     return history != history_of(state) and restores_after(state, history) is not None
+
+
+def check_history(state: State, history: str, doing: str) -> None:
+    """Raises ConcurrentChange if the log was restored from a copy since it had this history.
+
+    doing:  what was begun then, for the message.
+    """
+    if history_of(state) != history:
+        raise ConcurrentChange(
+            f"{doing}: the log was restored from a copy meanwhile, and may lack what this has found or changed: run it "
+            "again"
+        )
 
 
 def seen_in(state: State) -> SeenLog:

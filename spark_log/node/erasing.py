@@ -24,7 +24,7 @@ from spark_log.journal.context import Context
 from spark_log.journal.sealing import SWAP_TRIES, prune, prune_indexes, renew_indexes
 from spark_log.journal.store_operations import Get, Op, Refresh, Steps, together
 from spark_log.metadata.records import Piece
-from spark_log.metadata.restores import history_of
+from spark_log.metadata.restores import check_history
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import CREATE_TIME, Slice
 from spark_log.node.failure_isolation import Failures, partition_name, resolve_each
@@ -67,11 +67,7 @@ class Erasing:
 
     def check(self, state: State) -> None:
         """Raises ConcurrentChange if the log was restored from a copy since: other records are before the ends then."""
-        if history_of(state) != self.history:
-            raise ConcurrentChange(
-                f"erasing from {self.topic}: the log was restored from a copy meanwhile, and records that this has erased "
-                "may be there again; run it again"
-            )
+        check_history(state, self.history, f"erasing from {self.topic}")
 
     def is_searched(self, name: str) -> bool:
         """Whether the object is searched."""

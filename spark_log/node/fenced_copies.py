@@ -158,11 +158,11 @@ class FencedCopies:
     def _begin(self, state: State, broker: int, target: _Target) -> Task[CopyTally]:
         target.pending, target.began_ms = _pending(state, broker), self._clock.monotonic_ms()
         target.task = Task(
-            lambda: self._copy(state, broker, target.epoch), f"pylog-fenced-{broker}", self._journal.context.threads
+            lambda: self._copy(state, broker), f"pylog-fenced-{broker}", self._journal.context.threads
         )
         return target.task
 
-    def _copy(self, state: State, broker: int, epoch: int) -> CopyTally:
+    def _copy(self, state: State, broker: int) -> CopyTally:
         """Copy first all that readers wait for."""
         sources = {one for copies in state.copies.values() if _waits(state, copies) for one in copies.brokers}
         answering = self._answers.among(sources, ANSWER_S, _first_names(state, broker))
@@ -170,7 +170,7 @@ class FencedCopies:
         for pending in (True, False):
             some = _readable(copies_wanted_of_fenced(state, broker, pending=pending), answering)
             until_ms = self._clock.monotonic_ms() + COPY_MS
-            one = copy_objects(self._journal, broker, epoch, some, self._pace, None if pending else until_ms)
+            one = copy_objects(self._journal, state, broker, some, self._pace, None if pending else until_ms)
             done.objects, done.bytes = done.objects + one.objects, done.bytes + one.bytes
             done.denied |= one.denied
             if pending:

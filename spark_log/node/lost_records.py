@@ -22,6 +22,7 @@ from spark_log.metadata.pending_commits import pending_copies
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies
 from spark_log.metadata.replicas import copies_of, epoch_of, group_number, is_active, keeps
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import CREATE_TIME, Slice
 from spark_log.node.checked_copies import SourceFailed, is_good
@@ -93,7 +94,7 @@ def _look_on_roots(journal: Journal, state: State) -> frozenset[str]:
         for name in _found_on(journal, state, broker, names)
     ]
     if found:
-        journal.propose(AddCopies(copies=tuple(found)))
+        journal.propose(AddCopies(copies=tuple(found), history=history_of(state)))
     return frozenset(names)
 
 

@@ -28,6 +28,7 @@ from spark_log.metadata.decide.topics import decide_trim
 from spark_log.metadata.decide.upkeep import decide_fence
 from spark_log.metadata.reassignments import moving
 from spark_log.metadata.replay import next_version, replay_records
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.node.compaction_plan import find_dirty_parts
 from spark_log.node.compaction_rounds import CompactionTally
@@ -200,12 +201,12 @@ class Maintainer:
         if memory is not None:
             with suppress(LogRestored):
                 view = yield from metadata_log.refresh(known)
-                if memory.version <= view.state.version:
+                if memory.version <= view.state.version and memory.history == history_of(view.state):
                     if 0 <= age_ms < cluster_config(known.state.configs, "gc.fence.age.ms"):
                         return view, memory
                     aside = memory.aside
         view = yield from metadata_log.open()
-        return view, UpkeepMemory(began_ms=clock.now_ms(), aside=aside)
+        return view, UpkeepMemory(began_ms=clock.now_ms(), history=history_of(view.state), aside=aside)
 
 
 def maintain_once(log: Log, *, progress: Progress | None = None) -> MaintainReport:

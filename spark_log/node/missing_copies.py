@@ -19,6 +19,7 @@ from spark_log.metadata.replicas import (
     lacked,
     lacked_objects,
 )
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.copy_throttle import Pace
 from spark_log.node.copy_to_broker import CopiedObjects, Moved, ObjectCopying, WantedCopy
@@ -115,13 +116,13 @@ def catch_up_broker(
     moved:  as for `ObjectCopying`.
     """
     wanted = copies_wanted(state, broker)
-    return copy_objects(journal, broker, epoch_of(state, broker) or 0, wanted, pace, until_ms, moved)
+    return copy_objects(journal, state, broker, wanted, pace, until_ms, moved)
 
 
 def copy_objects(
     journal: Journal,
+    state: State,
     broker: int,
-    epoch: int,
     wanted: Iterator[WantedCopy],
     pace: Pace,
     until_ms: float | None,
@@ -129,27 +130,29 @@ def copy_objects(
 ) -> CopyTally:
     """Copy objects to a broker, and record the copies in the log.
 
-    epoch:     the broker's epoch in the state from which `wanted` was made.
+    state:     the one from which `wanted` was made.
     until_ms:  when to stop, on the monotonic clock; None: when all are copied.
     moved:     as for `ObjectCopying`.
     """
     context, done = journal.context, CopyTally()
     copying = ObjectCopying(journal.roots, broker, pace, context.threads, moved)
     while not done.left and (share := next_share(wanted)):
-        record_copies(journal, broker, epoch, [copying.run(share)], done)
+        record_copies(journal, state, broker, [copying.run(share)], done)
         if until_ms is not None and context.clock.monotonic_ms() >= until_ms:
             done.left = done.left or next(wanted, None) is not None
             break
     return done
 
 
-def record_copies(journal: Journal, broker: int, epoch: int, results: Iterable[CopiedObjects], done: CopyTally) -> None:
+def record_copies(
+    journal: Journal, state: State, broker: int, results: Iterable[CopiedObjects], done: CopyTally
+) -> None:
     """Record in the log which copies were made, and which copies were found to be bad.
 
-    epoch:  the broker's epoch in the state from which the copies were planned.
+    state:  the one from which the copies were planned.
     done:   gets the results in addition to those that it has.
     """
-    made, bad = dict[str, int](), dict[Copy, None]()
+    made, bad, history = dict[str, int](), dict[Copy, None](), history_of(state)
     for one in results:
         made.update(one.done)
         bad.update(dict.fromkeys(one.bad))
@@ -158,9 +161,9 @@ def record_copies(journal: Journal, broker: int, epoch: int, results: Iterable[C
         done.problems += one.problems
         done.left = done.left or one.stopped
     if made:
-        added = [Copy(name, broker, epoch) for name in made]
+        added = [Copy(name, broker, epoch_of(state, broker) or 0) for name in made]
         for at in range(0, len(added), RECORDED_MAX):
-            journal.propose(AddCopies(copies=tuple(added[at : at + RECORDED_MAX])))
+            journal.propose(AddCopies(copies=tuple(added[at : at + RECORDED_MAX]), history=history))
         done.objects += len(made)
         done.bytes += sum(made.values())
         try:
@@ -169,10 +172,10 @@ def record_copies(journal: Journal, broker: int, epoch: int, results: Iterable[C
             done.left = True
             done.problems.append(f"copying to broker {broker} stopped: {error}")
     if bad:
-        state = journal.refresh()
-        held = tuple(copy for copy in bad if _is_held(state, copy))
+        newest = journal.refresh()
+        held = tuple(copy for copy in bad if _is_held(newest, copy))
         if held:
-            journal.propose(RemoveCopies(copies=held))
+            journal.propose(RemoveCopies(copies=held, history=history))
         done.bad += held
 
 

@@ -15,6 +15,7 @@ from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies
 from spark_log.metadata.replicas import copies_of, epoch_of, is_active, keeps
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.checked_copies import is_good
 from spark_log.node.daemon_tasks import Task
@@ -79,7 +80,7 @@ class ObjectSearch:
             if self._has_good(broker, name, row):
                 found.append(Copy(name, broker, epoch))
         if found:
-            self._journal.propose(AddCopies(copies=tuple(found)))
+            self._journal.propose(AddCopies(copies=tuple(found), history=history_of(state)))
         return len(found)
 
     def _due(self, state: State, keys: set[int], broker: int, epoch: int) -> Iterator[tuple[str, ObjectRow]]:

@@ -20,6 +20,7 @@ from spark_log.journal.store_operations import Decide, Steps
 from spark_log.metadata.reassignments import is_moving, moving, objects_elsewhere, pending_elsewhere
 from spark_log.metadata.records import Moved
 from spark_log.metadata.replica_commands import EndReassignments
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.copy_throttle import Pace
@@ -173,7 +174,8 @@ def _end_moves(state: State, keys: Collection[TopicKey], on_failure: OnFailure) 
             if not objects_elsewhere(state, key, (piece.object for piece in pieces)):
                 ended.append(Moved(*key, state.reassignments[key].version, state.version))
     if ended:
-        state = yield Decide([Proposal(EndReassignments(partitions=tuple(ended)))])
+        end = EndReassignments(partitions=tuple(ended), history=history_of(state))
+        state = yield Decide([Proposal(end)])
     return state, sum(not is_moving(state, (one.topic_id, one.partition)) for one in ended)
 
 

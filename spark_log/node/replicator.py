@@ -29,6 +29,7 @@ from spark_log.metadata.replicas import (
     lacked,
     lacked_objects,
 )
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import PendingCommit, State
 from spark_log.node.answering_roots import RootAnswers
 from spark_log.node.copy_threads import LATE_MS, Copier, CopyThreads
@@ -193,7 +194,8 @@ class Replicator:
         others = {broker: other_holders(state, broker) for broker in sorted(due)}
         answering = self._answers.among({one for some in others.values() for one in some}, LATE_MS / 1000)
         for broker, some in others.items():
-            self._journal.propose(DropCopies(broker=broker, answering=tuple(sorted(some & answering))))
+            drop = DropCopies(broker=broker, answering=tuple(sorted(some & answering)), history=history_of(state))
+            self._journal.propose(drop)
         return self._journal.state if due else state
 
     def _behind(self, state: State) -> list[int]:
@@ -218,7 +220,7 @@ class Replicator:
         known = {one.name for one in readable}
         self._pending_ms.update({one: now_ms for one in late if one[0] not in known})
         if named := tuple(one for one in late if one[0] in known):
-            self._journal.propose(AddPendingCopies(copies=(), late=named))
+            self._journal.propose(AddPendingCopies(copies=(), late=named, history=history_of(state)))
 
     def _lose(self, state: State) -> None:
         """Give up pending commits whose last copies were on a disk that somebody has replaced, are missing for long, or

@@ -16,6 +16,7 @@ from spark_log.journal.context import Context, Proposal
 from spark_log.journal.store_operations import Decide, Steps
 from spark_log.metadata.commands import Start, Trim
 from spark_log.metadata.records import Piece
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.failure_isolation import OnFailure, raise_failure, resolve_each
@@ -168,7 +169,10 @@ def expire_records(
     if not removals:
         return state, {}
     starts = tuple(Start(*key, removal.start) for key, removal in removals.items())
-    after: State = yield Decide([Proposal(Trim(starts=starts, known_only=True))])
+    trim = Proposal(Trim(starts=starts, known_only=True, history=history_of(state)))
+    after: State = yield Decide([trim])
+    if history_of(after) != history_of(state):
+        return after, {}
     for gone in expired_topics(state, removals):
         logger.info("topic %s: retention removed %d records, %d bytes", gone.topic, gone.records, gone.bytes)
     return after, removals

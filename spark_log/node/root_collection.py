@@ -51,6 +51,8 @@ class _Root:
 
     directory: str
     epoch: int
+    history: str
+    """Of the log whose garbage was deleted there."""
     collected: Collected | None = None
     dropped: int | None = None
     """The version up to which old copies were deleted, of a broker that keeps only the newest objects."""
@@ -103,8 +105,9 @@ class RootCollector:
         if known.fenced and not known.returns:
             return False
         root = self._roots.get(broker)
-        if root is None or (root.directory, root.epoch) != (known.directory, known.epoch):
-            root = self._roots[broker] = _Root(known.directory, known.epoch)
+        new = _Root(known.directory, known.epoch, history_of(state))
+        if root is None or (root.directory, root.epoch, root.history) != (new.directory, new.epoch, new.history):
+            root = self._roots[broker] = new
         if root.task is None:
             kept = root
             root.task = Task(

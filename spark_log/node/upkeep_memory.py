@@ -137,6 +137,8 @@ class UpkeepMemory:
 
     began_ms: int = 0
     """When its first round began."""
+    history: str = ""
+    """The history of the log then: offsets, versions and objects of another one are not those of the log."""
     version: int = 0
     """The log's version at the end of its last round."""
     live: LiveSlices = field(default_factory=LiveSlices)

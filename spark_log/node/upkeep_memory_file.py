@@ -59,6 +59,7 @@ class MemoryHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The values of a memory that do not grow with the log."""
 
     began_ms: int
+    history: str = ""
     version: int
     finished: int | None = None
     expires_ms: int
@@ -93,6 +94,7 @@ def encode_memory(memory: UpkeepMemory, state: State) -> bytes:
     objects = {name: number for number, name in enumerate(dict.fromkeys(names))}
     header = MemoryHeader(
         began_ms=memory.began_ms,
+        history=memory.history,
         version=memory.version,
         finished=memory.finished,
         expires_ms=memory.expires_ms,
@@ -152,6 +154,7 @@ def decode_memory(data: bytes, state: State) -> UpkeepMemory:
     (header,) = rows["header"]
     memory = UpkeepMemory(
         began_ms=header.began_ms,
+        history=header.history,
         version=header.version,
         finished=header.finished,
         expires_ms=header.expires_ms,

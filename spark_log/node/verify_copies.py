@@ -17,6 +17,7 @@ from spark_log.metadata.column_map import rows_with_copies
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import RemoveCopies
 from spark_log.metadata.replicas import copies_of, epoch_of, is_active
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.node.checked_copies import BadCopy, SourceFailed, check_copy, copy_checked
 from spark_log.node.copy_throttle import Pace
@@ -294,7 +295,7 @@ def repair_copies(
             progress("repair", number + 1, len(checked.bad))
     if removed:
         copies = tuple(Copy(bad.object, bad.broker, bad.epoch) for bad in removed)
-        journal.propose(RemoveCopies(copies=copies))
+        journal.propose(RemoveCopies(copies=copies, history=history_of(state)))
     return CopyRepair(*(tuple(f"broker {one.broker}: {one.object}" for one in some) for some in (repaired, removed)))
 
 

@@ -18,6 +18,7 @@ from spark_log.metadata.pending_commits import optional_copies
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import RemoveCopies
 from spark_log.metadata.replicas import copies_of, epoch_of
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import ObjectRow, PendingCommit, State
 from spark_log.node.lost_commits import lose_in_own_root
 from spark_log.text import counted
@@ -55,5 +56,5 @@ def give_up(journal: Journal, lacking: Sequence[PendingCommit]) -> list[str]:
     rows = [(name, copies_of(state, state.objects[name])) for one in lacking for name in one.objects]
     gone = [Copy(name, one, epoch_of(state, one) or 0) for name, known in rows if known for one in known.brokers]
     if gone:
-        journal.propose(RemoveCopies(copies=tuple(gone)), upkeep=False)
+        journal.propose(RemoveCopies(copies=tuple(gone), history=history_of(state)), upkeep=False)
     return [lose_in_own_root(journal, commit) for commit in lacking]

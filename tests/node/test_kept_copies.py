@@ -124,7 +124,7 @@ def test_the_last_copy_stays_when_a_copier_wakes_up(log: Log, tmp_path: Path, cl
         clock.skew_ms += HOUR // 16 + 1
         replicator.round()
     assert state.brokers[1].dropped < log.journal.refresh().brokers[1].dropped
-    record_copies(log.journal, 1, epoch, [CopiedObjects(done=[(name, state.objects[name].size)])], CopyTally())
+    record_copies(log.journal, state, 1, [CopiedObjects(done=[(name, state.objects[name].size)])], CopyTally())
     assert (folder_of(log, tmp_path, 1) / name).exists() and brokers_of(log.journal.refresh(), name) == (1, 2)
 
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_log import Log, connect
+from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.errors import ConcurrentChange
 from spark_log.journal.context import Context
 from spark_log.journal.dropped_lists import list_dropped
+from spark_log.journal.journal import Journal
 from spark_log.journal.sealing import seal
 from spark_log.journal.store_operations import Decide, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.state import State
-from spark_log.node.maintain import maintain_once
+from spark_log.node.maintain import Maintainer, maintain_once
 from spark_log.node.merge import merge
+from spark_log.node.retention import expire_records
+from spark_log.node.mirror import Mirror, begin_mirror
 from spark_log.node.rewrite import open_spool
 from spark_log.node.upkeep_memory import UpkeepMemory
 from spark_log.node.verify import verify
-from tests.node.logs import SEAL_ALL, append_small, new_log, upkeep
+from spark_log.store.local import LocalStore
+from spark_log.testing.clocks import ManualClock
+from tests.node.logs import HOUR_MS, SEAL_ALL, append_small, new_log, upkeep
 from tests.node.test_compaction import STEPS, append, compacted, latest, records, run_clean
 from tests.restored import copy_of, restored
 
@@ -124,3 +130,83 @@ def test_an_erasure_that_began_before_a_restore_erases_no_new_records(tmp_path: 
         assert [value for value in values(found) if value >= 10] == [10, 11, 12, 13, 14, 15]
         assert found.admin.erase_records("t", [b"a"]).problems == ()
         assert values(found) == []
+
+
+def test_retention_that_began_before_a_restore_removes_no_new_records(tmp_path: Path) -> None:
+    """Its offset is that of an old record in the lost log, and of a new one in the restored log."""
+    log = new_log(tmp_path / "log", retention_ms="3600000")
+    append_small(log, 2)
+    copy = copy_of(log, tmp_path / "copy")
+    append_small(log, 3, first=100, age_ms=2 * HOUR_MS)
+    log.admin.delete_records({TopicPartition("t", 0): 6})
+    removed: list[Any] = []
+
+    def restore() -> None:
+        with restored(str(tmp_path / "log"), copy) as other:
+            append_small(other, 4, first=2)
+
+    def expire(state: State, context: Context) -> Steps[Any]:
+        removed.append((yield from held(expire_records(state, context), restore))[1])
+
+    upkeep(log.journal, expire)
+    with connect(str(tmp_path / "log")) as found:
+        assert removed == [{}] and values(found) == [*range(18)]
+
+
+def test_an_erasure_that_ends_after_a_restore_says_that_records_are_back(tmp_path: Path) -> None:
+    """The restore comes while it searches for the last time."""
+    log = new_log(tmp_path / "log")
+    log.append("t", [{"key": b"a", "value": b"%d" % n} for n in range(3)])
+    copy, searched = copy_of(log, tmp_path / "copy"), list[int]()
+
+    def restore(name: str, at: int, total: int) -> None:
+        if name == "search":
+            searched.append(at)
+            if len(searched) == 2:
+                restored(str(tmp_path / "log"), copy).close()
+
+    with pytest.raises(ConcurrentChange, match="erasing from t: the log was restored.*run it again"):
+        log.admin.erase_records("t", [b"a"], progress=restore)
+    with connect(str(tmp_path / "log")) as found:
+        assert values(found) == [0, 1, 2]
+
+
+def test_an_erasure_is_not_done_by_what_was_deleted_before_a_restore(tmp_path: Path) -> None:
+    """The copy still has the file of the erased record, which upkeep had deleted in the lost log."""
+    url, clock = str(tmp_path / "log"), ManualClock(int(time.time() * 1000))
+
+    def opened(create: bool = False) -> Log:
+        return Log(Journal.open(LocalStore(url, "os"), create=create, clock=clock))
+
+    def have_secret() -> bool:
+        return any(b"secret" in path.read_bytes() for path in (tmp_path / "log" / "data").rglob("*.seg"))
+
+    with opened(create=True) as log:
+        log.create_topic(NewTopic("t", 1, {"compression.type": "none"}))
+        log.admin.incremental_alter_configs({None: {"log.clock.skew.max.ms": str(1000 * HOUR_MS)}})
+        log.append("t", [{"key": b"a", "value": b"secret"}])
+        begin_mirror(log, LocalStore(tmp_path / "copy"))
+        mirror = Mirror(log, LocalStore(tmp_path / "copy"))
+        mirror.round()
+        assert log.admin.erase_records("t", [b"a"]).records == 1
+        for _ in range(3):
+            clock.sleep_ms(HOUR_MS)
+            log.append("t", [{"key": b"b", "value": b"x"}])
+        mirror.round()
+        clock.sleep_ms(25 * HOUR_MS)
+        maintainer = Maintainer(log)
+        for _ in range(3):
+            log.append("t", [{"key": b"b", "value": b"x"}])
+            maintainer.round()
+        assert not have_secret() and log.admin.list_erasures() == []
+        restored(url, tmp_path / "copy").close()
+        assert have_secret()
+        with opened() as other:
+            while other.journal.refresh().version < log.journal.state.version:
+                other.append("t", [{"key": b"b", "value": b"x"}])
+            for directory in other.journal.state.former_roots:  # the folder of the lost log
+                other.admin.forget_root(directory)
+            maintainer.round()
+            assert not have_secret()
+            maintainer.round()
+            assert other.admin.list_erasures() == []

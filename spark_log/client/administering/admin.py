@@ -65,6 +65,7 @@ from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.group_commands import UNFENCED, CommitOffsets, DeleteOffsets, RemoveMember, known_group
 from spark_log.metadata.reassignments import PartitionReassignment
 from spark_log.metadata.records import GroupCommit
+from spark_log.metadata.restores import check_history, history_of
 from spark_log.metadata.schemas import schemas_of
 from spark_log.metadata.shared_groups import members_in_force
 from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, TopicPartition
@@ -220,7 +221,8 @@ class Admin:
         for tp, at in parsed.items():
             offset = at.offset if isinstance(at, At) else WHOLE if isinstance(at, Latest) else resolved[tp]
             starts.append(Start(*keys[tp], offset))
-        reply = self._journal.propose(Trim(starts=tuple(starts)))
+        reply = self._journal.propose(Trim(starts=tuple(starts), history=history_of(state)))
+        check_history(self._journal.state, history_of(state), "delete records")
         return {tp: reply[key] for tp, key in keys.items()}
 
     def erase_records(
@@ -293,7 +295,9 @@ class Admin:
         parsed = {tp: parse_position(at) for tp, at in offsets.items() if tp not in noted}
         found = resolve(self._journal, parsed)
         entries = group_entries(state, {**noted, **{tp: OffsetAndMetadata(at) for tp, at in found.items()}})
-        self._journal.propose(CommitOffsets(commit=GroupCommit(group, UNFENCED, entries)))
+        history = history_of(state)
+        self._journal.propose(CommitOffsets(commit=GroupCommit(group, UNFENCED, entries), history=history))
+        check_history(self._journal.state, history, f"alter offsets of group {group}")
 
     def delete_consumer_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete the committed offsets of a group in some partitions.
@@ -555,9 +559,11 @@ class Admin:
         Raises InvalidRequest for an unknown id, InvalidTxnState if the transaction has committed.
         """
         producer = TRANSACTIONAL + checked_id("abort_transaction", transactional_id)
-        known = self._journal.refresh().producers.get(producer)
+        state = self._journal.refresh()
+        known = state.producers.get(producer)
         epoch = None if known is None else known.epoch  # a newer one is kept, if this is sent again
-        self._propose({transactional_id: AbortTransaction(producer=producer, epoch=epoch)})
+        abort = AbortTransaction(producer=producer, epoch=epoch, history=history_of(state))
+        self._propose({transactional_id: abort})
 
     # ---------------------------------------------------------------------------------------------------------- common
 

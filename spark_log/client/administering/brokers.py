@@ -340,11 +340,11 @@ def return_broker(journal: Journal, broker: int, *, deep: bool = False) -> bool:
     found = set(listed(store, DATA))
     _finish_erasures(journal, state, broker, found)
     missing = _lacking(journal, broker, store, found, deep=deep)  # no copy on a fenced broker is added meanwhile
-    epoch = known.epoch
+    epoch, history = known.epoch, history_of(state)
     while len(missing) > MISSING_MAX:
         gone, missing = missing[:MISSING_MAX], missing[MISSING_MAX:]
-        journal.propose(RemoveCopies(copies=tuple(Copy(name, broker, epoch) for name in gone)))
-    journal.propose(ReturnBroker(broker=broker, epoch=epoch, missing=tuple(missing)))
+        journal.propose(RemoveCopies(copies=tuple(Copy(name, broker, epoch) for name in gone), history=history))
+    journal.propose(ReturnBroker(broker=broker, epoch=epoch, missing=tuple(missing), history=history))
     # The reply is False, too, if its answer was lost, and it was sent again.
     now = journal.refresh().brokers.get(broker)
     return now is not None and not now.fenced and now.directory == known.directory

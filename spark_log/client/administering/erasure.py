@@ -126,7 +126,7 @@ def erase_records(
     state, erased, problems = _erased(journal, erasing, spread, dry_run=dry_run)
     if not dry_run:
         journal.propose(MarkErased(topic_id=topic_id, incomplete=bool(problems), history=history_of(began)))
-        state = journal.refresh()
+        erasing.check(state := journal.refresh())
     unreached = tuple(_unreached(journal, state).values())
     return _report(state, erasing, erased, problems, unreached, None if dry_run else journal.context.clock.now_ms())
 

@@ -30,6 +30,7 @@ from spark_log.metadata.pending_commits import LackingObject
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddPendingCopies
 from spark_log.metadata.replicas import is_active, is_current
+from spark_log.metadata.restores import history_of
 from spark_log.metadata.state import State
 from spark_log.model import Placed
 from spark_log.settings import cluster_config
@@ -77,9 +78,10 @@ def await_visible(journal: Journal, committed: Committed, again: Callable[[], Co
 
 def _copied_some(journal: Journal, lacking: Sequence[LackingObject], until_ms: float) -> bool:
     """Copy what a commit waits for, and say so in the log; whether something of it succeeded."""
+    history = history_of(journal.newest)
     made = copied(journal, lacking, until_ms)
     with suppress(SparkLogError):  # the replicator records copies, too
-        return bool(made) and bool(journal.propose(AddPendingCopies(copies=made)))
+        return bool(made) and bool(journal.propose(AddPendingCopies(copies=made, history=history)))
     return False
 
 
@@ -166,11 +168,9 @@ class _Copier:
         A replica that could not be copied to for `replica.lag.time.max.ms` leaves the ISR, as in Kafka, unless it is
         the roots with copies that do not answer: then the replicator continues.
         """
-        began, limit_ms = (
-            self._clock.monotonic_ms(),
-            int(cluster_config(self.journal.newest.configs, "replica.lag.time.max.ms")),
-        )
-        some = list(still_lacking(self.journal.newest, some))
+        began, state = self._clock.monotonic_ms(), self.journal.newest
+        limit_ms, history = int(cluster_config(state.configs, "replica.lag.time.max.ms")), history_of(state)
+        some = list(still_lacking(state, some))
         old = [one for one in some if began - one.since_ms >= limit_ms]
         readable = from_answering(self.journal, [one.lacking for one in old])
         made = copied(self.journal, [one.lacking for one in some], self._clock.monotonic_ms() + EXIT_MS)
@@ -179,10 +179,10 @@ class _Copier:
         late = [one for one in old if one in missed and one.lacking in readable]
         try:
             if made:
-                self.journal.propose(AddPendingCopies(copies=made))
+                self.journal.propose(AddPendingCopies(copies=made, history=history))
             if late:  # alone: a coordinator refuses it to a token that has no access to all topics of the replicas
                 named = tuple(copy for one in late for copy in one.copies if copy not in done)
-                self.journal.propose(AddPendingCopies(copies=(), late=named))
+                self.journal.propose(AddPendingCopies(copies=(), late=named, history=history))
         except SparkLogError as error:
             logger.warning("copies of records that were written with acks=1 are not in the log yet: %s", error)
             return [one for one in some if self._clock.monotonic_ms() - one.since_ms < 2 * limit_ms]

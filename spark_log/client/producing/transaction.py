@@ -97,7 +97,7 @@ class Transaction:
         self._topics: Mapping[str, str] = {}
         """Ids of the topics that were there when it began."""
         self._uploader: Uploader | None = None
-        self._upload_epoch = 0
+        self._upload_epoch, self._history = 0, ""
         self._failed: Exception | None = None
         self._timeout_ms: int = self._settings["transaction_timeout_ms"]
         self._deadline_ms = 0
@@ -121,7 +121,7 @@ class Transaction:
         self._deadline_ms = self._journal.context.clock.monotonic_ms() + self._timeout_ms
         self.epoch = self._journal.propose(InitProducer(producer=self._producer, timeout_ms=self._timeout_ms))
         began = self._journal.recent()
-        self._topics, self._upload_epoch = began.names, began.version
+        self._topics, self._upload_epoch, self._history = began.names, began.version, history_of(began)
         self._uploader = Uploader(
             self._journal.roots.own,
             self._upload_epoch,
@@ -129,7 +129,7 @@ class Transaction:
             partitioner=self._settings["partitioner"],
             compression=self._settings["compression_type"],
             replicas=replica_puts(self._journal),
-            history=history_of(began),
+            history=self._history,
             tag=self._journal.context.tag,
         )
         return self
@@ -160,7 +160,8 @@ class Transaction:
         if cut_off or isinstance(error, CommitUnknown | CoordinatorNotAvailable | StorageUnavailable):
             return  # do not delay the error by waiting longer for the log
         try:
-            self._journal.propose(AbortTransaction(producer=self._producer, epoch=self.epoch))
+            abort = AbortTransaction(producer=self._producer, epoch=self.epoch, history=self._history)
+            self._journal.propose(abort)
         except SparkLogError as failed:
             logger.warning(
                 "transaction %r has ended, but is listed as ongoing for its %d ms: %s",

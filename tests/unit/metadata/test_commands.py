@@ -56,7 +56,6 @@ EXAMPLES: tuple[c.Single, ...] = (
     gc.DeleteOffsets(group="g"),
     c.Fence(),
     c.ResetClock(),
-    c.BeginHistory(history="h", version=1),
     c.Expire(held=(("g", "id", 1),)),
     c.DeleteTopic(name="t"),
     c.UpdateFeature(name="metadata.version", level=4),
@@ -87,6 +86,7 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.AddFormerRoot(url="file:///former"),
     c.DeleteTopic(name="u"),
     c.DeleteTopic(name="typed"),
+    c.BeginHistory(history="h", version=1),
 )
 
 
