@@ -157,9 +157,7 @@ class FencedCopies:
 
     def _begin(self, state: State, broker: int, target: _Target) -> Task[CopyTally]:
         target.pending, target.began_ms = _pending(state, broker), self._clock.monotonic_ms()
-        target.task = Task(
-            lambda: self._copy(state, broker), f"pylog-fenced-{broker}", self._journal.context.threads
-        )
+        target.task = Task(lambda: self._copy(state, broker), f"pylog-fenced-{broker}", self._journal.context.threads)
         return target.task
 
     def _copy(self, state: State, broker: int) -> CopyTally:
