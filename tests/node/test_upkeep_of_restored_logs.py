@@ -20,8 +20,8 @@ from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.state import State
 from spark_log.node.maintain import Maintainer, maintain_once
 from spark_log.node.merge import merge
-from spark_log.node.retention import expire_records
 from spark_log.node.mirror import Mirror, begin_mirror
+from spark_log.node.retention import expire_records
 from spark_log.node.rewrite import open_spool
 from spark_log.node.upkeep_memory import UpkeepMemory
 from spark_log.node.verify import verify

@@ -77,7 +77,7 @@ def test_a_copy_that_the_lost_log_lacks_is_not_missing_in_the_restored_one() -> 
 
 def test_a_broker_does_not_return_by_what_the_lost_log_has_named() -> None:
     """The lost log has dropped the object, so nobody has looked for it on the root of the broker."""
-    log, other, name = pair()
+    log, other, _ = pair()
     for one in (log, other):
         one.fence(1)
     back = ReturnBroker(broker=1, epoch=log.state.brokers[1].epoch, history=history_of(log.state))
