@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace as with_values
@@ -168,7 +168,7 @@ class Start(NamedTuple):
 
 
 class Trim(PlannedCommand, frozen=True, kw_only=True, tag="trim"):
-    void = dict[TopicKey, int]()
+    void: ClassVar[dict[TopicKey, int]] = {}
     starts: tuple[Start, ...]
     known_only: bool = False
     """Skip partitions that do not exist, instead of rejecting the command."""

@@ -118,7 +118,6 @@ def test_the_last_copy_stays_when_a_copier_wakes_up(log: Log, tmp_path: Path, cl
     name, replicator = put(log, [2], topic="u"), Replicator(log)
     replicator.round()
     state = log.journal.refresh()
-    epoch = state.brokers[1].epoch
     log.journal.propose(FenceBroker(broker=2, reason="by hand"))
     for _ in range(20):
         clock.skew_ms += HOUR // 16 + 1
