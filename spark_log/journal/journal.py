@@ -162,12 +162,7 @@ class Journal:
         file or a lost `meta/format`, StoreNotExclusive if the storage cannot hold a log.
         """
         context = Context(
-            clock or SystemClock(),
-            rng or random.SystemRandom(),
-            served=served,
-            tag=tag,
-            limits=limits,
-            threads=threads,
+            clock or SystemClock(), rng or random.SystemRandom(), served=served, tag=tag, limits=limits, threads=threads
         )
         metadata = with_retries(metadata, context.clock, context.random())
         if objects is not None:

@@ -121,12 +121,7 @@ class QuorumCoordinator:
         self._digests = StateComparison(self._host, self._log.digest, self.node)
         self._rng = self._host.ids()
         self._root_options = root_options
-        self._stores = Stores.of(store := with_retries(store, self.clock, self._rng))
-        self.roots = Roots(
-            store, self.cluster_id, lambda: self.state.brokers, lambda name: (), root_options, self.clock
-        )
-        self.log = QuorumLog(self._context(), self.cluster_id, self._log, self._forgetting)
-        """For requests of clients."""
+        self._open_storage(with_retries(store, self.clock, self._rng))
         self.duties = Duties(self, self.open_log, self.metrics, self.clock, maintain_ms, self._host.threads)
         self._duties_end = threading.Event()
         self.root_snapshots = RootSnapshots(
@@ -141,6 +136,14 @@ class QuorumCoordinator:
         self._is_publishing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_stopping = False
+
+    def _open_storage(self, store: ObjectStore) -> None:
+        self._stores = Stores.of(store)
+        self.roots = Roots(
+            store, self.cluster_id, lambda: self.state.brokers, lambda name: (), self._root_options, self.clock
+        )
+        self.log = QuorumLog(self._context(), self.cluster_id, self._log, self._forgetting)
+        """For requests of clients."""
 
     # -------------------------------------------------------------------------------------------------- start and stop
 

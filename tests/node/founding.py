@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -163,6 +163,18 @@ class DyingFiles(LocalFiles):
     def delete(self, name: str) -> None:
         self._count()
         super().delete(name)
+
+
+def run_until_done(nodes: Nodes, run: Callable[[DataDirectory, int], Founded]) -> tuple[int, Founded]:
+    """Run a command that is killed at each of its writes in the directory in turn; how often it was, and its result.
+
+    run:  is given how often it was killed before.
+    """
+    for deaths in range(20):
+        DyingFiles.left = deaths
+        with suppress(Died), nodes.open(open_files=DyingFiles) as directory:
+            return deaths, run(directory, deaths)
+    raise AssertionError("it does not end")
 
 
 async def cannot_lead(nodes: Nodes, why: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,7 +36,6 @@ from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from tests.node.founding import (
     URL,
-    DyingFiles,
     Nodes,
     address,
     adopt,
@@ -46,6 +45,7 @@ from tests.node.founding import (
     cluster_id,
     leader_of,
     levels,
+    run_until_done,
     store,
 )
 from tests.node.quorum_nodes import SECRET, until
@@ -115,27 +115,17 @@ def test_a_dead_disk_is_replaced(store: ObjectStore, tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def killed_adoptions(store: ObjectStore, nodes: Nodes) -> Iterator[str]:
-    """Runs the command, which is killed at each of its writes in turn, on the storage and then in the directory."""
-    for after in (False, True):
-        journal = Journal.open(Dying(store, 1, after=after), create=False)
-        with nodes.open() as directory, pytest.raises(Died):
-            adopt_log(journal, directory, nodes.voters, URL)
-        yield "on the storage"
-    for DyingFiles.left in range(20):
-        try:
-            with nodes.open(open_files=DyingFiles) as directory:
-                adopt_log(Journal.open(store, create=False), directory, nodes.voters, URL)
-            return
-        except Died:
-            yield "in the directory"
-
-
 def test_an_adoption_that_is_killed_is_run_again(store: ObjectStore, tmp_path: Path) -> None:
     """At each write of the command, and then of the leader that ends it."""
     nodes, local = Nodes(tmp_path, cluster_id(store), count=1), LocalStore(str(tmp_path / "log"))
-    died = list(killed_adoptions(local, nodes))
-    assert died.count("on the storage") == 2 and died.count("in the directory") >= 4
+    for after in (False, True):
+        journal = Journal.open(Dying(local, 1, after=after), create=False)
+        with nodes.open() as directory, pytest.raises(Died):
+            adopt_log(journal, directory, nodes.voters, URL)
+    deaths, _ = run_until_done(
+        nodes, lambda directory, _: adopt_log(Journal.open(local, create=False), directory, nodes.voters, URL)
+    )
+    assert deaths >= 4
     assert adopt(store, nodes) == adopt(store, nodes)
 
     with nodes.open() as directory:

@@ -163,44 +163,45 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
             value = b'{"version":1,"made_ms":1}'
             assert log.journal.run(log.journal.metadata_log.claim("meta/pin/a", value)) == value
 
-    def use_commands(url: str) -> None:
-        """Those that need the files of the metadata say that this is not possible."""
-        command, storage = Pylog(url), Pylog(tmp_path / "records")
-        assert "no problems found" in command.ok("verify", "--deep")
-        checks = {one["check"]: one["says"] for one in command.json("cluster", "health")["checks"]}
-        assert checks["quorum copy"] == "beside the records, not late"
-        command.ok("maintain", "--dry-run")
-        command.ok("maintain")
-        assert "nothing was written: the coordinator keeps the metadata" in command.ok("checkpoint")
-        target = str(tmp_path / "elsewhere")
-        assert "see docs/quorum.md" in command.wrong("move", target)
-        for one in (("mirror", "set", target), ("repair", "--dry-run"), ("metadata", "dump")):
-            assert "see docs/quorum.md" in command.refused(*one)
-            assert "see docs/quorum.md" in storage.refused(*one)
-        new = str(tmp_path / "new")
-        storage.ok("quorum", "init", new, "--cluster-id", "a-cluster", "--node", "1")
-        assert "leads: the quorum is not lost" in storage.refused("quorum", "restore", new, "--yes")
-        segment = next(file for file in (tmp_path / "records" / "data").rglob("*") if file.is_file())
-        kept = segment.read_bytes()
-        segment.write_bytes(kept[:-1])
-        try:
-            assert "1 problem found" in command.run("verify").stderr
-        finally:
-            segment.write_bytes(kept)
-
     async def scenario() -> None:
         async with running(one_node(tmp_path)) as node:
             await asyncio.to_thread(use, f"pylog://{node.coordinator.address}")
             with await asyncio.to_thread(node.coordinator.open_log) as log:
                 report = await asyncio.to_thread(Maintainer(log).round_or_raise)
             assert report.unfinished == 0
-            await asyncio.to_thread(use_commands, f"pylog://{node.coordinator.address}")
+            await asyncio.to_thread(_use_commands, f"pylog://{node.coordinator.address}", tmp_path)
         async with running(one_node(tmp_path)) as node:
             assert await asyncio.to_thread(_values, f"pylog://{node.coordinator.address}") == 4
 
     asyncio.run(scenario())
     names = {str(file.relative_to(tmp_path / "records")) for file in (tmp_path / "records" / "meta").rglob("*.*")}
     assert not any(name.startswith(("meta/log", "meta/ckpt")) for name in names), names
+
+
+def _use_commands(url: str, folder: Path) -> None:
+    """Those that need the files of the metadata say that this is not possible."""
+    command, storage = Pylog(url), Pylog(folder / "records")
+    assert "no problems found" in command.ok("verify", "--deep")
+    checks = {one["check"]: one["says"] for one in command.json("cluster", "health")["checks"]}
+    assert checks["quorum copy"] == "beside the records, not late"
+    command.ok("maintain", "--dry-run")
+    command.ok("maintain")
+    assert "nothing was written: the coordinator keeps the metadata" in command.ok("checkpoint")
+    target = str(folder / "elsewhere")
+    assert "see docs/quorum.md" in command.wrong("move", target)
+    for one in (("mirror", "set", target), ("repair", "--dry-run"), ("metadata", "dump")):
+        assert "see docs/quorum.md" in command.refused(*one)
+        assert "see docs/quorum.md" in storage.refused(*one)
+    new = str(folder / "new")
+    storage.ok("quorum", "init", new, "--cluster-id", "a-cluster", "--node", "1")
+    assert "leads: the quorum is not lost" in storage.refused("quorum", "restore", new, "--yes")
+    segment = next(file for file in (folder / "records" / "data").rglob("*") if file.is_file())
+    kept = segment.read_bytes()
+    segment.write_bytes(kept[:-1])
+    try:
+        assert "1 problem found" in command.run("verify").stderr
+    finally:
+        segment.write_bytes(kept)
 
 
 def _polled(consumer: Any) -> list[bytes]:

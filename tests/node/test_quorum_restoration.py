@@ -37,7 +37,6 @@ from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store
 from tests.node.founding import (
     URL,
-    DyingFiles,
     Nodes,
     address,
     adopt,
@@ -46,6 +45,7 @@ from tests.node.founding import (
     cluster_id,
     leader_of,
     restore,
+    run_until_done,
     store,
 )
 from tests.node.quorum_nodes import until
@@ -106,14 +106,9 @@ def test_a_restoration_that_is_killed_is_run_again(store: ObjectStore, tmp_path:
             restore_log(Dying(local, 1, after=after), directory, nodes.voters, "id", None)
         with pytest.raises(LogMoved) if after else nullcontext():
             former.keep(leader_of(Content(State(), founding="former")))
-    deaths = 0
-    for DyingFiles.left in range(20):
-        try:
-            with nodes.open(open_files=DyingFiles) as directory:
-                done = restore_log(store, directory, nodes.voters, f"id-{deaths}", None)
-            break
-        except Died:
-            deaths += 1
+    deaths, done = run_until_done(
+        nodes, lambda directory, deaths: restore_log(store, directory, nodes.voters, f"id-{deaths}", None)
+    )
     assert deaths >= 4 and restore(store, nodes) == done
     with nodes.open() as directory:
         content = stored_content(directory, directory.disk.load())

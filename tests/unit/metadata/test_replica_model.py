@@ -166,9 +166,6 @@ class Life(ReplicaHistory):
         state = self.state
         topics = sorted(state.names)
         name = topics[which % len(topics)] if topics else "t0"
-        broker = BROKERS[which % len(BROKERS)]
-        objects = sorted(state.objects)
-        some = [one for number, one in enumerate(objects) if amount >> (number % 4) & 1]
         match kind:
             case "topic":
                 self.topic(LISTS[amount % len(LISTS)], LISTS[amount % len(LISTS)], name=f"t{len(self.batches)}")
@@ -189,6 +186,35 @@ class Life(ReplicaHistory):
                     self.commit_record(upload)
             case "commit" if self.uploads:
                 self.commit_record(self.uploads.pop(0))
+            case "elect" if state.placement_groups:
+                number = sorted(state.placement_groups)[amount % len(state.placement_groups)]
+                self.command(ElectLeader(group=number, leader=which % 4, unclean=amount % 2 == 0))
+            case "swap":
+                for key, part in sorted(state.partitions.items()):
+                    if len(part.entries) > 1 and self.number(*key) and not state.topics[key[0]].deleted:
+                        group = self.group(*key)
+                        self.swap_record(self.replaced(key, group.replicas if amount % 2 else group.isr))
+            case "reassign" if topics:
+                key = name, amount % state.topics[name].partitions
+                replicas = LISTS[amount % len(LISTS)] if which else None
+                self.command(AlterReassignments(partitions=(NewReplicas(*key, replicas),)))
+            case "moved":
+                for key in moving(state):
+                    if not objects_elsewhere(state, key, (one.object for one in state.partitions[key].entries)):
+                        ended = r.Moved(*key, state.reassignments[key].version, state.version)
+                        self.command(EndReassignments(partitions=(ended,)))
+            case "barrier":
+                self.write(r.FenceRecord(upto=max(-1, state.version - amount)))
+            case "later":
+                self.now += 1_000_000 * amount
+            case _:
+                self.act_on_brokers(kind, which, amount)
+
+    def act_on_brokers(self, kind: str, which: int, amount: int) -> None:
+        state = self.state
+        broker = BROKERS[which % len(BROKERS)]
+        some = [one for number, one in enumerate(sorted(state.objects)) if amount >> (number % 4) & 1]
+        match kind:
             case "copied":
                 self.copied(which % 4, *some, epoch=None if which < 4 else 1)
             case "lost" if which < 4:
@@ -204,33 +230,12 @@ class Life(ReplicaHistory):
             case "join":
                 for number in state.placement_groups:
                     self.command(_join(number, which % 4))
-            case "elect" if state.placement_groups:
-                number = sorted(state.placement_groups)[amount % len(state.placement_groups)]
-                self.command(ElectLeader(group=number, leader=which % 4, unclean=amount % 2 == 0))
-            case "swap":
-                for key, part in sorted(state.partitions.items()):
-                    if len(part.entries) > 1 and self.number(*key) and not state.topics[key[0]].deleted:
-                        group = self.group(*key)
-                        self.swap_record(self.replaced(key, group.replicas if amount % 2 else group.isr))
             case "remove" if amount < 4:
                 self.command(RemoveBroker(broker=broker))
             case "reset" if which == 0 and amount == 0:
                 self.command(ResetReplicas())
                 for one in BROKERS:
                     self.add(one)
-            case "reassign" if topics:
-                key = name, amount % state.topics[name].partitions
-                replicas = LISTS[amount % len(LISTS)] if which else None
-                self.command(AlterReassignments(partitions=(NewReplicas(*key, replicas),)))
-            case "moved":
-                for key in moving(state):
-                    if not objects_elsewhere(state, key, (one.object for one in state.partitions[key].entries)):
-                        ended = r.Moved(*key, state.reassignments[key].version, state.version)
-                        self.command(EndReassignments(partitions=(ended,)))
-            case "barrier":
-                self.write(r.FenceRecord(upto=max(-1, state.version - amount)))
-            case "later":
-                self.now += 1_000_000 * amount
 
 
 def _join(number: int, broker: int) -> JoinIsr:
