@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import logging
+import socket
 import ssl
 
 from spark_log.errors import InvalidRequest
+from spark_log.net.address import split_address
 from spark_log.net.client_connection import CONNECT_S, Connection, Endpoint, HttpResponse, Wait, resolve
 from spark_log.net.messages import Health, decode
 from spark_log.net.tls import ca_context
@@ -30,6 +32,21 @@ def health_of(address: str, *, tls: bool, ca: str | None = None) -> Health | Non
             except InvalidRequest:
                 continue
     return None
+
+
+def is_refused(address: str) -> bool:
+    """Whether every endpoint of an address refuses connections: its machine runs, and no process listens."""
+    return all(map(_refuses, resolve(address)))
+
+
+def _refuses(endpoint: Endpoint) -> bool:
+    if not endpoint.ip:
+        return False
+    try:
+        socket.create_connection((endpoint.ip, split_address(endpoint.address, "address")[1]), CONNECT_S).close()
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
+    return False
 
 
 def get_health(endpoint: Endpoint, tls: ssl.SSLContext | None, limit_s: float = CONNECT_S) -> HttpResponse | None:

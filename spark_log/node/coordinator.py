@@ -70,6 +70,8 @@ class LeaderStatus(Enum):
 
     LEADS = "leads"
     SILENT = "silent"
+    REFUSES = "refuses connections"
+    """Its machine answers, and no process listens at its address: it was killed, or starts again."""
     STEPPED_DOWN = "stepped down"
     """It stopped leading under this epoch, because no write to its storage was completed."""
 
@@ -296,7 +298,7 @@ class Coordinator:
 
     def _stand_by(self) -> None:
         """Wait until this coordinator has the log."""
-        watch = _LeaderWatch(self.journal.context.clock, self._takeover_ms)
+        watch = TakeoverWatch(self.journal.context.clock, self._takeover_ms)
         reported = ""
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -493,7 +495,11 @@ class Coordinator:
         return Log(Journal.open(store, create=False, link=link, served=True, root_options=self._root_options))
 
 
-class _LeaderWatch:
+REFUSED_PART = 5
+"""A standby waits for this part of the time if the leader's machine refuses connections: no process leads there."""
+
+
+class TakeoverWatch:
     """Detects that the leader is gone: it has neither answered nor written for long enough."""
 
     def __init__(self, clock: Clock, takeover_ms: int) -> None:
@@ -511,4 +517,5 @@ class _LeaderWatch:
         if seen != self._seen or status is LeaderStatus.LEADS:
             self._seen, self._since = seen, now
             return False
-        return now - self._since >= self._takeover_ms
+        refuses = status is LeaderStatus.REFUSES
+        return now - self._since >= (self._takeover_ms // REFUSED_PART if refuses else self._takeover_ms)

@@ -22,7 +22,7 @@ from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import is_loopback, this_host
 from spark_log.net.audit import open_audit, reopen_audit
 from spark_log.net.connection_limits import ConnectionLimits
-from spark_log.net.health_check import health_of
+from spark_log.net.health_check import health_of, is_refused
 from spark_log.net.messages import SERVED
 from spark_log.net.server import Pages, Server
 from spark_log.net.tls import tls_context
@@ -231,7 +231,7 @@ def leader_status(holder: Holder, tls: bool, ca: str | None) -> LeaderStatus:
         return LeaderStatus.SILENT  # it cannot be reached from here
     health = health_of(holder.address, tls=tls, ca=ca)
     if health is None:
-        return LeaderStatus.SILENT
+        return LeaderStatus.REFUSES if is_refused(holder.address) else LeaderStatus.SILENT
     if health.stepped_down == holder.epoch:
         return LeaderStatus.STEPPED_DOWN
     return LeaderStatus.LEADS if health.leading and health.epoch == holder.epoch else LeaderStatus.SILENT

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import platform
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +33,17 @@ from spark_log.metadata.commands import Append, Command, CreateTopic, DeleteTopi
 from spark_log.metadata.group_commands import JoinGroup, RemoveMember
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.state import Leadership as Holder
+from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run
-from spark_log.node.coordinator import Coordinator, LeaderStatus
+from spark_log.net.address import this_host
+from spark_log.net.health_check import is_refused
+from spark_log.node.coordinator import Coordinator, LeaderStatus, TakeoverWatch
 from spark_log.node.failure_isolation import log_retry
+from spark_log.node.serve import leader_status
 from spark_log.store.local import LocalStore
-from spark_log.testing.clocks import SkewedClock
+from spark_log.testing.clocks import ManualClock, SkewedClock
 from tests.logged import logged
-from tests.processes import eventually
+from tests.processes import eventually, free_port
 
 
 @pytest.fixture
@@ -362,3 +368,25 @@ def outcome_of(coordinator: Coordinator, command: CreateTopic, deadline: float) 
         except NotCoordinator:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("status", "waits_ms"), [(LeaderStatus.SILENT, 10_000), (LeaderStatus.REFUSES, 2000)])
+def test_a_standby_waits_less_where_no_process_listens(status: LeaderStatus, waits_ms: int) -> None:
+    """A process that is killed cannot answer.  A leader that writes is alive, though its address refuses the standby."""
+    clock, state = ManualClock(0), State()
+    watch = TakeoverWatch(clock, 10_000)
+    assert not watch.is_gone(state, lambda _: status)
+    clock.sleep_ms(waits_ms - 1)
+    assert not watch.is_gone(state, lambda _: status)
+    clock.sleep_ms(1)
+    assert watch.is_gone(state, lambda _: status)
+    assert not watch.is_gone(replace(state, version=1), lambda _: status)
+
+
+def test_a_refused_connection_is_not_silence() -> None:
+    """A machine that nobody knows has not refused anything."""
+    address = f"127.0.0.1:{free_port()}"
+    assert leader_status(Holder(1, address, this_host()), False, None) is LeaderStatus.REFUSES
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert not is_refused(f"127.0.0.1:{silent.getsockname()[1]}")
+    assert not is_refused("nobody.invalid:1")

@@ -232,6 +232,7 @@ NUMBERS = {
         f"more than {constant('spark_log/net/server.py', 'HELD_MAX'):,} partitions",
         f"answered for {constant('spark_log/journal/topic_feed.py', 'UNANSWERED_MS') // 1000} s, or if",
         f"`--takeover-after` ({TAKEOVER_S} s)",
+        f"a fifth of `--takeover-after` ({TAKEOVER_S // constant('spark_log/node/coordinator.py', 'REFUSED_PART')} s)",
         {1000: "`CommitUnknown` within a second of its `delivery_timeout_ms`"}[
             constant("spark_log/journal/commit_protocol.py", "ASK_MS_MIN")
         ],
