@@ -12,23 +12,32 @@ from spark_log.quorum.messages import ReplicaKey
 
 AWAY_MS = 1_000
 """A clock may be so far from the median: messages take time."""
+SILENT_MS = 3_000
+"""Of a voter that has been silent for longer, the clock may be another one by now.  A leader hears those that fetch
+from it twice a second.
+"""
 
 
 class VoterClocks:
     """The clocks of the other nodes, as this one has heard them."""
 
     def __init__(self) -> None:
-        self._ahead_ms: dict[ReplicaKey, int] = {}
+        self._heard: dict[ReplicaKey, tuple[int, int]] = {}
+        """By voter: how far its clock is ahead of this machine's monotonic clock, and when that was heard."""
 
     def note(self, key: ReplicaKey, clock_ms: int, monotonic_ms: int) -> None:
-        self._ahead_ms[key] = clock_ms - monotonic_ms
+        self._heard[key] = clock_ms - monotonic_ms, monotonic_ms
 
     def bounded(self, own_ms: int, monotonic_ms: int, others: Iterable[ReplicaKey]) -> int:
         """The own clock, but at most `AWAY_MS` away from the median of the voters'.
 
         A log's time never goes back, so a clock that is years ahead would stop expiry for years; one that is behind
-        would stop it while its node leads.  Of an even number of clocks, the lower of the middle ones counts.
+        would stop it while its node leads.  Of an even number of clocks, the lower of the middle ones counts.  Voters
+        that are silent do not count, unless all are: one may have been stopped because its clock was wrong, and with
+        this node's there would be two wrong ones of three.
         """
-        known = sorted([own_ms, *(monotonic_ms + self._ahead_ms[key] for key in others if key in self._ahead_ms)])
+        heard = [self._heard[key] for key in others if key in self._heard]
+        lately = [one for one in heard if monotonic_ms - one[1] <= SILENT_MS]
+        known = sorted([own_ms, *(monotonic_ms + ahead_ms for ahead_ms, _ in lately or heard)])
         median_ms = known[(len(known) - 1) // 2]
         return max(min(own_ms, median_ms + AWAY_MS), median_ms - AWAY_MS)

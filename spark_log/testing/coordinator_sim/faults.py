@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum_node.voter_clocks import SILENT_MS
 from spark_log.testing.coordinator_sim.nodes import SimulatedNode
 from spark_log.testing.coordinator_sim.world import QuorumWorld
 from spark_log.testing.sim.world import WRONG_CLOCK_MS
@@ -44,6 +45,8 @@ class Faults:
         self._kinds[self._catch] += 2
         self._gap_ms = self.rng.choice([300, 1000, 3000])
         self.counts = Counter[str]()
+        self._wrong_until = 0
+        """The last moment at which a clock was wrong by years."""
         self._again()
 
     def heal(self) -> None:
@@ -63,6 +66,8 @@ class Faults:
     def _fault(self) -> None:
         if not self.world.faults:
             return
+        if any(abs(node.skew_ms) > SKEW_MS for node in self.world.nodes.values()):
+            self._wrong_until = self.world.now
         kind = self.rng.choices(list(self._kinds), list(self._kinds.values()))[0]
         name = kind.__name__.strip("_")
         self.counts[name] += 1
@@ -156,12 +161,11 @@ class Faults:
         self._later(lambda: setattr(node, "is_slow", False))
 
     def _clock(self) -> None:
-        """One of three or more may be wrong by years."""
+        """One of three or more may be wrong by years, and another one when all have heard that this one is right."""
         nodes = [*self.world.nodes.values()]
         node = self.rng.choice(nodes)
         node.skew_ms = self.rng.randint(-SKEW_MS, SKEW_MS)
-        are_right = all(abs(other.skew_ms) <= SKEW_MS for other in nodes)
-        if are_right and len(nodes) > 2 and self.rng.random() < 0.3:
+        if len(nodes) > 2 and self.world.now > self._wrong_until + 2 * SILENT_MS and self.rng.random() < 0.3:
             node.skew_ms = self.rng.choice((-WRONG_CLOCK_MS, WRONG_CLOCK_MS))
 
     # -------------------------------------------------------------------------------------------------------- operators
