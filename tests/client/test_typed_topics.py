@@ -17,7 +17,13 @@ import pytest
 import spark_log
 from spark_log.client.log import Log
 from spark_log.client.topic_creation import set_first_schema
-from spark_log.errors import IncompatibleSchema, InvalidConfig, InvalidRecord, InvalidRequest
+from spark_log.errors import (
+    IncompatibleSchema,
+    InvalidConfig,
+    InvalidRecord,
+    InvalidRequest,
+    ProducerFenced,
+)
 from spark_log.model import NewTopic, TopicPartition
 from spark_log.node.maintain import compact, maintain_once
 from spark_log.node.verify import verify
@@ -184,6 +190,84 @@ def test_the_faster_of_two_first_writes_sets_the_schema(log: Log) -> None:
     for ddl in ("id BIGINT, name STRING", "id INT", "id BIGINT, more INT"):
         set_first_schema(log.journal, "race", as_schema(ddl))
     assert [schema.columns.names for schema in log.admin.describe_schema("race")] == [["id", "name"]]
+
+
+def test_a_write_that_is_refused_at_last_leaves_no_schema(log: Log) -> None:
+    """The commit sets the schema, and there is none: the next write may set another one."""
+    log.create_topic(NewTopic("refused", 1, {"schema.auto": "true"}))
+    frame = pa.table({"id": [1, 2]})
+    for error, write in ((ZeroDivisionError, _aborted), (ProducerFenced, _overtaken)):
+        with pytest.raises(error):
+            write(log, frame)
+    assert log.admin.describe_schema("refused") == []
+    log.append("refused", pa.table({"id": ["one"]}))
+    assert log.read("refused", columns=["id"]).to_pylist() == [{"id": "one"}]
+
+
+def _aborted(log: Log, frame: pa.Table) -> None:
+    with log.transaction("etl") as transaction:
+        transaction.append("refused", frame)
+        transaction.append("refused", [{"id": 3}])
+        transaction.send("refused", {"id": 4})
+        raise ZeroDivisionError
+
+
+def _overtaken(log: Log, frame: pa.Table) -> None:
+    with log.transaction("etl") as transaction:
+        transaction.append("refused", frame)
+        with log.transaction("etl") as newer:
+            newer.append("other", [{"value": b"y"}])
+
+
+def test_the_frames_of_a_transaction_have_the_schema_of_the_first(log: Log) -> None:
+    """It is set with the commit, also if other rows follow."""
+    log.create_topic(NewTopic("several", 1, {"schema.auto": "true"}))
+    with log.transaction("etl") as transaction:
+        transaction.append("several", pa.table({"id": [1], "name": ["a"]}))
+        transaction.append("several", pa.table({"id": pa.array([2], pa.int32())}))
+        transaction.send("several", {"id": 3, "name": "c"})
+        assert log.admin.describe_schema("several") == []
+    assert log.read("several", columns=["id", "name"]).to_pylist() == [
+        {"id": 1, "name": "a"},
+        {"id": 2, "name": None},
+        {"id": 3, "name": "c"},
+    ]
+    (schema,) = log.admin.describe_schema("several")
+    assert schema.columns.names == ["id", "name"]
+
+
+class Late(list[dict[str, object]]):
+    """Rows, while whose conversion another process makes the first typed write."""
+
+    def __init__(self, rows: list[dict[str, object]], other: Log) -> None:
+        super().__init__(rows)
+        self._other, self._read = other, 0
+
+    def __getitem__(self, at: Any) -> Any:
+        self._read += 1
+        if self._read == 2:  # the first time, their types are looked up
+            self._other.append("late", pa.table({"id": [1], "name": ["a"]}))
+        return super().__getitem__(at)
+
+
+@pytest.mark.parametrize(("row", "fits"), [({"id": 2}, True), ({"more": 1}, False)])
+def test_the_slower_of_two_first_writes_fits_or_is_refused(tmp_path: Path, row: dict[str, object], fits: bool) -> None:
+    with spark_log.connect(tmp_path) as log, spark_log.connect(tmp_path) as other:
+        log.create_topic(NewTopic("late", 1, {"schema.auto": "true"}))
+        rows = Late([row], other)
+        if fits:
+            log.append("late", rows)
+        else:
+            with pytest.raises(InvalidRecord, match="'more' is not in the schema"):
+                log.append("late", rows)
+        assert log.read("late", columns=["id"]).to_pylist() == [{"id": 1}, {"id": 2}][: 1 + fits]
+
+
+def test_an_empty_frame_sets_the_schema(log: Log) -> None:
+    log.create_topic(NewTopic("empty-frame", 1, {"schema.auto": "true"}))
+    assert log.append("empty-frame", pa.table({"id": pa.array([], pa.int64())})) == {}
+    (schema,) = log.admin.describe_schema("empty-frame")
+    assert schema.columns.names == ["id"]
 
 
 def test_options_say_which_column_is_what(log: Log) -> None:

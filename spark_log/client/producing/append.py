@@ -10,10 +10,11 @@ from functools import partial
 
 from spark_log.bounds import LONG_MAX
 from spark_log.client.producing.commit import Identity, PlainProducer, commit_uploads, offsets_by_name
+from spark_log.client.producing.topic_rules import TopicSpec, topic_spec
 from spark_log.client.producing.typed_writes import rows_of, spec_for
 from spark_log.client.producing.upload import Uploaded, Uploader
-from spark_log.client.topic_creation import ensure_topic
-from spark_log.errors import InvalidRequest, SequenceConflict, UploadFenced
+from spark_log.client.topic_creation import ensure_topic, set_first_schema
+from spark_log.errors import InvalidRecord, InvalidRequest, SequenceConflict, UploadFenced
 from spark_log.journal.journal import Journal
 from spark_log.journal.replica_puts import ReplicaPuts
 from spark_log.metadata.decide.commits import Committed
@@ -63,13 +64,21 @@ class Appender:
             acks=acks,
             names=names,
         )
+        before = topic_spec(self._journal.state, topic)
         try:
             return self._append(upload, identity, acks)
-        except UploadFenced:
+        except (UploadFenced, InvalidRecord) as error:
             if not isinstance(data, Sized):  # an iterator, which may be used up
+                raise
+            if isinstance(error, InvalidRecord) and not self._has_schema_since(before):
                 raise
             self._journal.refresh()
             return self._append(upload, identity, acks)
+
+    def _has_schema_since(self, before: TopicSpec) -> bool:
+        """Whether the first typed write of another process was faster: then its schema stays."""
+        is_open = before.schema is None and before.auto_schema
+        return is_open and topic_spec(self._journal.refresh(), before.name).schema is not None
 
     def _append(
         self, upload: Callable[..., Uploaded], identity: Identity | None, acks: int
@@ -130,7 +139,10 @@ def upload_rows(
         for rows in rows_of(spec, data, clock.now_ms() * 1000, names):
             uploader.append(spec, rows, clock.now_ms(), count)
             count += rows.records.num_rows
-        return uploader.finish()
+        uploaded = uploader.finish()
+        if spec.sets_schema and spec.schema is not None and not uploaded.slices:  # nothing is committed
+            set_first_schema(journal, topic, spec.schema.columns)
+        return uploaded
     finally:
         uploader.close()
 

@@ -23,7 +23,7 @@ from spark_log.client.producing.delivery import rows_for
 from spark_log.client.producing.futures import Columns, Headers
 from spark_log.client.producing.producer import checked_headers, no_partition
 from spark_log.client.producing.sent_values import sent_value, to_bytes
-from spark_log.client.producing.topic_rules import no_key, topic_spec
+from spark_log.client.producing.topic_rules import TopicSpec, no_key, topic_spec
 from spark_log.client.producing.typed_writes import rows_of, spec_for
 from spark_log.client.producing.upload import Uploader
 from spark_log.client.reading.positions_to_offsets import group_entries
@@ -49,6 +49,7 @@ from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.restores import common_end, has_read, history_of
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.positions import TIME_MS_MAX
+from spark_log.schema.topic_schema import TopicSchema
 from spark_log.segment.record_columns import Rows
 from spark_log.text import counted, shown
 
@@ -96,6 +97,8 @@ class Transaction:
         self._by: dict[str, Committer] = {}
         self._topics: Mapping[str, str] = {}
         """Ids of the topics that were there when it began."""
+        self._first: dict[str, TopicSchema] = {}
+        """By topic, the schema that this transaction gives to it, because it had none (`schema.auto`)."""
         self._uploader: Uploader | None = None
         self._upload_epoch, self._history = 0, ""
         self._failed: Exception | None = None
@@ -182,7 +185,9 @@ class Transaction:
             self._encode(topic)
             count = 0
             ensure_topic(self._journal, topic)
-            spec, data = spec_for(self._journal, topic, data)
+            spec, data = spec_for(self._journal, topic, data, first=self._first.get(topic))
+            if spec.sets_schema and spec.schema is not None:
+                self._first[topic] = spec.schema
             for rows in rows_of(spec, data, self._journal.context.clock.now_ms() * 1000):
                 self._add(uploader, topic, rows, count)
                 count += rows.records.num_rows
@@ -227,7 +232,7 @@ class Transaction:
         elif type(timestamp_ms) is not int or abs(timestamp_ms) > TIME_MS_MAX:
             raise InvalidTimestamp(f"timestamp_ms: {shown(timestamp_ms)} is not a time in milliseconds since 1970")
         ensure_topic(self._journal, topic)
-        spec = topic_spec(self._journal.state, topic)
+        spec = self._spec(topic)
         if partition is not None and not (type(partition) is int and 0 <= partition < spec.partitions):
             raise no_partition(topic, partition, spec.partitions)
         if key is None and spec.compacted:
@@ -288,7 +293,7 @@ class Transaction:
             try:
                 keys, values, times, headers, partitions = zip(*rows, strict=True)
                 columns = Columns(keys, values, np.array(times, dtype=np.int64), headers, partitions)
-                found, errors = rows_for(topic_spec(self._journal.state, topic), columns, 0, len(rows))
+                found, errors = rows_for(self._spec(topic), columns, 0, len(rows))
                 for row, error in sorted(errors.items()):
                     raise InvalidRecord(f"record {row} of those sent to topic {topic!r}: {error}") from error
                 self._add(self._open_uploader(), topic, found, 0)
@@ -300,7 +305,10 @@ class Transaction:
     def _add(self, uploader: Uploader, topic: str, rows: Rows, first: int) -> None:
         """first:  as for `Uploader.append`."""
         ensure_topic(self._journal, topic)
-        uploader.append(topic_spec(self._journal.state, topic), rows, self._journal.context.clock.now_ms(), first)
+        uploader.append(self._spec(topic), rows, self._journal.context.clock.now_ms(), first)
+
+    def _spec(self, topic: str) -> TopicSpec:
+        return topic_spec(self._journal.state, topic, self._first.get(topic))
 
     def _check_time(self) -> None:
         """Raises TransactionTimedOut after the timeout, ProducerFenced if a newer one has taken over the id.

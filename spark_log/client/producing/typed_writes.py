@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, check_rules, topic_spec
-from spark_log.client.topic_creation import set_first_schema
+from spark_log.client.producing.topic_rules import TopicSpec, topic_spec
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
+from spark_log.metadata.decide.schemas import check_typed_level
+from spark_log.metadata.decide.topics import topic_named
 from spark_log.schema.arrow_types import nullable
+from spark_log.schema.column_configs import check_column_configs
 from spark_log.schema.struct_json import to_json
 from spark_log.schema.topic_schema import TopicSchema, as_schema
 from spark_log.segment.frame_columns import DEFAULT_NAMES, ColumnNames, data_columns
@@ -20,24 +22,26 @@ from spark_log.segment.typed_rows import conform_typed, frame_schema
 
 
 def spec_for(
-    journal: Journal, topic: str, data: object, names: ColumnNames = DEFAULT_NAMES
+    journal: Journal, topic: str, data: object, names: ColumnNames = DEFAULT_NAMES, first: TopicSchema | None = None
 ) -> tuple[TopicSpec, object]:
     """The spec of the topic to which `data` is written, and the data, which was read if it can be read once only.
 
-    With `schema.auto`, the first typed write sets the topic's schema, unless some of its rows would be refused.
-    Raises InvalidRequest for names of columns if the topic's values are bytes; the errors of these rows.
+    With `schema.auto`, the commit of the first typed write sets the topic's schema.
+
+    first:  the schema that an earlier write of the same commit gives to the topic.
+    Raises InvalidRequest for names of columns if the topic's values are bytes, IncompatibleSchema and others for a
+    first schema that the topic cannot have.
     """
-    spec = topic_spec(journal.state, topic)
+    spec = topic_spec(journal.state, topic, first)
     if spec.schema is None and spec.auto_schema:
         data = _kept(data)
         given = frame_schema(data)
         if given is not None and ("value" not in given.names or names.value is not None):
-            first = nullable(as_schema(data_columns(given, names)))
-            _check_rows(
-                spec._replace(schema=TopicSchema(1, to_json(first))), data, journal.context.clock.now_ms(), names
-            )
-            set_first_schema(journal, topic, first)
-            spec = topic_spec(journal.state, topic)
+            columns = nullable(as_schema(data_columns(given, names)))
+            state = journal.refresh()  # another process may have set it long ago
+            check_typed_level(state)
+            check_column_configs(topic, topic_named(state, topic)[1].configs, columns)
+            spec = topic_spec(state, topic, TopicSchema(1, to_json(columns)))
     if spec.schema is None and names != DEFAULT_NAMES:
         raise InvalidRequest(
             f"topic {topic!r} has no schema, so value_columns, key_column and timestamp_column have no meaning: leave "
@@ -52,14 +56,6 @@ def _kept(data: object) -> object:
     if isinstance(data, (pa.Table, pa.RecordBatch, frames)) or not hasattr(data, "__arrow_c_stream__"):
         return data
     return arrow_stream(data).read_all()
-
-
-def _check_rows(spec: TopicSpec, data: object, now_ms: int, names: ColumnNames) -> None:
-    """Raises the error of a row that would be refused."""
-    first = 0
-    for rows in rows_of(spec, data, now_ms * 1000, names):
-        check_rules(TopicRows.of(spec, rows), now_ms, first)
-        first += rows.records.num_rows
 
 
 def rows_of(spec: TopicSpec, data: object, now_us: int, names: ColumnNames = DEFAULT_NAMES) -> Iterator[Rows]:
