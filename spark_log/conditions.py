@@ -183,11 +183,11 @@ class Condition:
 
     def both(self, other: Condition) -> Condition:
         """Records that match the other as well.  Only ranges."""
-        assert self.rest is other.rest is None
+        one, two = self.only_ranges(), other.only_ranges()
         return Condition(
-            partition=self.partition.both(other.partition),
-            offset=self.offset.both(other.offset),
-            time_us=self.time_us.both(other.time_us),
+            partition=one.partition.both(two.partition),
+            offset=one.offset.both(two.offset),
+            time_us=one.time_us.both(two.time_us),
         )
 
 

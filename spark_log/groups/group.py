@@ -5,6 +5,7 @@ A `Group` is not shared: `state_machine.step` and `state_machine.tick` change a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
@@ -31,6 +32,18 @@ class ConsumerGroupState(str, Enum):
     """Deleted, or moved to another coordinator."""
 
 
+NEXT_STATES: Mapping[ConsumerGroupState, frozenset[ConsumerGroupState]] = {
+    ConsumerGroupState.EMPTY: frozenset([ConsumerGroupState.PREPARING_REBALANCE]),
+    ConsumerGroupState.PREPARING_REBALANCE: frozenset(
+        [ConsumerGroupState.COMPLETING_REBALANCE, ConsumerGroupState.EMPTY]
+    ),
+    ConsumerGroupState.COMPLETING_REBALANCE: frozenset(
+        [ConsumerGroupState.STABLE, ConsumerGroupState.PREPARING_REBALANCE]
+    ),
+    ConsumerGroupState.STABLE: frozenset([ConsumerGroupState.PREPARING_REBALANCE]),
+    ConsumerGroupState.DEAD: frozenset(),
+}
+"""The states that may follow each one, as Kafka's valid previous states."""
 LIVE_STATES = tuple(state.value for state in ConsumerGroupState if state is not ConsumerGroupState.DEAD)
 """States of existing groups."""
 

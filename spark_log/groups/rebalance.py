@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from spark_log.groups.group import (
+    NEXT_STATES,
     ConsumerGroupState,
     Group,
     GroupConfig,
@@ -62,6 +63,10 @@ class Step:
             self.group.pending = self.group.pending.delete(member_id)
 
     def enter(self, state: ConsumerGroupState) -> None:
+        """Another state of the group.  Raises AssertionError for one that does not follow its state."""
+        before = self.group.state
+        if state not in NEXT_STATES[before]:
+            raise AssertionError(f"group {self.group.group_id!r} cannot go from {before.value} to {state.value}")
         self.group.state = state
         self.group.state_ms = self.now_ms
 

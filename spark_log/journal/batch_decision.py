@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from spark_log.debug import INVARIANTS_VARIABLE, checks_invariants
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.journal.context import Proposal
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.upkeep import bootstrap_records
+from spark_log.metadata.invariants import new_problems
 from spark_log.metadata.new_names import check_new_names
 from spark_log.metadata.records import AnyRecord
 from spark_log.metadata.replay import next_version, replay_records
@@ -66,8 +68,8 @@ def decide_batch(state: State, commands: Sequence[Proposal], now: int, *, again:
             check_new_names(before, decision.records)
             if command.allow is not None and decision.records:
                 command.allow(before)
-            if command.check or not again:
-                attempt.before = replay_records(before, decision.records)
+            if command.check or not again or checks_invariants():
+                attempt.before = _state_after(before, decision.records)
             else:
                 attempt.pending = decision.records
         except SparkLogError as error:
@@ -81,3 +83,16 @@ def decide_batch(state: State, commands: Sequence[Proposal], now: int, *, again:
         records += decision.records
         attempt.decisions.append((command, decision))
     return DecidedBatch(attempt, [*bootstrap, *records] if records else [], refused)
+
+
+def _state_after(before: State, records: Sequence[AnyRecord]) -> State:
+    """The state after the records of a command.  Raises InvalidRequest if they break a rule of the log, and these are
+    checked.
+    """
+    after = replay_records(before, records)
+    if checks_invariants() and (broken := new_problems(before, after)):
+        raise InvalidRequest(
+            f"nothing was written, because the change would break a rule of the log: {broken[0]}; this is a fault of "
+            f"pylog: report this line, or unset {INVARIANTS_VARIABLE} to write the change"
+        )
+    return after

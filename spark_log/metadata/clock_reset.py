@@ -9,7 +9,7 @@ from typing import TypeVar
 from immutables import Map
 
 from spark_log.metadata.replica_state import Broker, PlacementGroup
-from spark_log.metadata.state import CleanedPart, GroupState, ShareMember, State
+from spark_log.metadata.state import CleanedPart, ErasedTopic, GroupState, ShareMember, State
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -36,6 +36,7 @@ def reset_clock(state: State, time: int) -> State | None:
         forgotten=_clamped(state.forgotten, lambda when: when._replace(time=min(when.time, time))),
         brokers=_clamped(state.brokers, lambda broker: _broker_by(broker, time)),
         placement_groups=_clamped(state.placement_groups, lambda group: _replicas_by(group, time)),
+        erasures=_clamped(state.erasures, lambda topic: _erased_by(topic, time)),
     )
 
 
@@ -71,3 +72,9 @@ def _replicas_by(group: PlacementGroup, time: int) -> PlacementGroup:
 def _cleaned_by(part: CleanedPart, time: int) -> CleanedPart:
     """A partition without passes after a time."""
     return part._replace(horizons=tuple((offset, min(at, time)) for offset, at in part.horizons))
+
+
+def _erased_by(topic: ErasedTopic, time: int) -> ErasedTopic:
+    """A topic without erasures after a time: a file that is younger than an erasure ends it."""
+    unfinished = tuple(one._replace(time=min(one.time, time)) for one in topic.unfinished)
+    return topic._replace(time=min(topic.time, time), unfinished=unfinished)

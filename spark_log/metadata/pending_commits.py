@@ -341,14 +341,14 @@ def _taken_back(state: State, commit: PendingCommit) -> Map[str, ProducerState]:
 
 
 def with_lost(state: State, lost: Iterable[r.LostOffsets], version: int | None = None) -> State:
-    """The state that names some offsets as lost.
+    """The state that names some offsets as lost, but for those of deleted topics.
 
     version:  of their commit; None: of the record that gave them up, after readers saw them.
     """
     found, at = state.lost, state.version if version is None else version
     for topic_id, number, start, end in lost:
         part, known = state.partitions.get((topic_id, number)), found.get((topic_id, number), ())
-        if part is None:
+        if part is None or state.live_topic(topic_id) is None:
             continue
         kept = [one for one in known if one.end > part.start]
         new = [LostRange(*span, at) for span in _unnamed(known, start, end)]
@@ -390,12 +390,6 @@ def optional_copies(state: State) -> set[str]:
     """Those of commits with acks=1, which a copy of the log may lack: such a commit has no positions of groups."""
     pending = pending_copies(state)
     return {name for one in state.pending if one.acks != ACKS_ALL for name in one.objects if name in pending}
-
-
-def visible_end(state: State, key: TopicKey) -> int:
-    """Where the first pending commit of a partition begins, or its end: what `Partition.readable_end` must be."""
-    starts = (new[key][0].start for one in state.pending if key in (new := entries_of(one)))
-    return next(starts, state.partitions[key].end)
 
 
 # ------------------------------------------------------------------------------------------------------------ decisions

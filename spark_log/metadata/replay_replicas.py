@@ -31,7 +31,7 @@ from spark_log.metadata.replica_state import (
     Role,
 )
 from spark_log.metadata.replicas import can_lead, copies_of, deficits, is_active, is_current, keeps
-from spark_log.metadata.state import ObjectRow, State, TopicKey
+from spark_log.metadata.state import ObjectRow, State, TopicKey, without
 from spark_log.model import DataObject, Placed
 
 MISSES_KEPT_MS = 3_600_000
@@ -293,7 +293,10 @@ def not_pending(state: State, names: Iterable[str]) -> State:
 
 
 def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
-    """A broker with an empty directory: whatever it had under another one is gone."""
+    """A broker with an empty directory: whatever it had under another one is gone.
+
+    The directory is not a former root any more: the broker was removed while nobody reached it, and is back.
+    """
     state, old = with_former_roots(state, [record.broker]), state.brokers.get(record.broker)
     new = Broker(
         record.url,
@@ -315,7 +318,8 @@ def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
             if record.broker in known.brokers
         }
     )
-    state = replace(state, brokers=state.brokers.set(record.broker, new), copies=copies)
+    former = without(state.former_roots, [record.directory])
+    state = replace(state, brokers=state.brokers.set(record.broker, new), copies=copies, former_roots=former)
     for number in _groups_with(state, record.broker):
         state = _with_roles(state, number, {record.broker: "out"})
     return _entered(state, record.broker)
@@ -473,13 +477,15 @@ def replay_reset(state: State, record: r.ResetReplicasRecord) -> State | None:
 def without_replicas(state: State) -> State:
     """A state in which all objects are in the log's own root.
 
-    Keys of copies that objects still have are never used again, so they mean that root.
+    Keys of copies that objects still have are never used again, so they mean that root.  Nor are numbers of groups, which
+    uploads may name that are under way.
     """
     none = State()
     return replace(
         state,
         brokers=none.brokers,
         placement_groups=none.placement_groups,
+        groups_made=max((state.groups_made, *state.placement_groups)),
         assignments=none.assignments,
         reassignments=none.reassignments,
         copies=none.copies,

@@ -291,7 +291,7 @@ class State:
     fence: int = -1
     """Uploads with an epoch at or below it are void."""
     times: tuple[tuple[int, int], ...] = ((0, 0),)
-    """(version, time) of some versions above the fence, ascending, dense enough to place the next one."""
+    """(version, time) of some versions above the fence, but for the first, ascending; dense enough for the next fence."""
     configs: Map[str, str] = field(default_factory=Map)
     names: Map[str, str] = field(default_factory=Map)
     """Topic name to id."""

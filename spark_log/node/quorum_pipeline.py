@@ -47,7 +47,10 @@ class Pipeline(Generic[Reply]):
 
     def offer(self, offer: Offer[Reply]) -> None:
         """Add a batch that was decided on `newest`."""
-        assert not self._offers or self._offers[-1].index < offer.index, "a log grows at its end"
+        if self._offers and offer.index <= self._offers[-1].index:
+            raise AssertionError(
+                f"batch {offer.index} is offered after {self._offers[-1].index}: a log grows at its end"
+            )
         self._offers.append(offer)
 
     def attach(self, replies: Iterable[Reply]) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_log.errors import NoSpace, NotEnoughReplicas, ObjectNotFound, StorageUnavailable
+from spark_log.errors import CorruptObject, NoSpace, NotEnoughReplicas, ObjectNotFound, StorageUnavailable
 from spark_log.journal.context import Context
 from spark_log.journal.object_names import data_key
 from spark_log.journal.store_operations import OWN_ROOT, Put, PutReplicas, Refresh, Steps, together
@@ -351,7 +351,9 @@ def _slice_of(run: Run, stats: bytes, new: _NewRun, name: str) -> Slice:
     old = new.slices
     kind = CREATE_TIME if old[0].time_kind == CREATE_TIME else APPEND_TIME_IN_ROWS
     start, end = old[0].start, old[-1].end
-    assert run.rows + new.holes == end - start, f"offsets {start} to {end}: {run.rows} records, {new.holes} holes"
+    if run.rows + new.holes != end - start:
+        found = f"were read as {run.rows} records and {new.holes} holes, expected {end - start} in all"
+        raise CorruptObject(f"offsets {start} to {end - 1} {found}: they stay as they are", start=start, end=end)
     newest_us = max(piece.max_us for piece in old)
     min_us, max_us = (run.min_us, run.max_us) if run.rows else (newest_us, newest_us)
     more = kind_and_stats(kind, stats)

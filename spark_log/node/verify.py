@@ -1,10 +1,11 @@
 """`pylog verify`: checks that the storage matches the state.  Reads only.
 
-Checks of the metadata: the chain of records; the checkpoints and the records between them can be read; partitions
-have no gaps; slice indexes can be decoded and match their pieces; the count of live slices of each object is right;
-lists of dropped objects can be read.  Checks of the objects: each exists and has its size, every copy of those with
-replicas (`verify_copies.py`).  `deep` also reads every byte (`verify_objects.py`): checksums of runs and batches,
-indexes against runs, timestamps against their bounds.  Offsets that cannot be read are those at which a reader fails.
+Checks of the metadata: the chain of records; the checkpoints and the records between them can be read; the state breaks
+no rule of `metadata/invariants`, such as that partitions have no gaps; slice indexes can be decoded and match their
+pieces; the count of live slices of each object is right; lists of dropped objects can be read.  Checks of the objects:
+each exists and has its size, every copy of those with replicas (`verify_copies.py`).  `deep` also reads every byte
+(`verify_objects.py`): checksums of runs and batches, indexes against runs, timestamps against their bounds.  Offsets
+that cannot be read are those at which a reader fails.
 
 The records and checkpoints of a log that a coordinator serves are not checked: this process has no access to them.
 """
@@ -29,12 +30,14 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import DATA, LOG, META, foreign_text
 from spark_log.journal.opening import View, check_chain, open_view, without_lost_records
 from spark_log.journal.store_operations import OWN_ROOT, Get, List, Op, Steps
-from spark_log.metadata.pending_commits import entries_with_pending, optional_copies, visible_end
+from spark_log.metadata.invariants import STATE_RULES, check_state
+from spark_log.metadata.invariants.partitions import objects_count_their_slices, shown_partition, wrong_counts
+from spark_log.metadata.pending_commits import entries_with_pending, optional_copies
 from spark_log.metadata.records import Piece
 from spark_log.metadata.replay_replicas import without_replicas
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.slice_index import decode_piece, slices_of
-from spark_log.metadata.state import Partition, State, TopicKey
+from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.rewrite import Progress
 from spark_log.node.storage_health import in_the_way
@@ -50,7 +53,6 @@ from spark_log.node.verify_objects import (
     shares_of,
 )
 from spark_log.store.base import ObjectStore
-from spark_log.text import counted
 
 logger = logging.getLogger("spark_log")
 CHAIN_TRIES = 2
@@ -58,6 +60,7 @@ INDEXES_AT_ONCE = 48
 """Requests for slice indexes, of up to 4 MiB each, that are made together."""
 SPARE = "without it the older checkpoint cannot replace the newer one: `pylog repair` writes two new ones"
 HARMLESS = "no data is lost: no objects are deleted until `gc.fence.age.ms` has passed, and then this list is removed"
+BROKEN = "this is a fault of pylog: report this line, and keep a copy of `meta/` for it"
 RESTORE = "restore it from a copy (`--repair-from`), or trim the partition past these offsets and run `pylog maintain`"
 
 
@@ -81,6 +84,7 @@ def verify(
     if lost or found:
         check_answers(journal.roots, OWN_BROKER)
     problems += found
+    problems += _broken_rules(seen)
     problems += _counts(seen, slices)
     state = seen if journal.roots.brokers else without_replicas(seen)  # a mirror has all in its one root
     problems += _objects(state, slices, spread, progress)
@@ -152,6 +156,12 @@ def _missing(view: View, names: Sequence[str]) -> list[Problem]:
 # ------------------------------------------------------------------------------------------------------------- metadata
 
 
+def _broken_rules(state: State) -> Iterator[Problem]:
+    """Rules that the state breaks.  The live slices of objects are counted later, with those in indexes."""
+    rules = [rule for rule in STATE_RULES if rule is not objects_count_their_slices]
+    return (Problem(f"the state at version {state.version}", f"{text}; {BROKEN}") for text in check_state(state, rules))
+
+
 def resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Problem]]]:
     """The slices of each partition, and the problems with entries and pieces."""
     slices: dict[TopicKey, list[Slice]] = {}
@@ -159,7 +169,6 @@ def resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Probl
     indexes = yield from _read_indexes(state)
     for key, entries in entries_with_pending(state).items():
         slices[key] = []
-        problems += _gaps(_name(state, key), state.partitions[key], visible_end(state, key))
         for entry in entries:
             if isinstance(entry, Slice):
                 slices[key].append(entry)
@@ -188,26 +197,6 @@ def _read_indexes(state: State) -> Steps[dict[Piece, bytes | None]]:
                 low = piece.position - first
                 found[piece] = None if data is None else data[low : low + piece.length]
     return found
-
-
-def _name(state: State, key: TopicKey) -> str:
-    return f"{state.topics[key[0]].name}-{key[1]}"
-
-
-def _gaps(name: str, part: Partition, end: int) -> Iterator[Problem]:
-    """
-    end:  where the pending commits of the partition begin, or its end.
-    """
-    entries = part.entries
-    if not entries:
-        if part.start != end:
-            yield Problem(name, f"offsets {part.start} to {end} have no slices")
-        return
-    if entries[0].start > part.start:
-        yield Problem(name, f"offsets {part.start} to {entries[0].start} have no slices")
-    if entries[-1].end != end:
-        yield Problem(name, f"its slices end at {entries[-1].end}, the partition at {end}")
-    yield from _holes(name, entries)
 
 
 def _holes(name: str, entries: Sequence[Slice | Piece]) -> Iterator[Problem]:
@@ -248,14 +237,7 @@ def _counts(state: State, slices: dict[TopicKey, list[Slice]]) -> Iterator[Probl
         for entry in entries
         if isinstance(entry, Piece)
     )
-    for name in sorted({*live, *state.objects}):
-        row = state.objects.get(name)
-        if row is None:
-            yield Problem(
-                name, f"the log has {counted(live[name], 'slice')} in it, but it is not among the live objects"
-            )
-        elif row.live != live[name]:
-            yield Problem(name, f"its live slices are counted as {row.live}, but there are {live[name]}")
+    return (Problem(name, text) for name, text in sorted(wrong_counts(state, live)))
 
 
 # -------------------------------------------------------------------------------------------------------------- objects
@@ -287,7 +269,7 @@ def _held(state: State, name: str, slices: Mapping[TopicKey, Sequence[Slice]]) -
                 start = ranges.pop()[0] if ranges and ranges[-1][1] == piece.start else piece.start
                 ranges.append((start, piece.end))
         for start, end in ranges:
-            yield f"offsets {start} to {end - 1} of {_name(state, key)} cannot be read"
+            yield f"offsets {start} to {end - 1} of {shown_partition(state, key)} cannot be read"
 
 
 def is_whole(store: ObjectStore, state: State, name: str, entries: Sequence[tuple[TopicKey, Slice | Piece]]) -> bool:
@@ -302,7 +284,13 @@ def is_whole(store: ObjectStore, state: State, name: str, entries: Sequence[tupl
             len(entries) == row.live
             and store.size(name) == row.size
             and not any(
-                any(_piece(entry, store.get(name, entry.position, entry.position + entry.length), _name(state, key))[1])
+                any(
+                    _piece(
+                        entry,
+                        store.get(name, entry.position, entry.position + entry.length),
+                        shown_partition(state, key),
+                    )[1]
+                )
                 if isinstance(entry, Piece)
                 else _is_damaged(store, state, key, entry)
                 for key, entry in entries

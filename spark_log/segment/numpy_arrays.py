@@ -43,7 +43,8 @@ def numbers_or(other: int, array: pa.Array) -> npt.NDArray[Any]:
 
 def array_of(numbers: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     """Numbers as an array of this type, which has as many bytes for each."""
-    assert numbers.itemsize * 8 == kind.bit_width, f"{numbers.dtype} as {kind}"
+    if numbers.itemsize * 8 != kind.bit_width:
+        raise AssertionError(f"{numbers.dtype} cannot become {kind}, which has {kind.bit_width} bits")
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from spark_log.errors import StorageError
+from spark_log.errors import InvalidRecord, StorageError
 from spark_log.model import Run
 from spark_log.schema.column_configs import AUTO
 from spark_log.segment import ipc
@@ -227,7 +227,8 @@ class SegmentWriter:
     def extend(self, topic_id: str, partition: int, end: int) -> None:
         """The run covers the offsets up to `end`, relative to its base; those after its last row have no row."""
         into = self._partitions.setdefault((topic_id, partition), _Partition())
-        assert into.end <= end, f"rows up to {into.end} in a run up to {end}"
+        if into.end > end:
+            raise InvalidRecord(f"partition {partition} has rows up to offset {into.end}: its run cannot end at {end}")
         if into.end < end:
             self._add_holes(into)
             into.end = end
@@ -282,8 +283,10 @@ class SegmentWriter:
         headers = has_headers(batch)
         batch = self._evolved(into, batch)
         schema = run_schema(headers=headers, holes=False, base=into.base)
-        assert batch.schema.equals(schema), f"rows of another schema: {batch.schema}"
-        assert not batch.column("timestamp").null_count, "records without a timestamp"
+        if not batch.schema.equals(schema):
+            raise InvalidRecord(f"rows have the columns {_columns(batch.schema)}, expected {_columns(schema)}")
+        if nulls := batch.column("timestamp").null_count:
+            raise InvalidRecord(f"{nulls} of {batch.num_rows} records have no timestamp: each needs one")
         if headers and not into.headers:
             self._encode_again(into, headers=True, holes=into.holes)
         batch = self._placed(into, batch, offsets)
@@ -305,7 +308,9 @@ class SegmentWriter:
             into.base = RECORD_SCHEMA if base.equals(RECORD_SCHEMA, check_metadata=True) else base
             into.crc = crc32c(ipc.schema_message(into.schema))
             return batch
-        assert schema_version(base) and schema_version(into.base), "a run has either bytes or data columns"
+        if not (schema_version(base) and schema_version(into.base)):
+            before, rows = _columns(into.base), _columns(base)
+            raise InvalidRecord(f"a run has either bytes or data columns: rows of {rows} follow rows of {before}")
         if schema_version(base) < schema_version(into.base):
             return with_base(batch, into.base)
         before, into.base = into.stored_schema, base
@@ -317,7 +322,8 @@ class SegmentWriter:
         """The rows with their offsets, if the run stores them."""
         if offsets is None:
             offsets = range(into.end, into.end + batch.num_rows)
-        assert offsets[0] >= into.end, f"offset {offsets[0]} after {into.end - 1}"
+        if offsets[0] < into.end:
+            raise InvalidRecord(f"offset {offsets[0]} follows offset {into.end - 1}: offsets of a run ascend")
         if not isinstance(offsets, range) or offsets.start > into.end:
             self._add_holes(into)
         into.end = int(offsets[-1]) + 1
@@ -470,6 +476,10 @@ class SegmentWriter:
         if encoded.data is not None:
             self._kept = [kept for kept in self._kept if kept is not encoded]
             self._kept_bytes -= encoded.length
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{column.name} {column.type}" for column in schema)
 
 
 def _part(data: bytes) -> _Part:

@@ -89,6 +89,12 @@ def check_key(key: str) -> str:
     return key
 
 
+def check_not_empty(key: str, data: bytes) -> None:
+    """Raises InvalidRequest for an object without bytes: not every store puts one only if it is new."""
+    if not data:
+        raise InvalidRequest(f"object {key!r} is empty, and cannot be put exclusively on every store: give it a byte")
+
+
 def check_prefix(prefix: str) -> str:
     """The prefix of a listing.  Raises InvalidRequest if it could leave the root, or names no folder."""
     if "/" not in prefix:

@@ -32,7 +32,7 @@ from spark_log.errors import (
     StorageUnavailable,
     SyncFailed,
 )
-from spark_log.store.base import Bytes, Swept, check_key, check_prefix, split_prefix
+from spark_log.store.base import Bytes, Swept, check_key, check_not_empty, check_prefix, split_prefix
 from spark_log.store.disk_sync import DISKS, FULL, TrustedDisks
 from spark_log.threads import ReusedThreads
 
@@ -165,7 +165,7 @@ class LocalStore:
             raise
 
     def put_new(self, key: str, data: bytes) -> bool:
-        assert data, f"an empty object {key} cannot be put exclusively on every store"
+        check_not_empty(key, data)
         return self._write(key, (data,), _link)
 
     def list(self, prefix: str) -> list[str]:

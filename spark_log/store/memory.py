@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 
 from spark_log.errors import ObjectNotFound
-from spark_log.store.base import NOTHING, Bytes, Swept, check_key, check_prefix
+from spark_log.store.base import NOTHING, Bytes, Swept, check_key, check_not_empty, check_prefix
 
 _lock = threading.Lock()
 _stores: dict[str, dict[str, dict[str, bytes]]] = {}
@@ -52,7 +52,7 @@ class MemoryStore:
             self._folders.setdefault(_folder(check_key(key)), {})[key] = data
 
     def put_new(self, key: str, data: bytes) -> bool:
-        assert data, f"an empty object {key} cannot be put exclusively on every store"
+        check_not_empty(key, data)
         with _lock:
             objects = self._folders.setdefault(_folder(check_key(key)), {})
             if key in objects:

@@ -24,7 +24,7 @@ from spark_log.errors import (
     StorageError,
     StorageUnavailable,
 )
-from spark_log.store.base import NOTHING, Bytes, Swept, check_key, check_prefix, split_prefix
+from spark_log.store.base import NOTHING, Bytes, Swept, check_key, check_not_empty, check_prefix, split_prefix
 from spark_log.store.fsspec_options import parse_json, typed_options
 from spark_log.store.incomplete_uploads import CannotList, abort_uploads
 from spark_log.store.transient import is_of_storage, is_transient
@@ -187,7 +187,7 @@ class FsspecStore:
 
     def put_new(self, key: str, data: bytes) -> bool:
         """A conditional put.  A client that retries after a lost answer may find its object, so False may be wrong."""
-        assert data, f"an empty object {key} would be put without the condition"
+        check_not_empty(key, data)
         with self._storage_errors(key):
             try:
                 self._fs.pipe_file(self._path(key), data, mode="create")

@@ -162,7 +162,7 @@ class ObjectStoreContract:
 
     def test_an_empty_object_is_not_put_exclusively(self, store: ObjectStore) -> None:
         """S3's library drops the condition for such a put, so it is not allowed."""
-        with pytest.raises(AssertionError, match="empty"):
+        with pytest.raises(InvalidRequest, match="empty"):
             store.put_new("meta/log/1", b"")
 
     def test_of_eight_threads_that_race_one_wins(self, store: ObjectStore) -> None:

@@ -154,6 +154,25 @@ def test_a_slice_of_an_object_that_is_not_live(log: Log, tmp_path: Path) -> None
         assert f"{gone}: the log has 2 slices in it, but it is not among the live objects" in messages(again, deep=True)
 
 
+def test_a_state_that_breaks_a_rule(log: Log, tmp_path: Path) -> None:
+    """The rule is named, with the version and the values, and the objects are checked nevertheless."""
+    state = log.journal.refresh()
+    key = next(key for key, part in state.partitions.items() if len(part.entries) > 1)
+    part = state.partitions[key]
+    damaged = replace(state, partitions=state.partitions.set(key, part._replace(end=part.end + 3)))
+    for file in tmp_path.glob("meta/ckpt/*"):
+        file.unlink()
+    (tmp_path / f"meta/ckpt/{state.version:020}-{'f' * 16}").write_bytes(encode_checkpoint(damaged))
+    gone = part.entries[-1].object
+    (tmp_path / gone).unlink()
+    with connect(str(tmp_path)) as again:
+        found = messages(again)
+    where = f"t-{key[1]} ends at {part.end + 3}, and its slices at {part.end}; this is a fault of pylog"
+    rule = "pending_commits_follow_the_high_watermark"
+    assert f"the state at version {state.version}: {rule}: {where}" in found
+    assert gone in found
+
+
 def test_a_checkpoint_that_cannot_be_read(log: Log, tmp_path: Path) -> None:
     """The log opens from the one before it; that it does so is said."""
     newest = max(tmp_path.glob("meta/ckpt/*"))

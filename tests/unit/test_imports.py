@@ -263,6 +263,30 @@ def test_files_do_not_import_in_a_circle() -> None:
         pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
 
 
+def is_for_the_type_checker(test: ast.expr) -> bool:
+    """Whether an assertion only says that a value is there, or which class it has."""
+    match test:
+        case ast.BoolOp(values=parts):
+            return all(is_for_the_type_checker(part) for part in parts)
+        case ast.Compare(ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            return True
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return is_for_the_type_checker(operand)
+        case _:
+            return isinstance(test, ast.Call) and ast.unparse(test.func) == "isinstance"
+
+
+def test_assert_statements_are_for_the_type_checker_alone() -> None:
+    """`python -O` leaves them out, so what guards the log is an error with a sentence.  Simulations may assert."""
+    found = [
+        f"{module}, line {node.lineno}: {ast.unparse(node)}"
+        for module, _, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert) and not is_for_the_type_checker(node.test) and part_of(module) != "testing"
+    ]
+    assert not found, "\n".join(found)
+
+
 def test_no_two_files_of_tests_have_one_name() -> None:
     """pytest imports them by their names, and collects one of the two only."""
     names = Counter(file.name for file in (ROOT / "tests").rglob("test_*.py"))

@@ -268,7 +268,8 @@ class Transaction:
         positions, state = as_offsets(offsets), self._journal.refresh()
         read = {tp: (self._topics[tp.topic], tp.partition) for tp in positions if tp.topic in self._topics}
         named = Membership(self._journal, consumer).group_commit(group_entries(state, positions, read))
-        assert named.generation == UNFENCED, "a group by name has no members"
+        if named.generation != UNFENCED:
+            raise AssertionError(f"positions by a group's name have generation {named.generation}")
         self._groups.append(named)
 
     def _check_history(self, history: str, commit: GroupCommit) -> None:

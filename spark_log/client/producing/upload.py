@@ -238,7 +238,8 @@ class Uploader:
         others = [
             ToPut(group, self._least[group], name, segment.chunks) for group, name, segment in named if name not in own
         ]
-        assert self._replicas is not None or not others, "only groups with brokers are put by replica"
+        if others and self._replicas is None:
+            raise AssertionError(f"objects of the groups {sorted({one.group for one in others})} have no brokers")
         if own:
             check_is_mounted(self._store, "" if self._replicas is None else self._replicas.roots.cluster_id)
         begun = self._replicas.begin(others) if self._replicas is not None else {}

@@ -1,26 +1,23 @@
 """The promises about replicas, checked after every change of the log and of a root.
 
 claimed     the state names no copy that is not there whole, unless a fault took it and nobody has noticed yet
-in sync     a replica in an ISR lacks no object of its group, unless it is the last member; it is active and waited for
-led         the leader of a group is active and in its ISR
+in sync     a replica that lags leaves an active member in the ISR
 enough      a commit rests on `min.insync.replicas` members of each ISR, and all members that stay have its objects
 kept        a record is found by its readers if one of the copies that ever counted is still there
 lost        only a commit that readers never saw, and that no active broker has; `replica.lost.after.ms` after that was
             first so, unless somebody has replaced a broker that had it
 referenced  no live copy is deleted, and nothing that a reader may still need
-visible     readers see a commit when all in-sync replicas have it, as a whole, in order, and never lose sight of it;
-            it is acknowledged with acks=all when they see it
+visible     readers see a commit when all in-sync replicas have it; it is acknowledged with acks=all when they see it
 weaker      a swap leaves no fewer copies than there were; that of a move has all synchronous replicas
-moved       a partition with a live slice on other brokers than its replicas moves
 whole       a copy of the log has each commit that readers saw at its version, with its positions and its identity; of
             each other one it has all of that, or nothing
 
-All promises of `sim/oracle.py` hold as well: offsets, contents, repeats, states.
+All promises of `sim/oracle.py` hold as well: offsets, contents, repeats, states, and the rules of `metadata/invariants`
+for ISRs, leaders, high watermarks and moves.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -28,9 +25,9 @@ from spark_log.journal.broker_roots import BROKER_KEY
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.commits import Committed
-from spark_log.metadata.pending_commits import entries_of, is_given_up, is_lost, lost_entries, visible_end
-from spark_log.metadata.reassignments import is_moving, objects_elsewhere
-from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
+from spark_log.metadata.pending_commits import is_given_up, is_lost, lost_entries
+from spark_log.metadata.reassignments import is_moving
+from spark_log.metadata.replica_state import OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import (
     copies_of,
     group_at,
@@ -196,10 +193,6 @@ class ReplicaOracle(Oracle):
                         raise Violation(f"in sync: {record} left nobody in the ISR of {number}")
             case r.SwapRecord():
                 self._check_swap(record, before, after)
-            case r.FenceBrokerRecord():
-                for number, group in after.placement_groups.items():
-                    if before.placement_groups[number].isr and not group.isr:
-                        raise Violation(f"in sync: fencing broker {record.broker} left nobody in the ISR of {number}")
             case r.ReturnBrokerRecord():
                 self.spoiled -= self._looks.pop((record.broker, record.epoch, record.missing), set())
 
@@ -247,13 +240,6 @@ class ReplicaOracle(Oracle):
         for key, span in reply.ranges.items():
             if commit.acks == ACKS_ALL and self.state.partitions[key].readable_end < span.stop:
                 raise Violation(f"visible: {span} of {key} is acknowledged, and readers do not see it")
-
-    def referenced(self) -> Counter[str]:
-        """Also by pending commits."""
-        found = super().referenced()
-        for one in self.state.pending:
-            found.update(entry.object for entries in entries_of(one).values() for entry in entries)
-        return found
 
     def check_slice(self, key: TopicKey, piece: Slice, rows: Iterable[tuple[int, Row]]) -> None:
         """A reader got these rows of a slice, with their offsets.  Only lost commits leave holes."""
@@ -348,10 +334,6 @@ class ReplicaOracle(Oracle):
 
     def _note_version(self, before: State) -> None:
         state, earlier = self.state, self.memoized.objects(before)
-        for key, part in state.partitions.items():
-            was = before.partitions.get(key)
-            if was is not None and part.readable_end < was.readable_end:
-                raise Violation(f"visible: readers saw {key} up to {was.readable_end}, now to {part.readable_end}")
         for name, row in self.memoized.objects(state).items():
             old = earlier.get(name)
             if old is not None and old.copies == row.copies and before.brokers is state.brokers:
@@ -373,23 +355,6 @@ class ReplicaOracle(Oracle):
             together.setdefault(row.copies, []).append(name)
         for alike in together.values():
             self._check_copies(state, alike)
-        for key, part in state.partitions.items():
-            names = objects_elsewhere(state, key, (entry.object for entry in part.entries))
-            if names and not is_moving(state, key):
-                raise Violation(f"moved: {names} have slices of {key}, which is on {group_number(state, key)}")
-            if part.readable_end != visible_end(state, key):
-                raise Violation(f"visible: {key} up to {part.readable_end}, what is pending is {state.pending}")
-        pending = {name for one in state.pending for name in one.objects}
-        shown = (state.copies.get(key) for key, alike in together.items() if not pending.issuperset(alike))
-        holders_of = [one for one in shown if one is not None and one.brokers]
-        for number, group in state.placement_groups.items():
-            some = [one.brokers for one in holders_of if one.group == number]
-            lacking = [broker for broker in group.isr if any(broker not in brokers for brokers in some)]
-            idle = [broker for broker in group.isr if not is_active(state, broker) or self._is_async(state, broker)]
-            if len(group.isr) > 1 and (lacking or idle):
-                raise Violation(f"in sync: ISR {group.isr} of {number}; {lacking} lack objects, {idle} are not active")
-            if group.leader != NO_LEADER and (group.leader not in group.isr or not is_active(state, group.leader)):
-                raise Violation(f"led: {group.leader} leads group {number}, ISR {group.isr}")
 
     def _check_copies(self, state: State, names: Iterable[str]) -> None:
         """All promises about objects that have copies on the same brokers."""

@@ -1,5 +1,8 @@
 """The true content of a simulated log, and the promises that are checked at every step.
 
+After each record and each version, the rules of `metadata/invariants` hold as well; a violation begins with the name of
+its rule.
+
 acked       an acknowledged commit is in the log at that moment, at the acknowledged offsets
 failed      a commit that was certainly refused never appears
 twice       no commit and no object appears twice
@@ -50,6 +53,8 @@ from spark_log.metadata import records as r
 from spark_log.metadata import replay
 from spark_log.metadata.consumer_offsets import PARTITIONS, progress_of
 from spark_log.metadata.decide.commits import Committed
+from spark_log.metadata.invariants import check_state, check_step
+from spark_log.metadata.invariants.partitions import count_references, wrong_counts
 from spark_log.metadata.records import Piece
 from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import GroupState, State, TopicKey
@@ -154,6 +159,7 @@ class Oracle:
             )
         if decided is not None and decided != replay.next_version(self.state, decided.time):
             raise Violation(f"decided: version {state.version} was decided on another state")
+        check_rules(check_step(self.state, state))
         for record in batch.records:
             self._check_led(record, batch.epoch)
             if isinstance(record, r.JoinGroupRecord):
@@ -162,12 +168,15 @@ class Oracle:
             self.seen[type(record).__name__] += 1
             if after is state:
                 raise Violation(f"decided: {type(record).__name__} at version {state.version} is void")
+            check_rules(check_step(state, after))
             self._note(record, state, after)
             if isinstance(record, r.CleanedRecord):
                 self._note_cleaned(record, state, after, now)
             state = after
         before = self.state
         self.states.append(state := self.memoized.replay(before, batch))
+        check_rules(check_step(before, state))
+        check_rules(check_state(state))
         for name in self.memoized.objects(before).keys() - self.memoized.objects(state).keys():
             self._dropped_at[name] = now
         self._check_counts()
@@ -410,25 +419,16 @@ class Oracle:
                 raise Violation(f"dangling: version {self.state.version + 1} names {name}, which does not exist")
 
     def _check_counts(self) -> None:
-        counted, kept = self.referenced(), {name: row.live for name, row in self.memoized.objects(self.state).items()}
-        if counted != kept:
-            names = sorted(name for name in {*counted, *kept} if counted.get(name, 0) != kept.get(name, 0))
-            story = [f"{name}: {kept.get(name, 0)}, counted {counted.get(name, 0)}" for name in names]
-            raise Violation(f"counts: version {self.state.version} has {story}")
+        if wrong := sorted(wrong_counts(self.state, self.referenced())):
+            raise Violation(f"counts: version {self.state.version} has {wrong}")
         for key, rows in self.rows.items():
             part = self.state.partitions.get(key)
             if part is not None and part.end != len(rows):
                 raise Violation(f"offsets: {key} ends at {part.end}, not at {len(rows)}")
 
     def referenced(self) -> Counter[str]:
-        """Live slices by object, counted from the entries."""
-        count = Counter[str]()
-        for part in self.state.partitions.values():
-            for entry in part.entries:
-                count[entry.object] += 1
-                if isinstance(entry, Piece):
-                    count.update(piece.object for piece in self._read_piece(entry))
-        return count
+        """Live slices by object, counted from the entries and from what is in indexes."""
+        return count_references(self.state, self._read_piece)
 
     def _read_piece(self, piece: Piece) -> list[Slice]:
         known = self._inside.get(piece)
@@ -438,6 +438,12 @@ class Oracle:
             data = self.files[DATA][piece.object][piece.position : piece.position + piece.length]
             known = self._inside[piece] = slices_of(decode_piece(piece, data))
         return known
+
+
+def check_rules(broken: Iterable[str]) -> None:
+    """Raises Violation for the first rule of `metadata/invariants` that is broken."""
+    for text in broken:
+        raise Violation(text)
 
 
 def linked(content: bytes) -> str:

@@ -9,15 +9,17 @@ from typing import Any, cast
 
 import pytest
 
+from spark_log.debug import INVARIANTS_VARIABLE
 from spark_log.journal import batch_decision, commit_protocol
 from spark_log.journal.context import Context, Proposal
 from spark_log.journal.opening import View, open_view
 from spark_log.journal.store_operations import PutNew, Sleep, Steps, Stores, run
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.topics import decide_create_topic
-from spark_log.metadata.records import AnyRecord
+from spark_log.metadata.records import AnyRecord, CommitRecord
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
+from spark_log.model import DataObject, Run
 from spark_log.store.memory import MemoryStore
 from tests.unit.journal.sample_journals import TickingClock, commit, create, open_log
 
@@ -131,3 +133,28 @@ def test_a_command_that_cannot_be_replayed_is_refused_alone(*, again: bool) -> N
     after = attempt.state()
     assert "first" in after.names and "second" in after.names
     assert replay_records(next_version(state, 1), records).names == after.names
+
+
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_a_change_that_would_break_a_rule_is_refused_alone_if_rules_are_checked(
+    switch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the name of the rule, and nothing of it is written; by default, changes are not checked."""
+    monkeypatch.setenv(INVARIANTS_VARIABLE, switch)
+    state = Contended().other.state
+    row = CommitRecord(
+        producer="p", sequence=0, birth=0, upload_epoch=0,
+        objects=(DataObject("data/0000000000000000/a.seg", 100, 90),),
+        slices=tuple((0, Run(state.names["t"], 0, 10 * number, 60, 7, 1, 1, 0, 0)) for number in range(2)),
+    )  # fmt: skip
+    commands = [
+        Proposal(lambda state, now_ms: decide_create_topic(state, "first", 1, {}, "id-first")),
+        Proposal(lambda state, now_ms: Decision([row], None)),
+    ]
+    attempt, _, refused = batch_decision.decide_batch(state, commands, 1, again=True)
+    assert "first" in attempt.state().names
+    assert len(attempt.state().producers) == (0 if refused else 1)
+    texts = [str(error) for _, error in refused]
+    assert len(texts) == int(switch) and all(
+        "rule of the log: slices_share_no_bytes: t-0 and t-0" in one for one in texts
+    )

@@ -10,6 +10,7 @@ from spark_log.metadata.decide.commits import Committed, decide_commit
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
 from spark_log.metadata.decide.upkeep import decide_fence, decide_swap
+from spark_log.metadata.invariants import check_state, check_step
 from spark_log.metadata.records import Batch, CommitRecord, GroupCommit, OffsetEntry, Piece
 from spark_log.metadata.replay import next_version, replay
 from spark_log.metadata.restores import history_of
@@ -41,11 +42,14 @@ class History:
         return decision.reply
 
     def write(self, *records: Any) -> None:
-        """A batch of records, decided by nobody."""
+        """A batch of records, decided by nobody.  The state after it breaks no rule."""
         history = history_of(self.state)
         batch = Batch(id=f"b{len(self.batches)}", time=self.now, history=history, records=tuple(records))
+        before, after = self.state, replay(self.state, batch)
         self.batches.append(batch)
-        self.states.append(replay(self.state, batch))
+        self.states.append(after)
+        broken = [*check_step(before, after), *check_state(after)]
+        assert not broken, broken
 
     def create(self, name: str = "t", partitions: int = 1, **configs: str) -> str:
         """A topic; its id is its name with the version."""

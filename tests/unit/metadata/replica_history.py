@@ -160,16 +160,3 @@ class ReplicaHistory(History):
         """Whether a record would change nothing."""
         state = next_version(self.state, self.now)
         return replay_records(state, [record]) is state
-
-    def copies_recounted(self) -> dict[int, tuple[int, int]]:
-        """Number and bytes of the objects of each row of copies, from the rows of the objects."""
-        found: dict[int, tuple[int, int]] = {}
-        for row in self.state.objects.values():
-            if row.copies in self.state.copies:
-                count, size = found.get(row.copies, (0, 0))
-                found[row.copies] = count + 1, size + row.size
-        return found
-
-    def copies_counted(self) -> dict[int, tuple[int, int]]:
-        """The same as the state has it."""
-        return {key: (copies.objects, copies.bytes) for key, copies in self.state.copies.items()}

@@ -6,7 +6,8 @@ from spark_log.client.administering.erasure_status import former_root
 from spark_log.metadata.accepted_loss import renew
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.commands import AddFormerRoot, MarkErased, MarkWiped
-from spark_log.metadata.erasures import erased_at, name_of_own, waits_for
+from spark_log.metadata.decide.upkeep import decide_reset_clock
+from spark_log.metadata.erasures import erased_at, name_of_own, waits_for, wiped_upto
 from spark_log.metadata.projection import apply, asking_for, delta, held_of, nothing_held
 from spark_log.metadata.records import DeleteTopicRecord, RegisterBrokerRecord, RemoveBrokerRecord, ResetReplicasRecord
 from tests.unit.metadata.history import History
@@ -62,6 +63,33 @@ def test_the_row_of_a_deleted_topic_stays_while_a_root_may_have_copies() -> None
     wipe(log, DISK)
     assert topic not in log.state.erasures
     assert not log.do(MarkErased(topic_id=topic))
+
+
+def test_a_root_that_is_registered_again_is_not_a_former_one() -> None:
+    """Its broker was removed while it could not be reached.  An erasure there waits for the fence, as on any root."""
+    log = log_with_broker()
+    topic = log.create()
+    log.write(RemoveBrokerRecord(broker=1))
+    assert "d1" in log.state.former_roots
+    log.write(RegisterBrokerRecord(broker=1, directory="d1", url="/b1"))
+    assert "d1" not in log.state.former_roots
+    log.do(MarkErased(topic_id=topic))
+    assert not wipe(log, DISK, upto=log.state.version)
+    log.pass_fence()
+    assert wipe(log, DISK)
+
+
+def test_an_erasure_by_a_clock_that_was_ahead_ends_when_the_time_is_set_back() -> None:
+    """Otherwise no file would be young enough until the wrong time has come."""
+    log = log_with_broker()
+    topic = log.create()
+    right_ms, log.now = log.now, log.now + 10**12
+    log.do(MarkErased(topic_id=topic))
+    log.now = right_ms + 10
+    log.do(lambda state, now: decide_reset_clock(state, now, force=True))
+    assert [one.time for one in log.state.erasures[topic].unfinished] == [log.state.time]
+    log.pass_fence()
+    assert wiped_upto(log.state, DISK, oldest_ms=log.state.time) is not None
 
 
 def test_a_complete_erasure_ends_the_incomplete_ones_of_its_topic() -> None:

@@ -17,8 +17,9 @@ from spark_log.metadata.column_blocks import ObjectBlock, PartitionBlock
 from spark_log.metadata.column_map import fold
 from spark_log.metadata.commands import AddPartitions, DeleteTopic
 from spark_log.metadata.decide.reassignments import NewReplicas
+from spark_log.metadata.invariants import check_state, check_step
 from spark_log.metadata.projection import Delta, Holdings, apply, delta, held_of, is_projected, nothing_held
-from spark_log.metadata.reassignments import is_moving, moving, objects_elsewhere, reassignment_of
+from spark_log.metadata.reassignments import moving, objects_elsewhere, reassignment_of
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import (
     AlterReassignments,
@@ -120,22 +121,17 @@ class Life(ReplicaHistory):
         state = self.state
         known = {name: None if one is None else one[1] for name, one in self.model.objects.items()}
         assert known == {name: brokers_in(state, row) for name, row in state.objects.items()}
-        assert self.copies_counted() == self.copies_recounted()
         for number, group in state.placement_groups.items():
-            active = [broker for broker in group.isr if can_lead(state, broker)]
             if len(group.isr) > 1:
                 assert not self.model.lacking(group.replicas).intersection(group.isr), (group, records)
-                assert len(active) == len(group.isr), (group, records)
             whole = {one for one in group.replicas if can_lead(state, one)} - self.model.lacking(group.replicas)
             assert not whole.intersection(group.joining), (group, records)
             assert not whole or whole.intersection(group.isr) or group.leader != NO_LEADER, (group, records)
-            assert group.leader in active or (group.leader == NO_LEADER and not active), (group, records)
             old = before.placement_groups.get(number)
             if old is not None and old.replicas == group.replicas:
                 renewed = {record.broker for record in records if isinstance(record, r.RegisterBrokerRecord)}
                 assert group.isr or not old.isr or renewed, (group, records)
                 assert not self.model.lacking(group.replicas) & renewed.intersection(group.isr), (group, records)
-                assert group.leader_epoch >= old.leader_epoch + (group.leader != old.leader), (group, records)
         for record in records:
             if isinstance(record, r.CommitRecord):
                 for made in record.objects:
@@ -143,16 +139,10 @@ class Life(ReplicaHistory):
         self._check_moves()
 
     def _check_moves(self) -> None:
-        """A partition with a slice in an object of other brokers moves, and no group is gone that something needs."""
-        state = self.state
-        for key, part in state.partitions.items():
-            elsewhere = objects_elsewhere(state, key, (one.object for one in part.entries))
-            assert not elsewhere or is_moving(state, key) or state.topics[key[0]].deleted
-            move = reassignment_of(state, key)
+        """No broker is added and removed by one move."""
+        for key in self.state.partitions:
+            move = reassignment_of(self.state, key)
             assert move is None or not {*move.adding_replicas} & {*move.removing_replicas}
-        groups = {number for numbers in state.assignments.values() for number in numbers}
-        groups |= {number for row in state.reassignments.values() for number in (row.origin, *row.left, *row.former)}
-        assert groups <= {OWN_GROUP, *state.placement_groups}
 
     def _check_acknowledged(self, name: str) -> None:
         """A commit that was decided is in the state, and every replica of the ISR has its objects."""
@@ -291,13 +281,12 @@ def test_a_checkpoint_and_what_follows_give_the_same_state_as_all_records(
 def test_records_of_another_log_are_replayed_without_an_error(
     ours: list[tuple[str, int, int]], theirs: list[tuple[str, int, int]]
 ) -> None:
-    """Replay is total, and keeps the counts."""
+    """Replay is total, and keeps all rules."""
     log = lived(ours)
     state = log.state
     for batch in lived(theirs).batches:
-        state = replay(state, batch)
-    log.states.append(state)
-    assert log.copies_counted() == log.copies_recounted()
+        before, state = state, replay(state, batch)
+        assert not [*check_step(before, state), *check_state(state)]
 
 
 def sent(state: State, held: Holdings) -> Delta:

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from spark_log.errors import StorageError
+from spark_log.errors import InvalidRecord, StorageError
 from spark_log.segment.compression import Compression
 from spark_log.segment.reader import parse_index
-from spark_log.segment.schema import RECORD_SCHEMA_HEADERS
+from spark_log.segment.schema import RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
 from spark_log.segment.writer import CHUNK_BYTES, SegmentWriter
 from tests.unit.segment.builders import START_US, numbered, read, records, shuffled, write
 
@@ -326,3 +326,24 @@ def test_a_value_larger_than_a_batch_is_kept_whole() -> None:
 
     assert read(data, written)["t", 0]["value"].to_pylist() == [b"1", big, b"3"]
     assert written.runs[0].batches == 3
+
+
+def test_rows_that_are_not_those_of_their_run_are_refused_with_a_sentence() -> None:
+    """Also under `python -O`: a bare assert would have let them into the object."""
+    writer = SegmentWriter()
+    writer.append("t", 0, numbered(3))
+    without_time = numbered(2).set_column(
+        RECORD_SCHEMA.get_field_index("timestamp"),
+        RECORD_SCHEMA.field("timestamp"),
+        pa.nulls(2, pa.timestamp("us", "UTC")),
+    )
+    with pytest.raises(InvalidRecord, match="2 of 2 records have no timestamp"):
+        writer.append("t", 0, without_time)
+    with pytest.raises(InvalidRecord, match="a run has either bytes or data columns: rows of .* more int64 follow rows of key binary"):
+        writer.append("t", 0, numbered(2).append_column("more", pa.array([1, 2])))
+    with pytest.raises(InvalidRecord, match="offset 1 follows offset 2: offsets of a run ascend"):
+        writer.append("t", 0, numbered(2), offsets=np.array([1, 5]))
+    with pytest.raises(InvalidRecord, match="has rows up to offset 3: its run cannot end at 2"):
+        writer.extend("t", 0, 2)
+    written = writer.finish()
+    assert [run.rows for run in written.runs] == [3]
