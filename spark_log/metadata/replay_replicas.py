@@ -477,8 +477,8 @@ def replay_reset(state: State, record: r.ResetReplicasRecord) -> State | None:
 def without_replicas(state: State) -> State:
     """A state in which all objects are in the log's own root.
 
-    Keys of copies that objects still have are never used again, so they mean that root.  Nor are numbers of groups, which
-    uploads may name that are under way.
+    Keys of copies that objects still have are never used again, so they mean that root.  Nor are numbers of groups:
+    uploads that are under way may name them.
     """
     none = State()
     return replace(

@@ -291,7 +291,7 @@ class State:
     fence: int = -1
     """Uploads with an epoch at or below it are void."""
     times: tuple[tuple[int, int], ...] = ((0, 0),)
-    """(version, time) of some versions above the fence, but for the first, ascending; dense enough for the next fence."""
+    """(version, time) of some versions, ascending: all but the first above the fence, dense enough for the next."""
     configs: Map[str, str] = field(default_factory=Map)
     names: Map[str, str] = field(default_factory=Map)
     """Topic name to id."""

@@ -1,4 +1,4 @@
-"""What always holds of a state of the log, and of a state and a later one, as named predicates.  Pure.
+"""The rules of a state of the log, and of a state and a later one, as named predicates.  Pure.
 
 Each predicate is a generator: it yields a sentence for each thing that breaks its rule.  Its docstring is the rule, and
 its name begins each sentence about it.  Simulations check all of them after each version, tests of replay after each

@@ -1,4 +1,4 @@
-"""What always holds of producers and consumer groups."""
+"""Rules of producers and consumer groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What always holds of topics, partitions, live objects and pending commits."""
+"""Rules of topics, partitions, live objects and pending commits."""
 
 from __future__ import annotations
 

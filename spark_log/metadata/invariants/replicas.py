@@ -1,4 +1,4 @@
-"""What always holds of brokers, placement groups, copies of objects and reassignments."""
+"""Rules of brokers, placement groups, copies of objects and reassignments."""
 
 from __future__ import annotations
 

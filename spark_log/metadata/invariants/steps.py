@@ -1,4 +1,4 @@
-"""What always holds of a state and a later one: what never falls, and what is never used again.
+"""Rules of a state and a later one: what never falls, and what is never used again.
 
 The states may be some versions apart, or within one version.
 """
@@ -38,7 +38,7 @@ def rows_of_both(old: Mapping[Key, Value], new: Mapping[Key, Value]) -> Iterator
             yield key, before, after
 
 
-# ---------------------------------------------------------------------------------------------------------- the whole log
+# -------------------------------------------------------------------------------------------------------- the whole log
 
 
 def counters_never_fall(old: State, new: State) -> Iterator[str]:
@@ -145,7 +145,7 @@ def erasures_never_fall(old: State, new: State) -> Iterator[str]:
             yield f"the last erasure of {topic_id!r} was at {before.version}, and is at {after.version}"
 
 
-# --------------------------------------------------------------------------------------------------------------- clients
+# -------------------------------------------------------------------------------------------------------------- clients
 
 
 def sequences_never_fall(old: State, new: State) -> Iterator[str]:
@@ -188,7 +188,7 @@ def positions_have_the_version_of_their_commit(old: State, new: State) -> Iterat
                 yield f"{where} changes from {was.offset} to {now.offset} as of version {now.version}"
 
 
-# -------------------------------------------------------------------------------------------------------------- replicas
+# ------------------------------------------------------------------------------------------------------------- replicas
 
 
 def group_numbers_are_never_used_again(old: State, new: State) -> Iterator[str]:

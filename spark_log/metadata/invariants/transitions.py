@@ -1,8 +1,9 @@
 """The roles of a state, and how they may change within an epoch.  Pure.
 
-Each role has an epoch.  The next epoch may begin with any role; within an epoch, only the transitions in `LEGAL` happen.
-So the rule also holds between states that are some versions apart.  The states of a consumer group that a coordinator
-keeps in memory are not in the log: `groups/group.py` has their transitions, and each change of state checks them.
+Each role has an epoch.  The next epoch may begin with any role; within an epoch, only the transitions in `LEGAL`
+happen.  So the rule also holds between states that are some versions apart.  The states of a consumer group that a
+coordinator keeps in memory are not in the log: `groups/group.py` has their transitions, and each change of state checks
+them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Role(NamedTuple):
     epoch: int
     name: str
     who: str = ""
-    """Who has the role; somebody else gets it with another epoch only."""
+    """The owner of the role; another one gets it with another epoch only."""
 
 
 def roles_change_as_they_may(old: State, new: State) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What always holds of versions and times, and of what the state remembers for some versions only."""
+"""Rules of versions and times, and of what the state remembers for some versions only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_log.metadata.invariants.partitions import shown_partition
 from spark_log.metadata.state import State
 
 Dated = tuple[str, int]
-"""What has a version or a time, and which."""
+"""(a part of the state, its version or time)."""
 
 
 # --------------------------------------------------------------------------------------------------- versions and times
@@ -96,10 +96,10 @@ def remembered_times_ascend(state: State) -> Iterator[str]:
         yield f"the log remembers the times {times}, with the fence at {state.fence}"
     for before, after in pairwise(times):
         if before[0] >= after[0] or before[1] > after[1]:
-            yield f"the log remembers the time of version {after[0]}, {after[1]}, after that of {before[0]}, {before[1]}"
+            yield f"the log remembers the (version, time) {after} after {before}"
 
 
-# ------------------------------------------------------------------------------------------- the fence, and what it ends
+# ------------------------------------------------------------------------------------------ the fence, and what it ends
 
 
 def fence_is_behind(state: State) -> Iterator[str]:
@@ -118,7 +118,7 @@ def fence_ends_what_it_passes(state: State) -> Iterator[str]:
             yield f"{what} is of version {version}, and the fence is at {state.fence}"
 
 
-# ------------------------------------------------------------------------------------------------------ rows of topics
+# ------------------------------------------------------------------------------------------------------- rows of topics
 
 
 def cleaner_points_are_in_partitions(state: State) -> Iterator[str]:
@@ -151,7 +151,7 @@ def schemas_are_of_topics(state: State) -> Iterator[str]:
 
 
 def erasures_are_of_topics(state: State) -> Iterator[str]:
-    """The open erasures of a topic are in order, and wait for a root or are incomplete; without a topic, one is open."""
+    """Open erasures are in order, and wait for a root or are incomplete; a topic that is gone has at least one."""
     for topic_id, row in state.erasures.items():
         versions = [one.version for one in row.unfinished]
         waits = all(one.roots or one.incomplete for one in row.unfinished)
@@ -159,7 +159,7 @@ def erasures_are_of_topics(state: State) -> Iterator[str]:
             yield f"the topic {topic_id!r} is {state.topics.get(topic_id)}, and has the erasures {row}"
 
 
-# ---------------------------------------------------------------------------------------------------------- the whole log
+# -------------------------------------------------------------------------------------------------------- the whole log
 
 
 def restores_are_in_order(state: State) -> Iterator[str]:

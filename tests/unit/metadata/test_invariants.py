@@ -92,7 +92,7 @@ def test_a_state_of_every_kind_breaks_no_rule(state: State) -> None:
     assert not list(check_state(state)) and not list(check_step(state, state)) and not list(check_state(State()))
 
 
-# --------------------------------------------------------------------------------------------------------- a state alone
+# -------------------------------------------------------------------------------------------------------- a state alone
 
 
 def part(state: State, key: tuple[str, int], **fields: Any) -> State:
@@ -256,7 +256,7 @@ def test_a_broken_state_is_found_by_the_name_of_its_rule(rule: Any, state: State
     assert names(found) == {rule.__name__}, found
 
 
-# ------------------------------------------------------------------------------------------------- a state and a later one
+# ---------------------------------------------------------------------------------------------- a state and a later one
 
 
 def later(state: State, **fields: Any) -> State:
@@ -360,7 +360,7 @@ def test_each_rule_is_checked_and_is_broken_here() -> None:
     assert set(BROKEN) == set(STATE_RULES) and set(BROKEN_STEPS) == set(STEP_RULES)
 
 
-# ------------------------------------------------------------------------------------------------------------------- roles
+# ---------------------------------------------------------------------------------------------------------------- roles
 
 
 def broker(**fields: Any) -> Callable[[State], State]:
@@ -418,7 +418,7 @@ def test_roles_that_may_follow_each_other(
     assert not list(check_step(before(state), later(after(state))))
 
 
-# ----------------------------------------------------------------------------------------------------------------- changes
+# -------------------------------------------------------------------------------------------------------------- changes
 
 
 def test_a_change_answers_for_what_it_breaks_alone(state: State) -> None:

@@ -339,7 +339,9 @@ def test_rows_that_are_not_those_of_their_run_are_refused_with_a_sentence() -> N
     )
     with pytest.raises(InvalidRecord, match="2 of 2 records have no timestamp"):
         writer.append("t", 0, without_time)
-    with pytest.raises(InvalidRecord, match="a run has either bytes or data columns: rows of .* more int64 follow rows of key binary"):
+    with pytest.raises(
+        InvalidRecord, match="a run has either bytes or data columns: rows of .* more int64 follow rows of key binary"
+    ):
         writer.append("t", 0, numbered(2).append_column("more", pa.array([1, 2])))
     with pytest.raises(InvalidRecord, match="offset 1 follows offset 2: offsets of a run ascend"):
         writer.append("t", 0, numbered(2), offsets=np.array([1, 5]))
