@@ -13,7 +13,7 @@ from tests.unit.test_pages import ROOT
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
 FOLDERS = ("benchmarks", "conf", "datasource", "deploy", "docs", "examples", "jobs", "spark_log", "tests")
 PATH = re.compile(rf"(?<![\w./:-])(?:(?:{'|'.join(FOLDERS)})/[\w./-]*\w|(?:[\w-]+/)+[\w-]+\.py\b)")
-"""Paths that begin with a folder of the tree, and files of Python in any folder: `journal/opening.py` is short for one."""
+"""Paths that begin with a folder of the tree, and files of Python in any folder, such as `journal/opening.py`."""
 OTHERS = {
     "docs/decisions/NNNN-title.md": "a form",
     "pyspark/daemon.py": "a file of Spark",
