@@ -1,4 +1,4 @@
-"""The bounds of numbers and strings in commands, records and requests, as types; and of decoded bytes.  Pure.
+"""The bounds of numbers, strings and bytes in commands, records and requests, as types; and of decoded bytes.  Pure.
 
 A decoder refuses a number outside of them.  So each number of the state fits its columns and Kafka's
 protocol, and sums of sizes do as well.  A plain `int` has no bounds, and is in no command, record or request.
@@ -13,6 +13,9 @@ from msgspec import Meta
 INT16_MAX = 2**15 - 1
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+OPAQUE_BYTES_MAX = 1 << 20
+STATS_BYTES_MAX = 256
+"""Bytes of the statistics of a slice (segment/statistics.py)."""
 DECODED_FREE = 16 << 20
 """Bytes that a few bytes of a storage may become when they are decoded."""
 DECODED_RATIO_MAX = 100
@@ -49,6 +52,10 @@ Free = Annotated[Text, Meta(extra={TEXT: "free"})]
 """A text of a user in which all characters are allowed.  Outputs escape it."""
 Document = Annotated[str, Meta(max_length=4 << 20)]
 """A schema, which has 10,000 columns at most."""
+Opaque = Annotated[bytes, Meta(max_length=OPAQUE_BYTES_MAX)]
+"""Metadata or assignment of one member of a group: as much as Kafka allows for all members (`message.max.bytes`)."""
+Stats = Annotated[bytes, Meta(max_length=STATS_BYTES_MAX)]
+"""Statistics of the data columns of a slice; empty: it has none."""
 
 
 def decoded_bytes_max(length: int) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from spark_log.bounds import Checksum, Int, Known, Long, Size, Time, TimeKind
+from spark_log.bounds import Checksum, Int, Known, Long, Size, Stats, Time, TimeKind
 
 EARLIEST = -2
 """The first offset of a partition, as in Kafka."""
@@ -28,9 +28,6 @@ APPEND_TIME = 1
 """All records of the slice have the log's time at commit, `min_us` = `max_us`; timestamps in the rows are ignored."""
 APPEND_TIME_IN_ROWS = 2
 """The rows hold the log's times: merged from `APPEND_TIME` slices."""
-
-STATS_BYTES_MAX = 256
-"""The longest statistics of a slice (segment/statistics.py)."""
 
 ACKS_ALL = -1
 """A commit counts when enough in-sync replicas have its objects."""
@@ -121,7 +118,7 @@ class KindAndStats(NamedTuple):
     """
 
     time_kind: TimeKind
-    stats: bytes
+    stats: Stats
 
 
 class Slice(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):

@@ -15,7 +15,7 @@ from immutables import Map
 from msgspec import Struct
 from msgspec.structs import replace
 
-from spark_log.bounds import IntOrLess, Known, Long, Text
+from spark_log.bounds import IntOrLess, Known, Long, Opaque, Text
 from spark_log.groups.members import Member, Members
 from spark_log.groups.messages import JoinedMember, MemberProtocol, Response
 
@@ -70,9 +70,9 @@ class RosterMember(NamedTuple):
     client_host: Known
     session_timeout_ms: IntOrLess
     rebalance_timeout_ms: IntOrLess
-    subscription: bytes
+    subscription: Opaque
     """Its metadata for the generation's protocol."""
-    assignment: bytes
+    assignment: Opaque
 
 
 class Roster(NamedTuple):

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from spark_log.bounds import AnyLong, IntOrLess, Text
+from spark_log.bounds import AnyLong, IntOrLess, Opaque, Text
 
 
 class Code(str, Enum):
@@ -50,7 +50,7 @@ class MemberProtocol(NamedTuple):
     """An assignor that a member supports, and the member's metadata for it."""
 
     name: Text
-    metadata: bytes = b""
+    metadata: Opaque = b""
 
 
 class JoinedMember(NamedTuple):
@@ -58,7 +58,7 @@ class JoinedMember(NamedTuple):
 
     member_id: Text
     group_instance_id: Text | None
-    metadata: bytes
+    metadata: Opaque
     """For the selected protocol."""
 
 
@@ -114,7 +114,7 @@ class SyncGroupRequest(_Message, frozen=True, kw_only=True, tag="sync_group"):
     protocol_type: Text | None = None
     """None: not checked; like `protocol_name`."""
     protocol_name: Text | None = None
-    assignments: dict[Text, bytes] = {}
+    assignments: dict[Text, Opaque] = {}
     """By member id, only from the leader."""
 
 
@@ -178,7 +178,7 @@ class SyncGroupResponse(_Message, frozen=True, kw_only=True, tag="sync_group_res
     error: Code = Code.NONE
     protocol_type: Text | None = None
     protocol_name: Text | None = None
-    assignment: bytes = b""
+    assignment: Opaque = b""
 
 
 class HeartbeatResponse(_Message, frozen=True, kw_only=True, tag="heartbeat_response"):

@@ -53,7 +53,6 @@ from spark_log.metadata.replica_commands import (
 )
 from spark_log.metadata.schemas import schema_of
 from spark_log.metadata.state import State, TopicKey
-from spark_log.model import STATS_BYTES_MAX
 
 TRANSACTIONAL = "txn:"
 """Prefix of the producer of a transactional id in the state."""
@@ -287,8 +286,6 @@ def _check_objects(commit: r.CommitRecord) -> None:
         )
     if commit.stats and len(commit.stats) != len(commit.slices):
         raise InvalidRequest(f"a commit of {len(commit.slices)} slices has statistics of {len(commit.stats)}")
-    if any(len(stats) > STATS_BYTES_MAX for stats in commit.stats):
-        raise InvalidRequest(f"the statistics of a slice are longer than {STATS_BYTES_MAX} bytes")
     names = {name for name, _, _ in commit.objects}
     for _, _, piece in commit.pieces:
         if piece.start != 0 or piece.end == 0 or piece.object not in names:

@@ -21,6 +21,7 @@ from spark_log.bounds import (
     Long,
     LongOrNone,
     Size,
+    Stats,
     Text,
     Time,
     TimeKind,
@@ -165,7 +166,7 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     """Where each of `objects` is; empty: all are in the log's own root."""
     acks: IntOrLess = ACKS_ALL
     """`ACKS_LEADER`: one in-sync replica has the objects; readers see the records when all have them.  Level 4."""
-    stats: tuple[bytes, ...] = ()
+    stats: tuple[Stats, ...] = ()
     """Statistics of the data columns of each of `slices` (segment/statistics.py); empty: none have any.  Level 4."""
 
 

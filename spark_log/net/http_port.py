@@ -13,6 +13,7 @@ from aiohttp import web
 
 from spark_log.errors import InvalidRequest, RequestTimedOut
 from spark_log.net.connection_limits import ConnectionLimits, Connections, Peer
+from spark_log.net.head_first import HeadFirst
 from spark_log.net.listener import Listener
 
 KEEPALIVE_S = 75.0
@@ -31,11 +32,16 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class _Http(web.Server):
-    """aiohttp's server, with a callback for closed connections."""
+    """aiohttp's server of connections that wait behind each head, with a callback for closed ones."""
 
-    def __init__(self, handler: Handler, closed: Callable[[Any], None], **settings: Any) -> None:
+    def __init__(self, handler: Handler, closed: Callable[[Any], None], *, head_bytes: int, **settings: Any) -> None:
         super().__init__(handler, **settings)
         self._closed = closed
+        self._settings = {**settings, "head_bytes": head_bytes}
+        self._settings.pop("request_factory")
+
+    def __call__(self) -> HeadFirst:
+        return HeadFirst(self, loop=asyncio.get_running_loop(), **self._settings)
 
     def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
         self._closed(handler)
@@ -57,8 +63,9 @@ class HttpPort:
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Listen, and return the port.  Raises OSError."""
         make = self._http = _Http(
-            self._handler,
+            self._handle,
             self._closed,
+            head_bytes=self._limits.header_bytes,
             request_factory=self._request,
             access_log=None,
             logger=_broken,
@@ -78,6 +85,15 @@ class HttpPort:
         found = await self._listener.start(host.strip("[]"), port)
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
         return found
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = _connection(request)
+        connection.begin()
+        try:
+            return await self._handler(request)
+        finally:
+            # After the answer, in case that what follows is refused.
+            asyncio.get_running_loop().call_soon(connection.let_in, request)
 
     def _closed(self, protocol: Any) -> None:
         peer = self._peers.pop(protocol, None)
@@ -99,13 +115,13 @@ class HttpPort:
         return self._peers.get(request.protocol, _GONE)
 
     async def read(self, request: web.BaseRequest) -> bytes:
-        """The body of a request whose sender is known.  A body is never decompressed: a few KB can be a GB.
+        """The body of a request whose sender is known.  Nothing of it is parsed before, and it is never decompressed: a
+        few KB can be a GB.
 
-        Raises InvalidRequest for one that is compressed, and RequestTimedOut.
+        Raises InvalidRequest for one that is compressed or in chunks, and RequestTimedOut.
         """
-        encoding = request.headers.get("Content-Encoding", "identity")
-        if encoding.strip().lower() != "identity":
-            raise InvalidRequest(f"Content-Encoding: {encoding[:40]!r} is not supported; send the body uncompressed")
+        _check_body(request)
+        _connection(request).let_in(request)
         if request.content.is_eof():
             return await request.read()  # it has arrived: no timer is needed
         try:
@@ -128,9 +144,20 @@ class HttpPort:
             await self._http.shutdown(SHUTDOWN_S)
 
 
-def refuse_chunks(request: web.BaseRequest) -> None:
-    """Raises HTTPLengthRequired for a body in chunks, and reads no more of it: many chunks keep the loop busy."""
+def _connection(request: web.BaseRequest) -> HeadFirst:
+    found = request.protocol
+    assert isinstance(found, HeadFirst), "each connection of a port is one"
+    return found
+
+
+def let_in_all(request: web.BaseRequest) -> None:
+    """Pass on what follows a request that changes the protocol, as a WebSocket does."""
+    _connection(request).let_in_all()
+
+
+def _check_body(request: web.BaseRequest) -> None:
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if encoding.strip().lower() != "identity":
+        raise InvalidRequest(f"Content-Encoding: {encoding[:40]!r} is not supported; send the body uncompressed")
     if "Transfer-Encoding" in request.headers:
-        if request.transport is not None:
-            request.transport.pause_reading()
-        raise web.HTTPLengthRequired(reason="send the whole body with a Content-Length, not in chunks")
+        raise InvalidRequest("a body in chunks is not supported; send the whole body with a Content-Length")

@@ -13,7 +13,7 @@ from aiohttp import WSMsgType, web
 
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.net.connection_limits import ConnectionLimits
-from spark_log.net.http_port import KEEPALIVE_S, HttpPort
+from spark_log.net.http_port import KEEPALIVE_S, HttpPort, let_in_all
 from spark_log.net.quorum_handshake import (
     PATH,
     REFUSED,
@@ -124,6 +124,7 @@ class QuorumPort:
         sockets.add(socket)
         try:
             await socket.prepare(request)
+            let_in_all(request)
             self._connected(other)
             await self._pass_on(socket, other)
         finally:

@@ -36,7 +36,7 @@ from spark_log.net.change_replies import READ_BYTES_MAX, ChangeReplies
 from spark_log.net.claimed_copies import absent_copies, claimed_copies
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.daemon_threads import DaemonThreads
-from spark_log.net.http_port import KEEPALIVE_S, Handler, HttpPort, refuse_chunks
+from spark_log.net.http_port import KEEPALIVE_S, Handler, HttpPort
 from spark_log.net.large_requests import LargeRequests, check_count
 from spark_log.net.leader_check import LeaderCheck
 from spark_log.net.long_poll import LongPolls, PausedConnections
@@ -242,7 +242,6 @@ class Server:
         try:
             if (wrong := self._wrong_host(request)) is not None:
                 return failure_response(wrong, 421)
-            refuse_chunks(request)
             if (size := request.content_length or 0) > self._limits.body_bytes:
                 raise web.HTTPRequestEntityTooLarge(self._limits.body_bytes, size)
             if self._pages is not None and self._pages.serves(request.path):

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_log.model import STATS_BYTES_MAX
+from spark_log.bounds import STATS_BYTES_MAX
 from spark_log.schema.column_configs import AUTO
 from spark_log.schema.names import PREFIX, column_named
 from spark_log.segment.dictionaries import is_dictionary

@@ -1,4 +1,5 @@
-"""Each number of a command, record or request has bounds, so none is too large for the state's columns."""
+"""Each number of a command, record or request has bounds, so none is too large for the state's columns; so have strings
+and bytes that are stored."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from spark_log.bounds import LONG_MAX
+from spark_log.bounds import LONG_MAX, OPAQUE_BYTES_MAX
 from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.groups import messages as g
 from spark_log.metadata import commands as c
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.column_blocks import ObjectBlock, PartitionBlock
@@ -30,8 +32,8 @@ BIG = 2**63
 
 
 def values(kind: inspect.Type, path: str, seen: set[type]) -> Iterator[tuple[str, inspect.Type]]:
-    """All numbers and strings in a type, with the field that has them."""
-    if isinstance(kind, inspect.IntType | inspect.FloatType | inspect.StrType):
+    """All numbers, strings and bytes in a type, with the field that has them."""
+    if isinstance(kind, inspect.IntType | inspect.FloatType | inspect.StrType | inspect.BytesType):
         yield path, kind
     elif isinstance(kind, inspect.StructType | inspect.NamedTupleType):
         if kind.cls not in seen:
@@ -59,17 +61,36 @@ def inner_types(kind: inspect.Type) -> list[inspect.Type]:
 
 @pytest.mark.parametrize("kind", [c.AnyCommand, AnyRecord, *RECEIVED], ids=lambda kind: str(kind)[-40:])
 def test_every_number_has_bounds(kind: Any) -> None:
-    """Numbers have 64 bits at most, as in the columns of a checkpoint.  Strings that are stored have bounds, too."""
+    """Numbers have 64 bits at most, as in the columns of a checkpoint.  Strings and bytes have bounds, too, but for
+    strings of requests that are not stored."""
     seen = set[type]()
     found = dict(values(inspect.type_info(kind), "", seen))
     assert found
     for path, number in found.items():
+        if isinstance(number, inspect.BytesType):
+            assert number.max_length is not None, f"{path}: use a type of bounds.py"
+            continue
         if isinstance(number, inspect.StrType):
             assert kind in RECEIVED or number.max_length is not None, f"{path}: use a type of bounds.py"
             continue
         assert isinstance(number, inspect.IntType), f"{path}: a number of a command is whole"
         assert number.ge is not None and number.le is not None, f"{path}: use a type of bounds.py"
         assert -LONG_MAX - 1 <= number.ge <= number.le <= LONG_MAX, path
+
+
+def test_metadata_of_a_member_has_a_bound() -> None:
+    """The coordinator keeps it, and the log stores it."""
+    asked = g.JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=1,
+        rebalance_timeout_ms=1,
+        protocols=(g.MemberProtocol("range", bytes(OPAQUE_BYTES_MAX)),),
+    )
+    received = m.decode(m.encode(m.GroupAsked(cluster_id="c", request=asked)), m.GroupAsked, "the request")
+    assert received.request == asked
+    more = msgspec.structs.replace(asked, protocols=(g.MemberProtocol("range", bytes(OPAQUE_BYTES_MAX + 1)),))
+    with pytest.raises(InvalidRequest, match="1048576"):
+        m.decode(m.encode(m.GroupAsked(cluster_id="c", request=more)), m.GroupAsked, "the request")
 
 
 def commit(**more: Any) -> c.Append:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_log.model import STATS_BYTES_MAX
+from spark_log.bounds import STATS_BYTES_MAX
 from spark_log.schema.column_configs import AUTO
 from spark_log.schema.topic_schema import as_schema
 from spark_log.segment.dictionaries import with_dictionaries
