@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from spark_log.client.log import Log
     from spark_log.metadata.state import Leadership
 
+NAMED_MAX = 3
+"""Objects that a check names."""
 LATE = 10
 """A checkpoint is late after this many intervals."""
 
@@ -223,7 +225,8 @@ def log_checks(log: Log, url: str, asked: list[str], *, writes: bool) -> list[Ch
     """
     holder = holder_checks(log, url, asked)
     storage = _storage(log) if writes else []
-    return [_log(log), *holder, *storage, *_brokers(log), _upkeep(log), *_quorum_copy(log, asked), _clock(log)]
+    of_state = [*_brokers(log), *_set_aside(log), _upkeep(log)]
+    return [_log(log), *holder, *storage, *of_state, *_quorum_copy(log, asked), _clock(log)]
 
 
 def _coordinators(url: str) -> list[Check]:
@@ -233,13 +236,15 @@ def _coordinators(url: str) -> list[Check]:
     if not is_coordinator(url):
         return []
     target = parse_target(url)
-    return [_coordinator(address, (target.ca is not None,), ca=target.ca) for address in target.addresses]
+    asked = [_coordinator(address, (target.ca is not None,), ca=target.ca) for address in target.addresses]
+    return [check for checks in asked for check in checks]
 
 
 def _coordinator(
     address: str, ways: tuple[bool, ...], holder: Leadership | None = None, *, ca: str | None = None
-) -> Check:
-    """
+) -> list[Check]:
+    """A check of a coordinator, and one of the objects that its upkeep has set aside.
+
     ways:    whether to connect with TLS; several values are tried in order.
     holder:  if set, the coordinator is expected to lead under this epoch.
     ca:      from the URL.
@@ -249,13 +254,20 @@ def _coordinator(
     what = f"coordinator {address}"
     found = next((found for tls in ways if (found := health_of(address, tls=tls, ca=ca)) is not None), None)
     if found is None:
-        return Check(what, False, "does not answer")
+        return [Check(what, False, "does not answer")]
     if not found.healthy:
-        return Check(what, False, found.reason)
+        return [Check(what, False, found.reason)]
     if holder is not None and (not found.leading or found.epoch != holder.epoch):
-        return Check(what, False, f"does not lead, though it has the log with epoch {holder.epoch}")
+        return [Check(what, False, f"does not lead, though it has the log with epoch {holder.epoch}")]
     doing = "leads" if found.leading else "stands by"
-    return Check(what, True, f"{doing}, epoch {found.epoch}, version {found.version}")
+    aside = [_aside(found.set_aside)] if found.leading and found.set_aside else []
+    return [Check(what, True, f"{doing}, epoch {found.epoch}, version {found.version}"), *aside]
+
+
+def _aside(count: int, names: tuple[str, ...] = ()) -> Check:
+    listed = f" ({', '.join(names[:NAMED_MAX])}{', …' if len(names) > NAMED_MAX else ''})" if names else ""
+    says = f"upkeep could not read {counted(count, 'object')}{listed} and has set them aside"
+    return Check("set aside", False, f"{says}: `pylog verify --deep` says what is lost")
 
 
 def _log(log: Log) -> Check:
@@ -279,7 +291,7 @@ def holder_checks(log: Log, url: str, asked: list[str]) -> list[Check]:
     if f"coordinator {held.address}" in asked:
         return []
     ca = parse_target(url).ca if is_coordinator(url) else None
-    return [_coordinator(held.address, (False, True) if ca is None else (True,), held, ca=ca)]
+    return _coordinator(held.address, (False, True) if ca is None else (True,), held, ca=ca)
 
 
 def _storage(log: Log) -> list[Check]:
@@ -311,6 +323,19 @@ def _brokers(log: Log) -> list[Check]:
         *found,
         *(Check(what, False, says) for what, says in problems_of(state, log.journal.context.clock.now_ms(), quorum)),
     ]
+
+
+def _set_aside(log: Log) -> list[Check]:
+    """The objects that the last `pylog maintain` has set aside.  A coordinator says it of its own upkeep."""
+    from spark_log.node.upkeep_memory_file import load_memory
+
+    state = log.journal.state
+    if state.coordinator.address or log.journal.metadata_log.is_served:
+        return []
+    memory = log.journal.run(load_memory(state))
+    if memory is None or not memory.aside.objects:
+        return []
+    return [_aside(len(memory.aside.objects), memory.aside.objects)]
 
 
 def _clock(log: Log) -> Check:

@@ -108,6 +108,8 @@ class Health(Message, frozen=True, kw_only=True):
     """Since a write to the storage was last completed and read back."""
     stepped_down: int = 0
     """The last epoch in which it stepped down because writes to its storage did not complete."""
+    set_aside: int = 0
+    """Objects that its upkeep could not read, and has set aside."""
 
 
 class CommandsRequest(Message, frozen=True, kw_only=True):

@@ -236,6 +236,7 @@ class Coordinator:
             reason=problem,
             storage_age_ms=self.storage_health.age_ms,
             stepped_down=self.stepped_down,
+            set_aside=self.metrics.compaction.set_aside,
         )
 
     def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:

@@ -280,6 +280,7 @@ class _Round:
         self._metadata_log, self._context = log.journal.metadata_log, log.journal.context
         self._began, self._done = view.state, _Done()
         self._is_idle = memory.is_idle(view.state, self._context.clock.now_ms())
+        self._had_aside = bool(memory.aside.objects)
 
     def run(self) -> Steps[MaintainReport]:
         if not self._is_idle:
@@ -376,7 +377,8 @@ class _Round:
             waits = done.merged.planned or done.cleaned.left or (self._moves and moving(state))
             if state.changed == self._began.changed and not self._is_idle and not waits:
                 memory.finish(state)
-        is_worth = memory.live.count >= self._context.limits.remembered_slices or memory.aside.objects
+        is_large = memory.live.count >= self._context.limits.remembered_slices
+        is_worth = is_large or memory.aside.objects or self._had_aside
         if self._saves_memory and not self._is_idle and is_worth:
             yield from self._failed.attempt("saving the memory of upkeep", save_memory(memory, state), None)
 

@@ -110,6 +110,11 @@ class CompactionMetrics:
             self._uncleanable, self._set_aside = len(report.uncleanable), len(report.set_aside)
             self._ratios |= report.dirty_ratios
 
+    @property
+    def set_aside(self) -> int:
+        """Objects, as of the last round."""
+        return self._set_aside
+
     def lines(self, state: State) -> Iterator[str]:
         """Of the topics that exist."""
         with self._lock:

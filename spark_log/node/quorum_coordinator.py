@@ -224,6 +224,7 @@ class QuorumCoordinator:
             version=self.state.version,
             healthy=not problem,
             reason=problem,
+            set_aside=self.metrics.compaction.set_aside,
         )
 
     def _problem(self) -> str:

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_log import connect
+from spark_log import NewTopic, connect
 from spark_log.clock import SystemClock
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import log_key
 from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.net.address import this_host
+from spark_log.node.maintain import Maintainer
 from spark_log.store.local import LocalStore
 from spark_log.testing.clocks import SkewedClock
 from spark_log.testing.stores import ClockedStore
@@ -41,6 +42,45 @@ def test_a_log_that_is_embedded_is_healthy(pylog: Pylog) -> None:
         "clock",
     ]
     assert "none: clients write to the storage themselves" in pylog.ok("cluster", "health")
+
+
+def damaged_object(folder: Path) -> Path:
+    """The second of three objects of a topic `t` that is made, with other bytes."""
+    with connect(str(folder)) as log:
+        log.create_topic(NewTopic("t", 1))
+        for number in range(3):
+            log.append("t", [{"value": b"%d" % number}])
+        found = folder / [one.slice.object for one in log.plan("t")][1]
+    found.write_bytes(found.read_bytes()[::-1])
+    return found
+
+
+def test_an_object_that_upkeep_sets_aside_is_not_healthy(tmp_path: Path) -> None:
+    """It is named until it can be read again."""
+    found = damaged_object(tmp_path / "log")
+    good = found.read_bytes()[::-1]
+    pylog = Pylog(str(tmp_path / "log"))
+    assert pylog.run("maintain").exit_code == 1
+    failed = pylog.run("cluster", "health")
+    assert failed.exit_code == 1 and "not healthy: set aside" in failed.stderr
+    assert found.name in failed.stdout and "pylog verify --deep" in failed.stdout
+    found.write_bytes(good)
+    pylog.ok("maintain")
+    assert pylog.json("cluster", "health")["healthy"]
+
+
+def test_the_objects_that_a_coordinator_has_set_aside_are_not_healthy(tmp_path: Path) -> None:
+    """Its upkeep keeps them in memory, and /health counts them."""
+    damaged_object(tmp_path / "log")
+    services = Services()
+    running = services.start(tmp_path / "log")
+    coordinator = running.coordinator
+    with connect(f"pylog://{coordinator.address}") as log:
+        coordinator.metrics.compaction.note(Maintainer(log).round())
+    for url in (f"pylog://{coordinator.address}", str(tmp_path / "log")):
+        failed = Pylog(url).run("cluster", "health")
+        assert failed.exit_code == 1 and "upkeep could not read 1 object" in failed.stdout
+    services.close()
 
 
 def test_a_full_disk_is_not_healthy(mount: Callable[[str], Path]) -> None:
