@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import pyarrow as pa
 
+from spark_log.errors import CorruptObject
 from spark_log.journal.store_operations import OWN_ROOT, Get, Op, Steps
 from spark_log.metadata.records import Piece
 from spark_log.metadata.slice_index import decode_piece, slices_of
@@ -46,6 +48,20 @@ def read_tables(pieces: Iterable[Piece]) -> Steps[dict[Piece, pa.Table]]:
         for piece in group:
             at = piece.position - group[0].position
             tables[piece] = decode_piece(piece, memoryview(data)[at : at + piece.length])
+    return tables
+
+
+def read_sound(pieces: Iterable[Piece]) -> Steps[dict[Piece, pa.Table]]:
+    """The rows of each piece, without pieces that are damaged or whose index object is gone."""
+    pieces = frozenset(pieces)
+    try:
+        return (yield from read_tables(pieces))
+    except CorruptObject:
+        pass
+    tables: dict[Piece, pa.Table] = {}
+    for piece in pieces:
+        with suppress(CorruptObject):
+            tables |= yield from read_tables([piece])
     return tables
 
 

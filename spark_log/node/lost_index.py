@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from spark_log.errors import CorruptObject
 from spark_log.journal.context import Context
-from spark_log.journal.index_reads import read_found
+from spark_log.journal.index_reads import read_sound
 from spark_log.journal.sealing import Entries, prunable, swap_in
 from spark_log.journal.store_operations import Refresh, Steps
 from spark_log.metadata.pending_commits import entries_with_pending
 from spark_log.metadata.records import Piece
 from spark_log.metadata.restores import history_of
+from spark_log.metadata.slice_index import slices_of
 from spark_log.metadata.state import State
 from spark_log.metadata.swaps import Rewrite, resolve
 from spark_log.model import Slice
@@ -56,13 +56,8 @@ def _lost(pieces: Iterable[Piece]) -> Steps[frozenset[Piece]]:
 
 def _read(pieces: Iterable[Piece]) -> Steps[dict[Piece, list[Slice]]]:
     """The slices of each piece, without pieces that cannot be read."""
-    found: dict[Piece, list[Slice]] = {}
-    for piece in pieces:
-        try:
-            found |= yield from read_found([piece])
-        except CorruptObject:
-            continue
-    return found
+    tables = yield from read_sound(pieces)
+    return {piece: slices_of(table) for piece, table in tables.items()}
 
 
 def _uncounted(state: State, known: dict[Piece, list[Slice]]) -> Counter[str]:

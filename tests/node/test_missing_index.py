@@ -75,6 +75,20 @@ def test_a_read_names_the_index_and_what_it_holds(log: Log, read: str) -> None:
     assert raised.value.key.endswith(".idx")
 
 
+def test_a_read_names_a_damaged_index_and_what_to_do(tmp_path: Path) -> None:
+    """It is the index of one partition, and what lies behind it can be read."""
+    log = lossy_log(tmp_path, "damaged")
+    with pytest.raises(CorruptObject, match=r"\.idx is damaged: offsets 0 to \d+ of topic 't', partition 0") as raised:
+        log.read("t")
+    start, end = raised.value.start, raised.value.end
+    assert start == 0 and end is not None
+    assert f"continue at offset {end}" in str(raised.value)
+    assert f"`pylog topic trim t -p 0 --to {end}`" in str(raised.value)
+    assert log.read("t", start=end).num_rows == 819 - end
+    log.admin.delete_records({TopicPartition("t", 0): end})
+    assert log.read("t").num_rows == 819 - end
+
+
 def test_the_root_with_the_indexes_is_not_mounted(log: Log, tmp_path: Path) -> None:
     """As on a machine that has the metadata from a coordinator."""
     (tmp_path / "meta" / "format").rename(tmp_path / "format")

@@ -12,11 +12,11 @@ import pyarrow as pa
 from msgspec import Struct
 
 from spark_log.conditions import Window
-from spark_log.errors import DataLoss, UnknownTopicOrPartition
+from spark_log.errors import CorruptObject, DataLoss, UnknownTopicOrPartition
 from spark_log.journal.broker_roots import raise_if_away
-from spark_log.journal.index_reads import read_tables
+from spark_log.journal.index_reads import read_sound, read_tables
 from spark_log.journal.journal import Journal
-from spark_log.journal.missing_indexes import missing_object
+from spark_log.journal.missing_indexes import damaged_object, missing_object
 from spark_log.metadata.records import Piece
 from spark_log.metadata.slice_index import numbers, slices_of
 from spark_log.metadata.state import ObjectRow, Partition, State
@@ -72,7 +72,7 @@ def plan_reads(
     window:  leave out slices that it rules out; None: leave out none.
     state:   the state to plan by; None: the journal's.
     Raises DataLoss for records that were removed; UnknownTopicOrPartition for a partition that does not exist;
-    ObjectNotFound if the newest state refers to a slice index that the storage does not have, CopiesAway if the storage
+    CorruptObject for a damaged slice index; ObjectNotFound if the newest state refers to a slice index that the storage does not have, CopiesAway if the storage
     is not mounted.
     """
     state, tables = state or journal.state, dict(known or {})
@@ -83,7 +83,7 @@ def plan_reads(
         pieces = {
             entry for _, entries in wanted for entry in entries if isinstance(entry, Piece) and entry not in tables
         }
-        tables |= journal.run(read_tables(pieces))
+        tables |= _read(journal, wanted, pieces)
         gone = pieces - tables.keys()
         if not gone:
             slices = [(rng, _slices(entries, tables, rng, window)) for rng, entries in wanted]
@@ -92,6 +92,20 @@ def plan_reads(
                 return [one for rng, several in slices for one in _reads(rows, rng, several)]
         state = journal.refresh()
     raise DataLoss("the slice indexes were replaced faster than they could be read; try again")
+
+
+def _read(journal: Journal, wanted: Sequence[tuple[OffsetRange, Sequence[Slice | Piece]]], pieces: Set[Piece]) -> Known:
+    """The rows of each piece.  Raises CorruptObject, with the offsets that the index has, and what to do."""
+    try:
+        return journal.run(read_tables(pieces))
+    except CorruptObject as error:
+        tables = journal.run(read_sound(pieces))
+        for rng, entries in wanted:
+            for piece in entries:
+                if isinstance(piece, Piece) and piece in pieces and piece not in tables:
+                    name = f"{journal.objects.url}/{piece.object}"
+                    raise damaged_object(name, rng.topic, rng.partition, piece.start, piece.end, error) from error
+        raise
 
 
 def _check_indexes(

@@ -13,7 +13,7 @@ from spark_log.client.reading.scan_batches import is_data_wanted, scan_batches, 
 from spark_log.client.reading.typed import bound_to_topic, check_formats, check_typed, fetched_as, value_read
 from spark_log.client.validate import one_topic, several
 from spark_log.conditions import Condition, as_condition
-from spark_log.journal.index_reads import read_tables
+from spark_log.journal.index_reads import read_sound
 from spark_log.journal.journal import Journal
 from spark_log.metadata.consumer_offsets import progress_of, progress_partitions, to_batch
 from spark_log.metadata.state import State
@@ -89,7 +89,7 @@ def plan_scan(
     numbers = None if partitions is None else several("partitions", partitions)
     journal.require([topic], [position.name for position in (first, last) if isinstance(position, OfGroup)])
     likely = likely_pieces(journal.state, topic, numbers, first, last, condition.window)[:PIECES_AHEAD]
-    state, known = journal.refresh_beside(read_tables(likely))
+    state, known = journal.refresh_beside(read_sound(likely))
     condition = bound_to_topic(state, topic, condition)
     tps = partitions_of(state, topic) if numbers is None else [TopicPartition(topic, n) for n in numbers]
     starts = resolve_starts(journal, dict.fromkeys(tps, first))
