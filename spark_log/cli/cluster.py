@@ -326,7 +326,7 @@ def _brokers(log: Log) -> list[Check]:
 
 
 def _set_aside(log: Log) -> list[Check]:
-    """The objects that the last `pylog maintain` has set aside.  A coordinator says it of its own upkeep."""
+    """The objects that the last `pylog maintain` has set aside.  A coordinator counts those of its upkeep."""
     from spark_log.node.upkeep_memory_file import load_memory
 
     state = log.journal.state

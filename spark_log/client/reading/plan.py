@@ -72,8 +72,8 @@ def plan_reads(
     window:  leave out slices that it rules out; None: leave out none.
     state:   the state to plan by; None: the journal's.
     Raises DataLoss for records that were removed; UnknownTopicOrPartition for a partition that does not exist;
-    CorruptObject for a damaged slice index; ObjectNotFound if the newest state refers to a slice index that the storage does not have, CopiesAway if the storage
-    is not mounted.
+    CorruptObject for a damaged slice index; ObjectNotFound if the newest state refers to a slice index that the storage
+    does not have, CopiesAway if the storage is not mounted.
     """
     state, tables = state or journal.state, dict(known or {})
     gone: set[Piece] = set()
