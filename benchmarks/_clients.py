@@ -112,7 +112,7 @@ class Pylog(Side, Waiting):
         self.log.append(topic, table)
 
     def arrow_polls(self, topic: str) -> Iterator[int]:
-        """As `polls`, with a table per poll."""
+        """Polls as `polls` does, with a table per poll."""
         with self.log.consumer(topic, auto_offset_reset="earliest") as consumer:
             while True:
                 yield consumer.poll_arrow(timeout_ms=1000).num_rows

@@ -118,7 +118,7 @@ class Day(NamedTuple):
     put: int
     list: int
     dollars: float
-    """Of all requests; storage is extra."""
+    """The price of all requests; storage is extra."""
 
     def figures(self) -> dict[str, float]:
         """All figures by name."""

@@ -125,8 +125,8 @@ def session(settings: Mapping[str, str] | None = None) -> SparkSession:
 
 
 def compile_modules() -> None:
-    """As pip does on installation: with PYTHONDONTWRITEBYTECODE set, each Python process of Spark would compile them
-    again.
+    """Compile what pip does on installation: with PYTHONDONTWRITEBYTECODE set, each Python process of Spark would
+    compile them again.
     """
     import pyspark_pylog
 

@@ -255,7 +255,7 @@ async def heartbeats(address: str, cluster_id: str, callers: int) -> float:
 
 
 async def heartbeats_of_nothing(callers: int) -> float:
-    """The same for a server that only waits."""
+    """CPU seconds for one heartbeat of a server that only waits."""
 
     async def answer(request: web.BaseRequest) -> web.Response:
         await request.read()

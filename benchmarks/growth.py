@@ -218,7 +218,7 @@ def by_commits(sizes: Sizes) -> Table:
 
 
 def maintained(sizes: Sizes) -> Table:
-    """The same after `pylog maintain` has run and the replaced objects are forgotten."""
+    """Figures after `pylog maintain` has run and the replaced objects are forgotten."""
     costs: dict[str, list[float]] = {SHARED: [], OPENED: []}
     with common.folder() as url:
         log, done = spark_log.connect(url, durability="os"), 0
@@ -262,7 +262,7 @@ def read_one(url: str, offset: int) -> None:
 
 
 def by_record_size(sizes: Sizes) -> Table:
-    """The same bytes in records of another size: append and read back, per record."""
+    """Equal bytes in records of another size: append and read back, per record."""
     costs: dict[str, list[float]] = {"append, µs a record": [], "read, µs a record": []}
     for size in sizes.records:
         rows = max(8, min(sizes.bytes // size, 1_000_000))

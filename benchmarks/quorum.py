@@ -59,7 +59,7 @@ from spark_log.testing.serving_nodes import ServingNodes
 
 CLIENTS = 50
 SNAPSHOT_BYTES = 1 << 20
-"""Of the log, between two snapshots of a large state: so that some are made meanwhile."""
+"""Bytes of the log between two snapshots of a large state: so that some are made meanwhile."""
 
 
 def main() -> None:
@@ -271,7 +271,7 @@ def has_caught_up(nodes: ServingNodes, node: int) -> bool:
 
 
 def snapshot_bytes(nodes: ServingNodes, node: int) -> int:
-    """Of the largest snapshot of a node."""
+    """Size of the largest snapshot of a node."""
     return max(path.stat().st_size for path in nodes.directory(node).glob("*.checkpoint"))
 
 

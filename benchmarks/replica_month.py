@@ -48,7 +48,7 @@ from spark_log.testing.clocks import ManualClock
 HOUR_MS = 3_600_000
 ROUND_MS = HOUR_MS // 2
 ROUNDS = 48
-"""Of a day."""
+"""Rounds of a day."""
 KEPT_MS = 6 * HOUR_MS
 CONFIGS = dict.fromkeys(("gc.fence.age.ms", "producer.id.expiration.ms"), str(KEPT_MS))
 TOPIC = {"retention.ms": str(KEPT_MS), "message.timestamp.type": "LogAppendTime"}

@@ -48,7 +48,7 @@ def append(frame: DataFrame, url: str, topic: str) -> Callable[[], None]:
 
 
 def tuned(spark: SparkSession, run: Callable[[], None]) -> Callable[[], None]:
-    """The same with the settings, which are reset afterwards."""
+    """A run with the settings, which are reset afterwards."""
 
     def with_settings() -> None:
         changed = spark_log.tune(spark)

@@ -176,7 +176,7 @@ def loaded(spark: SparkSession, url: str, **options: str) -> DataFrame:
 
 
 def constant_orders(spark: SparkSession, typed: DataFrame, rows: int) -> DataFrame:
-    """As many rows, of a Python source that has its batch in memory."""
+    """A given number of rows, of a Python source that has its batch in memory."""
     batch = typed.limit(_nulls.BATCH_ROWS).toArrow().combine_chunks().to_batches()[0]
     columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in typed.schema)
     _nulls.register_repeated(spark, CONSTANT, columns, batch, rows, typed.rdd.getNumPartitions())

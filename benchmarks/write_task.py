@@ -23,7 +23,7 @@ import spark_log
 
 BATCH_ROWS = 10_000
 PARTITIONS = {1: 4, 10: 4, 1_000: 1}
-"""Of a topic, by the number of topics."""
+"""Partitions of a topic, by the number of topics."""
 SIZES = {"100B": 100, "1kB": 1_000}
 
 

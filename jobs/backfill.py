@@ -232,7 +232,7 @@ class TargetTopic:
         if known is not None and known.last_commit is not None:
             check_same_topic(known.last_commit, self._id, f"topic {topic!r}", f"the backfill {name!r}")
         self.version = -1 if known is None else known.last
-        """Of the last commit of the backfill; -1: it has not begun."""
+        """Version of the last commit of the backfill; -1: it has not begun."""
         self.done_hour = None if known is None else (known.last - YEAR_1_MS) // HOUR_MS
         """The log has all rows before this hour; None: this backfill has not begun."""
 

@@ -28,7 +28,7 @@ IntOrLess = Annotated[int, Meta(ge=-INT_MAX - 1, le=INT_MAX)]
 Long = Annotated[int, Meta(ge=0, le=LONG_MAX)]
 """An offset or a position; a version, epoch or sequence; milliseconds."""
 LongOrNone = Annotated[int, Meta(ge=-1, le=LONG_MAX)]
-"""The same; -1 stands for none."""
+"""A `Long`, or -1, which stands for none."""
 AnyLong = Annotated[int, Meta(ge=-LONG_MAX - 1, le=LONG_MAX)]
 """A number that a user gives: the decision refuses it with a message that names the topic."""
 Time = AnyLong

@@ -62,14 +62,14 @@ class Constant(NamedTuple):
     """number, text, binary, boolean; or date, timestamp, timestamp_ltz or timestamp_ntz, which stand before a text."""
     text: str
     shown: str
-    """As it was written."""
+    """The text as it was written."""
 
 
 class ColumnTest(NamedTuple):
     """A test of one column.  It is false for a null, unless it asks for nulls."""
 
     column: str
-    """As it was written, without backquotes; one of `COLUMNS` in lower case."""
+    """The column as it was written, without backquotes; one of `COLUMNS` in lower case."""
     sign: str
     """=, <>, <, <=, >, >=, in, not in, null, not null."""
     constants: tuple[Constant | int, ...] = ()
@@ -111,11 +111,11 @@ class Rest(NamedTuple):
     what: str
     """The name of the text in error messages."""
     zone: tzinfo | None
-    """Of times without one."""
+    """The zone of times without one."""
 
 
 class RowTest(Protocol):
-    """The same afterwards (segment/column_conditions.py)."""
+    """The rest of a condition after its columns were looked up (segment/column_conditions.py)."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class Window(NamedTuple):
 
     @property
     def any_time(self) -> Window:
-        """The same for records whose own times do not count."""
+        """A window of all times, for records whose own times do not count."""
         return Window(LOWEST, HIGHEST + 1, self.rows)
 
 

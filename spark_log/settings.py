@@ -345,7 +345,7 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "streaming.identity.retention.ms",
         7776000000,
         _ms(1),
-        "The same for streaming queries, named producers and applications: how long a replay is recognised.",
+        "An idle streaming query, named producer or application is remembered for this long: a replay is recognised.",
     ),
     ConfigSpec(
         "transaction.max.timeout.ms",
@@ -369,7 +369,7 @@ def validate_topic_configs(configs: Mapping[str, object]) -> tuple[dict[str, str
 
 
 def validate_cluster_configs(configs: Mapping[str, object]) -> tuple[dict[str, str], list[str]]:
-    """As `validate_topic_configs`, for the configs of a log."""
+    """Does what `validate_topic_configs` does, for the configs of a log."""
     return _validate(CLUSTER_CONFIGS, configs, "cluster")
 
 
@@ -391,7 +391,7 @@ def has_cleanup_policy(configs: Mapping[str, str], policy: str) -> bool:
 
 
 def cluster_config(configs: Mapping[str, str], name: str) -> Any:
-    """As `topic_config`, for the configs of a log."""
+    """The value in effect, as `topic_config` gives it, for the configs of a log."""
     text = configs.get(name)
     return CLUSTER_CONFIGS[name].default if text is None else _cluster_value(name, text)
 

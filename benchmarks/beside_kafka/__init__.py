@@ -1,1 +1,1 @@
-"""The same work with pylog and with Spark's Kafka connector, compared: `make bench-kafka`."""
+"""Compares pylog with Spark's Kafka connector at the same work: `make bench-kafka`."""

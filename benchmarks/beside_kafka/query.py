@@ -86,7 +86,7 @@ def batch_of(side: Side) -> DataFrame:
 
 
 def stream_of(side: Side) -> DataFrame:
-    """The same as a stream; Kafka's connector has no end offset for a stream."""
+    """A stream of the records; Kafka's connector has no end offset for a stream."""
     if isinstance(side, Pylog):
         reader = side.spark.readStream.format("pylog").schema("key binary, value binary").option("where", _where())
         return reader.options(subscribe=TOPIC, startingOffsets="earliest").load(side.url(TOPIC))

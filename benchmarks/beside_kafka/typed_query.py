@@ -45,7 +45,7 @@ class Table(Parquet):
 
 
 class DeltaTable(Table):
-    """The same with a log of its files."""
+    """A table with a log of its files."""
 
     name = "delta"
 

@@ -158,7 +158,9 @@ def plan_changes(journal: Journal, declared: Declared, *, resets: bool = False) 
 
 
 def _plan_replicas(draft: Draft, wanted: Mapping[TopicPartition, Wanted], problems: Problems) -> None:
-    """Of a file of Kafka's.  If the log refuses them together, each is tried, for an error of each."""
+    """Plans the replicas of a file of Kafka's.  If the log refuses them together, each is tried, for an error of
+    each.
+    """
     errors = reassignment_errors(draft.state, wanted)
     problems.of_entries(errors)
     right = {tp: one for tp, one in wanted.items() if one.where not in errors}
@@ -235,7 +237,7 @@ def _configs_to_check(topic: DeclaredTopic, faults: Faults) -> Mapping[str, str]
 
 
 def _wanted_replicas(state: State, name: str, topic: DeclaredTopic) -> Plan:
-    """Of the partitions that exist, if the file says anything about them."""
+    """The replicas of the partitions that exist, if the file says anything about them."""
     now = current_replicas(state, [name])
     if topic.replicas is not None:
         return {tp: topic.replicas[tp.partition] for tp in now}

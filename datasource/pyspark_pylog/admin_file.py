@@ -118,7 +118,7 @@ class Declared(NamedTuple):
     topics: Mapping[str, DeclaredTopic]
     groups: Mapping[str, DeclaredGroup]
     replicas: Mapping[TopicPartition, Wanted]
-    """Of a file of Kafka's."""
+    """The replicas in a file of Kafka's."""
     problems: Problems
     """Errors of the file.  The log is compared with the rest of it, which can have more."""
 

@@ -220,7 +220,7 @@ def _attempt(spark: SparkSession, work: Callable[[], Result]) -> Result:
 
 
 def is_passing(error: Exception) -> bool:
-    """As `may_pass`, also for errors of tasks and queries."""
+    """Whether `may_pass` is true, also for errors of tasks and queries."""
     if isinstance(error, SparkLogError):
         return may_pass(error)
     text = _text(error)

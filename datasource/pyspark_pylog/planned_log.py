@@ -61,7 +61,7 @@ class PlannedLog:
     """A log, and the version of it that the driver planned by."""
 
     url: str
-    """Of the metadata log: a coordinator, or the log's own root."""
+    """The URL of the metadata log: a coordinator, or the log's own root."""
     token: str | None = field(repr=False)
     """For a coordinator."""
     roots: PlannedRoots

@@ -91,7 +91,7 @@ class MirrorSettings(NamedTuple):
     """How a mirror copies."""
 
     url: str
-    """Of the log."""
+    """The URL of the log."""
     storage: Mapping[str, str]
     checkpoint: str
     map: str

@@ -18,7 +18,7 @@ class TunedSetting(NamedTuple):
 
 
 BATCH_BYTES = 8 << 20
-"""Of an Arrow batch on its way to Python; docs/decisions/0031 has the figures."""
+"""Size of an Arrow batch on its way to Python; docs/decisions/0031 has the figures."""
 BATCH_ROWS = 10_000
 """Spark's default."""
 BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"

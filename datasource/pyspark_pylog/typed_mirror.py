@@ -64,7 +64,7 @@ def columns_of(schema: TopicSchema) -> pa.Schema:
 
 
 def spark_columns_of(schema: TopicSchema) -> StructType:
-    """The same for Spark."""
+    """The columns of a schema for Spark."""
     value = pa.schema(list(columns_of(schema).field("value").type))
     header = StructType().add("key", "string").add("value", "binary")
     return (

@@ -122,7 +122,7 @@ def _described(admin: Admin, broker: int) -> BrokerDescription:
 
 
 def _removable(admin: Admin, broker: int) -> BrokerDescription:
-    """As `_described`, for a broker that may be replaced or removed."""
+    """A description like that of `_described`, for a broker that may be replaced or removed."""
     if broker == 0:
         raise Failed("broker 0 is the log's own root: it is never replaced or removed")
     return _described(admin, broker)

@@ -230,7 +230,7 @@ def describe(session: CommandSession, name: str | None, everything: bool, which:
 
 REPLICA_COLUMNS = ("leader", "replicas", "isr")
 MOVE_COLUMNS = ("adding", "removing")
-"""Of partitions that move."""
+"""Columns for partitions that move."""
 
 
 def _replicas_shown(part: PartitionDescription) -> dict[str, Any]:

@@ -46,7 +46,9 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor(StickyAssignor):
-    """The same in two rebalances: a partition is only assigned after its owner has revoked it."""
+    """Assigns as StickyAssignor does, in two rebalances: a partition is only assigned after its owner has revoked
+    it.
+    """
 
     name = "cooperative-sticky"
     cooperative = True

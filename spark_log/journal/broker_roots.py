@@ -95,7 +95,8 @@ class Roots(Mapping[int, ObjectStore]):
         self._checked: set[tuple[int, str]] = set()
         """(broker, directory) of the roots whose description was right when this process first used them."""
         self.of_this_log: set[tuple[int, str]] = set()
-        """The same for roots that do not belong to a log of which this one is a copy (`root_owner.py`)."""
+        """(broker, directory) of the roots that do not belong to a log of which this one is a copy
+        (`root_owner.py`)."""
 
     def __getitem__(self, broker: int) -> ObjectStore:
         """Raises KeyError for a broker that is not registered."""
@@ -208,17 +209,19 @@ class Roots(Mapping[int, ObjectStore]):
         return self.own.local and all(is_local(known.url) for known in self._brokers().values() if known.url)
 
     def start(self, broker: int, job: Callable[[], None]) -> None:
-        """As `RootThreads.start`, for the root of a broker."""
+        """Does what `RootThreads.start` does, for the root of a broker."""
         known, mount = self._brokers().get(broker), partial(self.mount, broker)
         self._threads.start((broker, _directory(known)), job, self._hung_ms(known), mount)
 
     def start_read(self, broker: int, job: Callable[[], None]) -> None:
-        """The same for a read that a copy to another root waits for: no put to this root delays it."""
+        """Starts a read that a copy to another root waits for: no put to this root delays it."""
         known, mount = self._brokers().get(broker), partial(self.mount, broker)
         self._readers.start((broker, _directory(known)), job, self._hung_ms(known), mount)
 
     def mount(self, broker: int) -> int:
-        """As `mount_of_url`.  Calls that hang in a former mount say nothing about the present one."""
+        """The mount of a broker's root, as `mount_of_url` gives it.  Calls that hang in a former mount say nothing
+        about the present one.
+        """
         known = self._brokers().get(broker)
         return mount_of_url(self.own.url if broker == OWN_BROKER or known is None else known.url)
 
@@ -437,7 +440,7 @@ class ReplicatedStore:
         return self.roots.local
 
     def sources(self, key: str) -> list[ObjectStore]:
-        """As `Roots.sources`."""
+        """The roots that may have an object, as `Roots.sources` gives them."""
         return self.roots.sources(key, self._known.get(key), self._rack)
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:

@@ -62,7 +62,8 @@ UNREACHABLE_WAIT_MS = 250
 UNANSWERED = (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, InconsistentClusterId, InvalidRequest)
 """A client that may read the storage may read the log, even if the coordinator rejects it, is older or requires TLS."""
 UNREAD = (InvalidRequest,)
-"""The same for a client of a log that a coordinator serves: for example, it holds more topics than may be asked for."""
+"""Errors after which a client of a served log reads the whole log: for example, it holds more topics than may be
+asked for."""
 Result = TypeVar("Result")
 logger = logging.getLogger("spark_log")
 

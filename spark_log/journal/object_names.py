@@ -14,7 +14,7 @@ from spark_log.store.base import ObjectStore
 
 META = "meta/"
 FORMAT_KEY = "meta/format"
-"""Of the root of a log or a mirror (`log_format.py`)."""
+"""Describes the root of a log or a mirror (`log_format.py`)."""
 
 
 LOG = "meta/log/"

@@ -59,7 +59,7 @@ class LogIdentity(NamedTuple):
 
     cluster_id: str
     url: str
-    """Of its storage."""
+    """The URL of its storage."""
 
 
 class View(NamedTuple):
@@ -363,7 +363,7 @@ def _is_of_lost_log(state: State, data: bytes, key: str) -> bool:
 
 
 def without_lost_records(state: State, names: Iterable[str]) -> Steps[list[str]]:
-    """Of a listing of records, those that are not beyond the end of the log as leftovers of one before a restore."""
+    """The records of a listing that are not beyond the end of the log as leftovers of one before a restore."""
     found = list[str]()
     for name in names:
         is_beyond = bool(state.restores) and log_version(name) > state.version

@@ -258,7 +258,7 @@ class BoundedStore:
         return self._limit_ms >= PATIENT_MS
 
     def patient(self) -> BoundedStore:
-        """The same root with as much time as one request to a storage may take."""
+        """This root with as much time as one request to a storage may take."""
         return BoundedStore(self.broker, self._inner, self._clock, PATIENT_MS, self._on_late, self.why_away)
 
     @property

@@ -45,7 +45,7 @@ GRACE_MS = 1000
 STUCK_MS = 60_000
 """A put that sends nothing for this long is not waited for, although there are not enough others."""
 IMPATIENT_MS = 10_000
-"""The same for a writer that has other groups to write to."""
+"""A writer that has other groups to write to does not wait for a put that sends nothing for this long."""
 REPLICAS_MS_MAX = 120_000
 """How long a writer without a deadline tries to write to a group again: Kafka's `delivery.timeout.ms`."""
 REPLICAS_BACKOFF_MS, REPLICAS_BACKOFF_MS_MAX = 100, 2000
@@ -369,7 +369,7 @@ def size_on(roots: Roots, broker: int, name: str) -> int | None:
 
 
 def check_broker_root(roots: Roots, broker: int, *, again: bool = False) -> None:
-    """As `Roots.check`; also raises WrongRoot if this log is a copy of the one that the root belongs to."""
+    """Raises what `Roots.check` raises, and WrongRoot if this log is a copy of the one that the root belongs to."""
     try:
         roots.check(broker, again=again)
         if broker != OWN_BROKER:

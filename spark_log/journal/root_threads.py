@@ -23,7 +23,8 @@ THREADS_MAX = 32
 HUNG_MS = 10_000
 """A root whose threads are all busy, and make no progress for this long, hangs."""
 BUCKET_HUNG_MS = 60_000
-"""The same for a bucket: it may take longer to answer after the last chunk of a put."""
+"""A bucket whose threads make no progress for this long hangs: it may take longer to answer after the last chunk of
+a put."""
 
 
 Directory: TypeAlias = tuple[int, str]
@@ -38,7 +39,7 @@ class _Root:
     moved_ms: int
     """When a job last began, made progress or ended, on the monotonic clock."""
     mount: int
-    """Of the folder when the threads began."""
+    """The mount of the folder when the threads began."""
 
 
 class RootThreads:

@@ -99,7 +99,9 @@ class ServedLog:
         return (yield from self.refresh(view))
 
     def look(self, view: ServedView) -> Steps[ServedView]:
-        """The same view while no coordinator answers.  Raises CoordinatorNotAvailable when that takes too long."""
+        """The view that is known, while no coordinator answers.  Raises CoordinatorNotAvailable when that takes too
+        long.
+        """
         try:
             changes: Changes = yield _changes_of(view)
         except (CoordinatorNotAvailable, NotCoordinator) as error:

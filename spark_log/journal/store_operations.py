@@ -88,7 +88,7 @@ class PutReplicas(NamedTuple):
 
     key: str
     chunks: Sequence[bytes] | Callable[[], Iterable[bytes]]
-    """As in `Put`."""
+    """The bytes, as in `Put`."""
     targets: Targets
     root: int = OWN_ROOT
 
@@ -175,9 +175,9 @@ class AskChanges(NamedTuple):
     since: int
     """The version that this process has."""
     head: bytes = b""
-    """As in `Ask`."""
+    """The first line of the record of that version, as in `Ask`."""
     confirmed: bool = False
-    """As in `AskTopics`."""
+    """Whether the answer must be up to date, as in `AskTopics`."""
 
 
 class AskSnapshot(NamedTuple):

@@ -70,7 +70,7 @@ class TopicFeed:
         return (yield from self._confirmed(view))
 
     def look(self, view: FeedView) -> Steps[FeedView]:
-        """The same view if no coordinator answers."""
+        """The newest view, or the known one if no coordinator answers."""
         found = yield from self._ask(view, confirmed=False)
         return view if found is None else found
 

@@ -63,7 +63,7 @@ class UpkeepThread:
             self._run()
 
     def run(self) -> None:
-        """The same in the caller's thread, after the work that is running."""
+        """Does the work in the caller's thread, after the work that is running."""
         if self._is_time():
             self._run()
 

@@ -214,7 +214,7 @@ _levels_decoder = msgspec.json.Decoder(_Levels)
 
 
 def folded(state: State) -> State:
-    """The same state; where many rows of a large map have changed since they were put into columns, this is done again.
+    """An equal state; where many rows of a large map have changed since they were put into columns, this is done again.
 
     So what changed is little beside the columns, in memory and in a checkpoint.
     """
@@ -230,7 +230,7 @@ def _folded(rows: LayeredMap[Key, Value], block: type[Block[Key, Value]]) -> Lay
 
 
 def rebased(state: State, before: State, after: State) -> State:
-    """The same state with the columns of `after`, which is `before` folded; `state` follows from `before`."""
+    """An equal state with the columns of `after`, which is `before` folded; `state` follows from `before`."""
     return replace(
         state,
         partitions=state.partitions.rebased(before.partitions, after.partitions),

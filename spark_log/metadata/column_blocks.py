@@ -56,7 +56,7 @@ class Block(ABC, Generic[Key, Value]):
     """Rows of one table, sorted by key."""
 
     KIND: ClassVar[str]
-    """Of its frame in a checkpoint."""
+    """The kind of its frame in a checkpoint."""
     SCHEMA: ClassVar[pa.Schema]
 
     def __init__(self, batch: pa.RecordBatch, frame: memoryview | None = None) -> None:
@@ -65,7 +65,7 @@ class Block(ABC, Generic[Key, Value]):
         self.was_read = frame is not None
         """Its bytes have been decoded, to these rows."""
         self.digest: int | None = None
-        """Of `state_digest.py`, as soon as it was computed."""
+        """Its part of the state's digest, as soon as that was computed."""
         self._frame = frame
 
     @property
@@ -114,7 +114,9 @@ class Block(ABC, Generic[Key, Value]):
 
 @lru_cache(maxsize=8)
 def _zeros(rows: int) -> pa.Array:
-    """The same for all blocks of as many rows.  `pa.array` would import pandas for an array of numpy."""
+    """A column of zeros, which all blocks of as many rows share.  `pa.array` would import pandas for an array of
+    numpy.
+    """
     return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(bytes(8 * rows))])
 
 
@@ -380,7 +382,7 @@ class _Blobs(_Strings[bytes]):
 
 @lru_cache(maxsize=8)
 def _no_blobs(rows: int) -> pa.Array:
-    """As `_zeros`: empty bytes."""
+    """A column of empty bytes, which all blocks of as many rows share."""
     return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(bytes(4 * (rows + 1))), pa.py_buffer(b"")])
 
 

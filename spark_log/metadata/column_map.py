@@ -174,7 +174,7 @@ def last_with_copies(objects: LayeredMap[str, ObjectRow], keys: Collection[int])
 def fold(
     rows: LayeredMap[Key, Value], kind: type[Block[Key, Value]], block_bytes: int = BLOCK_BYTES
 ) -> LayeredMap[Key, Value]:
-    """The same map with its changes in the base.  Blocks without changes stay as they are."""
+    """An equal map with its changes in the base.  Blocks without changes stay as they are."""
     changes = list(in_order(row for row in rows.changes.items() if kind.fits(row[0])))
     others = [(key, value) for key, value in rows.changed() if not kind.fits(key)]
     base = rows.base if isinstance(rows.base, ColumnMap) else ColumnMap[Key, Value](())

@@ -74,7 +74,7 @@ class CreateTopic(Command, frozen=True, kw_only=True, tag="create_topic"):
     replicas: tuple[tuple[Int, ...], ...] = ()
     """The brokers of each partition, instead of `replication_factor`."""
     schema: Document = ""
-    """As `decide_create_topic`."""
+    """The schema, as `decide_create_topic` takes it."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[str]:
         return topics.decide_create_topic(
@@ -212,7 +212,7 @@ class Append(Command, frozen=True, kw_only=True, tag="append", omit_defaults=Tru
     by: tuple[tuple[Text, Committer], ...] = ()
     """By group: the member that the coordinator must find in groups whose positions are committed."""
     skip_older: bool = False
-    """As `after` and `keyless`, see `decide_commit`."""
+    """A parameter of `decide_commit`, as `after` and `keyless` are."""
     after: LongOrNone | None = None
     keyless: tuple[Text, ...] = ()
     schemas: dict[Text, Int] = msgspec.field(default_factory=dict)
@@ -349,7 +349,7 @@ class Fence(Command, frozen=True, kw_only=True, tag="fence"):
     """Advance the fence of garbage collection."""
 
     copied: Long | None = None
-    """As in `decide_fence`; the coordinator sets it."""
+    """The oldest copy of the metadata, see `decide_fence`; the coordinator sets it."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
         return upkeep.decide_fence(state, now_ms, self.copied)
@@ -402,7 +402,7 @@ class Expire(Command, frozen=True, kw_only=True, tag="expire"):
     only_producers: tuple[Text, ...] | None = None
     """Check only these, which were found before; None: all."""
     only_groups: tuple[Text, ...] | None = None
-    """The same of groups."""
+    """Check only these groups, which were found before; None: all."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
         return upkeep.decide_expire(state, now_ms, frozenset(self.held), self.only_producers, self.only_groups)

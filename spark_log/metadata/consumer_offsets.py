@@ -85,7 +85,7 @@ class CommittedOffsets(msgspec.Struct, frozen=True, kw_only=True):
                 assert_never(position)
 
     def _first_at(self, ms: int) -> int | None:
-        """The same offset for all partitions, most of which are empty."""
+        """The first offset at or after a time, one for all partitions, most of which are empty."""
         return min((record.offset for record in self.records if record.time_ms >= ms), default=None)
 
     def between(

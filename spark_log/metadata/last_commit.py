@@ -22,7 +22,7 @@ class LastCommit(NamedTuple):
     topics: tuple[str, ...]
     """Ids of the topics that it wrote."""
     source: str = ""
-    """As in the commit's record."""
+    """The source of the commit's record."""
     packed: bytes = b""
     """msgpack of (number in `topics`, partition, first offset, rows) for each partition; empty: forgotten."""
 

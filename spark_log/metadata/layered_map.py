@@ -100,7 +100,8 @@ class LayeredMap(Mapping[Key, Value]):
         return _made(self.base, self.changes.update(rows), self._size + sum(key not in self for key in rows))
 
     def rebased(self, before: LayeredMap[Key, Value], after: LayeredMap[Key, Value]) -> LayeredMap[Key, Value]:
-        """The same map over the base of `after`: the same rows as `before`, from which this one was made by changes.
+        """An equal map over the base of `after`, which has the rows of `before`, from which this one was made by
+        changes.
 
         The map itself if it was not: it has another base.  Looks at the changes only.
         """

@@ -44,7 +44,7 @@ class LackingObject(NamedTuple):
     held: tuple[tuple[int, int], ...]
     """(broker, epoch) of the active replicas that have it."""
     lacking: tuple[tuple[int, int], ...]
-    """The same of in-sync replicas that do not."""
+    """(broker, epoch) of the in-sync replicas that do not have it."""
 
 
 # ------------------------------------------------------------------------------------------------------------- replay
@@ -140,7 +140,7 @@ def released(state: State) -> State:
 
 
 def newest_released(state: State) -> State:
-    """The same for the newest commit only: nothing has changed for the others."""
+    """The state in which the newest commit is visible, if readers may see it: nothing has changed for the others."""
     return _released(state, state.pending[-1:]) if is_due(state, state.pending[-1], {}) else state
 
 

@@ -116,7 +116,7 @@ class Holdings(Struct, frozen=True, array_like=True):
         return sum(state.topics[topic_id].partitions for topic_id in ids) + missing + len(self.groups)
 
     def names_only(self) -> Holdings:
-        """The same topics and groups, of which the client has nothing that can be compared."""
+        """Holdings of the topics and groups, of which the client has nothing that can be compared."""
         return structs.replace(self, topics=dict.fromkeys(self.topics, HeldTopic()))
 
 
@@ -158,7 +158,7 @@ class Delta(Struct, frozen=True, array_like=True):
 
     version: int
     head: str
-    """As in `Holdings`."""
+    """First line of the record of that version, as in `Holdings`."""
     time: int
     fence: int
     coordinator: Leadership
@@ -174,10 +174,10 @@ class Delta(Struct, frozen=True, array_like=True):
     brokers: dict[int, Broker] = {}
     placement_groups: dict[int, PlacementGroup] = {}
     assignments: dict[str, tuple[int, ...]] = {}
-    """Of the topics in it."""
+    """The groups of the partitions of its topics."""
     copies: dict[int, Copies] = {}
     schemas: dict[str, TopicSchemas] = {}
-    """Of the topics in it."""
+    """The schemas of its topics."""
     erasures: dict[str, ErasedTopic] = {}
     """Erasures of the topics in this view."""
     restores: tuple[Restore, ...] = ()

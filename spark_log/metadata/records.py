@@ -190,7 +190,7 @@ class JoinGroupRecord(Record, frozen=True, kw_only=True, tag="join_group"):
     timeout_ms: Int = 0
     """Session timeout: nobody else may join so soon after a heartbeat.  0: no session, newer members may join."""
     number: Int = 0
-    """Of a member that owns a share of the partitions (groups/member_share.py).  Level 4, as `of`."""
+    """Number of a member that owns a share of the partitions (groups/member_share.py).  Level 4, as `of`."""
     of: Int = 0
     """How many such members the group has; 0: the member owns all partitions."""
 
@@ -481,7 +481,7 @@ class Moved(NamedTuple):
     topic_id: Text
     partition: Int
     version: Long
-    """Of its reassignment."""
+    """Version of its reassignment."""
     seen: Long
     """Version of the log when its slices were looked at."""
 

@@ -29,7 +29,7 @@ class RegisterBroker(Command, frozen=True, kw_only=True, tag="register_broker"):
     keep_ms: Long = 0
     """It keeps only the objects that were written in this time; 0: all."""
     mount_point: Text = ""
-    """As in the record."""
+    """Where the disk of its root is mounted, as in the record."""
     replaces: bool = False
     """The broker exists: it gets this directory in place of the one that it had."""
     lose_data: bool = False

@@ -23,7 +23,7 @@ OTHER_ID = "is the root of this broker, under the log id"
 """In the reason of a fence: the root is right, and the log's id is not.  So nothing is lost."""
 
 Role = Literal["isr", "joining", "out"]
-"""Of a replica in its group.  Writers wait for `isr` and `joining`; the replicator copies to all."""
+"""The role of a replica in its group.  Writers wait for `isr` and `joining`; the replicator copies to all."""
 
 
 class Broker(NamedTuple):
@@ -125,11 +125,12 @@ class Reassignment(NamedTuple):
     former: tuple[int, ...]
     """Groups that the partition has had: uploads that began before `version` may be in their objects."""
     version: int
-    """Of the last change."""
+    """Version of the last change."""
     end: int = -1
     """The partition's end at that version, if its new group had none of its records; otherwise -1."""
     edition: int = -1
-    """The same of its edition.  As long as both are those of the partition, the group has none of its records."""
+    """The partition's edition at that version, as with `end`.  As long as both are those of the partition, the group
+    has none of its records."""
     late: int = 0
     """Version of the last commit with objects of a former group; 0: none."""
 

@@ -33,7 +33,7 @@ class Targets(NamedTuple):
     isr: tuple[tuple[int, int], ...] = ((OWN_BROKER, 0),)
     """(broker, epoch) of the in-sync replicas."""
     joining: tuple[tuple[int, int], ...] = ()
-    """The same for the replicas that are about to enter the ISR."""
+    """(broker, epoch) of the replicas that are about to enter the ISR."""
     least: int = 1
     """`min.insync.replicas`: a writer does not wait long for others when this many in-sync replicas have an object."""
     leader_only: bool = False

@@ -66,7 +66,7 @@ class PendingCommit(NamedTuple):
     slices: tuple[tuple[str, int, Slice], ...]
     """(topic id, partition, slice), in the order of offsets within a partition."""
     pieces: tuple[tuple[str, int, Piece], ...] = ()
-    """Instead of slices."""
+    """(topic id, partition, piece), for a commit without `slices`."""
     acks: int = ACKS_LEADER
 
 
@@ -128,7 +128,7 @@ class ProducerState(NamedTuple):
     """Version of its last commit or registration."""
     time: int = 0
     last_commit: LastCommit | None = None
-    """Of this epoch."""
+    """The last commit of this epoch."""
     timeout_ms: int = 0
     """Timeout of this epoch's transaction; 0: no timeout, or no transaction."""
     aborted: bool = False
@@ -175,7 +175,7 @@ class ShareMember(NamedTuple):
     share: Share
     member: str
     generation: int
-    """Of the group when it joined: its commits have it."""
+    """Generation of the group when it joined: its commits have it."""
     seen: int
     """Time of its join or last commit."""
     session: MemberSession
@@ -351,7 +351,9 @@ class State:
         return {name: self.features.get(name, 1) if self.version else highest for name, highest in SUPPORTED.items()}
 
     def last_generation(self, group: str) -> int:
-        """Of a group.  A new group continues after all removed groups: it may have been one of them."""
+        """The last generation of a group.  A new group continues after all removed groups: it may have been one of
+        them.
+        """
         known = self.groups.get(group)
         return known.generation if known is not None and known.generation else self.generations
 

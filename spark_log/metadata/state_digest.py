@@ -41,7 +41,7 @@ def state_digest(state: State) -> str:
 
 
 def _sum(rows: LayeredMap[Any, Any], kind: type[Block[Any, Any]]) -> int:
-    """Of the hashes of all rows, modulo 2^64."""
+    """The sum of the hashes of all rows, modulo 2^64."""
     base = rows.base if isinstance(rows.base, ColumnMap) else ColumnMap[Any, Any](())
     replaced = _replaced(base, rows.changes) if base.blocks else 0
     return (sum(map(_block_sum, base.blocks)) - replaced + _changed_sum(rows, kind)) % 2**64
@@ -85,7 +85,7 @@ def _total(batch: pa.RecordBatch) -> int:
 
 
 def _hashes(column: pa.Array) -> Hashes:
-    """Of the values of a column without nulls."""
+    """The hashes of the values of a column without nulls."""
     kind = column.type
     if pa.types.is_struct(kind):
         return _combined([_hashes(child) for child in column.flatten()])
@@ -107,7 +107,7 @@ def _texts(column: pa.Array) -> Hashes:
 
 
 def _bounds(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Of the texts or lists of a column."""
+    """The bounds of the texts or lists of a column."""
     found = np.frombuffer(column.buffers()[1] or bytes(4), np.int32)
     return found[column.offset : column.offset + len(column) + 1].astype(np.int64)
 

@@ -30,7 +30,7 @@ class Rewrite:
     old: tuple[Slice | Piece, ...]
     """Adjacent entries of the partition."""
     old_slices: Sequence[Slice]
-    """The same entries with pieces resolved."""
+    """The slices of `old`, with those of its pieces."""
     new_slices: Sequence[Slice]
     sealed: bool
     """Write the new slices to an index object."""

@@ -13,8 +13,8 @@ CHECK_S = 3.0
 """After this long without a reply, the client checks whether the process answers `GET /health` within CONNECT_S.  A
 suspended process or a half-open connection does not; a process that is busy, or whose storage is slow, does."""
 QUICK_CHECK_S = 1.0
-"""The same, and the time for the answer, if the URL has several addresses: another node leads a second after the leader
-hangs.  A change that was sent to the leader is sent again, and recognised."""
+"""How long a client waits before the check, and for its answer, if the URL has several addresses: another node leads
+a second after the leader hangs.  A change that was sent to the leader is sent again, and recognised."""
 START_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.0)
 """Pauses between attempts if the address refuses connections or hangs up: the coordinator may be restarting."""
 

@@ -146,7 +146,7 @@ class CommandsReply(Message, frozen=True, kw_only=True):
     """Objects of the log after `since`.  Empty if they are too large, or if the coordinator does not know that `head`
     precedes them: then the client reads them from storage."""
     delta: Delta | None = None
-    """Instead of batches, for a client that holds only some topics."""
+    """Replaces the batches for a client that holds only some topics."""
 
 
 class ChangesRequest(Message, frozen=True, kw_only=True):
@@ -156,7 +156,7 @@ class ChangesRequest(Message, frozen=True, kw_only=True):
     since: Long
     """The version that the client has."""
     head: str = ""
-    """As in CommandsRequest."""
+    """First line of the record of that version, as in CommandsRequest."""
     wait_ms: Wait
     topics: tuple[str, ...] | None = None
     """Topic ids: wait for records of these topics, and for changes other than records; None: for any change."""
@@ -171,7 +171,7 @@ class ChangesRequest(Message, frozen=True, kw_only=True):
 class ChangesReply(Message, frozen=True, kw_only=True):
     version: int
     batches: tuple[str, ...] = ()
-    """As in CommandsReply."""
+    """Objects of the log after `since`, as in CommandsReply."""
     lacks_head: bool = False
     """The coordinator has another record at version `since`, or leads and has none."""
 

@@ -36,7 +36,7 @@ STATUS: tuple[tuple[type[SparkLogError], int], ...] = (
     (RequestTimedOut, 408),
     (NotLeaderOrFollower, 421),
 )
-"""Of refusals; another one has 400."""
+"""The HTTP status of refusals; another one has 400."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def authorization(secret: str) -> dict[str, str]:
 
 
 def request_headers(me: NodeIdentity, target: int, secret: str) -> dict[str, str]:
-    """Of the node that opens a connection."""
+    """The headers of the node that opens a connection."""
     return {
         **authorization(secret),
         CLUSTER: me.cluster_id,
@@ -115,12 +115,12 @@ def _digest(text: str) -> bytes:
 
 
 def reply_headers(me: NodeIdentity, voters: Voters) -> dict[str, str]:
-    """Of the node that accepts a connection."""
+    """The headers of the node that accepts a connection."""
     return {SOURCE: key_text(me.key), VOTERS: ",".join(map(key_text, voters)), LEVEL: str(me.level)}
 
 
 def level_of(headers: Mapping[str, str]) -> int:
-    """Of the node that accepts a connection; 0: it does not say so."""
+    """The level of the node that accepts a connection; 0: it does not say so."""
     text = headers.get(LEVEL, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 

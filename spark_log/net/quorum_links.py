@@ -44,7 +44,7 @@ REFUSED_PAUSE_S = 2.0
 FLUSH_S, FLUSH_TRIES = 0.02, 25
 QUEUE_BYTES, QUEUE_MESSAGES = 2 * MESSAGE_BYTES_MAX, 256
 LARGE_BYTES = 64 << 10
-"""Of a message that has entries or a chunk, which are most of it."""
+"""Size of a message that has entries or a chunk, which are most of it."""
 logger = logging.getLogger("spark_log")
 Result = TypeVar("Result")
 Tls: TypeAlias = "ssl.SSLContext | None"
@@ -148,7 +148,7 @@ class NodeLink:
 
 
 async def _within(work: Coroutine[Any, Any, Result], seconds: float) -> Result:
-    """As `asyncio.wait_for`, which may lose a cancellation in Python 3.11.  Raises asyncio.TimeoutError."""
+    """Does what `asyncio.wait_for` does, which may lose a cancellation in Python 3.11.  Raises asyncio.TimeoutError."""
     task = asyncio.create_task(work)
     try:
         await asyncio.wait([task], timeout=seconds)

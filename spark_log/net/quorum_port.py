@@ -29,7 +29,7 @@ from spark_log.quorum.voters import Voters, key_text
 from spark_log.quorum.wire import Received, decode_message
 
 MESSAGE_BYTES_MAX = 32 << 20
-"""Of a message: an entry may be larger than `fetch_bytes`."""
+"""Maximum size of a message: an entry may be larger than `fetch_bytes`."""
 HEARTBEAT_S = 2.0
 """Without a byte of the other node, a connection is checked; it is closed if there is none for half of that again."""
 CLOSE_S = 0.5

@@ -30,7 +30,7 @@ VALUE_BYTES_MAX = 7 << 20
 """Less than a body has."""
 MAKERS_MAX = 1000
 AHEAD_MS_MAX = 86_400_000
-"""Of a client's clock: its claims expire so much later."""
+"""How far a client's clock may be ahead: its claims expire so much later."""
 _NAME = re.compile(r"meta/pin/[A-Za-z0-9_][A-Za-z0-9._-]{0,300}")
 
 

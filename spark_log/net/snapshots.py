@@ -69,7 +69,7 @@ class Snapshots:
         """By name: those that clients are downloading."""
         self._newest: _Kept | None = None
         self._turn = asyncio.Lock()
-        """Of the request that makes a snapshot."""
+        """Held by the request that makes a snapshot."""
         self._made = self._sent_bytes = 0
 
     async def reply(self, asked: SnapshotRequest) -> bytes:

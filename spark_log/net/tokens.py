@@ -30,9 +30,9 @@ class Grant(NamedTuple):
     topics: tuple[str, ...] = ()
     """Prefixes of topics the token has access to; empty: all topics."""
     groups: tuple[str, ...] = ()
-    """The same for groups."""
+    """Prefixes of groups the token has access to; empty: all groups."""
     producers: tuple[str, ...] = ()
-    """The same for transactional ids, `producerId` and `txnAppId`; empty: as for topics."""
+    """Prefixes of transactional ids, `producerId` and `txnAppId`; empty: those of topics."""
     tag: str = ""
     """In the names of the objects that its clients upload (`metadata/object_tags.py`)."""
 

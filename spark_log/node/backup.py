@@ -67,7 +67,7 @@ def check_place(log: Log, files: BackupFiles, *, create: bool) -> None:
 
 
 def begin_place(log: Log, files: BackupFiles, *, create: bool) -> None:
-    """As `check_place`, and begin backups where there are none."""
+    """Check a place as `check_place` does, and begin backups if it has none."""
     check_place(log, files, create=create)
     if files.about() is None:
         files.begin(log.cluster_id, log.url)

@@ -105,7 +105,7 @@ class Prober:
         self._journal: Journal = log.journal
         self._clock = log.journal.context.clock
         self._unique = log.journal.context.unique()
-        """Of this process: its marks are its own."""
+        """Identifies this process: its marks are its own."""
         self._count = 0
         self._roots: dict[int, _Root] = {}
         self._awake_ms = self._clock.monotonic_ms()

@@ -26,7 +26,7 @@ logger = logging.getLogger("spark_log")
 
 
 class Duties:
-    """Of one coordinator."""
+    """The duties of one coordinator."""
 
     def __init__(
         self,

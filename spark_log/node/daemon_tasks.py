@@ -51,7 +51,7 @@ class Task(Generic[Result]):
         return self._ended.wait(max(0.0, seconds))
 
     def result(self) -> Result:
-        """Of a task that has ended.  Raises its error."""
+        """The result of a task that has ended.  Raises its error."""
         if self._error is not None:
             raise self._error
         return self._result[0]

@@ -120,7 +120,7 @@ class _Round:
     checked: set[str] = field(default_factory=set)
     """Objects that were read."""
     live: LiveSlices = field(default_factory=LiveSlices)
-    """Of all topics."""
+    """The live slices of all topics."""
     is_outdated: bool = False
     """A slice or an index was missing because others have replaced it: the next round reads what replaced it."""
     trimmed: dict[str, set[TopicKey]] = field(default_factory=lambda: defaultdict(set))

@@ -21,7 +21,7 @@ LEADERLESS_S = 10.0
 
 
 class LeaderWatch:
-    """Of one node, for all epochs.  It belongs to the event loop of the node."""
+    """Watches the leaders of all epochs for one node.  It belongs to the event loop of the node."""
 
     def __init__(self, node: Node, host: NodeHost, state: Callable[[], State]) -> None:
         """

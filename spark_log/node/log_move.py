@@ -49,7 +49,7 @@ class MovedLog:
 
     url: str
     version: int
-    """Of the last commit in the former place."""
+    """Version of the last commit in the former place."""
     closed_ms: int
     """How long nothing could be written."""
 

@@ -130,7 +130,7 @@ class Maintainer:
         return self._run(progress)[0]
 
     def round_or_raise(self, *, progress: Progress | None = None) -> MaintainReport:
-        """As `round`, but raises the first failure after all duties were tried.  Completed work is kept."""
+        """Does what `round` does, but raises the first failure after all duties were tried.  Completed work is kept."""
         report, failures = self._run(progress)
         failures.raise_first()
         return report
@@ -220,7 +220,7 @@ def maintain_once(log: Log, *, progress: Progress | None = None) -> MaintainRepo
 
 
 def maintain_round(log: Log, *, progress: Progress | None = None, workers: Workers | None = None) -> MaintainReport:
-    """As `maintain_once`, but failures are logged and listed in the report.
+    """Does what `maintain_once` does, but failures are logged and listed in the report.
 
     workers:  merge and compact; None: this process does.
     Raises the errors of opening the log and of reaching its coordinator.

@@ -19,7 +19,7 @@ class MaintainReport:
     expired_bytes: int
     """Size of their slices.  Objects without live slices are deleted after `gc.fence.age.ms`."""
     expired_topics: tuple[ExpiredTopic, ...]
-    """The same by topic."""
+    """Expired records by topic."""
     merged_slices: int
     segments: int
     """New segments that replaced the merged slices."""

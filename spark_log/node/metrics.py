@@ -83,7 +83,7 @@ class RetentionMetrics:
                 self._removed[one.topic] = records + one.records, size + one.bytes, self._ended_s
 
     def lines(self, state: State) -> Iterator[str]:
-        """Of the topics that exist."""
+        """The lines of the topics that exist."""
         with self._lock:
             self._removed = {name: row for name, row in self._removed.items() if name in state.names}
             removed, ended_s = {(name,): row for name, row in self._removed.items()}, self._ended_s
@@ -116,7 +116,7 @@ class CompactionMetrics:
         return self._set_aside
 
     def lines(self, state: State) -> Iterator[str]:
-        """Of the topics that exist."""
+        """The lines of the topics that exist."""
         with self._lock:
             self._ratios = {name: ratio for name, ratio in self._ratios.items() if name in state.names}
             ratios: dict[tuple[str, ...], float] = {(name,): round(ratio, 4) for name, ratio in self._ratios.items()}

@@ -441,7 +441,9 @@ def write_state(store: ObjectStore, state: State, context: Context, head: bytes 
 
 
 def _write_checkpoints(view: View, context: Context) -> Steps[None]:
-    """As many as are kept, since the records between them and older ones are not there; and delete the older ones."""
+    """Write as many as are kept, since the records between them and older ones are not there, and delete the older
+    ones.
+    """
     for _ in range(KEPT_CHECKPOINTS):
         view, _ = yield from checkpoint(view, context)
     yield from truncate(view, context)

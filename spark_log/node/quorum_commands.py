@@ -36,7 +36,7 @@ logger = logging.getLogger("spark_log")
 
 
 class QuorumCommands:
-    """Of one coordinator."""
+    """The commands of one coordinator."""
 
     def __init__(self, coordinator: QuorumLeader, log: QuorumState) -> None:
         self._coordinator = coordinator

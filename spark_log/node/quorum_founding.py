@@ -49,7 +49,7 @@ class Founded:
 
     version: int
     time_ms: int
-    """Of the last change that it has."""
+    """Time of the last change that it has."""
     missing: int = 0
     """Objects that the state names, and that are not in the log's own root."""
 

@@ -16,7 +16,7 @@ from spark_log.quorum_node.node import Node
 
 @dataclass(frozen=True, slots=True)
 class KnownLeader:
-    """Of an epoch of the quorum, as this node knows it."""
+    """The leader of an epoch of the quorum, as this node knows it."""
 
     epoch: int
     key: ReplicaKey | None

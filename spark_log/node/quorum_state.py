@@ -38,7 +38,7 @@ AnyOffer = Offer[PendingCommands]
 
 
 class Content(NamedTuple):
-    """Of a snapshot."""
+    """The content of a snapshot."""
 
     state: State
     head: bytes = b""
@@ -174,7 +174,7 @@ class QuorumState:
         self._keep(state, compact)
 
     def digest(self, state: State) -> str:
-        """Of a state of `to_compare`.  To be called in a thread."""
+        """The digest of a state of `to_compare`.  To be called in a thread."""
         with collector_paused():
             compact = folded(state)
         found = state_digest(compact)

@@ -25,7 +25,7 @@ logger = logging.getLogger("spark_log")
 
 
 class TakeOver:
-    """Of one coordinator, for all epochs."""
+    """Takes the log over for one coordinator, in all epochs."""
 
     def __init__(self, coordinator: QuorumLeader, prepare: Callable[[], Awaitable[None]]) -> None:
         """

@@ -288,7 +288,9 @@ def _stored(known: State) -> Steps[tuple[frozenset[str], list[str]]]:
 
 
 def _renewed_id(topic_id: str, version: int) -> str:
-    """The same for every repair of a log that continues at this version: two at the same time come to one state."""
+    """The new id of a topic.  Every repair of a log that continues at this version gives it: two at the same time come
+    to one state.
+    """
     return blake2b(f"{topic_id} {version}".encode(), digest_size=16).hexdigest()
 
 

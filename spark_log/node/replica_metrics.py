@@ -26,7 +26,7 @@ class ReplicaCounts(NamedTuple):
 
 
 def count_replicas(state: State) -> ReplicaCounts:
-    """Of all partitions of topics that exist."""
+    """The counts of all partitions of topics that exist."""
     under = offline = short = 0
     for topic_id, numbers in state.assignments.items():
         topic = state.topics.get(topic_id)

@@ -298,7 +298,7 @@ def _try_pack(work: _Work, epoch: int, pack: Sequence[Stretch], buffer_bytes: in
 
 
 def _try_each(work: _Work, epoch: int, pack: Sequence[Stretch], buffer_bytes: int) -> Steps[list[Replacement]]:
-    """As `_try_pack`, with an object for each stretch: one of them made the others fail."""
+    """Does what `_try_pack` does, with an object for each stretch: one of them made the others fail."""
     written: list[Replacement] = []
     for stretch in pack:
         written += yield from _try_pack(work, epoch, [stretch], buffer_bytes)

@@ -30,7 +30,7 @@ from spark_log.settings import cluster_config
 WAIT_S = 30.0
 """How long a round waits for a root; a slower one continues, and the next round asks again."""
 FENCED_WAIT_S = 1.0
-"""The same for the roots of fenced brokers."""
+"""How long a round waits for the roots of fenced brokers."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class _Root:
     directory: str
     epoch: int
     history: str
-    """Of the log whose garbage was deleted there."""
+    """The history of the log whose garbage was deleted there."""
     collected: Collected | None = None
     dropped: int | None = None
     """The version up to which old copies were deleted, of a broker that keeps only the newest objects."""
@@ -155,7 +155,7 @@ class RootCollector:
         return found
 
     def _sweep(self, broker: int, root: _Root, state: State) -> int:
-        """As for the log's own root, once in `PUT_MS_MAX`.
+        """Sweeps as in the log's own root, once in `PUT_MS_MAX`.
 
         The files have the times of the root's storage, whose clock may be years behind: the newest mark shows that.
         """

@@ -123,7 +123,7 @@ class RootSnapshots:
         self._newest = 0
         """The version of the last one that was written."""
         self._error = ""
-        """Of the last attempt."""
+        """The error of the last attempt."""
         self._interval_ms: float = 0
         self.is_current_ms = clock.monotonic_ms()
         """When a snapshot last had the newest version."""

@@ -22,7 +22,7 @@ def may_pass(error: Exception) -> bool:
 
 
 def kind_may_pass(kind: type[SparkLogError]) -> bool:
-    """As `may_pass`, for the class of an error of another process."""
+    """Whether `may_pass` is true, for the class of an error of another process."""
     return kind.retriable or kind.maybe_applied or issubclass(kind, StorageError | CorruptObject | ClockSkewed)
 
 

@@ -14,7 +14,7 @@ logger = logging.getLogger("spark_log")
 
 
 class StateComparison:
-    """Of one node.  Belongs to its event loop."""
+    """Compares the states of other nodes with that of one node.  Belongs to its event loop."""
 
     def __init__(self, host: NodeHost, digest: Callable[[State], str], node: Node) -> None:
         """

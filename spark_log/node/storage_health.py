@@ -16,7 +16,7 @@ from spark_log.store.base import ObjectStore
 
 MARKS = "meta/alive/"
 VERSIONS_AHEAD = 64
-"""As many as opening a log looks for (`HOLE_PROBES`)."""
+"""Opening a log looks for as many (`HOLE_PROBES`)."""
 PROBES = 3
 """Without a write, a probe is due after this fraction of the timeout."""
 

@@ -36,7 +36,7 @@ class Seen(NamedTuple):
     slices: int
     """Also those below the start."""
     bytes: int
-    """Of these slices."""
+    """Bytes of these slices."""
     cleaned: int
     """The cleaner point; 0: there was no pass."""
     topic: Topic
@@ -77,9 +77,9 @@ class Known(NamedTuple):
     not_due: NotDue | None
     """None: not known, or the topic is not compacted."""
     objects: Sequence[str]
-    """Of its live slices, as far as they are known."""
+    """The objects of its live slices, as far as they are known."""
     lengths: array[int]
-    """Of these slices."""
+    """The lengths of these slices."""
 
 
 class LiveSlices:
@@ -100,7 +100,7 @@ class LiveSlices:
         self.put(key, [piece.object for piece in slices], array("q", [piece.length for piece in slices]))
 
     def put(self, key: TopicKey, objects: Sequence[str], lengths: array[int]) -> None:
-        """As `hold`, with the object and the length of each slice."""
+        """Remembers what `hold` does, with the object and the length of each slice."""
         self.release(key)
         # Interned, because the slices of one object share its name.
         names = tuple(map(sys.intern, objects))
@@ -199,7 +199,7 @@ class UpkeepMemory:
         )
 
     def set_merged(self, state: State, planned: Mapping[TopicKey, object], unmerged: Iterable[TopicKey]) -> None:
-        """Of the planned partitions, nothing can be merged in those that are not in `unmerged`."""
+        """Nothing can be merged in the planned partitions that are not in `unmerged`."""
         waiting = frozenset(unmerged)
         for key in planned:
             if key in waiting:

@@ -110,7 +110,7 @@ class CheckedContents(NamedTuple):
     """The result of a share."""
 
     bytes: int
-    """Of its slices."""
+    """Bytes of its slices."""
     problems: list[Problem]
 
 

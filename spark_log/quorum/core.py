@@ -85,7 +85,7 @@ class Core:
 
     @property
     def leader(self) -> ReplicaKey | None:
-        """Of the epoch, if it is known."""
+        """The leader of the epoch, if it is known."""
         match self.role:
             case Leader():
                 return self.key

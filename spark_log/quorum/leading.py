@@ -338,7 +338,7 @@ def keep_for_followers(core: Core, role: Leader, keep_from: int) -> Kept:
 
 
 def _lacks_from(progress: Progress) -> int:
-    """Of a follower that fetches a snapshot, or the entries behind it: what it will ask for next."""
+    """The offset that a follower will ask for next, which fetches a snapshot or the entries behind it."""
     return progress.end if progress.snapshot is None else max(progress.end, progress.snapshot.offset)
 
 

@@ -52,7 +52,7 @@ class Replication(NamedTuple):
     """How far another replica is."""
 
     end: int
-    """Of its log, as far as it is durable."""
+    """The end of its log, as far as it is durable."""
     fetched_ms: int
     """When it last fetched."""
     caught_up_ms: int | None
@@ -79,12 +79,12 @@ class Machine:
 
     @property
     def leader(self) -> ReplicaKey | None:
-        """Of the epoch, if it is known."""
+        """The leader of the epoch, if it is known."""
         return self._core.leader
 
     @property
     def is_leader(self) -> bool:
-        """Of the epoch, as far as this replica knows: `confirm` makes certain."""
+        """Whether it leads the epoch, as far as this replica knows: `confirm` makes certain."""
         return isinstance(self._core.role, Leader)
 
     @property

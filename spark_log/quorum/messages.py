@@ -27,9 +27,9 @@ class Position(NamedTuple):
     """The end of a log, or of a part of it.  Of two logs, the one with the larger position is more up to date."""
 
     epoch: int
-    """Of the entry before `offset`; 0 if none was written."""
+    """Epoch of the entry before `offset`; 0 if none was written."""
     offset: int
-    """Of the next entry."""
+    """Offset of the next entry."""
 
 
 EMPTY = Position(0, 0)
@@ -61,7 +61,7 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forb
     target: ReplicaKey
     """A replica ignores messages for another directory id: they are for the disk that it had before."""
     epoch: int
-    """Of the sender; durable on its disk."""
+    """Epoch of the sender; durable on its disk."""
 
 
 # ------------------------------------------------------------------------------------------------------------- requests
@@ -71,7 +71,7 @@ class VoteRequest(_Message, frozen=True, kw_only=True, tag="vote"):
     """Asks for a vote in `epoch`, or with `pre_vote` whether the receiver would vote in the next one (KIP-996)."""
 
     end: Position
-    """Of the sender's log."""
+    """The end of the sender's log."""
     pre_vote: bool
 
 
@@ -111,21 +111,21 @@ class VoteResponse(_Message, frozen=True, kw_only=True, tag="vote_response"):
     granted: bool
     pre_vote: bool
     leader: ReplicaKey | None
-    """Of `epoch`, if the sender knows it."""
+    """The leader of `epoch`, if the sender knows it."""
 
 
 class NotLeaderResponse(_Message, frozen=True, kw_only=True, tag="not_leader_response"):
     """The receiver's request is of an earlier epoch, or the sender does not lead."""
 
     leader: ReplicaKey | None
-    """Of `epoch`, if the sender knows it."""
+    """The leader of `epoch`, if the sender knows it."""
 
 
 class FetchResponse(_Message, frozen=True, kw_only=True, tag="fetch_response"):
     """Exactly one of three: entries (none, if only the high watermark changed), `diverging` or `snapshot`."""
 
     end: Position
-    """Of the request."""
+    """The end in the request."""
     high_watermark: int
     entries: tuple[Entry, ...] = ()
     diverging: Position | None = None
@@ -140,7 +140,7 @@ class FetchSnapshotResponse(_Message, frozen=True, kw_only=True, tag="fetch_snap
     snapshot: Position
     start: int
     size: int | None
-    """Of the whole snapshot in bytes; None if the leader no longer has it."""
+    """Size of the whole snapshot in bytes; None if the leader no longer has it."""
     data: bytes
     voters: tuple[ReplicaKey, ...]
     """At the snapshot's end."""

@@ -29,7 +29,8 @@ class Config:
     fetch_wait_ms: int = 250
     """The leader answers a fetch after this time if it has nothing to say."""
     high_watermark_wait_ms: int = 0
-    """The same if all it has to say is a higher high watermark: the next entries may take that along."""
+    """The leader answers a fetch after this time if all it has to say is a higher high watermark: the next entries
+    may take that along."""
     retry_ms: int = 500
     """A follower repeats a fetch that has no answer for this time: more than `fetch_wait_ms` and the way there."""
     large_bytes: int = 64 << 10
@@ -45,7 +46,8 @@ class Config:
     fetch_bytes: int = 1 << 20
     """Data in one answer to a fetch, unless a single entry has more."""
     keep_bytes: int = 512 << 20
-    """Of entries that the leader keeps at most for a follower that fetches a snapshot, or the entries behind it."""
+    """Bytes of entries that the leader keeps at most for a follower that fetches a snapshot, or the entries behind
+    it."""
     keep_ms: int = 10_000
     """The leader keeps nothing for a follower that has not asked for this time."""
 

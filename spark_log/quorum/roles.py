@@ -29,7 +29,7 @@ class Unattached:
     deadline_ms: int
     """A voter stands for election then; another replica asks a voter for the leader."""
     download: Download | None = None
-    """Of a replica that is not a voter, as in `Prospective`."""
+    """The download of a replica that is not a voter, as in `Prospective`."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Prospective:
     deadline_ms: int
     granted: set[ReplicaKey]
     download: Download | None = None
-    """Of the leader's snapshot: it continues when the leader is followed again."""
+    """The download of the leader's snapshot: it continues when the leader is followed again."""
     rejected: set[ReplicaKey] = field(default_factory=set)
 
 
@@ -78,12 +78,12 @@ class Progress:
     end: int = 0
     """Everything before is durable there."""
     fetched_ms: int = 0
-    """Of a voter that has not fetched from this leader: since when it leads."""
+    """When it last fetched; for a voter that has not fetched from this leader, since when that leads."""
     has_fetched: bool = False
     caught_up_ms: int | None = None
     """When it last had everything that the leader had."""
     leader_end: int = 0
-    """Of the leader's log at the fetch before."""
+    """The end of the leader's log at the fetch before."""
     begin_ms: int = 0
     """When to say again that the epoch has begun, if the replica has not fetched until then."""
     parked: FetchRequest | None = None
@@ -109,7 +109,7 @@ class Leader:
     start: int
     """Offset of the first entry of its epoch."""
     progress: dict[ReplicaKey, Progress]
-    """Of the other voters, and of observers that fetch."""
+    """The progress of the other voters, and of observers that fetch."""
     ends_ms: int | None = None
     """It hands over: at this time at the latest."""
     successor: ReplicaKey | None = None

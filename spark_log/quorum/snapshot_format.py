@@ -27,7 +27,7 @@ from spark_log.quorum.voters import Voters
 
 MAGIC = b"PQS1"
 PIECE_BYTES = 1 << 20
-"""Of the state in a frame, at most."""
+"""Bytes of the state in a frame, at most."""
 _HEAD = struct.Struct("<4sII")
 Read: TypeAlias = Callable[[int, int], bytes]
 

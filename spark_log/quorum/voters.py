@@ -67,5 +67,5 @@ def encode_voters(voters: Voters) -> bytes:
 
 
 def decode_voters(data: bytes) -> Voters:
-    """Of the data of such an entry."""
+    """The voters in the data of such an entry."""
     return _DECODER.decode(data)

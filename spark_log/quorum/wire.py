@@ -11,7 +11,7 @@ from spark_log.quorum.messages import Message, ReplicaKey
 
 
 class NodeDigest(NamedTuple):
-    """Of the state of a replica's application at a version."""
+    """The digest of the state of a replica's application at a version."""
 
     replica: ReplicaKey
     form: int
@@ -26,7 +26,7 @@ class Received(NamedTuple):
     clock_ms: int
     message: Message
     digests: tuple[NodeDigest, ...] = ()
-    """Of the sender, and of others that it has heard from, at the same version."""
+    """The digests of the sender, and of others that it has heard from, at the same version."""
     forgotten: int = 0
     """The version of the application before which the sender's disk has nothing; 0: it does not know one."""
 

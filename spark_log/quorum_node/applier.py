@@ -55,7 +55,7 @@ class Applier:
         self.end = 0
         """Offset of the next entry for the application."""
         self.bytes = 0
-        """Of the entries since the last snapshot."""
+        """Bytes of the entries since the last snapshot."""
         self.restored: Callable[[int], None] = lambda end: None
         """Called when a snapshot replaced the state."""
         self._state = state

@@ -37,7 +37,7 @@ from spark_log.quorum_node.vote_and_identity import QUORUM_STATE, decode_state, 
 SEGMENT_BYTES = 16 << 20
 """A file of the log that has so many bytes is followed by a new one."""
 SYNC_BYTES = 8 << 20
-"""Of a snapshot are made durable together: a larger fsync would delay those of the log."""
+"""So many bytes of a snapshot are made durable together: a larger fsync would delay those of the log."""
 PART, DOWNLOAD, NEW = ".part", ".download", ".new"
 """Endings of the names of files that are not complete: an own snapshot, one of the leader, a small file."""
 logger = logging.getLogger("spark_log")
@@ -259,7 +259,7 @@ class Disk:
         return self._check(snapshot_name(snapshot), snapshot)
 
     def _check(self, name: str, snapshot: Position) -> Voters:
-        """Of a file that is, or will be, this snapshot."""
+        """The voters in a file that is, or will be, this snapshot."""
         read = partial(self.files.read, name)
         header = read_header(read, self._at(name))
         if header.snapshot != snapshot:

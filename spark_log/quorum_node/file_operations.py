@@ -22,10 +22,10 @@ class Files(Protocol):
 
     @property
     def path(self) -> str:
-        """Of the directory, for messages."""
+        """The path of the directory, for messages."""
 
     def names(self) -> list[str]:
-        """Of the files, sorted: what else is in the directory is passed over."""
+        """The names of the files, sorted: what else is in the directory is passed over."""
 
     def size(self, name: str) -> int: ...
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from spark_log.quorum.ready import Persist
 
 TOGETHER_BYTES = 4 << 20
-"""Of data in a unit, unless one write has more."""
+"""Bytes of data in a unit, unless one write has more."""
 
 
 def take_write(waiting: deque[Persist]) -> Persist:

@@ -28,7 +28,7 @@ class FileDump:
 
     name: str
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """Of a log: its units.  Of a snapshot: one, with its position and size."""
+    """The units of a log; one row for a snapshot, with its position and size."""
     unfinished: int = 0
     """Bytes at the end of a log that are not a whole unit: of a write that is under way, or was not finished."""
     problem: str = ""

@@ -22,7 +22,7 @@ def log_name(number: int) -> str:
 
 
 def snapshot_name(snapshot: Position) -> str:
-    """As Kafka's: the end of the snapshot, and the epoch of the entry before."""
+    """The name that Kafka gives: the end of the snapshot, and the epoch of the entry before."""
     return f"{snapshot.offset:020}-{snapshot.epoch:010}.checkpoint"
 
 

@@ -74,9 +74,9 @@ class Node:
         self.port = 0
         """That it listens on."""
         self.digests = StateDigests()
-        """Of the application's states, of this node and of others."""
+        """The digests of the application's states, of this node and of others."""
         self.copy_problem: Callable[[], str] = str
-        """As in `NodeStatus`."""
+        """The `copy_problem` of `NodeStatus`."""
         self._state = state
         self._on_leader, self._on_judged = on_leader, on_judged
         self._host = host or NodeHost()
@@ -96,7 +96,7 @@ class Node:
         self._tick: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.application_problem: Callable[[], str] = str
-        """As in `NodeStatus`."""
+        """The `application_problem` of `NodeStatus`."""
 
     # --------------------------------------------------------------------------------------------------- start and stop
 
@@ -187,7 +187,7 @@ class Node:
         self._links.meet(other)
 
     def _voters(self) -> Voters:
-        """Of the log; those that another node has named, as long as there are none."""
+        """The voters of the log; those that another node has named, as long as there are none."""
         return (() if self._machine is None else self._machine.voters) or self._named_voters
 
     def _accepted(self, other: ReplicaKey, voters: Voters) -> None:

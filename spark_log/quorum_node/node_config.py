@@ -19,7 +19,7 @@ TIMES = Config(high_watermark_wait_ms=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """Of one node."""
+    """The configuration of one node."""
 
     directory: str
     """Formatted by `pylog quorum init` for this cluster and this node."""
@@ -31,7 +31,7 @@ class NodeConfig:
     peers: Mapping[int, str]
     """Addresses of the other nodes, by id."""
     secret: str = field(repr=False)
-    """The same on all nodes, and not known to clients."""
+    """The secret that all nodes share, and no client knows."""
     certificate: str = ""
     key: str = ""
     ca: str = ""
@@ -39,15 +39,14 @@ class NodeConfig:
     insecure: bool = False
     """Listen for other machines without TLS: the secret can be read in the network."""
     snapshot_bytes: int = SNAPSHOT_BYTES
-    """Of entries between two snapshots."""
+    """Bytes of entries between two snapshots."""
     slow_disk_ms: int = SLOW_DISK_MS
     """A leader whose disk has not finished a write for so long hands over."""
     digest_ms: int = DIGEST_MS
-    """Of the application's time: nodes compare their states at the first entry of each interval, and more often while
-    they differ.  The same on all.
-    """
+    """An interval of the application's time: nodes compare their states at the first entry of each interval, and
+    more often while they differ.  The same on all."""
     level: int = 0
-    """Of entries, up to which the application understands them: other nodes show it."""
+    """The level of entries up to which the application understands them: other nodes show it."""
     times: Config = TIMES
 
 

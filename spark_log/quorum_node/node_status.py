@@ -36,7 +36,7 @@ class ReplicaStatus:
 
 
 def replication_of(machine: Machine, now_ms: int, forgotten: Mapping[ReplicaKey, int]) -> tuple[ReplicaStatus, ...]:
-    """Of the replicas that fetch from this one; empty if it does not lead."""
+    """The status of the replicas that fetch from this one; empty if it does not lead."""
     return tuple(
         ReplicaStatus(
             key=key,
@@ -89,21 +89,21 @@ class NodeStatus:
     log_start: int
     log_end: int
     durable_end: int
-    """Of what this node's disk has."""
+    """The end of what this node's disk has."""
     applied: int
     snapshot: Position
     replication: tuple[ReplicaStatus, ...]
     """Empty if this node does not lead."""
     addresses: dict[int, str]
-    """Of all nodes that this one knows."""
+    """The addresses of all nodes that this one knows."""
     problems: dict[int, str | None]
     """By node: why this one has no connection to it; None for a connection."""
     elections: int
     """How often the leader changed, as this node saw it."""
     writes: int
-    """Of the log's disk, since the start."""
+    """Number of writes to the log's disk, since the start."""
     write_ms_sum: int
-    """Of their times, from the request to the end of the fsync."""
+    """The sum of their times, from the request to the end of the fsync."""
     write_ms_max: int
     writing_ms: int
     """Since the write that is under way began; 0: none is."""
@@ -118,7 +118,7 @@ class NodeStatus:
     copy_problem: str = ""
     """Why the application's copy of its state elsewhere is late; empty: it is not, or this node does not lead."""
     levels: dict[int, int] = field(default_factory=dict)
-    """Of entries, up to which the applications of this node and of those that are connected understand them."""
+    """The levels of entries that the applications of this node and of those that are connected understand."""
     forgotten: int = 0
     """The version of the application before which this node's disk has nothing; 0: not known since it started."""
     others_forgotten: Mapping[int, int] = field(default_factory=dict)

@@ -37,7 +37,7 @@ class AdministeredNode(Protocol):
 
 
 class NodeTools:
-    """Of one node."""
+    """The tools of one node."""
 
     def __init__(self, node: AdministeredNode) -> None:
         self._node = node

@@ -150,8 +150,8 @@ def _says(answer: NodeStatus | SparkLogError) -> str:
 
 
 def replica_to_add(status: NodeStatus, text: str) -> ReplicaKey:
-    """As `key_of`; of several replicas with the id, the one that fetches.  The others are former directories of the
-    node: the leader knows them for some minutes.
+    """The replica that `key_of` gives; of several replicas with the id, the one that fetches.  The others are former
+    directories of the node: the leader knows them for some minutes.
     """
     found = [one for one in status.replication if str(one.key.id) == text]
     if sum(not one.is_silent for one in found) > 1 or not found:

@@ -67,7 +67,7 @@ def _voter(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> Quoru
 
 
 def _problem(leader: NodeStatus, key: ReplicaKey, own: NodeStatus | None) -> str:
-    """Of a voter; empty: none."""
+    """The problem of a voter; empty: none."""
     if own is not None and own.is_full:
         return "its disk is full: free some space"
     if own is not None and own.writing_ms > SLOW_DISK_MS:

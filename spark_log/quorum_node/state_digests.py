@@ -29,7 +29,7 @@ Known = Mapping[ReplicaKey, str]
 
 
 class StateDigests:
-    """As one replica knows them."""
+    """The digests of states that one replica knows."""
 
     def __init__(self) -> None:
         self.is_wrong = False

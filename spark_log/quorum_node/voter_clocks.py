@@ -13,7 +13,7 @@ from spark_log.quorum.messages import ReplicaKey
 AWAY_MS = 1_000
 """A clock may be so far from the median: messages take time."""
 SILENT_MS = 3_000
-"""Of a voter that has been silent for longer, the clock may be another one by now.  A leader hears those that fetch
+"""A voter that has been silent for longer may have another clock by now.  A leader hears those that fetch
 from it twice a second.
 """
 

@@ -158,7 +158,7 @@ def unsupported(type_name: str, column: str) -> InvalidSchema:
 
 
 def all_nullable(given: pa.DataType) -> pa.DataType:
-    """The same type, whose inner fields may all be null, but for the keys of maps."""
+    """A type of which inner fields may all be null, but for the keys of maps."""
     if _t.is_struct(given):
         return pa.struct([pa.field(field.name, all_nullable(field.type)) for field in given])
     if _t.is_list(given):
@@ -169,5 +169,5 @@ def all_nullable(given: pa.DataType) -> pa.DataType:
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """The same columns, all of which may be null, at any depth."""
+    """A schema whose columns may all be null, at any depth."""
     return pa.schema([pa.field(field.name, all_nullable(field.type)) for field in schema])

@@ -43,7 +43,10 @@ def check_shown_names(schema: pa.Schema) -> None:
 
 
 def is_prefixed(name: str) -> bool:
-    """Whether a name in a frame has the prefix already."""
+    """Whether a name that `shown_name` has made has the prefix.
+
+    Its prefix is in lower case.  Names that users write may not be: `column_named` looks these up first.
+    """
     return name.startswith(PREFIX)
 
 

@@ -52,7 +52,7 @@ class Leaf(NamedTuple):
     column: str
     """The stored name of a data column, or one of `COLUMNS`."""
     sign: str
-    """As of a `ColumnTest`; or `never`."""
+    """The sign of a `ColumnTest`, or `never`."""
     values: tuple[Any, ...]
     """Those of a list ascend, without duplicates: it may have thousands, and is looked up for each slice."""
     type: pa.DataType
@@ -231,7 +231,7 @@ def _number(constant: Constant, kind: pa.DataType) -> Decimal | float:
 
 
 def _fitted(sign: str, values: list[Any], kind: pa.DataType) -> tuple[str, tuple[Any, ...]]:
-    """The same test with values of the column's type, apart from its range."""
+    """A test with values of the column's type, apart from its range."""
     if not (pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
         return sign, tuple(values)
     scale = 0 if pa.types.is_integer(kind) else kind.scale

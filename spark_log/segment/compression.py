@@ -23,7 +23,7 @@ class Compression(NamedTuple):
     """`none` has no levels."""
 
     def arrow_codec(self) -> pa.Codec | None:
-        """As Arrow takes it; None for `none`."""
+        """The codec as Arrow takes it; None for `none`."""
         return None if self.codec == "none" else pa.Codec(self.codec, compression_level=self.level)
 
 

@@ -22,7 +22,7 @@ NUMBER = pa.int16()
 ROWS_MAX = 1 << 15
 """A batch with more rows might have more values than there are numbers."""
 ROWS_MIN = 100
-"""Of fewer values, the two columns may take more than they save."""
+"""With fewer values, the two columns may take more than they save."""
 VALUES_MAX = 0.5
 """Values that differ, as a share of those that are not null."""
 MARK = {b"pylog.dictionary": b"1"}

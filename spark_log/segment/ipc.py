@@ -78,7 +78,7 @@ def _encoded(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> bytes:
 
 
 def _with_own_values(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same batch without values behind its last one.
+    """A batch without values behind its last one.
 
     Arrow pads what it writes of a buffer to 64 bytes with the values that follow: those of other records, which an
     erasure would not find.  Nothing is copied.

@@ -118,7 +118,7 @@ def _written_time(ending: str, value: datetime | int) -> str:
 
 
 def _iso_time(us: int) -> str:
-    """As `datetime.isoformat`, for any time."""
+    """The text that `datetime.isoformat` gives, for any time."""
     days, rest = divmod(us, 86_400_000_000)
     seconds, us = divmod(rest, 1_000_000)
     hours, seconds = divmod(seconds, 3600)

@@ -365,7 +365,7 @@ def _decoded(
 
 
 def _without_holes(offsets: npt.NDArray[np.int64]) -> Offsets:
-    """As a range, if there are no holes between the first and the last one."""
+    """Offsets as a range, if there are no holes between the first and the last one."""
     first, last = int(offsets[0]), int(offsets[-1])
     return range(first, last + 1) if last - first + 1 == len(offsets) else offsets
 

@@ -30,7 +30,8 @@ INPUT_COLUMNS = ("key", "value", "timestamp", "headers", "partition")
 NEAR = 0.85
 """Similarity from which a name counts as misspelt: `Timestamp`, `timestamp_ms`, `header`; not `timestampType`."""
 NEAR_REQUIRED = 0.7
-"""The same for a missing required column, which is an error in any case: `val`, `vslue`."""
+"""Similarity from which a name counts as that of a missing required column, which is an error in any case: `val`,
+`vslue`."""
 FORMS = {
     "key": "; give text or bytes, as json.dumps makes them",
     "value": "; give text or bytes, as json.dumps makes them",

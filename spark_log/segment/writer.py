@@ -60,7 +60,7 @@ class _Encoded:
     crc: int
     data: bytes | None
     stats: Stats
-    """Of its data columns."""
+    """Statistics of its data columns."""
     spool_position: int = 0
 
 
@@ -433,7 +433,7 @@ class SegmentWriter:
 
     @staticmethod
     def _offsets(partition: _Partition, batch: pa.RecordBatch) -> Offsets:
-        """Of the rows of the partition's next batch."""
+        """The offsets of the rows of the partition's next batch."""
         if partition.holes:
             return from_column(batch.column(OFFSET.name))
         first = partition.encoded[-1].last + 1 if partition.encoded else 0

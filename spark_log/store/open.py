@@ -66,17 +66,17 @@ def is_local(url: str) -> bool:
 
 
 def mount_point_of_url(url: str) -> str:
-    """As `mount_point_of`, for the URL of a store; empty for a bucket."""
+    """The mount point by `mount_point_of`, for the URL of a store; empty for a bucket."""
     return mount_point_of(_path_of(url, url.removeprefix("file:"))) if url.startswith("file:") else ""
 
 
 def mount_of_url(url: str) -> int:
-    """As `mount_of`, for the URL of a store; 0 for a bucket."""
+    """The mount by `mount_of`, for the URL of a store; 0 for a bucket."""
     return mount_of(_path_of(url, url.removeprefix("file:"))) if url.startswith("file:") else 0
 
 
 def unmounted_point_of_url(url: str) -> str:
-    """As `unmounted_point`, for the URL of a store; empty for a bucket."""
+    """The point by `unmounted_point`, for the URL of a store; empty for a bucket."""
     return unmounted_point(_path_of(url, url.removeprefix("file:"))) if url.startswith("file:") else ""
 
 

@@ -10,9 +10,9 @@ class Crash(Enum):
     """The fate of operations that were not synced."""
 
     LOST = "lost"
-    """As after a power cut: contents and names are as they were at their last sync."""
+    """The files after a power cut: contents and names are as they were at their last sync."""
     KEPT = "kept"
-    """As after SIGKILL: the operating system has everything, and the disk only what was synced."""
+    """The files after SIGKILL: the operating system has everything, and the disk only what was synced."""
     TORN = "torn"
     """The names are there, and a half of what was appended to each file."""
     ZEROS = "zeros"

@@ -34,7 +34,7 @@ from spark_log.quorum_node.vote_and_identity import Meta
 SECRET = "a-secret-of-the-nodes"
 CLUSTER = "test-cluster"
 LIMIT_S = 120.0
-"""Of a wait: far more than it takes on a machine that is ten times slower."""
+"""The limit of a wait: far more than it takes on a machine that is ten times slower."""
 
 
 # ---------------------------------------------------------------------------------------------------------- the process
@@ -226,7 +226,7 @@ class QuorumProcess:
         self._close()
 
     def stop(self) -> int:
-        """As its application would; the exit status."""
+        """Stops as its application would; the exit status."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         status = self.process.wait(LIMIT_S)

@@ -107,7 +107,7 @@ class ServingNodes:
         self.folder, self._skew_ms, self._snapshot_bytes = folder, skew_ms, snapshot_bytes
         count = len(ports) // 2
         self.addresses = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports[:count], 1)}
-        """Of the nodes' ports for clients."""
+        """Addresses of the nodes' ports for clients."""
         self._for_clients = {node: for_clients(node, address) for node, address in self.addresses.items()}
         listens = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports[count:], 1)}
         voters = tuple(ReplicaKey(node, f"dir-{node}") for node in self.addresses)
@@ -140,8 +140,8 @@ class ServingNodes:
         return self.folder / f"node-{node}.ini"
 
     def pauses(self, node: int, since: int = 0) -> list[tuple[int, int, int]]:
-        """Of its event loop, in milliseconds, each with the CPU time of the loop's thread, and how long that waited for
-        a core.
+        """The pauses of its event loop, in milliseconds, each with the CPU time of the loop's thread, and how long that
+        waited for a core.
 
         since:  the length of its log at the beginning.
         """
@@ -208,7 +208,7 @@ class ServingNodes:
         return found[0]
 
     def epoch(self) -> int:
-        """Of the leader."""
+        """The epoch of the leader."""
         found = self.health(self.leader())
         return found.epoch if found is not None else 0
 

@@ -164,7 +164,7 @@ def _close(task: asyncio.Task[Any]) -> None:
 
 
 class SimulatedThreads:
-    """As `DaemonThreads`: work that takes some time, one after another if there is one thread."""
+    """Stands for `DaemonThreads`: work that takes some time, one after another if there is one thread."""
 
     def __init__(self, loop: ProcessLoop, schedule: Schedule, count: int, delay: Callable[[], int]) -> None:
         """

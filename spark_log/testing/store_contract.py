@@ -156,7 +156,7 @@ class ObjectStoreContract:
         assert self.raw_get(store, "meta/log/1") == b"first"
 
     def test_equal_content_does_not_make_a_second_winner(self, store: ObjectStore) -> None:
-        """The same bytes object, put a second time, is refused as well."""
+        """A bytes object that is put a second time is refused as well."""
         data = b"x"
         assert [store.put_new("meta/log/1", data), store.put_new("meta/log/1", data)] == [True, False]
 

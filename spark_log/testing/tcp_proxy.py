@@ -23,14 +23,14 @@ LOOK_S = 0.02
 
 @dataclass(slots=True)
 class Fault:
-    """Of the connections from one side to the other."""
+    """A fault of the connections from one side to the other."""
 
     is_cut: bool = False
     """Bytes stay where they are, in both directions, as when a cable is pulled."""
     is_mute: bool = False
     """Bytes of the target stay where they are: what is asked arrives, and what is answered does not."""
     delay_s: float = 0.0
-    """Of each piece."""
+    """The delay of each piece."""
     break_after: int | None = None
     """The next connections are closed after so many bytes."""
     open: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -75,7 +75,7 @@ class TcpProxies:
         delay_s: float = 0.0,
         break_after: int | None = None,
     ) -> None:
-        """Of connections that are open as well.  `break_after` closes those first."""
+        """Set the fault, of connections that are open as well.  `break_after` closes those first."""
         fault = self._faults[source, target]
         self._loop.call_soon_threadsafe(self._set, fault, is_cut, is_mute, delay_s, break_after)
 

@@ -14,7 +14,7 @@ class Violation(Exception):
 
 
 class Result(NamedTuple):
-    """Of one seed."""
+    """The result of one seed."""
 
     seed: int
     violation: str

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from spark_log.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS
 from tests.unit.test_pages import ROOT
 
 COLUMNS = 120
@@ -143,6 +144,27 @@ def test_comments_of_a_script_have_no_worn_phrase() -> None:
         for script in SCRIPTS
         for paragraph in comments_of(script).split("\n\n")
         for said in worn(plain(paragraph))
+    ]
+    assert not found, "\n".join(found)
+
+
+FRAGMENT = re.compile(r"(?:Of|As|The same|Instead|And)\b")
+"""Words with which a docstring continues the one before it, or the name above it, instead of a sentence."""
+
+
+def test_docstrings_stand_alone() -> None:
+    """A reader, or a page that is made of them, has each without its neighbours.  Those of tests follow their names."""
+    found = [
+        f"{name(file)}, line {docstring.lineno}: {text[:60]!r}: say what it is, as in 'Version of …' or 'Does what … does'"
+        for file in CODE
+        if file.relative_to(ROOT).parts[0] != "tests"
+        for docstring in docstrings_of(file)
+        if FRAGMENT.match(text := str(docstring.value).lstrip())
+    ]
+    found += [
+        f"the config {config.name}: {config.doc[:60]!r}"
+        for config in (*TOPIC_CONFIGS.values(), *CLUSTER_CONFIGS.values())
+        if FRAGMENT.match(config.doc)
     ]
     assert not found, "\n".join(found)
 

@@ -47,7 +47,7 @@ PARTITIONS = {"day": ("date", DayTransform()), "hour": ("hour", HourTransform())
 SMALL = (pa.int8(), pa.int16())
 """Iceberg has int for them."""
 URI = re.compile(r"([\w+.-]+://)(?:[^@/?#]*@)?([^@?#;]*)(?:[?;][^@]*)?")
-"""Of a catalog: the groups have no user, password or parameters."""
+"""The URI of a catalog: the groups have no user, password or parameters."""
 ONCE = {"commit.retry.num-retries": "0"}
 """PyIceberg repeats a commit on top of other ones.  That would not read the last run again."""
 

@@ -42,7 +42,7 @@ class ExportSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of an export, for all of its runs: the first run writes it, and later runs must agree."""
 
     id: str = ""
-    """Of the export, random: a table of commits names it, so that it is not taken for the table of another export."""
+    """A random id of the export: a table of commits names it, and is not taken for the table of another export."""
     name: str
     log: str
     """The log's id."""
@@ -58,7 +58,7 @@ class ExportSettings(msgspec.Struct, frozen=True, kw_only=True):
     """json: values from before the topic had a schema are parsed."""
     catalog: str = ""
     table: str = ""
-    """Of Iceberg: the catalog's name, and the table in it."""
+    """The table of Iceberg: the catalog's name, and the table in it."""
 
     @property
     def begin_again(self) -> str:

@@ -23,7 +23,8 @@ from spark_log.schema.arrow_types import ELEMENT, dotted
 from spark_log.schema.ddl import sql_type
 
 TRIES = 100
-"""Of a commit, if others change the table at the same time.  Each try fails only if somebody else's commit succeeds."""
+"""Tries of a commit, if others change the table at the same time.  Each try fails only if somebody else's commit
+succeeds."""
 
 
 class TableChanged(Exception):

@@ -120,7 +120,7 @@ class ReadOptions:
     headers: bool = False
     """Whether the frame has the column `headers`, if the user names no columns."""
     value_format: str = "columns"
-    """Of topics with a schema: columns, struct or json."""
+    """The form of values of topics with a schema: columns, struct or json."""
     parse_json: bool = False
     """Whether to parse records from before the schema."""
     notes: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ class WriteOptions:
     dead_letters: str | None
     """The topic for rows that cannot be written; None: they fail the write."""
     acks: int
-    """As a commit has it."""
+    """The acks of its commits."""
     value_columns: tuple[str, ...] | None
     """The columns of the frame that are data, if the user names them."""
     key_column: str

@@ -108,7 +108,9 @@ class GroupProgress:
         return found
 
     def moved(self, state: State, tps: Iterable[TopicPartition], fail: bool) -> dict[TopicPartition, int]:
-        """The same, if others changed the group's offsets since the last call; else empty.  Raises as `standing`."""
+        """The offsets of `standing`, if others changed those of the group since the last call; else empty.  Raises as
+        `standing`.
+        """
         stands = state.groups.get(self.group or "", GroupState()).offsets
         return {} if dict(stands) == dict(self._stood) else self.standing(state, tps, fail)
 

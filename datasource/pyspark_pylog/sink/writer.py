@@ -109,7 +109,7 @@ def batch_writer(options: Options, schema: StructType, overwrite: bool) -> LogWr
 
 
 def stream_writer(options: Options, schema: StructType, overwrite: bool) -> LogStreamWriter:
-    """The same for each micro-batch of a stream."""
+    """The writer for each micro-batch of a stream."""
     _refuse_overwrite(overwrite)
     return LogStreamWriter(_begin(write_options(options, streaming=True), schema))
 
@@ -156,7 +156,7 @@ def _checked(options: WriteOptions, schema: StructType) -> tuple[tuple[str, ...]
 
 
 def _checked_data(options: WriteOptions, schema: StructType) -> tuple[tuple[str, ...], TypedFrame | None, Journal]:
-    """The same for data columns.  Nothing is created for a frame that cannot be written."""
+    """Checks a frame with data columns.  Nothing is created for a frame that cannot be written."""
     try:
         journal = journal_to_write(options, create=False)
     except NoLog:

@@ -48,8 +48,8 @@ class Offset:
     """Start of its batch: in new partitions, in those of topics created again, after lost records, and in all of the
     first batch."""
     latest: Ends = field(default_factory=dict)
-    """Of the partitions in which its batch begins before this offset: before it, only the latest record of each key is
-    read."""
+    """Ends of the partitions in which its batch begins before them: before such an end, only the latest record of
+    each key is read."""
     fired_ms: int | None = None
     carried: Mapping[str, Any] = field(default_factory=dict)
     moved: frozenset[TopicPartition] = frozenset()

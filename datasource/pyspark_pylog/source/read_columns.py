@@ -41,7 +41,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def record_schema(schema: StructType) -> pa.Schema:
-    """The same for a topic that has no data columns."""
+    """The Arrow schema for a topic that has no data columns."""
     found = arrow_schema(schema)
     for field in found:
         if field.name not in TYPES or pa.types.is_struct(field.type):

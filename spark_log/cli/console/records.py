@@ -40,7 +40,7 @@ BATCH_BYTES_MAX = 64 << 20
 SHOWN_BYTES = 8 << 10
 """Bytes of a key, a value or a header on a page."""
 WHOLE_BYTES = 1 << 20
-"""The same if one record is asked for."""
+"""Bytes of a key, a value or a header if one record is asked for."""
 HEADERS_MAX = 100
 COMPRESSED, CURSOR_CHARS_MAX, CURSOR_BYTES_MAX = "z", 2000, 1 << 20
 """A longer cursor is compressed, and begins with this; and its largest size without that."""
@@ -117,7 +117,7 @@ def _latest(parts: Mapping[int, Partition], ends: Cursor, limit: int) -> set[int
 
 
 def _earliest(parts: Mapping[int, Partition], starts: Cursor, limit: int) -> set[int]:
-    """The same with the earliest records from these offsets on."""
+    """The partitions of a page with the earliest records from these offsets on."""
     times = dict[int, int]()
     for number, part in parts.items():
         entry = next((entry for entry in part.entries if entry.end > starts[number]), None)
@@ -133,7 +133,7 @@ def _time_at(entry: Slice | Piece, offset: int) -> int:
 
 
 def offsets_at(log: Log, topic: str, partitions: Sequence[int], position: Position) -> dict[int, int]:
-    """Of each partition, for pages that end there."""
+    """The offset of a position in each partition, for pages that end there."""
     return _offsets(log, topic, _parts(log.journal.refresh(), topic, partitions), position)
 
 

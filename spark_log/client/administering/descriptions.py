@@ -146,7 +146,7 @@ class GroupListing(NamedTuple):
 
     group_id: str
     state: str
-    """The same states as in GroupDescription."""
+    """One of the states of GroupDescription."""
 
 
 @described

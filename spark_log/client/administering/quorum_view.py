@@ -17,7 +17,7 @@ class ReplicaState(NamedTuple):
     """A replica of the metadata log."""
 
     replica_id: int
-    """Of its node."""
+    """The id of its node."""
     replica_directory_id: str
     log_end_offset: int
     """Everything before is on its disk."""

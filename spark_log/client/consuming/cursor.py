@@ -27,7 +27,8 @@ from spark_log.store.bounded_waits import Slot, Waiter
 PLAN_RECORDS = 1_000_000
 """A read plan covers at most this many records."""
 PLAN_SLICES = 10_000
-"""And about this many slices, each of which takes 600 bytes: a partition may have a million that were never merged."""
+"""A read plan covers about this many slices.  Each takes 600 bytes: a partition may have a million that were never
+merged."""
 
 Coder = Callable[[Any], Any] | None
 
@@ -43,7 +44,7 @@ class JointRead:
         """rack:  of the reader; empty: that of the process."""
         self._journal, self._ranges, self._rack, self._pid = journal, ranges, rack, os.getpid()
         self._starts = {(rng.topic_id, rng.partition): rng.start for rng in ranges}
-        """Of partitions that have not taken their records."""
+        """Start offsets of partitions that have not taken their records."""
         self._lock = threading.Lock()
         self._found: dict[TopicKey, Iterator[Fetched]] | None = None
 

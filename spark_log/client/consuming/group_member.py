@@ -216,7 +216,7 @@ class SharedMembership(Membership):
             self._owned = frozenset(new.assignment.partitions)
 
     def _is_outdated(self, state: State) -> bool:
-        """As leader: whether the partitions differ from those of the last assignment."""
+        """Whether this member leads, and the partitions differ from those of the last assignment."""
         current = self._current
         if current is None or not current.members:
             return False

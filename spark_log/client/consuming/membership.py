@@ -40,7 +40,7 @@ class SessionRequest(NamedTuple):
     """Identity and session of a member that keeps its group while it is alive."""
 
     token: str
-    """The same each time the same query joins."""
+    """A query has the same token each time it joins."""
     owner: str
     """Readable name."""
     timeout_ms: int

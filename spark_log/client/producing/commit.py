@@ -72,7 +72,7 @@ class Identity:
     holder: str = ""
     source: str = ""
     skip_older: bool = False
-    """As `after`, for `decide_commit`."""
+    """The `after` of `decide_commit`."""
     after: int | None = None
 
 
@@ -218,7 +218,7 @@ def _of_the_future(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str
 
 
 def _persist_on_replicas(journal: Journal, append: Append, retry: RetryPolicy, upkeep: bool) -> Committed:
-    """As `_persist`, until enough in-sync replicas have the objects and their groups have leaders."""
+    """Does what `_persist` does, until enough in-sync replicas have the objects and their groups have leaders."""
     clock, wait = journal.context.clock, max(retry.backoff_ms, REPLICAS_BACKOFF_MS)
     until_ms = clock.monotonic_ms() + REPLICAS_MS_MAX if retry.deadline_ms is None else retry.deadline_ms
     while True:
@@ -280,7 +280,7 @@ def _persist(journal: Journal, append: Append, retry: RetryPolicy, upkeep: bool)
 
 
 def _with_pieces(journal: Journal, commit: CommitRecord) -> CommitRecord:
-    """The same commit, with its slices in an index object, which is in the log's own root."""
+    """A commit with its slices in an index object, which is in the log's own root."""
     name = data_key(commit.upload_epoch, tagged(journal.context.unique(), "idx", journal.context.tag))
     data, pieces = encode_index(name, parts := index_parts(commit.objects, commit.slices, commit.stats))
     journal.run(_put(name, data))
@@ -345,7 +345,7 @@ class PlainProducer:
         self._producer = ""
         self._birth = self._sequence = 0
         self._version = 0
-        """Of the last commit."""
+        """Version of the last commit."""
         self._history = ""
         """The history of the log at the last commit."""
 

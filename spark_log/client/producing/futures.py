@@ -132,7 +132,7 @@ class SentBatch:
         self.columns: Columns | None = None
         """The columns to be delivered; None before the batch is taken, and once the outcome is known."""
         self.assignment: AssignedOffsets | None = None
-        """As the batch was last encoded; None: it was not, or its topic does not exist."""
+        """The offsets by which the batch was last encoded; None: it was not encoded, or its topic does not exist."""
         self.done = threads.event()
         """Set once the outcome is known, or the batch is split."""
         self.called_back = threads.event()
@@ -320,7 +320,7 @@ class RecordFuture(Struct, eq=False, gc=False):
         return batch.metadata(index)
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
-        """The same as `result`, under kafka-python's name."""
+        """Does what `result` does, under kafka-python's name."""
         return self.result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -334,7 +334,7 @@ class RecordFuture(Struct, eq=False, gc=False):
         return batch.done.is_set() and not batch.is_split
 
     def place(self) -> tuple[SentBatch, int]:
-        """As `SentBatch.place`."""
+        """The batch and the number of the record in it, as `SentBatch.place` takes them."""
         return self.batch.place(self.start // WIDTH)
 
     def succeeded(self) -> bool:

@@ -28,7 +28,7 @@ from spark_log.segment.partitioners import (
 )
 
 _OPEN = -1
-"""Instead of a partition: not chosen yet."""
+"""Stands for a partition that is not chosen yet."""
 _Partitions = npt.NDArray[np.int64]
 
 

@@ -12,7 +12,7 @@ from spark_log.metadata.state import Leadership, State
 MOVING = "moving to "
 """The address of a log that is closed for a move begins with this, and ends with its new URL."""
 MOVED = "moved to "
-"""The same, when it can only be opened in its new place."""
+"""The address of a log that can only be opened in its new place begins with this, and ends with its new URL."""
 ARRIVED = "moved"
 """The address under which a move takes the log over in its new place, before it releases the log there."""
 QUORUM = "pylog://"

@@ -35,7 +35,7 @@ class NewReplicas(NamedTuple):
     replicas: tuple[Int, ...] | None
     """None: those that it had before its reassignment."""
     version: Long = 0
-    """Of the reassignment to cancel.  A retry succeeds if it is cancelled."""
+    """Version of the reassignment to cancel.  A retry succeeds if it is cancelled."""
 
 
 def decide_reassign(

@@ -138,7 +138,7 @@ class AdoptionSimulation(QuorumSimulation):
         self._connect()
         world.prepare = self._prepare
         self._roots: dict[tuple[SimulatedNode, int], tuple[SimulatedProcess, QuorumRoot]] = {}
-        """Of processes of nodes."""
+        """The roots of processes of nodes."""
         self.adopting = 0
         """Operators that adopt the log."""
         self._founding = ""
@@ -245,7 +245,7 @@ class AdoptionSimulation(QuorumSimulation):
         await done
 
     def _root(self, node: SimulatedNode) -> tuple[SimulatedProcess, QuorumRoot]:
-        """As the present process of the node knows it."""
+        """The root as the present process of the node knows it."""
         found = self._roots.get((node, node.starts))
         if found is None:
             process = SimulatedProcess(self.world)
@@ -266,7 +266,7 @@ class AdoptionSimulation(QuorumSimulation):
     # ------------------------------------------------------------------------------------------------ what actors do
 
     def journal(self, process: SimulatedProcess) -> Journal:
-        """Of the log on the storage."""
+        """A journal of the log on the storage."""
         return Journal.open(
             SimulatedStore(process),
             create=False,
@@ -322,7 +322,7 @@ class AdoptionSimulation(QuorumSimulation):
         return self._here(after)
 
     def _here(self, view: View) -> View:
-        """As a journal does.  Raises LogMoved."""
+        """Checks a view as a journal does.  Raises LogMoved."""
         if url := moved_to(view.state.coordinator):
             raise moved_error(url)
         return view
@@ -383,7 +383,7 @@ def _end(done: asyncio.Future[None], error: SparkLogError | None) -> None:
 
 
 def embedded(steps: Steps[Any]) -> Steps[Any]:
-    """Of a client whose log has no quorum yet: no coordinator answers it."""
+    """The steps of a client whose log has no quorum yet: no coordinator answers it."""
 
     def refuse(request: Any) -> None:
         if isinstance(request, Ask):

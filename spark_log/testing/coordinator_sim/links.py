@@ -58,7 +58,7 @@ class SimulatedLinks:
         self.loop = ProcessLoop(world, lambda error: world.violate(f"a client failed: {error!r}"))
         self._links: dict[str, Link] = {}
         self._states: dict[bytes, State] = {}
-        """Of snapshots, each decoded once."""
+        """The states of snapshots, each decoded once."""
 
     def ask(self, actor: Actor, op: LinkOp | AskMember, answered: Callable[[Any], None]) -> None:
         link = self._links.setdefault(actor.name, Link(self._world, self.loop, self._decoded))

@@ -14,7 +14,7 @@ from spark_log.testing.simulated_process import ProcessLoop
 
 Answer = tuple[int, bytes]
 CHECK_MS = 1000
-"""As QUICK_CHECK_S of the client: after this long without an answer, it checks whether the process is alive."""
+"""QUICK_CHECK_S of the client: after this long without an answer, it checks whether the process is alive."""
 
 
 class Refused(ConnectionRefusedError):
@@ -96,7 +96,7 @@ class Network:
     async def _answer(
         self, loop: ProcessLoop, node: SimulatedNode, answered: asyncio.Future[Answer], limit_ms: float
     ) -> Answer:
-        """As long as the process is alive."""
+        """Answers as long as the process is alive."""
         starts, waited_ms, is_alive = node.starts, 0, True
         while waited_ms < limit_ms and is_alive:
             is_alive = node.starts == starts and not node.is_stopped and not self._is_hidden(node)
@@ -108,7 +108,7 @@ class Network:
 
 
 async def _done_or_late(loop: ProcessLoop, answered: asyncio.Future[Answer]) -> None:
-    """As `asyncio.wait` with a timeout, which takes longer than all else that a request does."""
+    """Does what `asyncio.wait` does with a timeout, which takes longer than all else that a request does."""
     waiter: asyncio.Future[None] = loop.create_future()
     timer = loop.call_later(CHECK_MS / 1000, _resolve, waiter, None)
 

@@ -130,7 +130,7 @@ class Links:
         return {}
 
     def levels(self) -> dict[int, int]:
-        """Of the nodes that are connected."""
+        """The levels of the nodes that are connected."""
         network, me = self._node.world.network, self._node.key.id
         others = [node for node in self._node.world.others(self._node) if node.runs]
         return {one.key.id: one.level for one in others if (one.key.id, me) not in network.blocked}
@@ -187,7 +187,7 @@ class _Content:
 
 
 class HttpRequest:
-    """As much of a request of aiohttp as the server reads."""
+    """The part of a request of aiohttp as the server reads."""
 
     protocol = transport = None
     remote = "client"
@@ -225,7 +225,7 @@ class SimulatedNode:
         self.is_ready = True
         """The operator has prepared its directory."""
         self.threads: list[Actor] = []
-        """Of the present process, those that use the storage."""
+        """The threads of the present process that use the storage."""
         self.runs = self.is_stopped = False
         self.starts = 0
         self.has_begun = self.was_leading = False
@@ -380,7 +380,7 @@ class SimulatedNode:
             self.loop.continue_process()
 
     def make_snapshot(self) -> None:
-        """As after many entries."""
+        """Makes a snapshot, as after many entries."""
         node = self.coordinator.node
         self.input(lambda: node._snapshots._make(node._applier.end))
 

@@ -57,7 +57,7 @@ class Change:
 
     @property
     def error(self) -> SparkLogError | None:
-        """Of the answer."""
+        """The error in the answer."""
         status, body = self._answers[0]
         if status != 200:
             return error_of(decode(body, Failure, "the error"))

@@ -156,7 +156,7 @@ class QuorumSimulation(Simulation):
         world = self.world
         self._logs: dict[str, ServedLog] = {}
         self._batches: dict[int, bytes] = {}
-        """Of the quorum, by version."""
+        """The batches of the quorum, by version."""
         world.observed = self._observed
         world.network, world.links, world.storage = Network(world), SimulatedLinks(world), SimulatedStorage(world)
 
@@ -168,7 +168,7 @@ class QuorumSimulation(Simulation):
         yield from ()
 
     def bootstrap_records(self, state: State) -> tuple[r.AnyRecord, ...]:
-        """Of a log that an earlier pylog began, maybe."""
+        """The records of a log that an earlier pylog began, maybe."""
         return () if state.version else (r.FeatureLevelRecord(name=METADATA_VERSION, level=self.world.level),)
 
     def _first(self, interval: int, partitions: int) -> Steps[None]:
@@ -226,7 +226,7 @@ class QuorumSimulation(Simulation):
 
     @property
     def log(self) -> ServedLog:
-        """Of the process that runs now."""
+        """The log of the process that runs now."""
         assert self.world.current is not None
         return self._logs.setdefault(self.world.current.name, ServedLog(self.context, CLUSTER))
 
@@ -243,7 +243,7 @@ class QuorumSimulation(Simulation):
         return persistent(steps)
 
     def when_served(self, steps: Callable[[], Steps[None]]) -> Callable[[], Steps[None]]:
-        """Of a process that needs the quorum from the beginning."""
+        """The steps of a process that needs the quorum from the beginning."""
         return steps
 
     def load(self) -> Steps[Any]:

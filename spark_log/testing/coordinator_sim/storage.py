@@ -11,7 +11,7 @@ LOST = 0.1
 
 
 class SimulatedStorage(MemoryStore):
-    """Of one run."""
+    """The storage of one run."""
 
     def __init__(self, world: QuorumWorld) -> None:
         super().__init__("coordinator_sim")

@@ -45,7 +45,7 @@ class QuorumWorld(World):
         self.slowness = rng.choice([0.0, 0.002, 0.02])
         """How often a disk or a message takes long."""
         self.loss, self.doubling = rng.choice([0.0, 0.01, 0.05]), rng.choice([0.0, 0.05])
-        """Of messages between nodes."""
+        """How often messages between nodes are lost or doubled."""
         self.level = SUPPORTED[METADATA_VERSION] - rng.choice([0, 0, 1])
         """At which the log begins.  If it is not the newest one, some nodes do not know more until they are updated."""
         self.nodes: dict[int, Any] = {}
@@ -72,7 +72,7 @@ class QuorumWorld(World):
         return {**self.former, **self.nodes}
 
     def others(self, node: Any) -> list[Any]:
-        """Of the same quorum."""
+        """The other nodes of the quorum."""
         quorum = self.former if self.is_former(node) else self.nodes
         return [other for other in quorum.values() if other is not node]
 
@@ -80,7 +80,7 @@ class QuorumWorld(World):
         return self.former.get(node.key.id) is node
 
     def leader(self) -> Any | None:
-        """Of the newest epoch."""
+        """The leader of the newest epoch."""
         leaders = [node for node in self.nodes.values() if node.leads]
         return max(leaders, key=lambda node: node.coordinator.epoch, default=None)
 

@@ -15,7 +15,7 @@ SOON_MS = 80
 """An entry is durable at a majority, and everybody knows: three times through the network and two fsyncs."""
 HANDED_OVER_MS = 100
 BUSY_SHARE = 0.3
-"""Of the seeds: a follower fetches a snapshot, and the leader makes others meanwhile."""
+"""In this share of the seeds, a follower fetches a snapshot, and the leader makes others meanwhile."""
 BUSY_MS, SNAPSHOT_EVERY_MS = 1200, 12
 """A download takes some 50 ms."""
 
@@ -100,7 +100,7 @@ class Calm:
             self.require(not late, f"{late} do not know after {soon_ms} ms what is committed")
 
     def _send_late_copies(self, leader: Node) -> None:
-        """Of fetches from before the last entry."""
+        """Send copies of fetches from before the last entry."""
         log = leader.running.log
         for node in self.world.nodes.values():
             if node is not leader and log.end > log.start.offset:

@@ -10,7 +10,7 @@ from spark_log.quorum.ready import Kept, Persist, Restored
 from spark_log.quorum.voters import Voters
 
 PARTS = 5
-"""Of a write, each atomic: epoch and vote, chunk, reset, truncation, entries with the high watermark."""
+"""Parts of a write, each atomic: epoch and vote, chunk, reset, truncation, entries with the high watermark."""
 
 
 class Disk:
@@ -26,7 +26,7 @@ class Disk:
         self.log: list[Entry] = []
         self.high_watermark = 0
         self.received = bytearray()
-        """Of a snapshot that is being fetched."""
+        """Bytes of a snapshot that is being fetched."""
         self.pending: deque[Persist] = deque()
 
     def restored(self) -> Restored:
@@ -66,7 +66,7 @@ class Disk:
         return persist.number
 
     def crash(self, rng: Random) -> None:
-        """Of the pending writes the first ones may have survived, and some parts of the next."""
+        """The first pending writes may have survived, and some parts of the next."""
         for _ in range(rng.randint(0, len(self.pending))):
             self.sync()
         if self.pending:

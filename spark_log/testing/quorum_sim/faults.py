@@ -146,7 +146,7 @@ class Faults:
             self.world.input(leader, lambda machine, now_ms: machine.hand_over(now_ms))
 
     def _change_voters(self) -> None:
-        """Of a replica that leads."""
+        """Change the voters of a replica that leads."""
         leader = self._leader()
         if leader is not None:
             self._change_voters_of(leader)
@@ -201,7 +201,7 @@ class Faults:
                 self._block_around(leader.key.id)
 
     def _replace_disk(self) -> None:
-        """Of a node, if a majority of each set of voters that may be in force keeps its disks."""
+        """Replace the disk of a node, if a majority of each set of voters that may be in force keeps its disks."""
         node = self.rng.choice([*self.world.nodes.values()])
         if any(not self._may_lose(voters, node.key) for voters in self._sets_of_voters()):
             return

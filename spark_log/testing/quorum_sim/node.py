@@ -34,7 +34,7 @@ class Node:
         self.high_watermark = 0
         self.was_leader = False
         self.end = 0
-        """Of its log."""
+        """The end of its log."""
         self.led_ms = 0
         """Since when it leads, by its clock."""
         self.heard: dict[ReplicaKey, int] = {}

@@ -27,7 +27,7 @@ from spark_log.testing.verdict import Violation
 
 
 def digest_of(before: int, entry: Entry) -> int:
-    """Of a log up to and with an entry."""
+    """The digest of a log up to and with an entry."""
     return zlib.crc32(repr((entry.offset, entry.epoch, entry.kind.value, entry.data)).encode(), before)
 
 
@@ -37,7 +37,7 @@ class Oracle:
     def __init__(self, voters: Voters) -> None:
         self.committed: list[Entry] = []
         self.digests = [0]
-        """Of everything before each offset."""
+        """The digest of everything before each offset."""
         self.voters = voters
         """The last committed ones."""
         self.leaders: dict[int, tuple[ReplicaKey, int]] = {}
@@ -54,7 +54,7 @@ class Oracle:
 
     @property
     def end(self) -> int:
-        """Of what was committed."""
+        """The end of what was committed."""
         return len(self.committed)
 
     # --------------------------------------------------------------------------------------------------- after an input
@@ -178,7 +178,7 @@ class Oracle:
         )
 
     def changed(self, leader: Node, nodes: Iterable[Node]) -> None:
-        """Of two sets of voters by which replicas may still be elected, the majorities overlap."""
+        """The majorities overlap of any two sets of voters by which replicas may still be elected."""
         if not self._may_be_elected(leader):
             return
         voters = leader.running.voters

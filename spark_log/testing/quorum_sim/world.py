@@ -23,7 +23,7 @@ KEEP_MS = 600
 CONNECT_MS = 50
 """Until a connection that broke is replaced, if it can be."""
 LAST_PART_SLOWNESS = 0.3
-"""Of snapshots: another replica may lead by the time at which it is durable."""
+"""How slow the last part of a snapshot is: another replica may lead by the time at which it is durable."""
 EVENTS_MAX = 30_000
 """More than any run needs: a run with more is going round in circles."""
 
@@ -211,7 +211,7 @@ class World:
         self.send(read.answer(b"", None) if data is None else read.answer(data[start : start + CHUNK], len(data)))
 
     def take_snapshot(self, node: Node, kept: int) -> None:
-        """Of everything that the application has applied; of the log, that many entries before are kept."""
+        """Snapshot everything that the application has applied; that many entries of the log before it are kept."""
         log, end = node.running.log, node.applied
         if node.paused is not None or end <= log.snapshot.offset:
             return

@@ -283,7 +283,7 @@ class ReplicaOracle(Oracle):
                     raise Violation(f"weaker: {name} was on {known.brokers}, what replaces it on {new[known.group]}")
 
     def _check_moved(self, change: r.Change, before: State, after: State) -> None:
-        """Of a partition that moves, new objects are on all replicas that are synchronous, and not fenced for long."""
+        """New objects of a partition that moves are on all replicas that are synchronous, and not fenced for long."""
         for name in {piece.object for piece in change.slices}.difference(before.objects):
             known = copies_of(after, after.objects[name])
             if known is None:

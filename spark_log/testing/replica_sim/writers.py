@@ -178,7 +178,7 @@ def _await_visible(sim: ReplicaSimulation, view: View, commit: CommitRecord, rep
 
 
 def _repeat(sim: ReplicaSimulation, view: View, made: Upload) -> Steps[None]:
-    """The same commit again, whatever has become of its replicas."""
+    """Send a commit again, whatever has become of its replicas."""
     again = Proposal(Append(commit=made.record()))
     try:
         yield from sim.propose(view, [again])

@@ -148,7 +148,7 @@ def row_of(headers: Sequence[Mapping[str, bytes]]) -> Row:
 
 
 def _dense(offsets: np.ndarray[Any, np.dtype[np.int64]]) -> Offsets:
-    """As a range where they have no holes, as in the product."""
+    """Offsets as a range where they have no holes, as in the product."""
     return range(len(offsets)) if offsets.tolist() == list(range(len(offsets))) else offsets
 
 

@@ -202,7 +202,7 @@ def topics(sim: Simulation) -> Steps[None]:
 
 
 def _some_change(sim: Simulation, state: State) -> DecisionRule:
-    """As `log.admin` sends it: in an atomic set."""
+    """A change as `log.admin` sends it: in an atomic set."""
     rng = sim.rng
     name, partitions = rng.choice(("t1", "t2")), rng.randint(1, 2)
     run_bytes = sim.run_bytes
@@ -350,7 +350,7 @@ class Collecting:
 
 
 def _merge(sim: Simulation, view: View) -> Steps[View]:
-    """As the product does, or some neighbours alone."""
+    """Merges what the product would, or some neighbours alone."""
     if isinstance(sim.codec, SegmentCodec) and sim.rng.random() < 0.5:
         view, _ = yield from sim.decided(view, merge(view.state, sim.context, io.BytesIO))
     else:

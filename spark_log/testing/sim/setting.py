@@ -50,7 +50,7 @@ PEEKS_IN = (1, 7)
 MIRRORED_IN = (59, 99)
 """Last two digits of the seeds in which the log has mirrors."""
 UPGRADE = SeveralCommands(commands=(UpdateFeature(name=METADATA_VERSION, level=SUPPORTED[METADATA_VERSION]),))
-"""As `log.admin` sends it."""
+"""The command as `log.admin` sends it."""
 COORDINATOR_WAIT_MS = 4000
 """How long a change waits for a coordinator."""
 
@@ -59,7 +59,7 @@ class Simulation:
     """The state that actors share.  The seed decides every draw."""
 
     ages: Sequence[int] = (300, 900, 2500)
-    """Of the fence."""
+    """Ages of the fence."""
     mirrors = False
     """The log has mirrors."""
     clock_error_ms = 0
@@ -127,7 +127,7 @@ class Simulation:
         yield from begin((yield from opening.open_view()), decisions)
 
     def compacted_configs(self) -> dict[str, str]:
-        """Of a new compacted topic.  One in three has retention as well."""
+        """Configs of a new compacted topic.  One in three has retention as well."""
         return {
             "cleanup.policy": self.rng.choice(("compact", "compact", "compact,delete")),
             "retention.ms": str(self.rng.choice(RETENTIONS_MS)),

@@ -133,7 +133,7 @@ def _some_positions(sim: Simulation, view: View) -> tuple[GroupCommit, ...]:
 
 
 class PlainIdentity:
-    """As `client.commit.PlainProducer` draws them."""
+    """Draws ids as `client.commit.PlainProducer` does."""
 
     def __init__(self, sim: Simulation, name: str) -> None:
         self._sim, self._name = sim, name
