@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 END = b"\r\n\r\n"
-"""Of a head."""
+"""Size of a head."""
 
 
 class HeadFirst(web.RequestHandler):

@@ -372,7 +372,7 @@ def outcome_of(coordinator: Coordinator, command: CreateTopic, deadline: float) 
 
 @pytest.mark.parametrize(("status", "waits_ms"), [(LeaderStatus.SILENT, 10_000), (LeaderStatus.REFUSES, 2000)])
 def test_a_standby_waits_less_where_no_process_listens(status: LeaderStatus, waits_ms: int) -> None:
-    """A process that is killed cannot answer.  A leader that writes is alive, though its address refuses the standby."""
+    """A killed process cannot answer.  A leader that writes is alive, though its address refuses the standby."""
     clock, state = ManualClock(0), State()
     watch = TakeoverWatch(clock, 10_000)
     assert not watch.is_gone(state, lambda _: status)
