@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 END = b"\r\n\r\n"
-"""Size of a head."""
+"""The end of a head."""
 
 
 class HeadFirst(web.RequestHandler):
