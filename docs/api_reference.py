@@ -11,7 +11,8 @@ from types import FunctionType
 from typing import Any
 
 import spark_log
-from spark_log import errors, model
+from spark_log import aio, errors, model
+from spark_log.aio import AsyncConsumer, AsyncLog, AsyncProducer, AsyncResult
 from spark_log.client.administering import admin
 from spark_log.client.administering.erasure import ErasureReport
 from spark_log.client.client_settings import CONSUMER, PRODUCER, TRANSACTION, ClientSetting
@@ -24,14 +25,27 @@ from spark_log.client.producing.transaction import Transaction
 
 COLUMNS = 120
 FUNCTIONS = (connect, spark_log.register, spark_log.sink, spark_log.where, spark_log.tune, spark_log.metrics_listener)
-CLASSES = (Log, Producer, RecordFuture, Consumer, Transaction, Bookmark, admin.Admin)
+CLASSES = (
+    Log,
+    Producer,
+    RecordFuture,
+    Consumer,
+    Transaction,
+    Bookmark,
+    admin.Admin,
+    AsyncLog,
+    AsyncProducer,
+    AsyncConsumer,
+    AsyncResult,
+)
 INTERNAL = {
     Producer: {"after_fork"},
-    Consumer: {"committer", "group_commit"},
+    Consumer: {"committer", "group_commit", "returned"},
+    AsyncLog: {"append", "create_topic", "read", "table", "topics"},
     RecordFuture: {"place"},
     Log: {"journal"},
 }
-"""Methods that other modules of pylog call, and users do not."""
+"""Methods that other modules of pylog call, and users do not; and those that have the text of another class."""
 SETTINGS = {"producer": PRODUCER, "consumer": CONSUMER, "transaction": TRANSACTION}
 TYPES = (
     model.TopicPartition,
@@ -60,6 +74,7 @@ def _lines() -> Iterator[str]:
     yield "## spark_log\n"
     for function in FUNCTIONS:
         yield from _callable(f"spark_log.{function.__name__}", function)
+    yield from _callable("spark_log.aio.connect", aio.connect)
     for kind in CLASSES:
         yield f"## {kind.__name__}\n"
         yield from _text(kind)

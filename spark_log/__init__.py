@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from spark_log import errors
@@ -21,6 +22,7 @@ from spark_log.model import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_log import aio
     from spark_log.client.log import Log, connect
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "OffsetAndMetadata",
     "RecordMetadata",
     "TopicPartition",
+    "aio",
     "connect",
     "errors",
     "metrics_listener",
@@ -51,6 +54,8 @@ def __getattr__(name: str) -> Any:
         from spark_log.client import log
 
         return getattr(log, name)
+    if name == "aio":
+        return import_module("spark_log.aio")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

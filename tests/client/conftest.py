@@ -13,6 +13,7 @@ from tests.client.team import Team
 from tests.services import Services
 
 BOTH_WAYS = (
+    "test_aio_cancellation",
     "test_client_positions",
     "test_clients_page",
     "test_compacted_topics",

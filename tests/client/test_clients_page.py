@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
 def test_the_python_of_the_page_on_clients_runs(tmp_path: Path, way: str) -> None:
     """All blocks, in one session, with a log on storage and with a coordinator."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     code = "\n".join(blocks).replace("/tmp/pylog-clients", log_url(tmp_path))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]

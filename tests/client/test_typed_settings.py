@@ -53,6 +53,13 @@ log.producer(linger_ms="5")
 log.producer(linger_ms=5, acks="all", value_serializer=str.encode)
 log.transaction("etl-1", group_id="billing")
 log.transaction("etl-1", transaction_timeout_ms=600_000)
+
+
+async def main() -> None:
+    async with spark_log.aio.connect("/tmp/log") as other:
+        other.consumer("orders", grp="billing")
+        reveal_type(await other.append("orders", [], acks=1))
+        await other.append("orders", [], akcs=1)
 """
 
 
@@ -98,8 +105,15 @@ def test_a_checker_refuses_settings_that_do_not_exist(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=tmp_path)
     found = [line.partition(": error: ")[0:3:2] for line in done.stdout.splitlines() if ": error: " in line]
-    assert [place for place, _ in found] == ["prompt.py:4", "prompt.py:6", "prompt.py:8"], done.stdout + done.stderr
+    assert [place for place, _ in found] == [
+        "prompt.py:4",
+        "prompt.py:6",
+        "prompt.py:8",
+        "prompt.py:14",
+        "prompt.py:16",
+    ], done.stdout + done.stderr
     assert '"grp"' in found[0][1] and '"linger_ms"' in found[1][1] and '"group_id"' in found[2][1]
+    assert "dict[tuple[str, int, fallback=" in done.stdout and '"akcs"' in found[4][1]
 
 
 @pytest.mark.parametrize(

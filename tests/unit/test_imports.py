@@ -39,7 +39,7 @@ LAYERS = (
     ("segment", "metadata", "groups", "quorum"),
     ("store", "journal", "net", "quorum_node"),
     ("node", "client"),
-    ("cli", "testing", "facade", "pyspark_pylog", "jobs"),
+    ("cli", "testing", "aio", "facade", "pyspark_pylog", "jobs"),
 )
 """A part imports from its own line and from those above it, without going round in a circle.  `facade` is spark_log
 itself.

@@ -398,6 +398,10 @@ class Consumer:
     def _given(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None) -> Offsets:
         return self._assignment.returned() if offsets is None else as_offsets(offsets)
 
+    def returned(self) -> Offsets:
+        """Positions after all returned records, by partition: those that `commit` commits."""
+        return self._assignment.returned()
+
     def _entries(self, offsets: Offsets) -> tuple[OffsetEntry, ...]:
         state = self._journal.require((tp.topic for tp in offsets), self._groups)
         return self._assignment.entries(state, offsets)
