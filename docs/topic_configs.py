@@ -17,7 +17,8 @@ Generated from `spark_log/settings.py` by `make docs`.
 Set when a topic is created (`pylog topic create NAME -c retention.ms=3600000`), or later with
 `pylog topic alter`.
 Names, ranges and defaults are Kafka's, except the defaults of the two levels of compression. An unknown name
-or a value out of range is rejected.
+or a value out of range is rejected. A duration or a size may have a unit, as in Spark's settings:
+`retention.ms=7d`, `segment.bytes=256m` (1m is 1,048,576 bytes). It is stored and shown as Kafka's number.
 
 {in_force}
 

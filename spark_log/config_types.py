@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -12,7 +12,11 @@ from typing import Protocol
 from spark_log.errors import InvalidConfig
 from spark_log.positions import UNITS_MS
 
-UNITS_BYTES = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+UNITS_BYTES = {"": 1, "b": 1} | {
+    f"{unit}{end}": 1 << 10 * power for power, unit in enumerate("kmgt", 1) for end in ("", "b", "ib")
+}
+"""As in Spark's settings: 1k, 1kb and 1kib are 1024 bytes."""
+UNITS_MINUTES = {unit: ms // 60_000 for unit, ms in UNITS_MS.items() if ms >= 60_000}
 
 Value = int | float | bool | str
 """A parsed config value.  A list is its text, the items joined by commas."""
@@ -38,18 +42,28 @@ class Whole:
     """The unit's plural."""
 
     def parse(self, text: str) -> int:
-        if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not self.minimum <= (number := int(text)) <= self.maximum:
+        found = re.fullmatch(r"([+-]?[0-9]{1,19})(?: ?([a-z]+))?", text.lower())
+        factor = 1 if found is None or not found[2] else self._units.get(found[2])
+        if found is None or factor is None or not self.minimum <= (number := int(found[1]) * factor) <= self.maximum:
             raise ValueError(text)
         return number
 
     def possible(self) -> str:
         return f"a whole number {self.unit and f'of {self.unit} '}from {self.minimum} to {self.maximum}"
 
-    def in_unit(self, text: str) -> int | None:
-        """The number that a text such as `7d` or `1GiB` means."""
-        sizes = {"milliseconds": UNITS_MS, "bytes": UNITS_BYTES}.get(self.unit, {})
-        found = re.fullmatch(r"([0-9]{1,12}) ?([a-z]+)", text.strip().lower())
-        return int(found[1]) * sizes[found[2]] if found and found[2] in sizes else None
+    def or_unit(self) -> str:
+        """Words that can follow `possible`."""
+        return {"milliseconds": ", or with a unit, as in 7d", "bytes": ", or with a unit, as in 64m"}.get(self.unit, "")
+
+    @property
+    def _units(self) -> Mapping[str, int]:
+        """Of a duration or a size."""
+        units: dict[str, Mapping[str, int]] = {
+            "milliseconds": UNITS_MS,
+            "minutes": UNITS_MINUTES,
+            "bytes": UNITS_BYTES,
+        }
+        return units.get(self.unit, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +178,7 @@ class ConfigSpec:
         """Parse a value; a number or a bool is taken as its text.  InvalidConfig has the range, or the reason."""
         value = self._parse_kind(given)
         if value is None:
-            raise InvalidConfig(f"config {self.name}: {given!r} is invalid; expected {self._expected(given)}")
+            raise InvalidConfig(f"config {self.name}: {given!r} is invalid; expected {self._expected()}")
         if self.effect is Effect.REFUSED and value != self.default:
             raise InvalidConfig(f"config {self.name}: {given!r} is refused: {self.doc}")
         return value
@@ -175,9 +189,8 @@ class ConfigSpec:
                 return self.kind.parse(str(given).strip())
         return None
 
-    def _expected(self, given: object) -> str:
-        number = self.kind.in_unit(given) if isinstance(self.kind, Whole) and isinstance(given, str) else None
-        return self.kind.possible() + (f"; {given} is {number}" if number is not None else "")
+    def _expected(self) -> str:
+        return self.kind.possible() + (self.kind.or_unit() if isinstance(self.kind, Whole) else "")
 
     @property
     def in_force(self) -> bool:

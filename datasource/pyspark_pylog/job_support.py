@@ -26,13 +26,13 @@ from pyspark.sql import SparkSession
 
 from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.options.parse import Location
-from pyspark_pylog.options.values import UNITS
 from pyspark_pylog.plain_errors import plain_errors
 from spark_log import Log, errors
 from spark_log.cli.base import parse_duration
 from spark_log.cli.units import parse_rate
 from spark_log.client.open_journal import TOKEN_VARIABLE
 from spark_log.closed_pipe import EXIT_CLOSED_PIPE, discard_output
+from spark_log.config_types import UNITS_BYTES
 from spark_log.debug import shows_tracebacks
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.net.address import is_coordinator
@@ -111,9 +111,9 @@ def duration_ms(text: str) -> int:
 def size_bytes(text: str) -> int:
     """The type of an argument such as 64m, in bytes."""
     found = re.fullmatch(r"(\d+)([a-z]*)", text.strip().lower())
-    if not found or found[2] not in UNITS or int(found[1]) == 0:
+    if not found or found[2] not in UNITS_BYTES or int(found[1]) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; give bytes, or a number with k, m or g, as in 64m")
-    return int(found[1]) * UNITS[found[2]]
+    return int(found[1]) * UNITS_BYTES[found[2]]
 
 
 def rate_bytes(text: str) -> int:

@@ -86,7 +86,8 @@ def consume(
 
     Consumers that use the same group through a coordinator at the same time share the partitions.  With --partition
     there is no sharing.  Offsets of printed records are committed once a second and on exit, including Ctrl-C and
-    SIGTERM.  --output json, yaml and csv print whole records.
+    SIGTERM.  --output json, yaml and csv print whole records; values of a topic with a schema are objects in JSON and
+    YAML.
 
     \b
     Example:
@@ -95,7 +96,16 @@ def consume(
       pylog consume customers --latest -f '%k %v\\n'
     """
     wanted = WantedTopics(topic, include)
-    columns, header, write = form_of_output(session.output) if form is None else form_of_format(form)
+    log: Log | None = None
+
+    def is_typed(name: str) -> bool:
+        assert log is not None, "records come from it"
+        state = log.journal.state
+        return state.names.get(name) in state.schemas
+
+    columns, header, write = (
+        form_of_output(session.output, is_typed) if form is None else form_of_format(form, is_typed)
+    )
     log = session.connect(client_rack=client_rack or "")
     if latest:
         if topic is None or group is not None or position is not None or follow:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -48,22 +50,26 @@ class Form(NamedTuple):
     write: Printer
 
 
-def form_of_output(output: str) -> Form:
+IsTyped = Callable[[str], bool]
+"""Whether a topic has a schema: then values that are JSON are nested in JSON and YAML."""
+
+
+def form_of_output(output: str, is_typed: IsTyped) -> Form:
     """Whole records for structured outputs, values otherwise."""
     match output:
         case "json":
-            return Form(_ALL, b"", _print_json)
+            return Form(_ALL, b"", lambda batch: _print_json(batch, is_typed))
         case "yaml":
-            return Form(_ALL, b"", _print_yaml)
+            return Form(_ALL, b"", lambda batch: _print_yaml(batch, is_typed))
         case "csv":
             return Form(_ALL, _csv_line(_ALL), _print_csv)
     return Form(("value",), b"", _print_values)
 
 
-def form_of_format(text: str) -> Form:
+def form_of_format(text: str, is_typed: IsTyped) -> Form:
     """Raises a usage error for an unknown token."""
     if text == "json":
-        return form_of_output("json")
+        return form_of_output("json", is_typed)
     parts = _parse(text if text.endswith(("\\n", "\n")) else text + "\n")
     columns = tuple(sorted({part for part in parts if isinstance(part, str)}))
     return Form(columns, b"", lambda batch: _print_parts(parts, batch))
@@ -132,14 +138,14 @@ _WRITE: dict[str, Callable[[Any], bytes]] = {
 }
 
 
-def _print_json(batch: pa.RecordBatch) -> Iterator[bytes]:
-    for fields in _whole(batch):
+def _print_json(batch: pa.RecordBatch, is_typed: IsTyped) -> Iterator[bytes]:
+    for fields in _nested(batch, is_typed):
         yield json_text(fields).encode() + b"\n"
 
 
-def _print_yaml(batch: pa.RecordBatch) -> Iterator[bytes]:
+def _print_yaml(batch: pa.RecordBatch, is_typed: IsTyped) -> Iterator[bytes]:
     """A list of records, each a mapping in flow style on one line."""
-    for fields in _whole(batch):
+    for fields in _nested(batch, is_typed):
         yield f"- {flow_text(fields)}\n".encode()
 
 
@@ -152,6 +158,16 @@ def _csv_line(cells: Sequence[Any]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(cells)
     return text.getvalue().encode()
+
+
+def _nested(batch: pa.RecordBatch, is_typed: IsTyped) -> Iterator[dict[str, Any]]:
+    """Whole records; values of typed topics are objects, apart from those from before the topic had a schema."""
+    typed = {topic: is_typed(topic) for topic in batch.column("topic").unique().to_pylist()}
+    for fields in _whole(batch):
+        if typed[fields["topic"]] and isinstance(fields["value"], str):
+            with suppress(ValueError):
+                fields["value"] = json.loads(fields["value"])
+        yield fields
 
 
 def _whole(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

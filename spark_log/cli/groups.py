@@ -43,7 +43,8 @@ def group() -> None:
 def list_groups(session: CommandSession, states: str | None, watch: bool) -> None:
     """List groups with their state and their lag.
 
-    A lag is shown in records, in stored bytes, and as the age of the oldest record that the group has not read. -o
+    A lag is shown in records, in stored bytes, and as the age of the oldest record that the group has not read.  A
+    group that has committed nothing has none.  -o
     wide adds topics, partitions, the generation, and the member of a group that has only one.
 
     \b
@@ -132,10 +133,13 @@ def _row(lag: PartitionLag) -> dict[str, Any]:
 
 
 def _total(lags: Sequence[PartitionLag]) -> dict[str, Any]:
+    """None for a group that has committed nothing: then its lag is not known."""
+    if not lags:
+        return dict.fromkeys(("lag", "lag_bytes", "lag_ms"))
     return {
         "lag": sum(lag.records for lag in lags),
         "lag_bytes": sum(lag.bytes for lag in lags),
-        "lag_ms": max((lag.ms for lag in lags), default=0),
+        "lag_ms": max(lag.ms for lag in lags),
     }
 
 

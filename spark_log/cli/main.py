@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
+
 import click
 
 from spark_log.cli.base import Root, Verb, common_options
@@ -15,6 +18,7 @@ from spark_log.cli.groups import group
 from spark_log.cli.inspect import config, metadata, plan, producer
 from spark_log.cli.mirror import mirror, recover
 from spark_log.cli.move import move
+from spark_log.cli.output import echo
 from spark_log.cli.produce import produce
 from spark_log.cli.quorum import quorum, storage
 from spark_log.cli.quorum_admin import RUNNING
@@ -26,6 +30,7 @@ from spark_log.cli.serve import serve
 from spark_log.cli.topics import topic
 from spark_log.cli.transactions import transaction
 from spark_log.cli.upkeep import checkpoint, gc, maintain, merge, repair, verify
+from spark_log.closed_pipe import EXIT_CLOSED_PIPE, discard_output, open_missing_streams
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 SHELLS = ("bash", "zsh", "fish")
@@ -89,5 +94,20 @@ pylog.sections = [(title, [str(command.name) for command in commands]) for title
 
 
 def main() -> None:
-    """Entry point."""
-    pylog(prog_name="pylog")
+    """Entry point.  An output that cannot be written ends the command with one sentence, wherever it is noticed."""
+    open_missing_streams()
+    try:
+        try:
+            pylog(prog_name="pylog")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        discard_output(but=sys.stderr)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(EXIT_CLOSED_PIPE)
+        with suppress(OSError):
+            echo(f"pylog: the output cannot be written: {error.strerror or error}", err=True)
+        discard_output()
+        sys.exit(1)

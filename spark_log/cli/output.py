@@ -91,15 +91,15 @@ class Table(NamedTuple):
     wide: Sequence[str] = ()
 
 
-def emit_parts(session: CommandSession, fields: Row, parts: Mapping[str, Table]) -> None:
+def emit_parts(session: CommandSession, fields: Row, parts: Mapping[str, Table], main: str = "") -> None:
     """Print one entity with lists, by name: an object, or its fields and a table for each list that is not empty.
 
-    As CSV, only the last list.
+    main:  the only list that is printed as CSV; by default the last one.
     """
     if session.structured:
         emit_value(session, {**fields, **{name: _objects(part) for name, part in parts.items()}})
     elif session.output == "csv":
-        emit_rows(session, *list(parts.values())[-1])
+        emit_rows(session, *parts[main or list(parts)[-1]])
     else:
         emit_fields(session, fields)
         for part in parts.values():

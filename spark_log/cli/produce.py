@@ -14,7 +14,7 @@ import click
 
 from spark_log.cli.base import LONG, Verb, pair_list, pass_session
 from spark_log.cli.completion import complete_topics
-from spark_log.cli.output import emit_line
+from spark_log.cli.output import echo, emit_line
 from spark_log.cli.session import CommandSession
 from spark_log.errors import InvalidRecord, SparkLogError
 from spark_log.text import counted, is_unicode
@@ -74,17 +74,27 @@ def produce(
         raise click.BadParameter("it is empty", param_hint="'--key-delimiter'")
     pairs = [{"key": _header_name(name), "value": os.fsencode(value)} for name, value in pair_list(headers)]
     log = session.connect(create=True)
-    count = 0
+    count, prompt = 0, _prompt(topic)
     try:
+        prompt()
         for lines in _line_groups(sys.stdin.buffer):
             keys, values = _split(lines, key, key_delimiter, count)
             records = _table(_nulled(keys, null_marker), _nulled(values, null_marker), partition, pairs)
             log.append(topic, _parsed(log, topic, records, count), acks=acks)
             count += len(lines)
+            prompt()
     except SparkLogError as error:
         error.args = (f"{_by_line(error, count)}; {counted(count, 'line')} {'was' if count == 1 else 'were'} appended",)
         raise
     emit_line(session, f"{counted(count, 'record')} appended to {topic}", {"topic": topic, "records": count})
+
+
+def _prompt(topic: str) -> Callable[[], None]:
+    """Asks for a record, as Kafka's tool does, if standard input and standard error are a terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return lambda: None
+    echo(f"each line is a record of topic {topic}; Ctrl-D ends", err=True)
+    return lambda: echo("> ", err=True, nl=False)
 
 
 def _by_line(error: SparkLogError, before: int) -> str:

@@ -12,9 +12,11 @@ import click
 from spark_log.cli.base import DURATION, LONG, Failed, Verb, confirmed, guarded, pass_session
 from spark_log.cli.output import emit_fields, emit_line, emit_rows
 from spark_log.cli.session import CommandSession
+from spark_log.net.address import is_coordinator
 
 if TYPE_CHECKING:
-    from spark_log.quorum_node.node_status import NodeStatus
+    from spark_log.client.administering.quorum_view import QuorumInfo, ReplicaState
+    from spark_log.net.messages import QuorumReplica, QuorumReply
     from spark_log.quorum_node.quorum_admin import QuorumAdmin
 
 NODES, SECRET_FILE, CA = "PYLOG_QUORUM_NODES", "PYLOG_QUORUM_SECRET_FILE", "PYLOG_QUORUM_CA"
@@ -98,21 +100,23 @@ def describe(session: CommandSession, access: Access, status: bool, replication:
 
     The leader answers. If no node leads, the error has the answer of each node, and the exit status is 1. Times are
     milliseconds since 1970, as in Kafka's tool. Of a replica that has not fetched from this leader, offset, lag and
-    times are -1, and max_follower_lag counts the whole log.
+    times are -1, and max_follower_lag counts the whole log. With the URL for clients, no secret of the nodes is needed.
 
     \b
     Example:
+      pylog quorum describe -u pylog://10.0.0.1:9550
       pylog quorum describe --conf coordinator.ini
       pylog quorum describe --replication --nodes 10.0.0.1:9551,10.0.0.2:9551 --secret-file node.secret
     """
     if status and replication:
         raise click.UsageError("give --status or --replication, not both")
-    _, found = access.admin().leader()
+    now_ms = _now_ms()
+    found, cluster_id = _described_quorum(session, access, now_ms)
     if replication:
         columns = ("node_id", "directory_id", "log_end_offset", "lag", "last_fetch_timestamp")
-        emit_rows(session, (*columns, "last_caught_up_timestamp", "status"), replication_rows(found, _now_ms()))
+        emit_rows(session, (*columns, "last_caught_up_timestamp", "status"), replication_rows(found))
     else:
-        fields = status_fields(found)
+        fields = status_fields(found, cluster_id, now_ms)
         if not session.structured:
             for name in ("current_voters", "current_observers"):
                 fields[name] = ", ".join(f"{one['id']}@{one['directory_id']}" for one in fields[name]) or None
@@ -123,37 +127,47 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def status_fields(status: NodeStatus) -> dict[str, Any]:
+def _described_quorum(session: CommandSession, access: Access, now_ms: int) -> tuple[QuorumReply | QuorumInfo, str]:
+    """The quorum, and its cluster id: from the nodes that the options name, or else by the URL of clients."""
+    from spark_log.node.quorum_description import quorum_reply
+
+    if session.url and is_coordinator(session.url) and not access.is_given:
+        log = session.connect()
+        return log.admin.describe_metadata_quorum(), log.cluster_id
+    _, status = access.admin().leader()
+    return quorum_reply(status, now_ms), status.cluster_id
+
+
+def status_fields(found: QuorumReply | QuorumInfo, cluster_id: str, now_ms: int) -> dict[str, Any]:
     """Under the names of kafka-metadata-quorum."""
-    followers = [one for one in status.replication if one.is_voter]
-    slowest = max(followers, key=lambda one: one.lag, default=None)
+    end = next(one.log_end_offset for one in found.voters if one.replica_id == found.leader_id)
+    lags = [(end if one.lag < 0 else one.lag, one) for one in found.voters if one.replica_id != found.leader_id]
+    lag, slowest = max(lags, key=lambda pair: pair[0], default=(0, None))
+    caught_up = -1 if slowest is None else slowest.last_caught_up_timestamp
     return {
-        "cluster_id": status.cluster_id,
-        "leader_id": status.key.id,
-        "leader_epoch": status.epoch,
-        "high_watermark": status.high_watermark,
-        "max_follower_lag": 0 if slowest is None else slowest.lag,
-        "max_follower_lag_time_ms": 0 if slowest is None else _lag_time_ms(slowest.lag, slowest.caught_up_ms_ago),
-        "current_voters": [_described(status, key) for key in status.voters],
-        "current_observers": [_described(status, one.key) for one in status.replication if not one.is_voter],
+        "cluster_id": cluster_id,
+        "leader_id": found.leader_id,
+        "leader_epoch": found.leader_epoch,
+        "high_watermark": found.high_watermark,
+        "max_follower_lag": lag,
+        "max_follower_lag_time_ms": 0 if lag == 0 else -1 if caught_up < 0 else now_ms - caught_up,
+        "current_voters": [_described(found, one) for one in found.voters],
+        "current_observers": [_described(found, one) for one in found.observers],
     }
 
 
-def _lag_time_ms(lag: int, caught_up_ms_ago: int | None) -> int:
-    """-1: it has not caught up in this epoch."""
-    return 0 if lag == 0 else -1 if caught_up_ms_ago is None else caught_up_ms_ago
+def _described(found: QuorumReply | QuorumInfo, one: QuorumReplica | ReplicaState) -> dict[str, Any]:
+    """Of a replica."""
+    return {
+        "id": one.replica_id,
+        "directory_id": one.replica_directory_id,
+        "endpoint": found.nodes.get(one.replica_id),
+    }
 
 
-def _described(status: NodeStatus, key: Any) -> dict[str, Any]:
-    return {"id": key.id, "directory_id": key.directory, "endpoint": status.addresses.get(key.id)}
-
-
-def replication_rows(status: NodeStatus, now_ms: int) -> list[dict[str, Any]]:
+def replication_rows(found: QuorumReply | QuorumInfo) -> list[dict[str, Any]]:
     """The leader's, then those of the followers and the observers."""
-    from spark_log.node.quorum_description import quorum_reply
-
-    found = quorum_reply(status, now_ms)
-    voters = [(one, "Leader" if one.replica_id == status.key.id else "Follower") for one in found.voters]
+    voters = [(one, "Leader" if one.replica_id == found.leader_id else "Follower") for one in found.voters]
     voters.sort(key=lambda row: row[1] != "Leader")
     return [
         {

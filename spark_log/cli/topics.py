@@ -225,7 +225,7 @@ def describe(session: CommandSession, name: str | None, everything: bool, which:
     columns = ["partition", *REPLICA_COLUMNS, *moves, "start", *high, "end", *lost, "records", "bytes", "objects"]
     rows = [{**_replicas_shown(part), "records": part.rows} for part in found.partitions]
     configs = config_table(log, name, everything=everything)
-    emit_parts(session, fields, {"configs": configs, "partitions": Table(columns, rows)})
+    emit_parts(session, fields, {"partitions": Table(columns, rows), "configs": configs}, main="partitions")
 
 
 REPLICA_COLUMNS = ("leader", "replicas", "isr")

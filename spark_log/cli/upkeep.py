@@ -17,7 +17,7 @@ from spark_log.text import counted
 
 if TYPE_CHECKING:
     from spark_log.journal.journal import Journal
-    from spark_log.metadata.state import Leadership
+    from spark_log.metadata.state import Leadership, State
     from spark_log.node.lost_records import GivenUp
     from spark_log.node.maintain_report import MaintainReport, Plan
     from spark_log.node.repair import RepairReport
@@ -94,21 +94,41 @@ def compacted_text(partitions: int, records: int, size: int) -> str:
     return f"{counted(partitions, 'partition')} compacted ({less})"
 
 
+def deleted_by(report: MaintainReport) -> list[tuple[str, int]]:
+    """The files that a run deleted, by their kind."""
+    return [
+        ("object", report.collected),
+        ("old metadata record", report.truncated),
+        ("query pin", report.pins),
+        ("unfinished file", report.unfinished),
+    ]
+
+
 def report_text(report: MaintainReport) -> str:
     """The result of a run, for people."""
-    compacted = ""
-    if report.cleaned_partitions or report.removed_records:
-        compacted = f"{compacted_text(report.cleaned_partitions, report.removed_records, report.removed_bytes)}, "
-    text = (
-        f"version {report.version}: {counted(report.expired_records, 'record')} ({size_text(report.expired_bytes)}) expired, "
-        f"{counted(report.merged_slices, 'slice')} merged into {counted(report.segments, 'segment')} "
-        f"({size_text(report.segment_bytes)}), {compacted}{counted(report.collected, 'object')}, "
-        f"{counted(report.truncated, 'old record')}, "
-        f"{counted(report.pins, 'pin')} and {counted(report.unfinished, 'unfinished file')} deleted"
-    )
-    if report.copied or report.joined:
-        text += f"; {counted(report.copied, 'copy', 'copies')} made for brokers ({size_text(report.copied_bytes)})"
-        text += f", {counted(report.joined, 'replica')} joined"
+    done = [
+        (
+            report.expired_records,
+            f"{counted(report.expired_records, 'record')} ({size_text(report.expired_bytes)}) expired",
+        ),
+        (
+            report.merged_slices,
+            f"{counted(report.merged_slices, 'slice')} merged into {counted(report.segments, 'segment')} "
+            f"({size_text(report.segment_bytes)})",
+        ),
+        (
+            report.cleaned_partitions or report.removed_records,
+            compacted_text(report.cleaned_partitions, report.removed_records, report.removed_bytes),
+        ),
+        *((number, f"{counted(number, what)} deleted") for what, number in deleted_by(report)),
+        (
+            report.copied,
+            f"{counted(report.copied, 'copy', 'copies')} made for brokers ({size_text(report.copied_bytes)})",
+        ),
+        (report.joined, f"{counted(report.joined, 'replica')} joined"),
+    ]
+    said = ", ".join(text for number, text in done if number) or "nothing was due"
+    text = f"version {report.version}: {said}"
     text += moved_text(report.moved_bytes, report.moved_partitions)
     for broker in report.returned_brokers:
         text += f"; broker {broker} is back"
@@ -260,18 +280,39 @@ def verify(
         confirmed("give up all records of which no broker has a good copy", dry_run=False, yes=yes)
     log = session.connect()
     copy = None if repair_from is None else _copy(repair_from, options)
-    with progress_bars() as progress:
+    looked = dict[str, int]()
+    with progress_bars() as bars:
+
+        def progress(what: str, done: int, total: int) -> None:
+            looked[what] = total
+            if bars is not None:
+                bars(what, done, total)
+
         found = verify_and_repair(log, deep, repair=repair, copy=copy, lose_data=lose_data, progress=progress)
     left = [{**asdict(problem), "repaired": False} for problem in found.problems]
     rows = [*map(_replaced, found.repaired), *map(_given_up, found.given_up), *left]
     if rows or session.output not in ("table", "wide"):
         emit_rows(session, ["what", "message", "repaired"] if repair_from or repair else ["what", "message"], rows)
     else:
-        echo("no problems found")
+        echo(f"no problems found in {looked_text(log.journal.state, looked)}")
     for text in unchecked_brokers(log.journal.state):
         echo(text, err=True)
     if found.problems:
-        raise Failed(f"{counted(len(found.problems), 'problem')} found")
+        raise Failed(f"{counted(len(found.problems), 'problem')} found in {looked_text(log.journal.state, looked)}")
+
+
+def looked_text(state: State, looked: Mapping[str, int]) -> str:
+    """The numbers of the things that were checked.
+
+    looked:  totals of the progress, by the name of the work.
+    """
+    said = [counted(len(state.names), "topic"), counted(len(state.partitions), "partition")]
+    said += [counted(looked.get("objects", 0), "object")]
+    if copies := looked.get("copies", 0):
+        said.append(counted(copies, "copy", "copies"))
+    if "bytes" in looked:
+        return f"{', '.join(said)} and {size_text(looked['bytes'])} of records"
+    return f"{', '.join(said)}; the records were not read (--deep reads them)"
 
 
 def _replaced(name: str) -> dict[str, object]:

@@ -108,7 +108,7 @@ class NodeLink:
         try:
             async with await _within(self._connect(self), CONNECT_S) as socket:
                 _limit_silence(socket.get_extra_info("socket"))
-                logger.info("node %d at %s: connected", self.node_id, self.address)
+                logger.info("this node is connected to node %d at %s", self.node_id, self.address)
                 self.problem = None
                 await self._send_all(socket)
             return "the connection was closed", 0

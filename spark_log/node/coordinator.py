@@ -333,7 +333,7 @@ class Coordinator:
                 self._begin(epoch, began)
                 return
             elif reported != held.address:
-                logger.info("standing by: %s leads %s", held.address, self.journal.metadata.url)
+                logger.info("this coordinator stands by: %s leads %s", held.address, self.journal.metadata.url)
                 reported = held.address
             self._probe_if_due()
             self._stopping.wait(LOOK_S)
@@ -342,7 +342,7 @@ class Coordinator:
         """Lead, under an epoch that the log has had since `began_s` at the latest."""
         self.epoch, self.stepped_down, self.confirmed_s = epoch, 0, began_s
         self.change_feed.note(self.state.version, None)
-        logger.info("leading %s with epoch %d, at %s", self.journal.metadata.url, self.epoch, self.address)
+        logger.info("%s leads %s now, with epoch %d", self.address, self.journal.metadata.url, self.epoch)
         self.on_change()
 
     @property
@@ -484,7 +484,7 @@ class Coordinator:
             return
         try:
             if self.journal.release(epoch):
-                logger.info("released %s to embedded writers", self.journal.metadata.url)
+                logger.info("this coordinator released %s: clients write there themselves", self.journal.metadata.url)
         except SparkLogError as error:
             logger.warning(
                 "%s was not released, its next coordinator takes it over: %s", self.journal.metadata.url, error

@@ -88,6 +88,6 @@ class Duties:
         self.last = self._clock.now_ms(), report
         self._metrics.retention.note(report.expired_topics, self._clock.now_ms())
         self._metrics.compaction.note(report)
-        logger.info("maintained: %s", report)
+        logger.info("maintenance ended: %s", report)
         journal = maintainer.log.journal
         self._metrics.checkpoint_lag = max(0, report.version - journal.run(journal.metadata_log.status()).checkpoint)

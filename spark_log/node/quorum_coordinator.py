@@ -402,7 +402,7 @@ class QuorumCoordinator:
     def _begin(self, leader: KnownLeader) -> None:
         self.epoch, self.confirmed_s = leader.epoch, self._host.monotonic_s()
         self.change_feed.note(self.state.version, None)
-        logger.info("leading %s with epoch %d, at %s", self.storage, self.epoch, self.address)
+        logger.info("%s leads %s now, with epoch %d", self.address, self.storage, self.epoch)
         self._duties_end = self.duties.begin()
         self.root_snapshots.begin(self._duties_end)
         self._leader_watch.note_settled(leads=self.leading)

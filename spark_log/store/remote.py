@@ -62,6 +62,9 @@ BACKENDS = {
 }
 
 
+NOT_EXCLUSIVE = ("hdfs", "webhdfs", "dbfs", "http", "https", "ftp", "sftp")
+
+
 class FsspecStore:
     """Objects under a prefix of a bucket.
 
@@ -73,9 +76,11 @@ class FsspecStore:
     def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
         scheme, _, rest = url.partition(":")
         if scheme not in BACKENDS:
+            known = (
+                "storage there cannot create a name exclusively" if scheme in NOT_EXCLUSIVE else "the scheme is unknown"
+            )
             raise InvalidRequest(
-                f"url: {scheme}: cannot hold a log, because it cannot create a name exclusively; supported are "
-                f"paths, file://, {', '.join(f'{name}://' for name in BACKENDS)}, and pylog:// for a coordinator"
+                f"url: {scheme}:{rest} cannot have a log, because {known}; give a path, or file://, {', '.join(f'{name}://' for name in BACKENDS)}, and pylog:// for a coordinator"
             )
         self._backend = BACKENDS[scheme]
         self._address = rest.removeprefix("//").rstrip("/")

@@ -23,15 +23,24 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def on_terminal(*args: str, columns: int = 80, **env: str) -> Iterator[tuple[subprocess.Popen[bytes], Iterator[str]]]:
-    """A process whose standard output is a terminal of so many columns, and the lines that it shows."""
+def on_terminal(
+    *args: str, columns: int = 80, typed: str | None = None, **env: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Iterator[str]]]:
+    """A process whose standard output is a terminal of so many columns, and the lines that it shows.
+
+    typed:  what a person types there; None: standard input is that of this process.
+    """
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     left_out = ("COLUMNS", "LINES", "NO_COLOR", "PYLOG_OUTPUT", "PYLOG_PROFILE")
     inherited = {name: value for name, value in os.environ.items() if name not in left_out}
     command = [sys.executable, "-m", "spark_log.cli", *args]
-    with subprocess.Popen(command, cwd=ROOT, env=inherited | env, stdout=follower, stderr=follower) as process:
+    stdin = None if typed is None else follower
+    with subprocess.Popen(
+        command, cwd=ROOT, env=inherited | env, stdin=stdin, stdout=follower, stderr=follower
+    ) as process:
         os.close(follower)
+        os.write(leader, (typed or "").encode())
         try:
             yield process, _lines(leader)
         finally:

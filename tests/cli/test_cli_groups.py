@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 
 import pytest
 
 from spark_log import connect
 from spark_log.client.consuming.membership import Membership, SessionRequest
+from spark_log.errors import NoOffsetForPartition
 from spark_log.metadata.group_commands import JoinGroup
 from spark_log.net.address import this_host
 from tests.cli.commands import Pylog
@@ -152,3 +154,16 @@ def test_a_consumer_is_shown_with_its_client_id_and_its_process(grouped: Pylog) 
     journal.propose(JoinGroup(group="billing", member="0123456789abcdef"))
     (member,) = grouped.json("group", "describe", "billing")["members"]
     assert (member["client_id"], member["host"], member["process"]) == (None, None, None)
+
+
+def test_a_group_that_has_committed_nothing_has_no_lag(pylog: Pylog) -> None:
+    """Nobody knows how much it wants to read: 0 would say that it has read everything."""
+    with connect(pylog.url) as log, log.consumer("orders", group_id="new", auto_offset_reset="none") as consumer:
+        with suppress(NoOffsetForPartition):
+            consumer.poll(timeout_ms=0)
+        rows = pylog.json("group", "list")
+        assert [(row["group"], row["lag"], row["lag_bytes"], row["lag_ms"]) for row in rows] == [
+            ("new", None, None, None)
+        ]
+        (shown,) = (line.split() for line in pylog.ok("group", "list").splitlines() if line.startswith("new"))
+    assert shown[0] == "new" and shown[-3:] == ["-", "-", "-"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import spark_log
@@ -77,3 +78,24 @@ def test_a_plan_shows_what_a_condition_skips(pylog: Pylog) -> None:
     total = pylog.json("plan", "clicks", "--where", "id > 1 and url = 'a'")["total"]
     assert (total["records"], total["total_records"]) == (1, 3) and 0 < total["bytes"] < total["total_bytes"]
     assert "no column 'ids'" in pylog.refused("plan", "clicks", "--where", "ids > 1")
+
+
+def test_values_of_a_typed_topic_are_objects_in_whole_records(tmp_path: Path) -> None:
+    """In JSON and YAML; not those from before the topic had a schema that are no JSON, nor in CSV or by a format."""
+    pylog = Pylog(tmp_path / "log")
+    pylog.ok("topic", "create", "t", "-p", "1")
+    pylog.ok("produce", "t", stdin="not JSON\n")
+    pylog.ok("topic", "alter", "t", "--schema", "id BIGINT, tags STRUCT<a: STRING>")
+    pylog.ok("produce", "t", stdin='{"id": 1, "tags": {"a": "x"}}\n')
+    value = {"id": 1, "tags": {"a": "x"}}
+    found = [
+        json.loads(line)["value"]
+        for line in pylog.ok("consume", "t", "-o", "earliest", "--output", "json").splitlines()
+    ]
+    assert found == ["not JSON", value]
+    by_format = pylog.ok("consume", "t", "-f", "json").splitlines()
+    assert json.loads(by_format[1])["value"] == value
+    assert "value: {" in pylog.ok("consume", "t", "--output", "yaml")
+    assert json.loads(pylog.ok("consume", "t").splitlines()[1]) == value
+    pylog.ok("produce", "plain", stdin='{"id": 1}\n')
+    assert json.loads(pylog.ok("consume", "plain", "--output", "json"))["value"] == '{"id": 1}'

@@ -134,3 +134,19 @@ def test_trim(pylog: Pylog) -> None:
 def test_offsets_at_a_position(pylog: Pylog, position: str, offset: int) -> None:
     """Positions are shown as offsets."""
     assert pylog.json("topic", "offsets", "orders", "--at", position)[1] == {"partition": 1, "offset": offset}
+
+
+def test_partitions_come_before_configs(pylog: Pylog) -> None:
+    """Of the twenty lines of configs nobody sees the partitions behind.  CSV has the partitions only."""
+    lines = pylog.ok("topic", "describe", "orders", "--all").splitlines()
+    (partitions,) = (number for number, line in enumerate(lines) if line.startswith("PARTITION"))
+    (configs,) = (number for number, line in enumerate(lines) if line.startswith("CONFIG"))
+    assert partitions < configs
+    assert pylog.ok("topic", "describe", "orders", "--output", "csv").startswith("partition,")
+
+
+def test_configs_have_units(pylog: Pylog) -> None:
+    """They are stored as Kafka's numbers."""
+    pylog.ok("topic", "create", "kept", "-c", "retention.ms=7d", "-c", "segment.bytes=64mb")
+    found = {row["config"]: row["value"] for row in pylog.json("topic", "describe", "kept")["configs"]}
+    assert (found["retention.ms"], found["segment.bytes"]) == ("604800000", "67108864")

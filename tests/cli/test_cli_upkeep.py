@@ -109,7 +109,7 @@ def test_gc_asks(small: Pylog) -> None:
 
 def test_verify(small: Pylog, tmp_path: Path) -> None:
     """A sound log passes; damage is a table, or JSON, and exit status 1."""
-    assert small.ok("verify", "--deep") == "no problems found\n"
+    assert small.ok("verify", "--deep").startswith("no problems found in 1 topic")
     assert small.json("verify") == []
     lost = next(tmp_path.glob("log/data/*/*.seg"))
     lost.unlink()
@@ -258,3 +258,22 @@ def test_a_missing_format_file_is_made_again_by_repair(small: Pylog, tmp_path: P
     assert "made again with a new id, as asked for" in small.ok("repair", "--yes", "--cluster-id", "new")
     assert f"meta/format gets the id {identity} in place of" in small.ok("repair", "--yes", *given)
     assert small.ok("topic", "list") == before and "nothing to repair" in small.ok("repair", "--yes")
+
+
+def test_verify_says_how_much_it_looked_at(small: Pylog) -> None:
+    """With --deep also how many bytes it read."""
+    assert re.fullmatch(
+        r"no problems found in 1 topic, \d+ partitions?, 6 objects; the records were not read \(--deep reads them\)\n",
+        small.ok("verify"),
+    )
+    assert re.fullmatch(
+        r"no problems found in 1 topic, \d+ partitions?, 6 objects and [0-9.]+ KiB of records\n",
+        small.ok("verify", "--deep"),
+    )
+
+
+def test_maintain_says_only_what_it_did(small: Pylog) -> None:
+    text = small.ok("maintain")
+    assert re.match(r"version \d+: 6 slices merged into 1 segment \([0-9.]+ KiB\)", text)
+    assert " 0 " not in text and "(0 B)" not in text
+    assert re.match(r"version \d+: nothing was due", small.ok("maintain"))

@@ -120,4 +120,4 @@ def test_it_may_go_to_standard_error(tmp_path: Path) -> None:
         log.append("t", [{"value": b"1"}])
     assert audited.process.terminate() == 0
     assert [line["change"] for line in audited.lines(audited.said)] == ["create_topic", "append"]
-    assert "INFO leading" in audited.said.read_text()
+    assert " leads file:" in audited.said.read_text()

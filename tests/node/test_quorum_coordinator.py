@@ -184,6 +184,10 @@ def _use_commands(url: str, folder: Path) -> None:
     assert "no problems found" in command.ok("verify", "--deep")
     checks = {one["check"]: one["says"] for one in command.json("cluster", "health")["checks"]}
     assert checks["quorum copy"] == "beside the records, not late"
+    quorum = command.json("quorum", "describe")
+    assert (quorum["leader_id"], quorum["max_follower_lag"], quorum["cluster_id"]) == (1, 0, "a-cluster")
+    (replica,) = command.json("quorum", "describe", "--replication")
+    assert (replica["node_id"], replica["lag"], replica["status"]) == (1, 0, "Leader")
     command.ok("maintain", "--dry-run")
     command.ok("maintain")
     assert "nothing was written: the coordinator keeps the metadata" in command.ok("checkpoint")

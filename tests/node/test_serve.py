@@ -347,8 +347,8 @@ def test_what_it_says_can_be_read(folder: Path) -> None:
         said = process.communicate(timeout=60)[1].splitlines()
     assert process.returncode == 0
     assert [re.sub(r"^[-0-9]+ [:,0-9]+ ", "", line).partition(" file:")[0] for line in said] == [
-        "INFO leading",
-        "INFO released",
+        f"INFO 127.0.0.1:{port} leads",
+        "INFO this coordinator released",
     ]
 
 

@@ -25,7 +25,7 @@ ARGUMENTS = {
     "backup": [
         ((*URL, "--backups", "{log}-backups"), "has no backups: is its disk mounted?"),
         ((*URL, "--backups", "{log}/backups", "--create"), "must not lie within each other"),
-        ((*URL, "--backups", "ftp://x", "--create"), "url: ftp: cannot hold a log"),
+        ((*URL, "--backups", "ftp://x", "--create"), "url: ftp://x cannot have a log"),
         (("--backups", "{log}-backups", "--restore", "latest", *NO_LOG), "has no backups"),
     ],
     "bench": [(NO_LOG, "there is no log at")],

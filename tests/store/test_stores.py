@@ -206,6 +206,10 @@ def test_faults_hit_the_keys_that_they_name() -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
+        (
+            "kafka://host:9092",
+            "url: kafka://host:9092 cannot have a log, because the scheme is unknown; give a path, or ",
+        ),
         ("hdfs://host/log", "cannot create a name exclusively"),
         ("http://host/log", "cannot create a name exclusively"),
         ("pylog://host:9550", "coordinator"),

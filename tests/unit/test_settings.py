@@ -148,9 +148,13 @@ def test_an_unknown_config_of_the_log_is_refused_with_the_nearest_name() -> None
 @pytest.mark.parametrize(
     ("name", "value", "cure"),
     [
-        ("retention.ms", "7d", "a whole number of milliseconds from -1 to 9223372036854775807; 7d is 604800000$"),
-        ("segment.bytes", "1GiB", "1GiB is 1073741824$"),
-        ("retention.ms", "1GiB", "from -1 to 9223372036854775807$"),
+        ("retention.ms", "7days", "from -1 to 9223372036854775807, or with a unit, as in 7d$"),
+        ("retention.ms", "1GiB", "from -1 to 9223372036854775807, or with a unit, as in 7d$"),
+        ("retention.ms", "300000000000y", "a whole number"),
+        ("retention.ms", "99999999999999w", "a whole number"),
+        ("segment.bytes", "1d", "from 1048576 to 2147483647, or with a unit, as in 64m$"),
+        ("segment.bytes", "4gb", "from 1048576 to 2147483647"),
+        ("min.insync.replicas", "1k", "a whole number of replicas from 1 to 2147483647$"),
         ("retention.ms", "-2", "from -1"),
         ("retention.ms", "9223372036854775808", "to 9223372036854775807"),
         ("retention.ms", "1_000", "a whole number"),
@@ -292,3 +296,25 @@ def test_names_that_differ_only_in_dots_and_underscores_collide() -> None:
 def test_the_reference_page_is_what_the_tables_say() -> None:
     """The page is generated: `make docs` after a change of a table."""
     assert PAGE.read_text() == reference_markdown()
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "stored"),
+    [
+        ("retention.ms", "7d", "604800000"),
+        ("retention.ms", "90 m", "5400000"),
+        ("retention.ms", "500MS", "500"),
+        ("retention.ms", "-1", "-1"),
+        ("segment.bytes", "1gb", "1073741824"),
+        ("segment.bytes", "1GiB", "1073741824"),
+        ("segment.bytes", "64m", "67108864"),
+        ("segment.bytes", "1048576b", "1048576"),
+    ],
+)
+def test_durations_and_sizes_have_units(name: str, given: str, stored: str) -> None:
+    """They are stored as Kafka's numbers; a kilobyte has 1024 bytes, as in Spark's settings."""
+    assert validate_topic_configs({name: given}) == ({name: stored}, [])
+
+
+def test_minutes_have_units() -> None:
+    assert validate_cluster_configs({"offsets.retention.minutes": "7d"})[0] == {"offsets.retention.minutes": "10080"}

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from pyspark_pylog.options.option_table import spelt
+from spark_log.config_types import UNITS_BYTES
 from spark_log.errors import InvalidRequest
 
 Options = Mapping[str, str]
@@ -23,7 +24,6 @@ DURATIONS_MS = {
     for unit in units
 }
 DIGITS_MAX = 19
-UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 
 
 def flag(options: Options, name: str, default: bool) -> bool:
@@ -65,9 +65,9 @@ def size(options: Options, name: str) -> int | None:
     if name not in options:
         return None
     found = re.fullmatch(r"(\d{1,18})\s*([a-z]*)", options[name].strip().lower())
-    if not found or found[2] not in UNITS or int(found[1]) == 0:
+    if not found or found[2] not in UNITS_BYTES or int(found[1]) == 0:
         raise InvalidRequest(f"option {spelt(name)}: {options[name]!r} is not a size, such as 500000, 64m or 1g")
-    return int(found[1]) * UNITS[found[2]]
+    return int(found[1]) * UNITS_BYTES[found[2]]
 
 
 def duration_ms(options: Options, name: str, default: int) -> int:

@@ -210,9 +210,9 @@ def test_a_replica_that_has_not_fetched_from_this_leader_has_no_lag() -> None:
     two = replace(of_replica(TWO, 0, is_voter=True), has_fetched=False)
     status = replace(LEADS, replication=(two,))
     columns = ("log_end_offset", "lag", "last_fetch_timestamp", "last_caught_up_timestamp", "status")
-    leader, follower = replication_rows(status, 10_000)
+    leader, follower = replication_rows(found := quorum_reply(status, 10_000))
     assert [leader[name] for name in columns] == [90, 0, 10_000, 10_000, "Leader"]
     assert [follower[name] for name in columns] == [-1, -1, -1, -1, "Follower"]
-    shown = status_fields(status)
+    shown = status_fields(found, status.cluster_id, 10_000)
     assert (shown["max_follower_lag"], shown["max_follower_lag_time_ms"]) == (90, -1)
     assert 'pylog_quorum_lag{node="2",voter="true"} 90' in metrics_text(status)
