@@ -6,7 +6,8 @@ micro-batch that copies one record finds the commit (2), plans from that state (
 record (1), puts the object (1), looks at the log in the process that commits (1), puts the record and reads it back
 (2): 8.  A batch read looks at the log (1) to learn the columns of `load()`, and its plan looks at the log again in
 another process (1); the first read of a session opens the log in each of them (3 and 3).  A task asks for the query's
-pin and the records (2); the task that pins opens the log between them.
+pin and the records (2); the task that pins opens the log between them.  A task whose records come more than a second
+after its plan or pin also looks for erasures (1), so a busy machine shows one more there and in a micro-batch.
 
     --rounds N      micro-batches and queries of each kind, the fewest count
     --show          each request of the round that counts

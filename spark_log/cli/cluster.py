@@ -318,11 +318,9 @@ def _brokers(log: Log) -> list[Check]:
 
     state = log.journal.state
     found = [Check(*finding) for finding in broker_findings(state, free_where_behind(log.journal.roots, state))]
-    quorum = quorum_to_erase(log.journal, state)
-    return [
-        *found,
-        *(Check(what, False, says) for what, says in problems_of(state, log.journal.context.clock.now_ms(), quorum)),
-    ]
+    quorum, served = quorum_to_erase(log.journal, state), log.journal.metadata_log.is_served
+    problems = problems_of(state, log.journal.context.clock.now_ms(), quorum, served=served)
+    return [*found, *(Check(what, False, says) for what, says in problems)]
 
 
 def _set_aside(log: Log) -> list[Check]:

@@ -256,6 +256,10 @@ class QuorumLinks:
         """The directory ids of the nodes that are connected."""
         return {node_id: link.directory for node_id, link in self._links.items() if link.problem is None}
 
+    def known(self) -> dict[int, str]:
+        """The directory ids of all nodes when they were connected last; empty for those that were not."""
+        return {node_id: link.directory for node_id, link in self._links.items()}
+
     def levels(self) -> dict[int, int]:
         """The levels of the nodes that are connected."""
         return {node_id: link.level for node_id, link in self._links.items() if link.problem is None}

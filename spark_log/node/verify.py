@@ -79,7 +79,8 @@ def verify(
     lost = journal.run(read_lists(seen.dropped_lists, len))
     problems += [Problem(name, f"{why}; {HARMLESS}") for name, why in lost.items()]
     quorum = quorum_to_erase(journal, seen)
-    problems += [Problem(*one) for one in problems_of(seen, journal.context.clock.now_ms(), quorum)]
+    now_ms, served = journal.context.clock.now_ms(), journal.metadata_log.is_served
+    problems += [Problem(*one) for one in problems_of(seen, now_ms, quorum, served=served)]
     slices, found = journal.run(resolve(seen))
     if lost or found:
         check_answers(journal.roots, OWN_BROKER)

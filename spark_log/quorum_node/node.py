@@ -410,10 +410,14 @@ class Node:
         )
 
     def _others_forgotten(self) -> dict[int, int]:
-        """By node that does not vote, as in `NodeStatus`.  One that is down may have had another leader."""
-        voting = {voter.id for voter in self._voters()}
-        said = {key.id: version for key, version in self._forgotten.items()}
-        return {node: said.get(node, 0) for node in self._links.problems() if node not in voting}
+        """By node that does not vote, as in `NodeStatus`: another directory than that of the voter counts, too."""
+        voters, found = self._voters(), dict[int, int]()
+        voting = {voter.id for voter in voters}
+        for node, directory in self._links.known().items():
+            key = ReplicaKey(node, directory)
+            if key not in voters and (directory or node not in voting):
+                found[node] = self._forgotten.get(key, 0)
+        return found
 
     def problems(self) -> dict[int, str | None]:
         """Problems of the connections, and of voters to which there is none; empty until the node knows the voters."""

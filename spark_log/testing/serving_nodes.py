@@ -93,6 +93,7 @@ class ServingNodes:
         snapshot_bytes: int = 0,
         level: int = SUPPORTED[METADATA_VERSION],
         watches: bool = False,
+        settings: str = "",
     ) -> None:
         """
         ports:           two for each node.
@@ -102,8 +103,9 @@ class ServingNodes:
         snapshot_bytes:  of the log, between two snapshots; 0: the default.
         level:           the newest level of a log that nodes know.
         watches:         nodes note the pauses of their event loops.
+        settings:        lines of the coordinator's part of the configuration.
         """
-        self.level, self._watches = level, watches
+        self.level, self._watches, self._settings = level, watches, settings
         self.folder, self._skew_ms, self._snapshot_bytes = folder, skew_ms, snapshot_bytes
         count = len(ports) // 2
         self.addresses = {node: f"127.0.0.1:{port}" for node, port in enumerate(ports[:count], 1)}
@@ -122,7 +124,7 @@ class ServingNodes:
         text = ",".join(f"{other}@{address}" for other, address in peers.items())
         self._config(node).write_text(
             f"[coordinator]\nurl = {self.folder / 'records'}\nlisten = {self.addresses[node]}\n"
-            f"advertise = {self._for_clients[node]}\ndurability = os\n"
+            f"advertise = {self._for_clients[node]}\ndurability = os\n{self._settings}\n"
             f"[quorum]\ndirectory = {self.directory(node)}\nlisten = {listen}\npeers = {text}\nsecret = {SECRET}\n"
         )
 

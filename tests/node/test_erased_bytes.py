@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log, NewTopic, connect
+from spark_log.net.messages import SERVED
 from spark_log.node.maintain import collect_garbage, maintain_once
 from spark_log.store.local import TEMPORARY
 from tests.hidden_bytes import files_with, forms_of
+from tests.services import Services
 from tests.thinning import merge_all, seal_all
 
 KEY = b"customer-1738"
@@ -105,6 +107,33 @@ def test_a_file_of_the_metadata_whose_writer_died_keeps_an_erasure_open(log: Log
     os.utime(left, (0, 0))
     pass_the_fence(log)
     assert found_in(tmp_path) == {}
+
+
+def test_a_client_of_a_coordinator_does_not_end_what_only_the_coordinator_can(tmp_path: Path) -> None:
+    """Its erasure and its upkeep wait for nothing; the list names the metadata until the coordinator's upkeep ran."""
+    services = Services()
+    try:
+        coordinator = services.start(tmp_path / "log", metadata=SERVED).coordinator
+        with connect(f"pylog://{coordinator.address}") as log:
+            fill(log, typed=True, compression="none")
+            assert log.admin.erase_records("people", [KEY]).problems == ()
+            with pytest.raises(AssertionError, match="the metadata"):
+                pass_the_fence(log)
+            (listed,) = log.admin.list_erasures()
+            assert [text.startswith("the metadata") for text in listed.waits_for] == [True]
+            assert all("/meta/" in name for names in found_in(tmp_path).values() for name in names) and found_in(
+                tmp_path
+            )
+            assert [*listed.problems(listed.gone_by_ms)] == []
+            (problem,) = listed.problems(listed.gone_by_ms + 1)
+            assert "the coordinator deletes them with its upkeep" in problem and "`pylog maintain`" not in problem
+            while log.admin.list_erasures():
+                log.append("more", [{"key": b"other", "value": b"more"}])
+                with coordinator.open_log() as upkeep:
+                    maintain_once(upkeep)
+            assert found_in(tmp_path) == {}
+    finally:
+        services.close()
 
 
 def test_the_search_finds_a_text_in_all_its_forms(tmp_path: Path) -> None:

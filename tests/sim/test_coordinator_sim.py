@@ -13,7 +13,7 @@ from spark_log.testing.coordinator_sim.mutations import MUTATIONS
 from spark_log.testing.coordinator_sim.run import simulate
 from spark_log.testing.simulation import replay_command
 
-SEEDS = (*range(6), 3006, 903837, 904403, 904827, 900005, 902111, 17)
+SEEDS = (*range(6), 29, 3006, 903837, 904403, 904827, 900005, 902111, 17)
 """In the last one, the log begins on the storage, and a client knows the version at which it is restored.  In the one
 before, a node has no leader for long.  In 900005, a node that lacks all records answers with a snapshot.  In 3006, a
 deposed leader lacks the version of a claim.  In 903837, a node is elected again while it prepares to lead.  In 904403,
@@ -21,6 +21,10 @@ a query pauses long after each batch.  In 904827, a command that cancels an adop
 NOTICED_IN = {
     "claimed_newest": 4,
     "commits_unchecked": 8,
+    "forgets_in_the_same_file": 9,
+    "forgets_later": 9,
+    "forgets_without_sync": 9,
+    "forgotten_by_the_leader": 29,
     "leads_immediately": 2,
     "levels_unchecked": 8,
     "not_moved": 7,
@@ -60,6 +64,7 @@ def test_no_promise_is_broken() -> None:
         "killed adoptions",
         "moved",
         "restored",
+        "erasures",
     ]
     assert [what for what in happened if not total[what]] == []
 

@@ -120,6 +120,20 @@ def test_tasks_of_a_query_wait_for_one_or_two(near: Near) -> None:
     assert trips(near.store, 1, lambda: list(read_task(reader, task, "0"))) == 1
 
 
+def test_a_task_waits_for_one_more_if_a_second_has_passed_since_the_pin(near: Near) -> None:
+    """It looks for erasures.  Until then, it does not: a fresh pin is from the time of the look."""
+    reader = DefaultSource({"path": near.url, "subscribe": "t"}).reader(from_arrow_schema(SCHEMA))
+    task = reader.partitions()[0]
+    assert isinstance(reader, LogReader) and isinstance(task, ReadTask)
+    task = ReadTask(0, near.for_tasks(task.log), task.reads, task._basis)
+    list(read_task(reader, task, "pinned"))
+
+    def wait() -> None:
+        time.sleep(LOOK_MS / 1000 + 0.01)
+
+    assert trips(near.store, 2, lambda: list(read_task(reader, task, "pinned")), wait) == 2
+
+
 def test_tasks_of_an_old_plan_look_for_erasures_once_a_second_together(near: Near) -> None:
     """Not once each: a query may have a thousand, and each look is a request."""
     reader = DefaultSource({"path": near.url, "subscribe": "t"}).reader(from_arrow_schema(SCHEMA))

@@ -426,7 +426,8 @@ class Admin:
     def list_erasures(self) -> list[ErasureListing]:
         """The erasures that are not done: roots may still have copies of their records."""
         state = self._journal.refresh()
-        return open_erasures(state, quorum_to_erase(self._journal, state))
+        quorum = quorum_to_erase(self._journal, state)
+        return open_erasures(state, quorum, served=self._journal.metadata_log.is_served)
 
     def fence_broker(self, broker: int, reason: str = "") -> bool:
         """Take a broker out of all ISRs, until it is unfenced.  False if it was fenced by hand already.

@@ -26,7 +26,7 @@ def nodes_with_statistics(quorum: QuorumInfo, version: int) -> tuple[tuple[str, 
     now_ms = max(one.last_fetch_timestamp for one in replicas)  # the leader's own is the present time
     behind = [one for one in replicas if one.forgotten < version]
     silent = [one for one in behind if now_ms - one.last_fetch_timestamp > AWAY_MS]
-    texts = [_voter_text(one) if one in quorum.voters else _spare_text(one.replica_id) for one in silent]
+    texts = [_silent_text(quorum, one) for one in silent]
     texts += [_spare_text(node) for node, forgotten in sorted(quorum.silent.items()) if forgotten < version]
     unreached = tuple(filter(None, [quorum.former_metadata, *texts]))
     running = [str(one.replica_id) for one in behind if one not in silent]
@@ -35,12 +35,16 @@ def nodes_with_statistics(quorum: QuorumInfo, version: int) -> tuple[tuple[str, 
     return (*names, *unreached), unreached
 
 
-def _voter_text(one: ReplicaState) -> str:
+def _silent_text(quorum: QuorumInfo, one: ReplicaState) -> str:
     key = f"{one.replica_id}@{one.replica_directory_id}"
-    return (
-        f"node {key} of the quorum may have statistics of columns in its directory, and does not answer: start it; if it "
-        f"is lost, run `pylog quorum remove-voter {key}`, and destroy its disk"
-    )
+    may_have = f"node {key} of the quorum may have statistics of columns in its directory, and does not answer"
+    if one in quorum.voters:
+        return f"{may_have}: start it; if it is lost, run `pylog quorum remove-voter {key}`, and destroy its disk"
+    if any(one.replica_id == voter.replica_id for voter in quorum.voters):
+        return (
+            f"{may_have}: if it was removed, destroy its disk, and the leader forgets it after 5 minutes; else start it"
+        )
+    return _spare_text(one.replica_id)
 
 
 def _spare_text(node: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from spark_log.client.administering.erasure_nodes import nodes_with_statistics
@@ -18,6 +18,7 @@ from spark_log.settings import cluster_config
 
 OF_A_COPY = "any records that were erased after it are there again: erase them again"
 """About a copy of a log that is restored, of which nobody may know what was erased since."""
+_METADATA = "the metadata"
 
 
 @described
@@ -39,6 +40,8 @@ class ErasureListing:
     """The roots of `waits_for` that upkeep cannot reach."""
     incomplete: bool
     """It had problems, so records may be left: run it again."""
+    served: bool = False
+    """A coordinator has the metadata: its own upkeep deletes what that has, and no client can."""
 
     def problems(self, now_ms: int) -> Iterator[str]:
         """The tasks of an operator; none while the erasure only waits for upkeep."""
@@ -47,16 +50,27 @@ class ErasureListing:
         yield from self.unreached
         if now_ms > self.gone_by_ms:
             late = [one for one in self.waits_for if one not in self.unreached]
-            yield from (f"{one} still has the copies: run `pylog maintain`" for one in late)
+            yield from (f"{one} still has the copies: {self._way(one)}" for one in late)
+
+    def _way(self, late: str) -> str:
+        if self.served and late.startswith(_METADATA):
+            return (
+                "the coordinator deletes them with its upkeep; its `maintain.every` must not be `never`, and its log and "
+                "`pylog cluster health` say what fails"
+            )
+        return "run `pylog maintain`"
 
 
-def open_erasures(state: State, quorum: QuorumInfo | None = None) -> list[ErasureListing]:
+def open_erasures(state: State, quorum: QuorumInfo | None = None, *, served: bool = False) -> list[ErasureListing]:
     """The erasures that are not done, the oldest first.
 
     quorum:  that has the metadata, if there is one.
+    served:  a coordinator has the metadata, as in `ErasureListing`.
     """
     found = [
-        _listing(state, topic_id, one, quorum) for topic_id, row in state.erasures.items() for one in row.unfinished
+        replace(_listing(state, topic_id, one, quorum), served=served)
+        for topic_id, row in state.erasures.items()
+        for one in row.unfinished
     ]
     return sorted(found, key=lambda one: one.version)
 
@@ -94,11 +108,13 @@ def gone_by(state: State, time_ms: int) -> int:
     return time_ms + 2 * int(cluster_config(state.configs, "gc.fence.age.ms"))
 
 
-def problems_of(state: State, now_ms: int, quorum: QuorumInfo | None = None) -> list[tuple[str, str]]:
+def problems_of(
+    state: State, now_ms: int, quorum: QuorumInfo | None = None, *, served: bool = False
+) -> list[tuple[str, str]]:
     """The problems of erasures that are not done, as (topic and time, sentence)."""
     return [
         (f"erasure from {one.topic} at {format_timestamp_ms(one.time_ms)}", f"it is not done: {problem}")
-        for one in open_erasures(state, quorum)
+        for one in open_erasures(state, quorum, served=served)
         for problem in one.problems(now_ms)
     ]
 
@@ -157,7 +173,7 @@ def former_root(state: State, directory: str) -> str:
 def _name(state: State, root: Root) -> str:
     broker, directory = root
     if root == METADATA:
-        return "the metadata, which has statistics of columns,"
+        return f"{_METADATA}, which has statistics of columns,"
     if broker == OWN_BROKER:
         return "the log's own root"
     known = state.brokers.get(broker)

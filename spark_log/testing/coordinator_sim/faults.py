@@ -190,24 +190,27 @@ class Faults:
             return
         lost = self.rng.choice([node for node in self.world.nodes.values() if node is not leader])
         if set(leader.voters) != {node.key for node in self.world.nodes.values()}:
-            self._repair()
+            self._repair_often()
             return
         lost.crash()
         key = ReplicaKey(lost.key.id, chr(ord(lost.key.directory) + 1))
         self.world.nodes[key.id] = SimulatedNode(self.world, key, ())
         self.world.nodes[key.id].start()
-        self._later(self._repair, (500, 2000))
+        self._later(self._repair_often, (500, 2000))
 
-    def _repair(self) -> None:
-        """Remove a voter whose disk is gone, then add the one that took its place."""
+    def _repair_often(self) -> None:
+        if self.repair():
+            self._later(self._repair_often, (300, 1000))
+
+    def repair(self) -> bool:
+        """Remove a voter whose disk is gone, then add the one that took its place.  False: there is nothing to do."""
         leader = self.world.leader()
         if leader is None:
-            return
+            return False
         node, there = leader.coordinator.node, {node.key for node in self.world.nodes.values()}
         gone, missing = sorted(set(leader.voters) - there), sorted(there - set(leader.voters))
         if gone:
             leader.input(lambda: node.remove_voter(gone[0]))
         elif missing:
             leader.input(lambda: node.add_voter(missing[0]))
-        if gone or missing:
-            self._later(self._repair, (300, 1000))
+        return bool(gone or missing)

@@ -24,12 +24,16 @@ from spark_log.node import quorum_commands, quorum_founding
 from spark_log.node.group_coordinator import Groups
 from spark_log.node.pending_commands import PendingCommands
 from spark_log.node.quorum_commands import QuorumCommands
+from spark_log.node.quorum_forgetting import Forgetting
 from spark_log.node.quorum_leader import KnownLeader
 from spark_log.node.quorum_pipeline import Offer, Pipeline
 from spark_log.node.quorum_root import QuorumRoot
 from spark_log.node.quorum_state import QuorumState
 from spark_log.node.quorum_take_over import TakeOver
 from spark_log.quorum.messages import ReplicaKey
+from spark_log.quorum.ready import Kept
+from spark_log.quorum_node.disk import Disk
+from spark_log.quorum_node.snapshots import LOOK_S, NodeSnapshots
 from spark_log.quorum_node.voter_clocks import VoterClocks
 from spark_log.testing.mutation import Mutation, Patch
 
@@ -143,6 +147,37 @@ def _unchecked(*_: object) -> None:
     return None
 
 
+# ------------------------------------------------------------------------------------------------------------- erasures
+
+
+async def _forgets_with_the_next_snapshot(self: NodeSnapshots, version: int) -> None:
+    self._make(self._applier.end)
+    self.forgotten = version
+
+
+def _own_alone(self: Forgetting, state: State) -> None:
+    _look(self, state)
+    status = self._status()
+    self._forgotten = status.forgotten if status is not None and status.role == "leader" else 0
+
+
+_look = Forgetting.look
+
+
+def _without_sync(self: Disk, end: int) -> bool:
+    self._delete_old(Kept(self.snapshot.offset))
+    return self.snapshot.offset >= end
+
+
+async def _in_the_same_file(self: NodeSnapshots, version: int) -> None:
+    end = self._applier.end
+    self._make(end)
+    while self._is_making:
+        await asyncio.sleep(LOOK_S)
+    if await self._writer.submit(self._disk.forget, end):
+        self.forgotten = version
+
+
 # ------------------------------------------------------------------------------------------------------------ adoptions
 
 
@@ -207,5 +242,14 @@ MUTATIONS = {
     "two_directories": Mutation(
         "one directory gets the state of a log", (Patch(quorum_founding, "key_text", _any_directory),)
     ),
+    "forgets_later": Mutation(
+        "a node has forgotten when its files are deleted",
+        (Patch(NodeSnapshots, "_replace_log", _forgets_with_the_next_snapshot),),
+    ),
+    "forgets_in_the_same_file": Mutation(
+        "a node begins a new file before it forgets", (Patch(NodeSnapshots, "_replace_log", _in_the_same_file),)
+    ),
+    "forgets_without_sync": Mutation("deletions are synced", (Patch(Disk, "forget", _without_sync),)),
+    "forgotten_by_the_leader": Mutation("an erasure waits for all nodes", (Patch(Forgetting, "look", _own_alone),)),
     "replay_diverges": Mutation("all nodes replay alike", (Patch(QuorumState, "apply", _applied_twice),)),
 }

@@ -34,6 +34,7 @@ from spark_log.testing.simulated_process import ProcessLoop, SimulatedFiles, Sim
 GROUPS = GroupConfig(initial_rebalance_delay_ms=100, min_session_timeout_ms=0)
 DIGEST_MS = 1_000
 COPY_S = 6.0
+ASK_S = 0.7
 STORE_ERRORS = 0.1
 """How often the storage does not answer a node that prepares to lead."""
 
@@ -104,6 +105,8 @@ class Links:
     ):
         self.me = me
         self._node, self._loop, self._refused, self._accepted = node, node.loop, refused, accepted
+        self._directories: dict[int, str] = {}
+        """By node that was connected."""
         self._loop.create_task(self._introduce())
 
     async def _introduce(self) -> None:
@@ -113,6 +116,7 @@ class Links:
             for other in self._node.world.others(self._node):
                 if other.runs and connected.get(other.key.id) is not other.coordinator:
                     connected[other.key.id] = other.coordinator
+                    self._directories[other.key.id] = other.key.directory
                     self._accepted(other.key, other.voters)
             await asyncio.sleep(0.2)
 
@@ -128,6 +132,10 @@ class Links:
 
     def problems(self) -> dict[int, str | None]:
         return {}
+
+    def known(self) -> dict[int, str]:
+        """All nodes are peers."""
+        return {one.key.id: self._directories.get(one.key.id, "") for one in self._node.world.others(self._node)}
 
     def levels(self) -> dict[int, int]:
         """The levels of the nodes that are connected."""
@@ -310,6 +318,8 @@ class SimulatedNode:
             await self.coordinator.start()
             self.has_begun = True
             loop.create_task(self._copy_often())
+            if self.world.erasures.are_drawn:
+                loop.create_task(self._ask_of_erasures())
             await self.coordinator.node.run()
         except Exception as error:  # noqa: BLE001
             if not loop.is_dead:
@@ -322,6 +332,14 @@ class SimulatedNode:
             if self.leads:
                 with suppress(StorageUnavailable):
                     self.coordinator.root_snapshots.write()
+
+    async def _ask_of_erasures(self) -> None:
+        """The leader's upkeep does it in the product."""
+        while True:
+            await asyncio.sleep(ASK_S)
+            if self.leads:
+                with suppress(StorageUnavailable):
+                    self.world.erasures.ask(self.coordinator)
 
     async def _prepare(self) -> None:
         await asyncio.sleep(0.005)

@@ -11,7 +11,7 @@ from functools import partial
 
 from spark_log.journal import served_log
 from spark_log.journal.store_operations import Sleep, Steps
-from spark_log.node import quorum_commands, quorum_state, quorum_take_over
+from spark_log.node import quorum_commands, quorum_forgetting, quorum_state, quorum_take_over
 from spark_log.testing.coordinator_sim.adoption import AdoptionSimulation
 from spark_log.testing.coordinator_sim.faults import Faults
 from spark_log.testing.coordinator_sim.members import member
@@ -58,6 +58,7 @@ def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Resu
             Patch(quorum_state, "state_digest", sim.memoized.digest),
             Patch(quorum_commands, "end_version", sim.memoized.end_version),
             Patch(quorum_take_over, "bootstrap_records", sim.bootstrap_records),
+            Patch(quorum_forgetting, "statistics_upto", sim.world.erasures.upto),
         )
         with patched((*sim.constants.patches(), *patches)), mutated(MUTATIONS, mutation):
             faults = Faults(sim.world)
@@ -76,6 +77,7 @@ def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Resu
 
 def _simulate(sim: QuorumSimulation, faults: Faults) -> None:
     _add_actors(sim)
+    sim.world.erasures.begin()
     finished = sim.world.run(FAULTS_MS)
     sim.world.end_faults()
     faults.heal()
@@ -88,6 +90,10 @@ def _simulate(sim: QuorumSimulation, faults: Faults) -> None:
     sim.world.start("last", persistent(partial(_last, sim)), counts=True)
     if not sim.world.run(CALM_MS):
         raise Violation("progress: the log cannot be read, or nodes do not catch up")
+    if sim.world.erasures.version:
+        sim.world.start("erasure", partial(_erasure, sim, faults), counts=True)
+        if not sim.world.run(CALM_MS):
+            raise Violation("progress: an erasure does not end")
     sim.world.alone(lose_metadata(sim))
 
 
@@ -127,6 +133,16 @@ def _last(sim: QuorumSimulation) -> Steps[None]:
     yield from read_once(sim, view)
     while any(node.seen.version < view.state.version for node in sim.world.nodes.values()):
         yield Sleep(100)
+
+
+def _erasure(sim: QuorumSimulation, faults: Faults) -> Steps[None]:
+    """Nothing is left of before the last one, and no node gets it again.  An operator removes voters that are lost."""
+    erasures = sim.world.erasures
+    while erasures.done < erasures.version:
+        faults.repair()
+        yield Sleep(1_000)
+    sim.oracle.seen["erasures"] += 1
+    erasures.check()
 
 
 class _Errors(logging.Handler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from spark_log.errors import CoordinatorNotAvailable, CorruptObject, SparkLogError, StorageUnavailable
@@ -18,6 +19,7 @@ from spark_log.metadata.group_commands import CommitOffsets
 from spark_log.metadata.replay import next_version
 from spark_log.metadata.state import GroupState, State, TopicKey
 from spark_log.quorum.messages import ReplicaKey
+from spark_log.testing.coordinator_sim.erasures import Erasures
 from spark_log.testing.coordinator_sim.links import SimulatedLinks
 from spark_log.testing.coordinator_sim.network import Network
 from spark_log.testing.coordinator_sim.nodes import SimulatedNode
@@ -37,6 +39,7 @@ WAIT_MS = 8_000
 """How long a client waits for a coordinator."""
 CLOCK_MS = 2_000
 """The clock of a leader may be so far from the right time."""
+REMOVED_MS = 20_000
 MEMBERS_GROUP = "members"
 SIZES = (1, 2, 3, 3, 3, 3, 4, 5)
 
@@ -51,6 +54,7 @@ class QuorumOracle(Oracle):
     copied      the fence does not pass a copy of the metadata beside the records
     owned       a partition has one member in a generation, and what members commit never goes back
     level       a node that does not know a level gets no batch of it
+    forgotten   when a leader says that nothing of before an erasure is left, no disk and no copy has it (`erasures.py`)
     digests     the digests that nodes compute of their states at a version are equal, as the nodes compare them
     """
 
@@ -130,6 +134,7 @@ class QuorumSimulation(Simulation):
     oracle: QuorumOracle
 
     def _choose(self, seed: int) -> None:
+        self._seed = seed
         self.codec = PlainCodec()
         self.together = self.peeks = self.compacts = False
 
@@ -159,6 +164,9 @@ class QuorumSimulation(Simulation):
         """The batches of the quorum, by version."""
         world.observed = self._observed
         world.network, world.links, world.storage = Network(world), SimulatedLinks(world), SimulatedStorage(world)
+        world.erasures = Erasures(world, self._seed)
+        if world.erasures.are_drawn:  # they wait for a removed node until the leader forgets it
+            world.times = replace(world.times, observer_timeout_ms=REMOVED_MS)
 
     def add_operators(self) -> None:
         """Those that are part of the setting."""

@@ -34,7 +34,8 @@ class QuorumWorld(World):
     network: Any
     links: Any
     storage: Any
-    """`Network`, `SimulatedLinks` and `SimulatedStorage`, which use the world."""
+    erasures: Any
+    """`Network`, `SimulatedLinks`, `SimulatedStorage` and `Erasures`, which use the world."""
 
     def __init__(self, rng: Random, rates: FaultRates, watcher: Watcher, *, transcript: bool = False) -> None:
         super().__init__(rng, rates, watcher, transcript=transcript)
