@@ -15,7 +15,7 @@ from spark_log.positions import UNITS_MS
 UNITS_BYTES = {"": 1, "b": 1} | {
     f"{unit}{end}": 1 << 10 * power for power, unit in enumerate("kmgt", 1) for end in ("", "b", "ib")
 }
-"""As in Spark's settings: 1k, 1kb and 1kib are 1024 bytes."""
+"""Bytes of each unit.  As in Spark's settings, 1k, 1kb and 1kib are 1024 bytes."""
 UNITS_MINUTES = {unit: ms // 60_000 for unit, ms in UNITS_MS.items() if ms >= 60_000}
 
 Value = int | float | bool | str
@@ -57,7 +57,7 @@ class Whole:
 
     @property
     def _units(self) -> Mapping[str, int]:
-        """Of a duration or a size."""
+        """The units that a value may have, if it is a duration or a size."""
         units: dict[str, Mapping[str, int]] = {
             "milliseconds": UNITS_MS,
             "minutes": UNITS_MINUTES,

@@ -157,7 +157,7 @@ def status_fields(found: QuorumReply | QuorumInfo, cluster_id: str, now_ms: int)
 
 
 def _described(found: QuorumReply | QuorumInfo, one: QuorumReplica | ReplicaState) -> dict[str, Any]:
-    """Of a replica."""
+    """The names of a replica, and the address of its node."""
     return {
         "id": one.replica_id,
         "directory_id": one.replica_directory_id,
