@@ -11,6 +11,7 @@ from spark_log.metadata.reassignments import is_moving, objects_elsewhere
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import can_lead
 from spark_log.metadata.state import State
+from spark_log.model import Slice
 
 
 def brokers_have_their_directories(state: State) -> Iterator[str]:
@@ -133,12 +134,12 @@ def reassignments_name_groups(state: State) -> Iterator[str]:
 
 
 def partitions_elsewhere_move(state: State) -> Iterator[str]:
-    """A partition with a live slice on other brokers than its replicas moves."""
+    """A partition with a live slice on other brokers than its replicas moves; slice indexes are in the own root."""
     if not state.placement_groups:
         return
     for key, part in state.partitions.items():
         if state.live_topic(key[0]) is None or is_moving(state, key):
             continue
-        names = objects_elsewhere(state, key, (entry.object for entry in part.entries))
+        names = objects_elsewhere(state, key, (entry.object for entry in part.entries if isinstance(entry, Slice)))
         if names:
             yield f"{shown_partition(state, key)} does not move, and has slices on other brokers in {sorted(names)}"

@@ -29,6 +29,7 @@ from spark_log.metadata.invariants import (
     transitions,
     versions,
 )
+from spark_log.metadata.records import Piece
 from spark_log.metadata.replica_state import NO_LEADER, PlacementGroup, Reassignment, ReplicaMember
 from spark_log.metadata.state import (
     CleanedPart,
@@ -432,6 +433,13 @@ def test_a_change_answers_for_what_it_breaks_alone(state: State) -> None:
 def test_what_names_a_row_that_is_not_there_is_a_problem_and_no_error(state: State) -> None:
     broken = replace(state, placement_groups=State().placement_groups, topics=State().topics)
     assert "assignments_name_groups" in names(check_state(broken))
+
+
+def test_a_slice_index_of_replicated_slices_is_in_the_own_root() -> None:
+    """It is not a slice on other brokers, and its slices are not counted without it."""
+    log = full()
+    assert log.seal(T) and isinstance(log.state.partitions[T].entries[0], Piece)
+    assert not list(check_state(log.state)) and not list(check_state(log.state, [replicas.partitions_elsewhere_move]))
 
 
 def test_a_dropped_object_is_never_live_again(state: State) -> None:
