@@ -36,7 +36,7 @@ $(ALL): $(VENV)/bin/python $(LINKED)
 $(RUN): QUIET := $(if $(wildcard $(VENV)/installed-*),--quiet)
 $(RUN): $(VENV)/bin/python $(LINKED)
 	@$(if $(QUIET),,echo "Installing pylog, Spark and the quickstart's events in $(VENV): 0.9 GB")
-	@$(PIP_INSTALL) '.[spark,examples]' $(QUIET)
+	@$(PIP_INSTALL) '.[spark,server,examples]' $(QUIET)
 	@touch $(RUN)
 
 quickstart: $(RUN)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 
 
@@ -18,8 +21,19 @@ def unknown_brokers(brokers: Sequence[int]) -> str:
 
 
 def install_extra(extra: str) -> str:
-    """The instruction for a package that is missing.  pylog is not on PyPI, so it is installed from a checkout."""
-    return f"pip install '/path/to/pylog[{extra}]', with the path of a checkout of pylog"
+    """The command that installs the packages of an extra.
+
+    It names the packages and this Python: installing pylog again would replace an editable install, and the `pip` of
+    the shell may be another Python's.
+    """
+    from importlib.metadata import PackageNotFoundError, requires  # slow, and rarely used
+
+    try:
+        wanted = [line.partition(";") for line in requires("spark-log") or ()]
+    except PackageNotFoundError:
+        return f"pip install '/path/to/pylog[{extra}]', with the path of a checkout of pylog"
+    names = [name.strip() for name, _, when in wanted if re.search(rf"extra == ['\"]{extra}['\"]", when)]
+    return f"{sys.executable or 'python'} -m pip install {' '.join(map(shlex.quote, names))}"
 
 
 def type_of(value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import configparser
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -36,12 +37,16 @@ def lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
+def name_of(requirement: str) -> str:
+    return re.split(r"[\[<>=]", requirement)[0]
+
+
 def requirements() -> dict[str, str]:
     """Requirement as written -> name of the package, of all extras."""
     parser = setup_cfg()
     written = lines(parser["options"]["install_requires"])
     written += [line for text in parser["options.extras_require"].values() for line in lines(text)]
-    return {line: re.split(r"[\[<>=]", line)[0] for line in written}
+    return {line: name_of(line) for line in written}
 
 
 def test_every_package_of_the_tree_is_shipped() -> None:
@@ -104,4 +109,12 @@ def test_every_instruction_to_install_names_a_checkout() -> None:
     named |= {extra for text in texts for extra in re.findall(r"install_extra\('([^']*)'\)", text)}
     named |= {backend.extra for backend in BACKENDS.values()}
     assert {"delta", "iceberg", "jobs", "server", "examples", "s3"} <= named <= extras
-    assert install_extra("spark").partition(",")[0] in (ROOT / "README.md").read_text()
+
+
+def test_the_advice_installs_packages_and_not_pylog() -> None:
+    """Installing pylog from its folder once more would end an editable install."""
+    for extra, text in setup_cfg()["options.extras_require"].items():
+        python, *command = shlex.split(install_extra(extra))
+        assert python == sys.executable and command[:3] == ["-m", "pip", "install"]
+        assert [name_of(one) for one in command[3:]] == [name_of(one) for one in lines(text)]
+    assert "aiohttp>=3.9" in install_extra("server")
