@@ -258,7 +258,7 @@ def _coordinator(
     if not found.healthy:
         return [Check(what, False, found.reason)]
     if holder is not None and (not found.leading or found.epoch != holder.epoch):
-        return [Check(what, False, f"does not lead, though it has the log with epoch {holder.epoch}")]
+        return [Check(what, False, f"does not lead, but the log names it as the leader of epoch {holder.epoch}")]
     doing = "leads" if found.leading else "stands by"
     aside = [_aside(found.set_aside)] if found.leading and found.set_aside else []
     return [Check(what, True, f"{doing}, epoch {found.epoch}, version {found.version}"), *aside]

@@ -202,7 +202,7 @@ def report_text(report: ErasureReport) -> str:
 
 def _writer(report: ErasureReport, name: str) -> str:
     mirrors = name.endswith(f"/{report.topic}")
-    return f"{name} (as a mirror of topics names itself: erase in its source, too)" if mirrors else name
+    return f"{name} (probably a mirror of topics: erase the keys in its source, too)" if mirrors else name
 
 
 def _reader(report: ErasureReport, name: str) -> str:

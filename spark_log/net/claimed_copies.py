@@ -89,13 +89,14 @@ class _Look:
                     one.result()
                 if not done and self._done == before:
                     logger.warning(
-                        "the root of broker %d does not answer: a commit's copies are believed", self._broker
+                        "the root of broker %d does not answer: the copies of a commit there were not checked",
+                        self._broker,
                     )
                     return ()
             return self._absent
         except (SparkLogError, OSError) as error:
             logger.warning(
-                "a commit's copies on broker %d are believed, because its root fails: %s", self._broker, error
+                "the copies of a commit on broker %d were not checked, because its root fails: %s", self._broker, error
             )
             return ()
         finally:

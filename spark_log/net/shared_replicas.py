@@ -82,7 +82,8 @@ def _check_commit(grant: Grant, commit: CommitRecord, state: State) -> None:
         }
         raise NotEnoughReplicas(
             f"the in-sync replicas {', '.join(map(str, brokers))} lack the records, and are in the ISR of topics to which "
-            f"the token {grant.name!r} has no access: put the records there; a broker whose root is away is fenced soon",
+            f"the token {grant.name!r} has no access: write the records to them, or, if a root is unavailable, try again "
+            "when its broker is fenced",
             lacking=lacking,
             placement_group=number,
         )

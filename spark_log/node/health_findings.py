@@ -188,7 +188,7 @@ def _partitions(state: State) -> Finding:
     says = list[str]()
     if offline and any(known.has_other_id for known in state.brokers.values()):
         says.append(
-            f"{counted(offline, 'partition')} without a leader: give the log its former id back, see the brokers"
+            f"{counted(offline, 'partition')} without a leader: give the log its previous id, which the checks of the brokers name"
         )
     elif offline:
         says.append(

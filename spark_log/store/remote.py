@@ -260,7 +260,7 @@ class FsspecStore:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "incomplete uploads at %s cannot be listed (%s), and may have records for ever: allow "
+                "incomplete uploads at %s cannot be listed (%s), and may keep records for ever: allow "
                 "s3:ListBucketMultipartUploads and s3:AbortMultipartUpload, or add a lifecycle rule that aborts them, see "
                 "docs/storage.md",
                 self.url,

@@ -468,7 +468,7 @@ def test_the_report_names_others_that_may_have_the_records(tmp_path: Path) -> No
     assert report.notes == {"export-t": "s3://lake/orders"}
     text = report_text(report)
     assert "export-t (s3://lake/orders)" in text
-    assert "txn:mirror-map/t (as a mirror of topics names itself" in text
+    assert "txn:mirror-map/t (probably a mirror of topics" in text
     assert "does not know its mirrors" in text
     assert "does not know its backups" in text
     other = log.admin.erase_records("u", [b"a"])

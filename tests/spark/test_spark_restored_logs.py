@@ -34,7 +34,7 @@ def test_a_query_that_is_ahead_of_the_copy_is_refused_also_when_the_log_has_grow
     with pytest.raises(DataLoss) as error:
         stream.restart().batch()
     assert str(error.value) == (
-        f"the checkpoint stands at offset 10 of t-0, and {url} was restored from a copy that ended at 6: the records from "
+        f"the checkpoint is at offset 10 of t-0, and {url} was restored from a copy that ended at 6: the records from "
         'there on are others; start the query with a new checkpoint and startingOffsets={"t":{"0":6,"1":2}}, where the '
         "copy ended, or set failOnDataLoss=false to continue"
     )
@@ -75,7 +75,7 @@ def test_a_query_that_has_read_only_what_is_in_the_copy_continues(
     put(log, 1)
     assert stream.restart().run() == rows("t-0", 6, 10)
     put(restored(url, old), 9)
-    with pytest.raises(DataLoss, match="stands at offset 10 of t-0, .* a copy that was made before what the query"):
+    with pytest.raises(DataLoss, match="is at offset 10 of t-0, .* a copy that was made before what the query"):
         stream.restart().batch()
     assert Stream(url).run() == rows("t-0", 0, 15)
     assert logged(caplog, "restored from a copy") == []
@@ -89,7 +89,7 @@ def test_a_batch_that_was_planned_beyond_the_copy_is_refused(url: str, log: spar
     put(log, 4)
     stream.plan()
     put(restored(url, copy), 9)
-    with pytest.raises(DataLoss, match="stands at offset 7 of t-0, and .* ended at 3"):
+    with pytest.raises(DataLoss, match="is at offset 7 of t-0, and .* ended at 3"):
         stream.restart().read()
 
 
@@ -103,7 +103,7 @@ def test_a_running_query_is_refused_as_well(url: str, log: spark_log.Log, tmp_pa
     log = restored(url, copy)
     for _ in range(20):
         put(log, 1)
-    with pytest.raises(DataLoss, match="stands at offset 7 of t-0, and .* ended at 3"):
+    with pytest.raises(DataLoss, match="is at offset 7 of t-0, and .* ended at 3"):
         stream.batch()
 
 
@@ -198,7 +198,7 @@ def test_a_running_query_moves_its_group_not_beyond_the_copy(url: str, log: spar
     log = restored(url, copy)
     for _ in range(20):
         put(log, 1)
-    with pytest.raises(DataLoss, match="stands at offset 7 of t-0, and .* ended at 3"):
+    with pytest.raises(DataLoss, match="is at offset 7 of t-0, and .* ended at 3"):
         stream.batch()
     stream.reader._progress.flush()
     assert {at.offset for at in log.admin.list_consumer_group_offsets("g").values()} <= {3}

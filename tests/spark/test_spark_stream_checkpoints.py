@@ -92,7 +92,7 @@ def test_a_checkpoint_beyond_the_end_of_the_log_is_refused(
     older_copy(url, tmp_path, log, 4)
     stream.run()
     restore(url, tmp_path)
-    with pytest.raises(DataLoss, match="stands at offset 7 of t-0, beyond the end of the log, 3: this log is an older"):
+    with pytest.raises(DataLoss, match="is at offset 7 of t-0, beyond the end of the log, 3: this log is an older"):
         stream.restart().batch()
 
 
@@ -104,7 +104,7 @@ def test_a_planned_batch_beyond_the_end_of_the_log_is_refused(url: str, log: spa
     older_copy(url, tmp_path, log, 4)
     stream.plan()
     restore(url, tmp_path)
-    with pytest.raises(DataLoss, match="stands at offset 7 of t-0, beyond the end of the log, 3"):
+    with pytest.raises(DataLoss, match="is at offset 7 of t-0, beyond the end of the log, 3"):
         stream.restart().read()
 
 

@@ -337,7 +337,7 @@ def test_a_batch_beyond_the_end_of_a_busy_log_fails(url: str, log: spark_log.Log
     end["t"]["0"] = 50
     busy = BusyReader(stream.reader.options, SCHEMA, stream.clock)
     busy.log = log
-    with pytest.raises(DataLoss, match="stands at offset 50 of t-0, beyond the end of the log, 8"):
+    with pytest.raises(DataLoss, match="is at offset 50 of t-0, beyond the end of the log, 8"):
         busy.partitions(start, end)
 
 

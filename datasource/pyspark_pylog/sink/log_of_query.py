@@ -88,7 +88,7 @@ def check_restored(options: WriteOptions, journal: Journal, identity: Identity) 
         raise SequenceConflict(
             f"{options.location.url} was restored from an older copy since the query with the checkpoint "
             f"{options.checkpoint} has written to it. This is batch {batch}, and the last one in the log is "
-            f"{'none' if last < 0 else last}: the rows of the batches between are lost, unless these had none. To write "
+            f"{'none' if last < 0 else last}: the rows of the batches in between are lost. To write "
             f"them again, start the query with a new checkpoint, at the source offsets of the last batch in the log; or "
             "set onOlderBatch=skip for one run, which continues without them",
             last=last,

@@ -155,7 +155,7 @@ class ProgressStreamReader(FollowingReader):
         last = max(at.ends.values(), default=0)
         if _end(self.journal.state) < last and (end := _end(self._refreshed())) < last:
             raise DataLoss(
-                f"the checkpoint stands at offset {last} of {PROGRESS_TOPIC}, beyond its end, {end}: this log is an older "
+                f"the checkpoint is at offset {last} of {PROGRESS_TOPIC}, beyond its end, {end}: this log is an older "
                 "copy, or another one; restore the newer copy, or start the query with a new checkpoint"
             )
 

@@ -105,7 +105,7 @@ def _set_back(at: Offset, state: State, url: str) -> str:
 
 def _beyond(state: State, at: Offset, ends: Ends, url: str) -> str:
     tp, end = min(ends.items())
-    told = f"the checkpoint stands at offset {at.ends[tp]} of {tp.topic}-{tp.partition}, and {url} was restored from a copy"
+    told = f"the checkpoint is at offset {at.ends[tp]} of {tp.topic}-{tp.partition}, and {url} was restored from a copy"
     begin = _nested({**at.ends, **ends})
     if restores_after(state, at.seen.history) is None:
         return f"{told} that was made before what the query has read last; start the query with a new checkpoint"

@@ -118,7 +118,7 @@ def _first(start: Offset, end: Offset, tp: TopicPartition) -> int | None:
 def _check_end(tp: TopicPartition, wanted: int, part: Partition) -> None:
     if wanted > part.readable_end:
         raise DataLoss(
-            f"the checkpoint stands at offset {wanted} of {tp.topic}-{tp.partition}, beyond the end of the log, {part.readable_end}: "
+            f"the checkpoint is at offset {wanted} of {tp.topic}-{tp.partition}, beyond the end of the log, {part.readable_end}: "
             "this log is an older copy, or another one; restore the newer copy, or start the query with a new checkpoint"
         )
 

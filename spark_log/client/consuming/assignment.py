@@ -216,8 +216,8 @@ class Assignment:
         for tp, key in read.items():
             if not _is_live(state, tp, key):
                 logger.warning(
-                    "position %d of %s-%d is not committed, as this consumer read up to there before the topic was "
-                    "deleted, or the log restored; if you mean an offset that it has now, seek() there first",
+                    "position %d of %s-%d was not committed: this consumer read it before the topic was deleted or "
+                    "the log was restored; to commit an offset of the present topic, seek() to it first",
                     offsets[tp].offset,
                     *tp,
                 )

@@ -212,8 +212,8 @@ def _of_the_future(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str
     if not has_cleanup_policy(configs, "delete") or retention_ms < 0 or time_ms <= now_ms + FUTURE_MS:
         return ""
     return (
-        f"{format_timestamp_ms(time_ms)} were written, which is in the future: retention.ms={retention_ms} removes them, "
-        "and the later records of their partitions, only so long after that time; `pylog topic trim` removes them before"
+        f"{format_timestamp_ms(time_ms)} were written, which is in the future: retention.ms={retention_ms} counts from "
+        "that time, and keeps the later records of their partitions as long; remove them earlier with `pylog topic trim`"
     )
 
 
