@@ -22,9 +22,10 @@ def put(log: Log, count: int) -> None:
     log.append("t", [{"value": "v"}] * count)
 
 
-def planner_of(log: Log, folder: Path) -> Planner:
+def planner_of(log: Log, folder: Path, topic_id: str = "") -> Planner:
+    """topic_id:  that of the export; empty: that of the topic."""
     case = case_of("delta", folder)
-    topic_id = log.admin.describe_topics(["t"])["t"].topic_id
+    topic_id = topic_id or log.admin.describe_topics(["t"])["t"].topic_id
     settings = msgspec.structs.replace(case.settings, topic_id=topic_id, value_as="binary")
     return Planner(log.journal, Manifest(case.url, {}), Folder("t"), settings, parse_position("latest", "--end"))
 

@@ -108,7 +108,7 @@ def check_gone(pin: Pin, reads: Iterable[SliceRead], state: State, planned: int)
             raise _false_pin(read)
         if part.start < topic.starts[read.partition]:
             raise _false_pin(read)
-        if pin.version >= planned and topic.ends[read.partition] < read.end:
+        if pin.version >= planned and topic.ends[read.partition] < read.end <= part.readable_end:
             raise _false_pin(read)
 
 
