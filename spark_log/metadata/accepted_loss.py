@@ -140,6 +140,7 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
         groups=Map(
             {name: _renew_group(state, group, version, generation, names) for name, group in state.groups.items()}
         ),
+        forgotten=Map({key: when._replace(version=version) for key, when in state.forgotten.items()}),
         generations=generation,
         coordinator=Leadership(state.coordinator.epoch + RAISED),
         features=Map(SUPPORTED),  # a lost version may have raised any

@@ -74,7 +74,8 @@ def _times(state: State) -> Iterator[Dated]:
     for number, placement in state.placement_groups.items():
         yield from ((f"broker {one.broker} in group {number}", one.missed) for one in placement.members)
     for erased in state.erasures.values():
-        yield f"an erasure of {erased.name}", max((erased.time, *(one.time for one in erased.unfinished)))
+        # One that has to be repeated in a restored log has no roots, and the time at which the lost log did it.
+        yield from ((f"an erasure of {erased.name}", one.time) for one in erased.unfinished if one.roots)
     yield from _times_of_groups(state)
 
 

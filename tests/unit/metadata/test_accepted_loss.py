@@ -17,6 +17,7 @@ from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_check
 from spark_log.metadata.commands import TRANSACTIONAL
 from spark_log.metadata.erasures import waits_for
 from spark_log.metadata.features import SUPPORTED
+from spark_log.metadata.invariants import check_state
 from spark_log.metadata.last_commit import LastCommit
 from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
@@ -45,6 +46,7 @@ from spark_log.metadata.state import (
     TopicSchemas,
 )
 from spark_log.model import Slice
+from tests.unit.metadata.test_invariants import full
 
 OLD, NEW = "id-before", "id-after"
 VERSION = 1_000_000_000
@@ -139,6 +141,7 @@ RENEWED: dict[str, object] = {
     "dropped": Map({"gone.seg": VERSION, "stray.seg": VERSION}),
     "dropped_lists": Map(),
     "cleaned": Map(),
+    "forgotten": Map({("g", "t", 1): Forgotten(VERSION, 2)}),
     "generations": 18 + RAISED,
     "coordinator": Leadership(15 + RAISED),
     "features": Map(SUPPORTED),
@@ -212,6 +215,13 @@ def test_the_state_of_these_tests_has_a_value_in_each_field() -> None:
 def test_a_field_is_carried_over(name: str) -> None:
     expected = RENEWED[name] if name in RENEWED else with_new_ids(getattr(STATE, name))
     assert getattr(renewed(), name) == expected
+
+
+def test_the_state_breaks_no_rule() -> None:
+    """Of a log with some of everything: what was removed is remembered until the fence passes the new version."""
+    state = full().state
+    after = renew(state, VERSION, {one: f"{one}-new" for one in state.topics}, state.objects)
+    assert after.forgotten and not list(check_state(after))
 
 
 def test_writers_and_positions_are_carried_over() -> None:
