@@ -115,7 +115,10 @@ def takes_settings(table: Mapping[str, ClientSetting], types: Mapping[str, Any])
         given = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         named = [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=types[name].__forward_arg__
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=one.default,
+                annotation=getattr(types[name], "__forward_arg__", types[name]),
             )
             for name, one in sorted(table.items())
         ]
