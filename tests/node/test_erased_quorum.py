@@ -22,7 +22,7 @@ from spark_log.store.local import TEMPORARY
 from spark_log.store.open import open_store
 from tests.hidden_bytes import files_with
 from tests.node.founding import Nodes, address, adopt, cluster_id
-from tests.node.quorum_nodes import TIMES, one_node, run, three_nodes, until
+from tests.node.quorum_nodes import LIMIT_S, TIMES, one_node, run, three_nodes
 from tests.node.test_erased_bytes import KEY, SECRETS, fill, rows
 from tests.processes import free_port
 
@@ -31,6 +31,14 @@ ALL = [text[:14].decode() for text in SECRETS]
 
 def found_in(folder: Path) -> list[str]:
     return [text for text in ALL if files_with(folder, text.encode())]
+
+
+async def until_found(folder: Path, texts: list[str]) -> None:
+    """Wait until a folder has just these.  In a thread: the nodes' event loop is that of the test."""
+    ends_s = asyncio.get_running_loop().time() + 2 * LIMIT_S
+    while (found := await asyncio.to_thread(found_in, folder)) != texts:
+        assert asyncio.get_running_loop().time() < ends_s, found
+        await asyncio.sleep(0.5)
 
 
 class Quorum:
@@ -84,7 +92,7 @@ class Quorum:
         """Wait until it has the statistics that the leader has."""
         there = found_in(self.directory(self.leader))
         assert there
-        await until(lambda: found_in(self.directory(4)) == there, "the spare node has the entries")
+        await until_found(self.directory(4), there)
 
     @property
     def leader(self) -> int:
@@ -225,7 +233,8 @@ def test_a_node_that_no_leader_knows_deletes_what_it_has_when_it_starts(tmp_path
             await quorum.maintained_until_done()
             assert found_in(quorum.directory(4)) == found_in(tmp_path) != []
             await quorum.start(4)
-            await until(lambda: found_in(tmp_path) == [], "the spare node has deleted it")
+            await until_found(quorum.directory(4), [])
+            assert found_in(tmp_path) == []
 
     run(scenario)
 
