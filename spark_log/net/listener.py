@@ -8,6 +8,7 @@ import logging
 import socket
 import ssl
 import time
+from asyncio import sslproto
 from collections.abc import Callable
 from functools import partial
 
@@ -21,6 +22,9 @@ DISPLACED_MIN = 50
 """Silent connections closed when no file descriptor is free."""
 PAUSE_S = 0.2
 """Pause in accepting after that."""
+TLS_READ_BYTES = 16 << 10
+"""Bytes that are decrypted in one step of the event loop, and the buffer of a connection with TLS: a whole TLS record.
+asyncio takes 256 KiB, in which a peer without a token can send 11,000 TLS records, and others wait for all of them."""
 WARN_S = 60.0
 logger = logging.getLogger("spark_log")
 
@@ -36,6 +40,7 @@ class Listener:
         """
         self.tls = tls
         """For new connections."""
+        sslproto.SSLProtocol.max_size = TLS_READ_BYTES
         self._connections = connections
         self._make = make
         self._sockets: list[socket.socket] = []

@@ -7,17 +7,31 @@ import select
 from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
+
+from msgspec.structs import replace
+
+from spark_log.net.messages import ChangesRequest, TopicsRequest
 
 WOKEN_MAX = 20
 """Requests woken per round of the event loop; new requests are handled in between."""
 
+TOPICS_MAX = 1000
+"""Topics for which a request waits.  Each takes 300 bytes and some work at each change, and a token may have thousands
+of requests."""
+
 Topics: TypeAlias = "tuple[str, ...] | None"
 """Topic ids whose records a request waits for, or the group of a heartbeat; None: any change."""
 Waiter: TypeAlias = "asyncio.Future[None]"
+Asked = TypeVar("Asked", ChangesRequest, TopicsRequest)
 
 RESUMED_MAX = 20
 """Connections resumed per round of the event loop."""
+
+
+def of_few(asked: Asked) -> Asked:
+    """The same request; without its topics if it names too many: then any change ends its wait."""
+    return asked if asked.topics is None or len(asked.topics) <= TOPICS_MAX else replace(asked, topics=None)
 
 
 class LongPolls:

@@ -37,9 +37,9 @@ from spark_log.net.claimed_copies import absent_copies, claimed_copies
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.daemon_threads import DaemonThreads
 from spark_log.net.http_port import KEEPALIVE_S, Handler, HttpPort
-from spark_log.net.large_requests import LargeRequests, check_count
+from spark_log.net.large_requests import LARGE_BYTES, LargeRequests, check_count
 from spark_log.net.leader_check import LeaderCheck
-from spark_log.net.long_poll import LongPolls, PausedConnections
+from spark_log.net.long_poll import LongPolls, PausedConnections, of_few
 from spark_log.net.messages import (
     GROUP_PATHS,
     PROTOCOL,
@@ -406,7 +406,7 @@ class Server:
         return self._groups.refusal(command)
 
     async def _changes(self, request: web.BaseRequest) -> web.Response:
-        asked: ChangesRequest = (await self._asked(request, ChangesRequest))[1]
+        asked: ChangesRequest = of_few((await self._asked(request, ChangesRequest))[1])
         await self._check(asked.cluster_id, standby=asked.standby)
         if asked.confirmed:
             await self._confirm(standby=asked.standby)
@@ -416,9 +416,11 @@ class Server:
         return web.Response(body=data, content_type="application/json")
 
     async def _topics(self, request: web.BaseRequest) -> web.Response:
-        asked: TopicsRequest = (await self._asked(request, TopicsRequest))[1]
+        asked: TopicsRequest = of_few((await self._asked(request, TopicsRequest))[1])
         await self._check(asked.cluster_id, standby=asked.standby)
         held: Holdings = decode(asked.held, Holdings, "the request")
+        if len(bytes(asked.held)) > LARGE_BYTES:
+            raise InvalidRequest(f"held: more than {LARGE_BYTES:,} bytes: read the log instead")
         if (size := held.size_in(self._service.published)) > HELD_MAX:
             raise InvalidRequest(
                 f"held: {size:,} partitions, missing topics and groups, more than {HELD_MAX:,}: read the log instead"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
-from spark_log.net.long_poll import WOKEN_MAX, LongPolls, Topics
+import msgspec
+
+from spark_log.net.long_poll import TOPICS_MAX, WOKEN_MAX, LongPolls, Topics, of_few
+from spark_log.net.messages import ChangesRequest, TopicsRequest
 from spark_log.testing.simulated_loop import LoopClock, run_simulated
 
 
@@ -45,6 +48,14 @@ def test_only_those_are_woken_whose_topics_were_touched() -> None:
     """And those who wait for anything; the others wait on."""
     assert woken({"a", "c"}, ("a",), ("b",), ("b", "c"), None, ()) == [True, False, True, True, False]
     assert woken(set(), ("a",), None) == [False, True]
+
+
+def test_a_request_with_too_many_topics_waits_for_any_change() -> None:
+    """The server keeps none of them: a tenant could make it keep millions."""
+    few = ChangesRequest(cluster_id="c", since=1, wait_ms=1, topics=tuple(map(str, range(TOPICS_MAX))))
+    many = TopicsRequest(cluster_id="c", held=msgspec.Raw(b"{}"), topics=(*few.topics, "one more"))  # type: ignore[misc]
+    assert of_few(few) is few
+    assert of_few(many) == msgspec.structs.replace(many, topics=None)
 
 
 def test_everybody_is_woken_if_nobody_knows_what_was_touched() -> None:

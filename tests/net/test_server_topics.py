@@ -18,6 +18,8 @@ from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Leadership
 from spark_log.net.address import parse_target
 from spark_log.net.client import HttpLink
+from spark_log.net.large_requests import LARGE_BYTES
+from spark_log.net.messages import encode
 from spark_log.net.server import HELD_MAX
 from spark_log.node.serve import Running
 from tests.net.asking import request
@@ -96,6 +98,16 @@ def test_a_client_of_very_many_partitions_opens_the_log(url: str, held: list[str
     assert "mine" in journal.require(["mine"]).names and journal.view.held is not None
     journal.require(held)
     assert journal.view.held is None
+
+
+def test_what_a_client_holds_is_refused_above_the_size_of_a_large_request(running: Running, url: str) -> None:
+    """The server keeps it while the request waits."""
+    held = bytes(encode(held_of(nothing_held())))
+    for padding, status in ((0, 200), (LARGE_BYTES, 400)):
+        padded = held[:1] + b" " * padding + held[1:]
+        body = b'{"cluster_id":"%s","confirmed":true,"held":%s}' % (running.coordinator.cluster_id.encode(), padded)
+        found, answer = request(running.coordinator.address, "POST", "/v1/topics", body)
+        assert found == status, answer
 
 
 def test_a_topic_that_grows_beyond_that_is_followed(url: str) -> None:
