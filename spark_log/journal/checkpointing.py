@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from spark_log.errors import CorruptObject
+from spark_log.errors import CorruptObject, LogRestored
 from spark_log.journal.context import Context
 from spark_log.journal.object_names import (
     CHECKPOINTS,
@@ -15,7 +15,7 @@ from spark_log.journal.object_names import (
     log_key,
     log_version,
 )
-from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
+from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View, check_same_log
 from spark_log.journal.store_operations import Delete, Get, List, Put, Steps
 from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.checkpoint_format import check_checkpoint, encode_checkpoint, folded, reads_back
@@ -32,8 +32,13 @@ def is_due(view: View) -> bool:
 
 
 def look_again(view: View) -> Steps[View]:
-    """The view with the newest checkpoint in the storage: a process that follows a coordinator does not list them."""
-    return view.moved(view.state, (yield List(CHECKPOINTS)), view.head)
+    """The view with the newest checkpoint in the storage: a process that follows a coordinator does not list them.
+
+    Raises LogRestored, WrongRoot if the storage has another log by now.
+    """
+    names: list[str] = yield List(CHECKPOINTS)
+    yield from check_same_log(view, names)
+    return view.moved(view.state, names, view.head)
 
 
 def checkpoint_and_truncate(view: View, context: Context, fence_before: int) -> Steps[View]:
@@ -62,6 +67,7 @@ def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]
     view = view._replace(state=folded(view.state))
     data = encode_checkpoint(view.state)
     names: list[str] = yield List(CHECKPOINTS)
+    yield from check_same_log(view, names)
     intact = frozenset[str]()
     for _ in range(KEPT_CHECKPOINTS):
         key = checkpoint_key(view.state.version, context.unique())
@@ -69,7 +75,7 @@ def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]
             key = f"{names[-1]}-{context.unique()}"  # sorts after it
         yield Put(key, (data,))
         found = yield Get(key)
-        names = yield List(CHECKPOINTS)
+        names = yield from _listed_after(view, key)
         if key not in names[-KEPT_CHECKPOINTS:]:
             break  # newer ones exist, and another process may have deleted this one
         if found != data or not reads_back(data, key, view.state):
@@ -80,6 +86,17 @@ def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]
         if not damaged:
             break
     return view.moved(view.state, names, view.head), intact
+
+
+def _listed_after(view: View, key: str) -> Steps[list[str]]:
+    """The checkpoints after one was put.  Deletes it, and raises LogRestored, if the log was restored meanwhile."""
+    names: list[str] = yield List(CHECKPOINTS)
+    try:
+        yield from check_same_log(view, [name for name in names if name != key])
+    except LogRestored:
+        yield Delete([key])
+        raise
+    return names
 
 
 def _read_checkpoints(names: Iterable[str]) -> Steps[tuple[frozenset[str], frozenset[str]]]:

@@ -268,6 +268,8 @@ def catch_up(
     if failed is not None:
         raise _unreadable(failed)
     if base is not None:
+        if went_back(view, names):
+            return None  # another copy of the log was restored meanwhile, with other checkpoints
         _check_reached(state.version, base)
     elif not (yield from _is_same_log(view, names, last)):
         return None
@@ -277,6 +279,23 @@ def catch_up(
 def confirming_reads(view: View) -> list[Op]:
     """Reads the starts of the records that identify the log, and lists the checkpoints."""
     return [*(Get(log_key(version), 0, len(head)) for version, head in view.heads), List(CHECKPOINTS)]
+
+
+def check_same_log(view: View, names: Sequence[str]) -> Steps[None]:
+    """Raises LogRestored, or WrongRoot, if a listing of checkpoints is not of the view's log: its known checkpoint has
+    gone without two newer ones, and so has the record of its version.
+
+    A view that knows no checkpoint, and another log that has one at or beyond the view's version, are not noticed.
+    """
+    version, length = view.state.version, max(1, len(view.head))
+    if not went_back(view, names) or checkpoint_version(newest_checkpoint(names)) >= version:
+        return
+    reads: list[Op] = [Get(log_key(version), 0, length), Get(view.checkpoint, 0, 1)]
+    record, known = yield reads
+    has_record = record == view.head if view.head else record is not None
+    if known is None and not has_record:
+        yield from check_is_there(view.log)
+        raise restored_error(f"version {version}")
 
 
 def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None]) -> Steps[bool]:

@@ -128,7 +128,10 @@ def check_place_of_mirror(log: Log, store: ObjectStore) -> Format | None:
     if here != there and (here.startswith(there) or there.startswith(here)):
         raise InvalidRequest(f"{here} and {there}: a mirror and its log must not lie within each other")
     form = format_of(store)
-    if form is None and (found := file_of_log(store)) and not _has_lost_format(store, journal):
+    found = file_of_log(store) if form is None else ""
+    if found:
+        form = format_of(store)  # another process may have begun it meanwhile
+    if form is None and found and not _has_lost_format(store, journal):
         raise InvalidRequest(f"{store.url} has {found}: a mirror begins in an empty folder")
     if form is not None:
         _check_is_mirror(form, store, journal)
@@ -344,7 +347,7 @@ class Mirror:
         _check_format(self._store, self._source)  # a checkpoint of the lost log must not get into a recovered one
         if self._journal is None and record is not None:  # otherwise the mirror would have a gap for a moment
             self._put_record(last, record)
-        write_state(self._store, view.state, self._source.context, view.head)
+        write_state(self._store, view.state, self._source.context)
         if record is not None:  # it may be missing after a repair
             self._put_record(last, record)
         logger.info("the mirror at %s begins again at version %d", self._store.url, view.state.version)
@@ -432,12 +435,9 @@ def _is_on_active_broker(state: State, name: str) -> bool:
     return known is None or any(is_active(state, broker) for broker in known.brokers)
 
 
-def write_state(store: ObjectStore, state: State, context: Context, head: bytes = b"") -> None:
-    """Write a state as the newest checkpoints of a mirror.  All objects that readers need must be there.
-
-    head:  first line of the record of its version, if it is known.
-    """
-    run(_write_checkpoints(View("", state, head=head), context), Stores.of(store), context.clock)
+def write_state(store: ObjectStore, state: State, context: Context) -> None:
+    """Write a state as the newest checkpoints of a mirror.  All objects that readers need must be there."""
+    run(_write_checkpoints(View("", state), context), Stores.of(store), context.clock)
 
 
 def _write_checkpoints(view: View, context: Context) -> Steps[None]:

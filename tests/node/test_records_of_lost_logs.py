@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 import spark_log
 from spark_log.errors import CorruptObject, LogRestored, SparkLogError, StorageUnavailable
 from spark_log.journal.journal import Journal
-from spark_log.journal.object_names import LOG, log_key
+from spark_log.journal.object_names import CHECKPOINTS, LOG, log_key
 from spark_log.node.maintain import maintain_once
 from spark_log.node.repair import repair
 from spark_log.node.verify import verify
+from spark_log.store.base import Bytes
 from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Wrapper
 from tests.node.logs import new_log
 from tests.restored import copy_of, restored, set_back
+
+Names: TypeAlias = list[str]
+"""Needed because a class below has a method named `list`."""
 
 
 class Killed(BaseException):
@@ -117,3 +123,89 @@ def test_a_record_without_an_answer_is_taken_back_from_a_disk_that_was_set_back(
     assert raised.value.maybe_applied
     assert log_key(lost.version + 1) not in log.journal.metadata.list(LOG)
     assert values(spark_log.connect(lost.url)) == [b"old"]
+
+
+class Interrupted(Wrapper):
+    """A store in which something happens after its next operation of one kind on such a file."""
+
+    def __init__(self, inner: LocalStore) -> None:
+        super().__init__(inner)
+        self._next: tuple[str, str, Callable[[], object]] | None = None
+
+    def after(self, operation: str, prefix: str, happens: Callable[[], object]) -> None:
+        self._next = operation, prefix, happens
+
+    def _did(self, operation: str, key: str) -> None:
+        if self._next is not None and operation == self._next[0] and key.startswith(self._next[1]):
+            happens, self._next = self._next[2], None
+            happens()
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        found = super().get(key, start, end)
+        self._did("get", key)
+        return found
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        super().put(key, chunks)
+        self._did("put", key)
+
+    def list(self, prefix: str) -> Names:
+        found = super().list(prefix)
+        self._did("list", prefix)
+        return found
+
+
+class Replaced:
+    """A log with 20 more changes than its copy, a client of it, and the store of that client."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = str(folder / "log")
+        log = new_log(folder / "log")
+        log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1", "metadata.checkpoint.interval": "1000"}})
+        log.append("t", [{"value": b"old"}])
+        self._copy = copy_of(log, folder / "copy")
+        self.store = Interrupted(LocalStore(self.url))
+        self.client = spark_log.Log(Journal.open(self.store, create=False))
+        for _ in range(20):
+            self.client.append("t", [{"value": b"lost"}])
+        maintain_once(self.client)
+        self.client.append("t", [{"value": b"lost"}])
+
+    def restore(self) -> None:
+        """With new records, in fewer versions than the lost log had."""
+        log = restored(self.url, self._copy)
+        log.append("t", [{"value": b"new"}])
+        assert log.journal.state.version < self.client.journal.state.version
+
+    def check(self) -> None:
+        with spark_log.connect(self.url) as log:
+            assert log.journal.state.restores and values(log) == [b"old", b"new"] and not verify(log)
+
+
+def test_upkeep_writes_no_checkpoint_of_a_lost_log(tmp_path: Path) -> None:
+    """It would take the place of the restored log's newest checkpoint."""
+    replaced = Replaced(tmp_path)
+    journal = replaced.client.journal
+    replaced.restore()
+    with pytest.raises(LogRestored):
+        journal.run(journal.metadata_log.checkpoint(journal.view))
+    replaced.check()
+
+
+def test_upkeep_takes_the_checkpoint_of_a_lost_log_back(tmp_path: Path) -> None:
+    """It was put after the log was restored, and was to be put before."""
+    replaced = Replaced(tmp_path)
+    journal = replaced.client.journal
+    replaced.store.after("list", CHECKPOINTS, lambda: replaced.store.after("list", CHECKPOINTS, replaced.restore))
+    with pytest.raises(LogRestored):
+        journal.run(journal.metadata_log.checkpoint(journal.view))
+    replaced.check()
+
+
+def test_a_log_is_not_opened_from_the_checkpoint_of_a_lost_one(tmp_path: Path) -> None:
+    """It was read before the log was restored, and the records after it are read afterwards."""
+    replaced = Replaced(tmp_path)
+    maintain_once(replaced.client)
+    replaced.store.after("get", CHECKPOINTS, replaced.restore)
+    assert Journal.open(replaced.store, create=False).state == spark_log.connect(replaced.url).journal.state
+    replaced.check()

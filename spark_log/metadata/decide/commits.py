@@ -38,7 +38,7 @@ from spark_log.metadata.pending_commits import (
 )
 from spark_log.metadata.replay import admits, known_objects, replay_records
 from spark_log.metadata.replicas import group_number
-from spark_log.metadata.restores import history_of
+from spark_log.metadata.restores import history_of, restores_after
 from spark_log.metadata.state import ProducerState, State, TopicKey
 from spark_log.model import ACKS_ALL, ACKS_LEADER
 from spark_log.settings import has_cleanup_policy
@@ -95,8 +95,7 @@ def decide_commit(
         earlier = _repeated(state, known, commit, skip_older=skip_older, after=after)
         if earlier is not None:
             return Decision((), _with_pending(state, commit, earlier))
-    if history != history_of(state):
-        raise UploadFenced("the log was restored from a copy since the upload began: write the data again")
+    _check_history(state, known, commit, history)
     _check_after(known, commit, after)
     _check_producer(state, commit)
     _check_time(state, commit)
@@ -252,6 +251,17 @@ def _check_after(known: ProducerState | None, commit: r.CommitRecord, after: int
             last=last,
             version=-1 if known is None else known.version,
         )
+
+
+def _check_history(state: State, known: ProducerState | None, commit: r.CommitRecord, history: str) -> None:
+    """Raises UploadFenced for an upload of before a restore; UnknownProducerId if the copy may have had its commit, and
+    the producer has expired since: if it were written again, it could be there twice."""
+    if history == history_of(state):
+        return
+    later = restores_after(state, history)
+    if known is None and (later is None or commit.upload_epoch < later[0].version):
+        _check_producer(state, commit)
+    raise UploadFenced("the log was restored from a copy since the upload began: write the data again")
 
 
 def _check_producer(state: State, commit: r.CommitRecord) -> None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from spark_log.errors import InvalidRequest
+from spark_log.errors import InvalidRequest, SparkLogError, UnknownProducerId, UploadFenced
 from spark_log.metadata.accepted_loss import replay_after_loss
 from spark_log.metadata.batch_format import decode_batch, encode_batch
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.commands import BeginHistory
+from spark_log.metadata.decide.commits import decide_commit
 from spark_log.metadata.projection import apply, delta, held_of, nothing_held
-from spark_log.metadata.records import Batch, DeleteTopicRecord, RestoreRecord, TakeOverRecord
+from spark_log.metadata.records import (
+    Batch,
+    DeleteTopicRecord,
+    ExpireProducersRecord,
+    FenceRecord,
+    RestoreRecord,
+    TakeOverRecord,
+)
 from spark_log.metadata.replay import replay
 from spark_log.metadata.restores import (
     KEPT,
@@ -100,6 +108,22 @@ def test_a_batch_of_another_history_is_void(log: History, history: str) -> None:
     assert is_former(log.state, history) == (history == "")
     repaired = replay_after_loss(log.state, after.version, batch, log.state, ())
     assert (repaired.names == log.state.names) == (history == "")
+
+
+@pytest.mark.parametrize(("in_copy", "error"), [(True, UnknownProducerId), (False, UploadFenced)])
+def test_a_commit_that_the_copy_may_have_is_not_sent_again(
+    log: History, in_copy: bool, error: type[SparkLogError]
+) -> None:
+    """Its writer got no answer.  The producer has expired, so nobody knows whether the commit was in the copy."""
+    topic = log.create()
+    commit, version = log.upload((topic, 0, 1)), log.state.version
+    if in_copy:
+        log.do(lambda state, now: decide_commit(state, commit))
+        version = log.state.version
+    log.write(FenceRecord(upto=log.state.version), ExpireProducersRecord(producers=(commit.producer,)))
+    begin(log, "a", version)
+    with pytest.raises(error):
+        log.do(lambda state, now: decide_commit(state, commit))
 
 
 def test_a_log_that_has_less_or_was_there_later_was_set_back(log: History) -> None:
