@@ -200,7 +200,7 @@ def _without_ages(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_ages(item) for name, item in value.items() if name != "lag_ms"}
     if isinstance(value, str):  # what `cluster health` says of the clock
-        return re.sub(r"(the last commit's time is ).*( behind)", r"\1\2", value)
+        return re.sub(r"(the last commit was ).*( ago)", r"\1\2", value)
     return [_without_ages(item) for item in value] if isinstance(value, list) else value
 
 
