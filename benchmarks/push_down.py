@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     given = common.arguments(__doc__)
-    spark = common.session()
+    spark = common.session({"spark.pylog.nativeRead": "false"})
     with common.folder() as url:
         spark_log.connect(url).create_topic(spark_log.NewTopic("t", common.PARTITIONS))
         rows = spark.range(given.rows).select(

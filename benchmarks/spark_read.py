@@ -15,7 +15,7 @@ import spark_log
 
 def main() -> None:
     given = common.arguments(__doc__)
-    spark = common.session()
+    spark = common.session({"spark.pylog.nativeRead": "false"})
     frame = common.events(spark, given.rows)
     with common.folder() as url:
         spark_log.connect(url).create_topic(spark_log.NewTopic("t", common.PARTITIONS))

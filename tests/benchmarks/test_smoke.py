@@ -29,6 +29,7 @@ TINY = {
     "million_commits": "--rows 400",
     "merge": f"--rows 20 {ONCE}",
     "mirror": "--rows 1000 --rounds 20 --warm 0",
+    "native_read": f"--rows 4000 {ONCE}",
     "object_store": "--quick",
     "plan": "--rows 300 --rounds 1",
     "producers": "--rows 2000",

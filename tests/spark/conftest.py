@@ -6,7 +6,8 @@ in the same JVM; of a test with parameters, the client runs the first case.  A m
 run once: the server does that for its clients as for itself.  They are marked with `@pytest.mark.tasks`, or in one of
 the files of `TASKS`.
 
-With `PYLOG_PUSH_DOWN=false` in the environment, all reads are planned as Spark plans other Python sources.
+With `PYLOG_PUSH_DOWN=false` in the environment, all reads are planned as Spark plans other Python sources; with
+`PYLOG_NATIVE_READ=false`, Python reads everything.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ def classic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of this process."""
     builder = SparkSession.builder.master("local[2]").appName("tests")
     builder = builder.config("spark.pylog.pushDown", os.environ.get("PYLOG_PUSH_DOWN", "true"))
+    builder = builder.config("spark.pylog.nativeRead", os.environ.get("PYLOG_NATIVE_READ", "true"))
     for name, value in {**CONFS, **SERVER}.items():
         builder = builder.config(name, value)
     session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()

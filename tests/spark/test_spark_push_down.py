@@ -37,10 +37,10 @@ SCHEMA = (
 
 
 def scan_of(frame: DataFrame) -> str:
-    """How a frame's plan describes its only scan."""
+    """How a frame's plan describes its only scan, without its reader."""
     plan = str(frame._jdf.queryExecution().executedPlan().toString())  # type: ignore[operator]
     (line,) = (line for line in plan.splitlines() if "BatchScan" in line)
-    return line.partition("] ")[2].partition(" RuntimeFilters")[0]
+    return line.partition("] ")[2].partition(" RuntimeFilters")[0].removesuffix(" natively")
 
 
 def row(rng: random.Random, number: int) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def test_positions_that_move_are_looked_up_once(
     """For all scans of a frame: two of them could start at different records otherwise."""
     log.append("t", texts(3))
     frame = load(classic, url, **positions)
-    assert ("(Python)" not in scan_of(frame.select("offset"))) == fixed
+    assert (scan_of(frame.select("offset")) == "pylog (offset)") == fixed
     first = frame.count()
     log.append("t", texts(2))
     one, other = frame.select("offset"), frame.select("offset", "value")
@@ -344,25 +344,25 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_classes_are_kept_where_only_the_user_can_write(classic: SparkSession, cache: Path) -> None:
     jvm: Any = classic._jvm
-    made = compiled.jar(jvm, compiled.loader(jvm), classic.version, compiled.source())
+    made = compiled.jar(jvm, compiled.loader(jvm), classic.version, compiled.sources())
     assert made.parent == cache
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
     changed = made.stat().st_mtime_ns
-    assert compiled.jar(jvm, compiled.loader(jvm), classic.version, compiled.source()) == made
+    assert compiled.jar(jvm, compiled.loader(jvm), classic.version, compiled.sources()) == made
     assert made.stat().st_mtime_ns == changed
     cache.chmod(0o777)
-    assert compiled.jar(jvm, compiled.loader(jvm), classic.version, compiled.source()).parent != cache
+    assert compiled.jar(jvm, compiled.loader(jvm), classic.version, compiled.sources()).parent != cache
 
 
 def test_a_damaged_file_of_classes_is_compiled_again(classic: SparkSession, cache: Path) -> None:
     """It would turn the feature off for ever."""
     jvm: Any = classic._jvm
     loader = compiled.loader(jvm)
-    made = compiled.jar(jvm, loader, classic.version, compiled.source())
+    made = compiled.jar(jvm, loader, classic.version, compiled.sources())
     whole = made.stat().st_size
     for size in (0, whole // 2):
         os.truncate(made, size)
-        assert compiled.jar(jvm, loader, classic.version, compiled.source()) == made
+        assert compiled.jar(jvm, loader, classic.version, compiled.sources()) == made
         assert made.stat().st_size == whole
     assert list(cache.iterdir()) == [made]
 
@@ -370,20 +370,32 @@ def test_a_damaged_file_of_classes_is_compiled_again(classic: SparkSession, cach
 def test_a_spark_that_cannot_compile_the_source_says_so(
     classic: SparkSession, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = compiled.source().replace("PythonDataSourceV2", "RenamedInALaterSpark")
+    source, reader = compiled.sources()
+    source = source.replace("PythonDataSourceV2", "RenamedInALaterSpark")
     with caplog.at_level(logging.INFO, "spark_log"):
-        assert "RenamedInALaterSpark" in compiled.load(classic._jvm, classic.version, source)
+        assert "RenamedInALaterSpark" in compiled.load(classic._jvm, classic.version, (source, reader))
     (record,) = caplog.records
     assert f"as Spark {classic.version} cannot compile its planner" in record.getMessage()
     assert list(cache.iterdir()) == []
 
 
+def test_a_spark_that_can_compile_the_planner_alone_reads_with_python(
+    classic: SparkSession, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, reader = compiled.sources()
+    with caplog.at_level(logging.INFO, "spark_log"):
+        broken = reader.replace("ConstantColumnVector", "RenamedInALaterSpark")
+        assert compiled.load(classic._jvm, classic.version, (source, broken)) == compiled.PLANS
+    (record,) = caplog.records
+    assert f"reads with Python here, as Spark {classic.version} cannot compile its reader" in record.getMessage()
+
+
 @pytest.mark.skipif(shutil.which("javac") is None, reason="a Java without a compiler is enough to run Spark")
-def test_the_java_source_has_no_lint(tmp_path: Path) -> None:
+def test_the_java_sources_have_no_lint(tmp_path: Path) -> None:
     """Casts that only Janino needs, and the schema of a table, which Spark 4.0 still calls, are no faults."""
     jars = ":".join(map(str, Path(pyspark.__path__[0]).glob("jars/*.jar")))
     lint = "-Xlint:all,-cast,-deprecation,-classfile,-path,-processing"
     command = ["javac", lint, "-Werror", "-proc:none", "-cp", jars, "-d", str(tmp_path)]
-    source = Path(compiled.__file__).with_name(compiled.SOURCE)
-    done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
+    sources = [str(Path(compiled.__file__).with_name(name)) for name in compiled.SOURCES]
+    done = subprocess.run([*command, *sources], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

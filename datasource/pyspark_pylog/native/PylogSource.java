@@ -71,6 +71,9 @@ public final class PylogSource implements TableProvider, DataSourceRegister {
   static final String NAME = "pylog";
   static final String OPTION = "pushDown";
   static final String SETTING = "spark.pylog.pushDown";
+  private static final String NATIVE_OPTION = "nativeRead";
+  private static final String NATIVE_SETTING = "spark.pylog.nativeRead";
+  private static volatile NativeReader reader;
 
   private final PythonDataSourceV2 python = python();
 
@@ -104,15 +107,39 @@ public final class PylogSource implements TableProvider, DataSourceRegister {
    * Whether a query is planned here; otherwise it is planned as Spark plans other Python sources.
    */
   static boolean pushesDown(CaseInsensitiveStringMap options) {
-    return options.getBoolean(OPTION, isSet(SQLConf.get().getConfString(SETTING, "true")));
+    return isSet(options, OPTION, SETTING);
   }
 
-  private static boolean isSet(String value) {
-    if (value.equalsIgnoreCase("true") || value.equalsIgnoreCase("false")) {
-      return Boolean.parseBoolean(value);
+  private static boolean isSet(CaseInsensitiveStringMap options, String option, String setting) {
+    String value = SQLConf.get().getConfString(setting, "true");
+    if (!value.equalsIgnoreCase("true") && !value.equalsIgnoreCase("false")) {
+      throw new IllegalArgumentException(
+          "setting " + setting + ": '" + value + "' is not true or false");
     }
-    throw new IllegalArgumentException(
-        "setting " + SETTING + ": '" + value + "' is not true or false");
+    return options.getBoolean(option, Boolean.parseBoolean(value));
+  }
+
+  static void setReader(NativeReader made) {
+    reader = made;
+  }
+
+  /** What reads a batch without Python; null if nothing does. */
+  static NativeReader reader(StructType columns, CaseInsensitiveStringMap options) {
+    NativeReader found = reader;
+    boolean reads =
+        isSet(options, NATIVE_OPTION, NATIVE_SETTING)
+            && found != null
+            && found.reads(columns, options);
+    return reads ? found : null;
+  }
+
+  /** Reads batches without Python, which plans them ({@code PylogReader.java}). */
+  public interface NativeReader {
+    /** Whether it reads these columns of this log. */
+    boolean reads(StructType columns, CaseInsensitiveStringMap options);
+
+    /** A batch with the rows of another one, as columns. */
+    Batch batch(Batch rows, StructType columns, CaseInsensitiveStringMap options);
   }
 }
 
@@ -153,9 +180,12 @@ final class PylogTable implements SupportsRead, SupportsWrite {
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     ScanBuilder builder = ((SupportsRead) inner).newScanBuilder(options);
-    return PylogSource.pushesDown(options) && Positions.areFixed(options)
+    if (!PylogSource.pushesDown(options)) {
+      return builder;
+    }
+    return Positions.areFixed(options)
         ? new PylogScanBuilder(this, builder, schema, options)
-        : builder;
+        : new WholeScanBuilder(builder, schema, options);
   }
 
   @Override
@@ -260,14 +290,36 @@ final class PylogScanBuilder implements SupportsPushDownFilters, SupportsPushDow
   }
 }
 
+/** Reads all columns of all records, for a load that is planned once for all of its queries. */
+final class WholeScanBuilder implements ScanBuilder {
+  private final ScanBuilder inner;
+  private final StructType schema;
+  private final CaseInsensitiveStringMap options;
+
+  WholeScanBuilder(ScanBuilder inner, StructType schema, CaseInsensitiveStringMap options) {
+    this.inner = inner;
+    this.schema = schema;
+    this.options = options;
+  }
+
+  @Override
+  public Scan build() {
+    return new PylogScan(null, inner, schema, options, "");
+  }
+}
+
 /** A batch read of some columns, or a stream of all. */
 final class PylogScan implements Scan {
+  /** Plans the scan by its columns; null: the scan of all columns is used. */
   private final PylogTable table;
+
   private final ScanBuilder inner;
   private final StructType columns;
   private final CaseInsensitiveStringMap options;
   private final String where;
   private Scan batch;
+  private boolean asked;
+  private PylogSource.NativeReader reader;
 
   PylogScan(
       PylogTable table,
@@ -289,17 +341,34 @@ final class PylogScan implements Scan {
 
   @Override
   public String description() {
+    if (table == null && reader() == null) {
+      return scan().description();
+    }
     String read = "pylog (" + Columns.named(columns) + ")";
-    return where.isEmpty() ? read : read + " where " + where;
+    String path = reader() == null ? "" : " natively";
+    return where.isEmpty() ? read + path : read + " where " + where + path;
   }
 
   @Override
   public Batch toBatch() {
-    return scan().toBatch();
+    Batch rows = scan().toBatch();
+    PylogSource.NativeReader found = reader();
+    return found == null ? rows : found.batch(rows, columns, withWhere());
+  }
+
+  /** Null if Python reads this. The own option {@code where} is not evaluated again by Spark. */
+  private synchronized PylogSource.NativeReader reader() {
+    if (!asked) {
+      asked = true;
+      reader = options.containsKey("where") ? null : PylogSource.reader(columns, withWhere());
+    }
+    return reader;
   }
 
   @Override
   public MicroBatchStream toMicroBatchStream(String checkpoint) {
+    asked = true;
+    reader = null;
     return inner.build().toMicroBatchStream(checkpoint);
   }
 
@@ -316,12 +385,12 @@ final class PylogScan implements Scan {
   /** Not by partition: Spark would plan them to explain a query. */
   @Override
   public ColumnarSupportMode columnarSupportMode() {
-    return scan().columnarSupportMode();
+    return reader() == null ? scan().columnarSupportMode() : ColumnarSupportMode.SUPPORTED;
   }
 
   private Scan scan() {
     if (batch == null) {
-      batch = table.scan(columns, withWhere(), where);
+      batch = table == null ? inner.build() : table.scan(columns, withWhere(), where);
     }
     return batch;
   }

@@ -1,7 +1,8 @@
-"""Compiles `PylogSource.java` for the running Spark, and makes Spark use it for `format("pylog")`.
+"""Compiles pylog's Java for the running Spark, and makes Spark use it for `format("pylog")`.
 
 Spark ships Janino, the compiler for its generated code.  So pylog needs no jar for each version of Spark: the driver
-compiles the source when a session is registered.  Only the driver uses the classes.
+compiles the sources when a session is registered.  `PylogSource.java` plans queries in the driver.  `PylogReader.java`
+reads in executors, too, which get the classes from the driver.
 """
 
 from __future__ import annotations
@@ -12,54 +13,104 @@ import os
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 logger = logging.getLogger("spark_log")
 
-SOURCE = "PylogSource.java"
+SOURCES = ("PylogSource.java", "PylogReader.java")
 CLASS = "io.pylog.spark.PylogSource"
+READER = "io.pylog.spark.PylogReader"
 SERVICE = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"
 LOADER = "org.apache.spark.util.MutableURLClassLoader"
-SETTING = "spark.pylog.pushDown"
-TRIED = "pylog.pushDown.tried"
-"""The property of a JVM in which Spark has been asked to compile the source; the classes cannot be taken out again."""
+SETTING, NATIVE = "spark.pylog.pushDown", "spark.pylog.nativeRead"
+TRIED, JAR, DRIVER = "pylog.pushDown.tried", "pylog.jar", "pylog.nativeRead.driver"
+"""Properties of a JVM: in `TRIED`, Spark has been asked to compile the sources, and the classes cannot be taken out
+again; the file of the classes, for executors; and the process that plans native reads.
+"""
+PLANS, READS = "plans", "reads"
+"""The abilities of the classes in a JVM: they plan queries, or read, too."""
 
 
 def compile_planner(spark: Any) -> bool:
-    """Make Spark plan reads and writes of `format("pylog")` with `PylogSource.java`; returns whether it does.
+    """Make Spark plan reads and writes of `format("pylog")` with pylog's Java; returns whether it does.
 
-    The setting `spark.pylog.pushDown=false` prevents it.  If the running Spark cannot compile or load the source,
-    queries read whole records, and a log line at INFO says why.
+    The setting `spark.pylog.pushDown=false` prevents it.  If the running Spark cannot compile or load the sources,
+    queries read whole records, or with Python, and a log line at INFO says why.
     """
     jvm = spark._jvm
-    if spark.conf.get(SETTING, "true").lower() == "false":
+    if _is_off(spark, SETTING):
         return False
-    if jvm.java.lang.System.getProperty(TRIED) is None:
-        jvm.java.lang.System.setProperty(TRIED, load(jvm, spark.version, source()))
-    return bool(jvm.java.lang.System.getProperty(TRIED) == "loaded")
+    properties = jvm.java.lang.System
+    if properties.getProperty(TRIED) is None:
+        properties.setProperty(TRIED, load(jvm, spark.version, sources()))
+    found = properties.getProperty(TRIED)
+    if found == READS and not _is_off(spark, NATIVE):
+        _plan_native_reads(spark)
+    return found in (PLANS, READS)
 
 
-def source() -> str:
-    """The Java source."""
-    return files(__package__).joinpath(SOURCE).read_text(encoding="utf-8")
+def _is_off(spark: Any, setting: str) -> bool:
+    return str(spark.conf.get(setting, "true")).lower() == "false"
 
 
-def load(jvm: Any, version: str, java: str) -> str:
-    """Compile a source and give its classes to Spark.  Returns `loaded`, or why that is not possible."""
+def sources() -> tuple[str, ...]:
+    """The Java sources: the planner, and the reader, which needs it."""
+    return tuple(files(__package__).joinpath(name).read_text(encoding="utf-8") for name in SOURCES)
+
+
+def load(jvm: Any, version: str, java: Sequence[str]) -> str:
+    """Compile sources and give their classes to Spark.
+
+    Returns `PLANS` or `READS`, or why neither is possible.
+    """
+    why = _add(jvm, version, java)
+    if not why:
+        return READS
+    of_planner = _add(jvm, version, java[:1])
+    if not of_planner:
+        logger.info("pylog reads with Python here, as Spark %s cannot compile its reader: %s", version, why)
+        return PLANS
+    logger.info("pylog reads whole records here, as Spark %s cannot compile its planner: %s", version, of_planner)
+    return of_planner
+
+
+def _add(jvm: Any, version: str, java: Sequence[str]) -> str:
+    """Give Spark the classes of sources.  Returns why that is not possible; empty if it is done."""
     try:
         found = loader(jvm)
         if found is None:
             raise TypeError("Spark's class loader takes no classes")
-        url = jvm.java.io.File(str(jar(jvm, found, version, java))).toURI().toURL()
-        _probe(jvm, url, found)
+        path = jar(jvm, found, version, java)
+        url = jvm.java.io.File(str(path)).toURI().toURL()
+        for name in (CLASS, READER)[: len(java)]:
+            _probe(jvm, url, found, name)
         found.addURL(url)
     except Exception as error:  # noqa: BLE001  of any kind: internal classes of Spark may be others
-        why = str(error).partition("\n\tat ")[0]
-        logger.info("pylog reads whole records here, as Spark %s cannot compile its planner: %s", version, why)
-        return why
-    return "loaded"
+        return str(error).partition("\n\tat ")[0]
+    jvm.java.lang.System.setProperty(JAR, str(path))
+    return ""
+
+
+def _plan_native_reads(spark: Any) -> None:
+    """Give the JVM the planner of this process."""
+    from pyspark import java_gateway
+
+    from pyspark_pylog.native.plan import NativePlanner
+
+    callbacks: Any = java_gateway
+    jvm, gateway = spark._jvm, spark.sparkContext._gateway
+    properties, driver = jvm.java.lang.System, f"{os.getpid()}-{id(gateway)}"
+    if properties.getProperty(DRIVER) == driver:
+        return
+    try:
+        callbacks.ensure_callback_server_started(gateway)
+        getattr(jvm, READER).install(NativePlanner())
+    except Exception as error:  # noqa: BLE001  of any kind: a platform may not allow callbacks
+        logger.info("pylog reads with Python here, as Spark cannot call this process: %s", error)
+    properties.setProperty(DRIVER, driver)
 
 
 def loader(jvm: Any) -> Any:
@@ -72,26 +123,24 @@ def loader(jvm: Any) -> Any:
     return found
 
 
-def _probe(jvm: Any, url: Any, parent: Any) -> None:
-    """Load the class apart from Spark first.  Raises Py4JError if that fails."""
+def _probe(jvm: Any, url: Any, parent: Any, name: str) -> None:
+    """Load a class apart from Spark first.  Raises Py4JError if that fails."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway
     urls = gateway.new_array(jvm.java.net.URL, 1)
     urls[0] = url
-    found = jvm.java.lang.Class.forName(CLASS, True, jvm.java.net.URLClassLoader(urls, parent))
-    no_types, no_values = (gateway.new_array(kind, 0) for kind in (jvm.java.lang.Class, jvm.java.lang.Object))
-    found.getDeclaredConstructor(no_types).newInstance(no_values)
+    jvm.java.lang.Class.forName(name, True, jvm.java.net.URLClassLoader(urls, parent))
 
 
-def jar(jvm: Any, parent: Any, version: str, java: str) -> Path:
+def jar(jvm: Any, parent: Any, version: str, java: Sequence[str]) -> Path:
     """A file with the compiled classes, which is kept for later sessions of this Spark.
 
     version:  of Spark.
-    java:     the source.
+    java:     the sources, each after those that it needs.
     """
     of_java = jvm.java.lang.System.getProperty("java.version")
-    name = hashlib.sha256("\n".join((java, version, of_java)).encode()).hexdigest()[:16]
+    name = hashlib.sha256("\n".join((*java, version, of_java)).encode()).hexdigest()[:16]
     path = _cache() / f"planner-{name}.jar"
     if not _is_whole(path):
         _write(path, _compiled(jvm, parent, java))
@@ -120,11 +169,15 @@ def _cache() -> Path:
     return Path(tempfile.mkdtemp(prefix="pylog-"))
 
 
-def _compiled(jvm: Any, parent: Any, java: str) -> dict[str, bytes]:
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(parent)
-    compiler.cook(java)
-    return {str(name): bytes(code) for name, code in dict(compiler.getBytecodes()).items()}
+def _compiled(jvm: Any, parent: Any, java: Sequence[str]) -> dict[str, bytes]:
+    classes: dict[str, bytes] = {}
+    for source in java:
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(parent)
+        compiler.cook(source)
+        classes |= {str(name): bytes(code) for name, code in dict(compiler.getBytecodes()).items()}
+        parent = compiler.getClassLoader()
+    return classes
 
 
 def _write(path: Path, classes: dict[str, bytes]) -> None:

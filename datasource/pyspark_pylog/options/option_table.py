@@ -147,6 +147,13 @@ READING = (
         "session](spark.md#reading-less). Without effect on a stream",
     ),
     Option(
+        "nativeRead",
+        "BS",
+        "the setting `spark.pylog.nativeRead`, by default `true`",
+        "whether a batch query is read in the JVM where that is possible, in [a registered "
+        "session](spark.md#read-in-the-jvm). Without effect on a stream",
+    ),
+    Option(
         "group.id",
         "S",
         "",

@@ -193,7 +193,8 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
     check_order(start, end)
     _check_named(subscribe, pattern, assign, start, end)
     whole(options, "kafkaconsumer.polltimeoutms")
-    flag(options, "pushdown", True)  # obeyed by native/PylogSource.java
+    for name in ("pushdown", "nativeread"):  # obeyed by native/PylogSource.java
+        flag(options, name, True)
     return ReadOptions(
         location=location,
         subscribe=subscribe,

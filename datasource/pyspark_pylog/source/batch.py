@@ -17,6 +17,7 @@ from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.source.data_columns import DataColumns, planned_data, value_of, where_of
 from pyspark_pylog.source.growth import basis_of, ends_with_groups
+from pyspark_pylog.source.native_task import ErasureLook, PinnedTask, read_rest
 from pyspark_pylog.source.planned_reader import PlannedReader
 from pyspark_pylog.source.query_pins import query_of_task
 from pyspark_pylog.source.ranges import batch_ranges, is_fixed, is_open
@@ -58,6 +59,8 @@ class LogReader(PlannedReader):
             if isinstance(partition, ReadTask):  # otherwise Spark's substitute for an empty list of partitions
                 query = PinnedQuery(self.options, self.scan, query_of_task(self.scan, partition.log.token), partition)
                 yield from read_pinned(partition, query, self.schema, self.options)
+            elif isinstance(partition, PinnedTask | ErasureLook):
+                yield from read_rest(partition, self.schema, self.options)
 
     def _planned(self) -> Sequence[InputPartition]:
         journal = journal_to_read(self.options.location)

@@ -79,6 +79,10 @@ class ReadTask(InputPartition):
         """For a task that also reads records added later."""
         return None if self._basis is None else decode_basis(self._basis)
 
+    def with_reads(self, reads: Sequence[SliceRead]) -> ReadTask:
+        """A copy of this task with other reads."""
+        return ReadTask(self.number, self.log, reads, self._basis, self.data)
+
     def __getstate__(self) -> dict[str, Any]:
         reads = encode_reads(self.reads)
         return {"number": self.number, "log": self.log, "reads": reads, "basis": self._basis, "data": self.data}

@@ -1,0 +1,1465 @@
+package io.pylog.spark;
+
+import com.github.luben.zstd.ZstdDecompressCtx;
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.File;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.channels.FileChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.OpenOption;
+import java.nio.file.Paths;
+import java.nio.file.StandardOpenOption;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.Function;
+import java.util.zip.CRC32C;
+import org.apache.arrow.flatbuf.BodyCompression;
+import org.apache.arrow.flatbuf.BodyCompressionMethod;
+import org.apache.arrow.flatbuf.CompressionType;
+import org.apache.arrow.flatbuf.Message;
+import org.apache.arrow.flatbuf.MessageHeader;
+import org.apache.arrow.flatbuf.RecordBatch;
+import org.apache.arrow.memory.ArrowBuf;
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.vector.FieldVector;
+import org.apache.arrow.vector.TypeLayout;
+import org.apache.arrow.vector.ipc.message.ArrowFieldNode;
+import org.apache.arrow.vector.types.TimeUnit;
+import org.apache.arrow.vector.types.pojo.ArrowType;
+import org.apache.arrow.vector.types.pojo.Field;
+import org.apache.arrow.vector.types.pojo.Schema;
+import org.apache.arrow.vector.util.TransferPair;
+import org.apache.spark.SparkContext;
+import org.apache.spark.TaskContext;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
+import org.apache.spark.sql.execution.vectorized.ConstantColumnVector;
+import org.apache.spark.sql.execution.vectorized.OnHeapColumnVector;
+import org.apache.spark.sql.execution.vectorized.WritableColumnVector;
+import org.apache.spark.sql.types.BinaryType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.IntegerType;
+import org.apache.spark.sql.types.LongType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.TimestampType;
+import org.apache.spark.sql.util.ArrowUtils;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.sql.vectorized.ArrowColumnVector;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.types.UTF8String;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Reads segments of a log in the JVM.
+ *
+ * <p>Python decides what is read: it plans a query's tasks, and agrees on the version of the log.
+ * The tasks decode the bytes that Python named, as Arrow vectors, which Spark takes without a copy.
+ * They return only what they have verified. Whatever they do not understand or cannot read is
+ * handed over to Spark's reader in Python, from the record on that they have reached. So an error,
+ * a failover or a new plan is Python's, too.
+ *
+ * <p>Like {@code PylogSource.java}, it uses only what Janino understands. It returns {@code Object}
+ * where a generic type would need a bridge method.
+ */
+public final class PylogReader implements PylogSource.NativeReader {
+  /** Tasks of this process of which Python has read a rest. */
+  static final AtomicLong LEFT = new AtomicLong();
+
+  private final Function<Object, Object> python;
+
+  private PylogReader(Function<Object, Object> python) {
+    this.python = python;
+  }
+
+  /** Called by Python, with a function that it keeps for the life of the session. */
+  public static void install(Function<Object, Object> python) {
+    PylogSource.setReader(new PylogReader(python));
+  }
+
+  /** How many tasks of this process Python has read, in whole or in part: for tests. */
+  public static long left() {
+    return LEFT.get();
+  }
+
+  @Override
+  public boolean reads(StructType columns, CaseInsensitiveStringMap options) {
+    List<byte[]> answer = ask("check", columns, options, null, new InputPartition[0]);
+    return answer != null;
+  }
+
+  @Override
+  public Batch batch(Batch rows, StructType columns, CaseInsensitiveStringMap options) {
+    return new NativeBatch(this, rows, columns, options);
+  }
+
+  /** What Python says; null: this is read by Python. */
+  List<byte[]> ask(
+      String what,
+      StructType columns,
+      CaseInsensitiveStringMap options,
+      String query,
+      InputPartition[] planned) {
+    List<byte[]> request = new ArrayList<byte[]>();
+    request.add(text(what));
+    request.add(text(columns.json()));
+    request.add(text(query == null ? "" : query));
+    Object[] names = options.asCaseSensitiveMap().keySet().toArray();
+    request.add(text(Integer.toString(names.length)));
+    for (int i = 0; i < names.length; i++) {
+      request.add(text((String) names[i]));
+      request.add(text((String) options.get(names[i])));
+    }
+    for (int i = 0; i < planned.length; i++) {
+      request.add(((PythonInputPartition) planned[i]).pickedPartition());
+    }
+    try {
+      byte[] answer = (byte[]) python.apply(Parts.joined(request));
+      return answer == null ? null : Parts.split(answer);
+    } catch (Exception error) {
+      NativeTask.LOG.info(
+          "pylog reads with Python, which does not plan for this process: {}", error);
+      return null;
+    }
+  }
+
+  private static byte[] text(String text) {
+    return text.getBytes(StandardCharsets.UTF_8);
+  }
+}
+
+/** Several byte strings as one. */
+final class Parts {
+  private Parts() {}
+
+  static byte[] joined(List<byte[]> parts) throws IOException {
+    ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+    DataOutputStream out = new DataOutputStream(bytes);
+    for (int i = 0; i < parts.size(); i++) {
+      byte[] part = (byte[]) parts.get(i);
+      out.writeInt(part.length);
+      out.write(part);
+    }
+    return bytes.toByteArray();
+  }
+
+  static List<byte[]> split(byte[] joined) throws IOException {
+    DataInputStream in = new DataInputStream(new ByteArrayInputStream(joined));
+    List<byte[]> parts = new ArrayList<byte[]>();
+    while (in.available() > 0) {
+      byte[] part = new byte[in.readInt()];
+      in.readFully(part);
+      parts.add(part);
+    }
+    return parts;
+  }
+}
+
+/** A batch read whose tasks are planned for the query that runs them. */
+final class NativeBatch implements Batch {
+  private final PylogReader reader;
+  private final Batch rows;
+  private final StructType columns;
+  private final CaseInsensitiveStringMap options;
+
+  NativeBatch(
+      PylogReader reader, Batch rows, StructType columns, CaseInsensitiveStringMap options) {
+    this.reader = reader;
+    this.rows = rows;
+    this.columns = columns;
+    this.options = options;
+  }
+
+  @Override
+  public InputPartition[] planInputPartitions() {
+    InputPartition[] planned = rows.planInputPartitions();
+    SparkContext context = SparkContext.getOrCreate();
+    String query =
+        NativeTask.query(
+            context.getLocalProperty(NativeTask.EXECUTION),
+            context.getLocalProperty(NativeTask.APPLICATION),
+            context.getLocalProperty(NativeTask.STARTED));
+    if (query == null) {
+      return planned;
+    }
+    ship(context);
+    List<byte[]> answer = reader.ask("plan", columns, options, query, planned);
+    if (answer == null || answer.size() != 2 * planned.length) {
+      return planned;
+    }
+    InputPartition[] tasks = new InputPartition[planned.length];
+    for (int i = 0; i < planned.length; i++) {
+      byte[] reads = (byte[]) answer.get(2 * i);
+      byte[] pinned = (byte[]) answer.get(2 * i + 1);
+      tasks[i] = new NativeTask(query, reads, pinned, (PythonInputPartition) planned[i]);
+    }
+    return tasks;
+  }
+
+  /** Gives the classes to the executors of the session, which may have its own. */
+  private static void ship(SparkContext context) {
+    String jar = System.getProperty("pylog.jar");
+    if (!context.isLocal() && !context.listJars().mkString().contains(new File(jar).getName())) {
+      context.addJar(jar);
+    }
+  }
+
+  @Override
+  public PartitionReaderFactory createReaderFactory() {
+    return new NativeFactory(rows.createReaderFactory(), columns);
+  }
+}
+
+/** What one task reads, in both forms. */
+final class NativeTask implements InputPartition {
+  private static final long serialVersionUID = 1L;
+  static final Logger LOG = LoggerFactory.getLogger("io.pylog.spark");
+  static final String EXECUTION = "spark.sql.execution.id";
+  static final String APPLICATION = "spark.app.id";
+  static final String STARTED = "spark.app.startTime";
+
+  final String query;
+  final byte[] reads;
+
+  /** The same reads for Python: a pickle. */
+  final byte[] pinned;
+
+  /** For other queries: Python agrees on a version for them. */
+  final PythonInputPartition planned;
+
+  NativeTask(String query, byte[] reads, byte[] pinned, PythonInputPartition planned) {
+    this.query = query;
+    this.reads = reads;
+    this.pinned = pinned;
+    this.planned = planned;
+  }
+
+  /** Whether it was planned for the query of the running task: a frame can be run again. */
+  boolean isForThisQuery() {
+    TaskContext context = TaskContext.get();
+    return query.equals(
+        query(
+            context.getLocalProperty(EXECUTION),
+            context.getLocalProperty(APPLICATION),
+            context.getLocalProperty(STARTED)));
+  }
+
+  /** The name of a query, as Python has it; null for a job that is not a query. */
+  static String query(String execution, String application, String started) {
+    if (execution == null || application == null) {
+      return null;
+    }
+    return application + "-" + (started == null ? "0" : started) + "-" + execution;
+  }
+
+  /**
+   * For Python: the reads from a position on. Without a read, only whether records were erased.
+   *
+   * <p>It is a pickle that calls {@code rest_of(pinned, read, offset)}, which returns a task.
+   */
+  PythonInputPartition rest(int read, long offset) throws IOException {
+    ByteBuffer numbers = ByteBuffer.allocate(15).order(ByteOrder.LITTLE_ENDIAN);
+    numbers.put((byte) 'J').putInt(read).put((byte) 0x8a).put((byte) 8).putLong(offset);
+    ByteBuffer length = ByteBuffer.allocate(5).order(ByteOrder.LITTLE_ENDIAN);
+    length.put((byte) 'B').putInt(pinned.length);
+    ByteArrayOutputStream pickle = new ByteArrayOutputStream();
+    pickle.write(new byte[] {(byte) 0x80, 3});
+    pickle.write(
+        "cpyspark_pylog.source.native_task\nrest_of\n(".getBytes(StandardCharsets.US_ASCII));
+    pickle.write(length.array());
+    pickle.write(pinned);
+    pickle.write(numbers.array());
+    pickle.write(new byte[] {'t', 'R', '.'});
+    return new PythonInputPartition(planned.index(), pickle.toByteArray());
+  }
+}
+
+/** Makes the readers of tasks. */
+final class NativeFactory implements PartitionReaderFactory {
+  private static final long serialVersionUID = 1L;
+  private final PartitionReaderFactory python;
+  private final StructType columns;
+
+  NativeFactory(PartitionReaderFactory python, StructType columns) {
+    this.python = python;
+    this.columns = columns;
+  }
+
+  @Override
+  public boolean supportColumnarReads(InputPartition partition) {
+    return true;
+  }
+
+  @Override
+  public PartitionReader<InternalRow> createReader(InputPartition partition) {
+    InputPartition planned =
+        partition instanceof NativeTask ? ((NativeTask) partition).planned : partition;
+    return python.createReader(planned);
+  }
+
+  @Override
+  @SuppressWarnings("unchecked")
+  public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
+    Object reader =
+        partition instanceof NativeTask && ((NativeTask) partition).isForThisQuery()
+            ? (Object) new TaskReader((NativeTask) partition, python, columns)
+            : (Object) new RowBatches(createReader(partition), columns);
+    return (PartitionReader<ColumnarBatch>) reader;
+  }
+}
+
+/** Reads a task; what it cannot read is read by Python. */
+final class TaskReader implements PartitionReader<Object> {
+  private final NativeTask task;
+  private final PartitionReaderFactory python;
+  private final StructType columns;
+  private final SegmentReader segments;
+  private RowBatches rest;
+  private long lookedMs;
+
+  TaskReader(NativeTask task, PartitionReaderFactory python, StructType columns) {
+    this.task = task;
+    this.python = python;
+    this.columns = columns;
+    this.segments = new SegmentReader(task.reads, columns);
+    this.lookedMs = segments.pinnedMs;
+  }
+
+  @Override
+  public boolean next() throws IOException {
+    if (rest == null) {
+      try {
+        if (!erased()) {
+          return segments.next();
+        }
+        leave("records were erased meanwhile");
+      } catch (Exception error) {
+        TaskContext context = TaskContext.get();
+        if (Thread.currentThread().isInterrupted() || context != null && context.isInterrupted()) {
+          throw new IOException(error);
+        }
+        leave(error.toString());
+      } catch (LinkageError error) {
+        leave(error.toString());
+      }
+    }
+    return rest.next();
+  }
+
+  /** Leaves the rest to Python. */
+  private void leave(String why) throws IOException {
+    NativeTask.LOG.info("Python reads the rest of this task: {}", why);
+    PythonInputPartition left = task.rest(segments.read(), segments.offset());
+    segments.close();
+    rest = new RowBatches(python.createReader(left), columns);
+  }
+
+  /** Whether records were erased since Python looked; it is asked once a second. */
+  private boolean erased() throws IOException {
+    long now = System.currentTimeMillis();
+    if (segments.isAtEnd() || Math.abs(now - lookedMs) < segments.lookMs) {
+      return false;
+    }
+    lookedMs = now;
+    PartitionReader<InternalRow> found = python.createReader(task.rest(-1, now));
+    try {
+      return found.next();
+    } finally {
+      found.close();
+    }
+  }
+
+  @Override
+  public Object get() {
+    return rest == null ? segments.batch() : rest.get();
+  }
+
+  @Override
+  public CustomTaskMetric[] currentMetricsValues() {
+    return rest == null ? new CustomTaskMetric[0] : rest.currentMetricsValues();
+  }
+
+  @Override
+  public void close() throws IOException {
+    segments.close();
+    if (rest != null) {
+      rest.close();
+    }
+  }
+}
+
+/** Rows of Python's reader as batches. */
+final class RowBatches implements PartitionReader<Object> {
+  private static final int ROWS_MAX = 4096;
+  private static final int BYTES_MAX = 4 << 20;
+  private final PartitionReader<InternalRow> rows;
+  private final DataType[] types;
+  private final WritableColumnVector[] vectors;
+  private final ColumnarBatch batch;
+
+  RowBatches(PartitionReader<InternalRow> rows, StructType columns) {
+    PylogReader.LEFT.incrementAndGet();
+    this.rows = rows;
+    types = new DataType[columns.length()];
+    for (int i = 0; i < types.length; i++) {
+      types[i] = columns.fields()[i].dataType();
+    }
+    vectors = OnHeapColumnVector.allocateColumns(ROWS_MAX, columns);
+    batch = new ColumnarBatch((ColumnVector[]) vectors);
+  }
+
+  @Override
+  public boolean next() throws IOException {
+    for (int i = 0; i < vectors.length; i++) {
+      vectors[i].reset();
+    }
+    int count = 0;
+    int bytes = 0;
+    while (count < ROWS_MAX && bytes < BYTES_MAX && rows.next()) {
+      InternalRow row = (InternalRow) rows.get();
+      for (int i = 0; i < vectors.length; i++) {
+        bytes += copy(row, i, count);
+      }
+      count++;
+    }
+    batch.setNumRows(count);
+    return count > 0;
+  }
+
+  /** Returns the bytes of a value of variable length. */
+  private int copy(InternalRow row, int i, int at) {
+    WritableColumnVector vector = vectors[i];
+    if (row.isNullAt(i)) {
+      vector.putNull(at);
+    } else if (types[i] instanceof BinaryType || types[i] instanceof StringType) {
+      byte[] value =
+          types[i] instanceof BinaryType ? row.getBinary(i) : row.getUTF8String(i).getBytes();
+      vector.putByteArray(at, value);
+      return value.length;
+    } else if (types[i] instanceof IntegerType) {
+      vector.putInt(at, row.getInt(i));
+    } else if (types[i] instanceof LongType || types[i] instanceof TimestampType) {
+      vector.putLong(at, row.getLong(i));
+    } else {
+      throw new IllegalStateException("column of type " + types[i]);
+    }
+    return 0;
+  }
+
+  @Override
+  public Object get() {
+    return batch;
+  }
+
+  @Override
+  public CustomTaskMetric[] currentMetricsValues() {
+    return rows.currentMetricsValues();
+  }
+
+  @Override
+  public void close() throws IOException {
+    batch.close();
+    rows.close();
+  }
+}
+
+/** Bytes that are not as expected, or that are for Python. */
+final class NotNative extends IOException {
+  private static final long serialVersionUID = 1L;
+
+  NotNative(String why) {
+    super(why);
+  }
+
+  static void check(boolean expected, String why) throws NotNative {
+    if (!expected) {
+      throw new NotNative(why);
+    }
+  }
+}
+
+/** A part of a slice, as Python encodes it. */
+final class SliceRead {
+  final String path;
+  final String topic;
+  final int partition;
+  final long start;
+  final long end;
+  final long sliceStart;
+  final long sliceEnd;
+  final long position;
+  final int length;
+  final long crc;
+  final int batches;
+  final int timeKind;
+
+  /** The time of all records if the log gave it. */
+  final long time;
+
+  final long indexPosition;
+  final long objectSize;
+
+  /** Batches whose times are all outside of these may be skipped. */
+  final long windowStart;
+
+  final long windowLast;
+
+  SliceRead(DataInputStream in) throws IOException {
+    path = text(in);
+    topic = text(in);
+    partition = in.readInt();
+    start = in.readLong();
+    end = in.readLong();
+    sliceStart = in.readLong();
+    sliceEnd = in.readLong();
+    position = in.readLong();
+    length = in.readInt();
+    crc = in.readLong();
+    batches = in.readInt();
+    timeKind = in.readInt();
+    time = in.readLong();
+    indexPosition = in.readLong();
+    objectSize = in.readLong();
+    windowStart = in.readLong();
+    windowLast = in.readLong();
+  }
+
+  private static String text(DataInputStream in) throws IOException {
+    byte[] bytes = new byte[in.readInt()];
+    in.readFully(bytes);
+    return new String(bytes, StandardCharsets.UTF_8);
+  }
+
+  boolean isWhole() {
+    return start == sliceStart && end == sliceEnd;
+  }
+
+  long span() {
+    return sliceEnd - sliceStart;
+  }
+}
+
+/** The records of some slices, batch by batch. */
+final class SegmentReader {
+  /** A slice up to this size is read at once, and checked by one checksum. */
+  private static final int WHOLE_MAX = 4 << 20;
+
+  private static final int APPEND_TIME = 1;
+  final long pinnedMs;
+  final long lookMs;
+  private final SliceRead[] reads;
+  private final String[] names;
+  private final BufferAllocator allocator;
+  private final ObjectFile file = new ObjectFile();
+  private final Decoder decoder;
+  private final List<FieldVector> cut = new ArrayList<FieldVector>();
+  private int read = 0;
+  private long offset;
+  private Run run;
+  private ColumnarBatch batch;
+  private boolean closed;
+
+  SegmentReader(byte[] plan, StructType columns) {
+    try {
+      DataInputStream in = new DataInputStream(new ByteArrayInputStream(plan));
+      pinnedMs = in.readLong();
+      lookMs = in.readLong();
+      reads = new SliceRead[in.readInt()];
+      for (int i = 0; i < reads.length; i++) {
+        reads[i] = new SliceRead(in);
+      }
+    } catch (IOException error) {
+      throw new IllegalStateException(error);
+    }
+    names = columns.fieldNames();
+    offset = reads.length == 0 ? 0 : reads[0].start;
+    allocator = ArrowUtils.rootAllocator().newChildAllocator("pylog", 0, Long.MAX_VALUE);
+    decoder = new Decoder(allocator, Arrays.asList(names));
+  }
+
+  /** The read that is not finished yet. */
+  int read() {
+    return read;
+  }
+
+  /** Where that read continues. */
+  long offset() {
+    return offset;
+  }
+
+  boolean isAtEnd() {
+    return read == reads.length;
+  }
+
+  Object batch() {
+    return batch;
+  }
+
+  boolean next() throws IOException {
+    while (read < reads.length) {
+      if (run == null) {
+        run = opened(reads[read]);
+      }
+      if (run.next()) {
+        if (take(reads[read])) {
+          return true;
+        }
+      } else {
+        finish();
+      }
+    }
+    return false;
+  }
+
+  private void finish() {
+    run.close();
+    run = null;
+    read++;
+    offset = read < reads.length ? reads[read].start : 0;
+  }
+
+  private Run opened(SliceRead wanted) throws IOException {
+    boolean atOnce = wanted.batches == 1 || wanted.isWhole();
+    if (atOnce && wanted.length <= WHOLE_MAX || wanted.batches == 1) {
+      return new WholeRun(wanted, file, decoder, allocator);
+    }
+    return new IndexedRun(wanted, file, decoder, allocator);
+  }
+
+  /** Makes the part of the decoded batch that is read the current one; false if there is none. */
+  private boolean take(SliceRead wanted) throws IOException {
+    long base = wanted.sliceStart;
+    int low = decoder.rowAt(wanted.start - base);
+    int high = decoder.rowAt(wanted.end - base);
+    if (low >= high) {
+      return false;
+    }
+    closeCut();
+    int rows = high - low;
+    ColumnVector[] vectors = new ColumnVector[names.length];
+    for (int i = 0; i < names.length; i++) {
+      vectors[i] = column(names[i], wanted, low, rows);
+    }
+    batch = new ColumnarBatch(vectors, rows);
+    offset = base + decoder.offsetAt(high - 1) + 1;
+    return true;
+  }
+
+  private ColumnVector column(String name, SliceRead wanted, int low, int rows) throws IOException {
+    if (name.equals("offset")) {
+      return offsets(wanted.sliceStart, low, rows);
+    }
+    if (name.equals("topic")) {
+      ConstantColumnVector topic = constant(rows, DataTypes.StringType);
+      topic.setUtf8String(UTF8String.fromString(wanted.topic));
+      return topic;
+    }
+    if (name.equals("partition") || name.equals("timestampType")) {
+      ConstantColumnVector number = constant(rows, DataTypes.IntegerType);
+      number.setInt(name.equals("partition") ? wanted.partition : wanted.timeKind == 0 ? 0 : 1);
+      return number;
+    }
+    if (name.equals("timestamp") && wanted.timeKind == APPEND_TIME) {
+      ConstantColumnVector time = constant(rows, DataTypes.TimestampType);
+      time.setLong(wanted.time);
+      return time;
+    }
+    return new ArrowColumnVector(part(decoder.vector(name), low, rows));
+  }
+
+  private static ConstantColumnVector constant(int rows, DataType type) {
+    ConstantColumnVector made = new ConstantColumnVector(rows, type);
+    made.setNotNull();
+    return made;
+  }
+
+  private ColumnVector offsets(long base, int low, int rows) {
+    OnHeapColumnVector made = new OnHeapColumnVector(rows, DataTypes.LongType);
+    for (int i = 0; i < rows; i++) {
+      made.putLong(i, base + decoder.offsetAt(low + i));
+    }
+    return made;
+  }
+
+  private FieldVector part(FieldVector whole, int low, int rows) {
+    if (rows == whole.getValueCount()) {
+      return whole;
+    }
+    TransferPair pair = whole.getTransferPair(allocator);
+    pair.splitAndTransfer(low, rows);
+    FieldVector part = (FieldVector) pair.getTo();
+    cut.add(part);
+    return part;
+  }
+
+  private void closeCut() {
+    for (int i = 0; i < cut.size(); i++) {
+      ((FieldVector) cut.get(i)).close();
+    }
+    cut.clear();
+  }
+
+  void close() throws IOException {
+    if (closed) {
+      return;
+    }
+    closed = true;
+    closeCut();
+    if (run != null) {
+      run.close();
+    }
+    decoder.close();
+    file.close();
+    allocator.close();
+  }
+}
+
+/** The file of an object, which is kept open from one slice to the next. */
+final class ObjectFile {
+  private String path;
+  private FileChannel channel;
+
+  /** The bytes, which the caller releases. */
+  ArrowBuf bytes(String wanted, long position, int length, BufferAllocator allocator)
+      throws IOException {
+    if (!wanted.equals(path)) {
+      close();
+      channel = FileChannel.open(Paths.get(wanted), new OpenOption[] {StandardOpenOption.READ});
+      path = wanted;
+    }
+    ArrowBuf found = allocator.buffer(length);
+    boolean whole = false;
+    try {
+      ByteBuffer into = found.nioBuffer(0, length);
+      long at = position;
+      int count = 1;
+      while (into.hasRemaining() && count > 0) {
+        count = channel.read(into, at);
+        at += count;
+      }
+      whole = !into.hasRemaining();
+      NotNative.check(whole, "object " + wanted + " is cut off");
+      return found;
+    } finally {
+      if (!whole) {
+        found.close();
+      }
+    }
+  }
+
+  static void check(ArrowBuf bytes, int at, int length, long expected) throws NotNative {
+    CRC32C crc = new CRC32C();
+    crc.update(bytes.nioBuffer(at, length));
+    NotNative.check(crc.getValue() == expected, "the checksum of the bytes is another one");
+  }
+
+  void close() throws IOException {
+    path = null;
+    if (channel != null) {
+      channel.close();
+    }
+  }
+}
+
+/** Decodes the batches of a run, one after the other. */
+interface Run {
+  /** False at the end. */
+  boolean next() throws IOException;
+
+  void close();
+}
+
+/** A run that is read at once: its checksum proves all of it. */
+final class WholeRun implements Run {
+  private final SliceRead read;
+  private final Decoder decoder;
+  private final ArrowBuf bytes;
+  private final RunSchema schema;
+  private int at;
+  private long end = 0;
+
+  WholeRun(SliceRead read, ObjectFile file, Decoder decoder, BufferAllocator allocator)
+      throws IOException {
+    this.read = read;
+    this.decoder = decoder;
+    bytes = file.bytes(read.path, read.position, read.length, allocator);
+    boolean known = false;
+    try {
+      ObjectFile.check(bytes, 0, read.length, read.crc);
+      IpcMessage message = new IpcMessage(bytes, 0, read.length);
+      schema = decoder.schema(message);
+      at = message.end;
+      known = true;
+    } finally {
+      if (!known) {
+        bytes.close();
+      }
+    }
+  }
+
+  @Override
+  public boolean next() throws IOException {
+    IpcMessage message = new IpcMessage(bytes, at, read.length);
+    if (message.isEnd()) {
+      NotNative.check(
+          end == read.span() || schema.holes && end < read.span(), "a run has other offsets");
+      return false;
+    }
+    decoder.decode(message, schema, end);
+    long first = decoder.offsetAt(0);
+    NotNative.check(first >= end, "the offsets of a run do not ascend");
+    end = decoder.offsetAt(decoder.rows() - 1) + 1;
+    NotNative.check(end <= read.span(), "a run has more records than offsets");
+    at = message.end;
+    return true;
+  }
+
+  @Override
+  public void close() {
+    bytes.close();
+  }
+}
+
+/** Those batches of a run that are read, which are found by the object's index. */
+final class IndexedRun implements Run {
+  private final SliceRead read;
+  private final ObjectFile file;
+  private final Decoder decoder;
+  private final BufferAllocator allocator;
+  private final Index index;
+  private int row;
+  private final int end;
+
+  IndexedRun(SliceRead read, ObjectFile file, Decoder decoder, BufferAllocator allocator)
+      throws IOException {
+    this.read = read;
+    this.file = file;
+    this.decoder = decoder;
+    this.allocator = allocator;
+    index = decoder.index(read, file);
+    row = index.rowOf(read.position);
+    end = row + read.batches;
+    index.check(read, row, decoder);
+  }
+
+  @Override
+  public boolean next() throws IOException {
+    while (row < end && isSkipped()) {
+      row++;
+    }
+    if (row == end) {
+      return false;
+    }
+    int length = (int) index.lengths[row];
+    ArrowBuf bytes = file.bytes(read.path, index.positions[row], length, allocator);
+    try {
+      ObjectFile.check(bytes, 0, length, index.checksums[row]);
+      IpcMessage message = new IpcMessage(bytes, 0, length);
+      NotNative.check(!message.isEnd() && message.end == length, "a batch has another length");
+      decoder.decode(message, index.schema(row, decoder), index.firsts[row]);
+    } finally {
+      bytes.close();
+    }
+    boolean same =
+        decoder.rows() == index.rows[row]
+            && decoder.offsetAt(0) == index.firsts[row]
+            && decoder.offsetAt(decoder.rows() - 1) == index.lasts[row];
+    NotNative.check(same, "a batch has other offsets than the index says");
+    row++;
+    return true;
+  }
+
+  private boolean isSkipped() {
+    return index.lasts[row] < read.start - read.sliceStart
+        || index.firsts[row] >= read.end - read.sliceStart
+        || index.latest[row] < read.windowStart
+        || index.earliest[row] > read.windowLast;
+  }
+
+  @Override
+  public void close() {}
+}
+
+/** The batches of an object, as its end lists them. */
+final class Index {
+  private static final int TAIL = 24;
+  private static final String SCHEMA = "pylog.schema.";
+  private static final String[] NUMBERS = {
+    "position", "length", "first", "last", "rows", "min_us", "max_us"
+  };
+  final String path;
+  final long[] positions;
+  final long[] lengths;
+  final long[] firsts;
+  final long[] lasts;
+  final long[] rows;
+  final long[] earliest;
+  final long[] latest;
+  final long[] checksums;
+  private final long[] schemas;
+  private final Map<String, String> messages;
+
+  Index(SliceRead read, ObjectFile file, BufferAllocator allocator, Decoder decoder)
+      throws IOException {
+    path = read.path;
+    long size = read.objectSize - read.indexPosition;
+    boolean fits = TAIL < size && Integer.MAX_VALUE > size;
+    NotNative.check(fits, "an index of " + size + " bytes");
+    ArrowBuf bytes = file.bytes(read.path, read.indexPosition, (int) size, allocator);
+    try {
+      int length = (int) size - TAIL;
+      byte[] magic = new byte[8];
+      bytes.getBytes(length + 16L, magic);
+      boolean known = new String(magic, StandardCharsets.US_ASCII).equals("PYLOGSEG");
+      NotNative.check(known && bytes.getInt(length + 12L) == 1, "another version of the format");
+      NotNative.check(bytes.getLong(length) == length, "the index has another length");
+      ObjectFile.check(bytes, 0, length, bytes.getInt(length + 8L) & 0xffffffffL);
+      IpcMessage first = new IpcMessage(bytes, 0, length);
+      Schema schema = first.schema();
+      messages = schema.getCustomMetadata();
+      IpcMessage batch = new IpcMessage(bytes, first.end, length);
+      BatchColumns found = new BatchColumns(schema, batch, decoder);
+      long[][] numbers = new long[NUMBERS.length][];
+      for (int i = 0; i < numbers.length; i++) {
+        numbers[i] = found.numbers(NUMBERS[i], 64, true);
+      }
+      positions = numbers[0];
+      lengths = numbers[1];
+      firsts = numbers[2];
+      lasts = numbers[3];
+      rows = numbers[4];
+      earliest = numbers[5];
+      latest = numbers[6];
+      checksums = found.numbers("crc32c", 32, false);
+      schemas = found.numbers("schema", 32, true);
+    } finally {
+      bytes.close();
+    }
+  }
+
+  /** The first batch of a run. */
+  int rowOf(long position) throws NotNative {
+    int row = Arrays.binarySearch(positions, position);
+    if (row < 0) {
+      row = -row - 1;
+    }
+    return row;
+  }
+
+  /** Whether the batches of a run are those that the metadata log knows. */
+  void check(SliceRead read, int row, Decoder decoder) throws IOException {
+    long stop = read.position + read.length;
+    int end = row + read.batches;
+    NotNative.check(end <= positions.length, "the index has fewer batches");
+    NotNative.check(end == positions.length || positions[end] >= stop, "it has more batches");
+    long before = -1;
+    long count = 0;
+    for (int i = row; i < end; i++) {
+      boolean inPlace =
+          lengths[i] > 0 && positions[i] >= read.position && positions[i] + lengths[i] <= stop;
+      boolean ascends = i == row || positions[i] >= positions[i - 1] + lengths[i - 1];
+      NotNative.check(inPlace && ascends, "the index lists batches outside of their run");
+      boolean inOrder = firsts[i] > before && lasts[i] < read.span();
+      boolean fits = rows[i] >= 1 && rows[i] <= lasts[i] - firsts[i] + 1;
+      NotNative.check(inOrder && fits, "the index lists other offsets than the log");
+      before = lasts[i];
+      count += rows[i];
+    }
+    boolean whole = count == read.span() || row == end || schema(row, decoder).holes;
+    NotNative.check(whole, "the index lists fewer records than the log");
+  }
+
+  RunSchema schema(int row, Decoder decoder) throws IOException {
+    String message = (String) messages.get(SCHEMA + schemas[row]);
+    NotNative.check(message != null, "the index lacks a schema");
+    return decoder.schema(Base64.getDecoder().decode(message));
+  }
+}
+
+/** A message of an Arrow stream, or the end of the stream. */
+final class IpcMessage {
+  /** Bytes that a few bytes may become when they are decoded, and how many each may become. */
+  static final long DECODED_FREE = 16 << 20;
+
+  static final long DECODED_RATIO = 100;
+  final ArrowBuf bytes;
+  final int start;
+  final int end;
+
+  /** Where its buffers are. */
+  final int body;
+
+  private final Message message;
+
+  IpcMessage(ArrowBuf bytes, int at, int limit) throws NotNative {
+    this.bytes = bytes;
+    start = at;
+    if (at == limit) {
+      message = null;
+      body = at;
+      end = at;
+      return;
+    }
+    NotNative.check(at + 8 <= limit && bytes.getInt(at) == -1, "no message begins here");
+    int length = bytes.getInt(at + 4L);
+    NotNative.check(length >= 0 && length <= limit - at - 8, "a message is cut off");
+    body = at + 8 + length;
+    if (length == 0) {
+      message = null;
+      end = body;
+      return;
+    }
+    ByteBuffer metadata = (ByteBuffer) bytes.nioBuffer(at + 8L, length).slice();
+    message = Message.getRootAsMessage(metadata.order(ByteOrder.LITTLE_ENDIAN));
+    long rest = message.bodyLength();
+    NotNative.check(rest >= 0 && rest <= limit - body, "the body of a message is cut off");
+    end = body + (int) rest;
+  }
+
+  boolean isEnd() {
+    return message == null;
+  }
+
+  Schema schema() throws IOException {
+    NotNative.check(
+        message != null && message.headerType() == MessageHeader.Schema, "no schema begins a run");
+    org.apache.arrow.flatbuf.Schema found =
+        (org.apache.arrow.flatbuf.Schema) message.header(new org.apache.arrow.flatbuf.Schema());
+    return Schema.convertSchema(found);
+  }
+
+  RecordBatch records() throws NotNative {
+    NotNative.check(
+        message != null && message.headerType() == MessageHeader.RecordBatch, "not a batch");
+    return (RecordBatch) message.header(new RecordBatch());
+  }
+
+  /** Whether it may become so many bytes. */
+  void checkDecoded(long declared) throws NotNative {
+    long most = Math.max(DECODED_FREE, DECODED_RATIO * (end - start));
+    NotNative.check(declared <= most, "a message declares " + declared + " decoded bytes");
+  }
+}
+
+/** The buffers of a batch by column. */
+final class BatchColumns {
+  private final Map<String, int[]> places = new HashMap<String, int[]>();
+  private final Map<String, Field> fields = new HashMap<String, Field>();
+  private final RecordBatch records;
+  private final IpcMessage message;
+  private final Decoder decoder;
+  private final int codec;
+
+  BatchColumns(Schema schema, IpcMessage message, Decoder decoder) throws IOException {
+    this.message = message;
+    this.decoder = decoder;
+    records = message.records();
+    BodyCompression compression = records.compression();
+    codec = compression == null ? -1 : (int) compression.codec();
+    NotNative.check(
+        compression == null || compression.method() == BodyCompressionMethod.BUFFER,
+        "an unknown compression");
+    int[] at = {0, 0};
+    for (int i = 0; i < schema.getFields().size(); i++) {
+      Field field = (Field) schema.getFields().get(i);
+      places.put(field.getName(), new int[] {at[0], at[1]});
+      fields.put(field.getName(), field);
+      count(field, at);
+    }
+    NotNative.check(
+        at[0] == records.nodesLength() && at[1] == records.buffersLength(),
+        "a batch has other columns than its schema");
+    checkSizes();
+  }
+
+  private static void count(Field field, int[] at) {
+    at[0]++;
+    at[1] += TypeLayout.getTypeBufferCount(field.getType());
+    for (int i = 0; i < field.getChildren().size(); i++) {
+      count((Field) field.getChildren().get(i), at);
+    }
+  }
+
+  /** Before anything is decoded: each buffer is in the body, and they do not become too many. */
+  private void checkSizes() throws NotNative {
+    long declared = 0;
+    for (int i = 0; i < records.buffersLength(); i++) {
+      long at = records.buffers(i).offset();
+      long length = records.buffers(i).length();
+      boolean inside = at >= 0 && length >= 0 && at <= message.end - message.body - length;
+      NotNative.check(inside && (codec < 0 || length == 0 || length >= 8), "a buffer is outside");
+      long size = codec < 0 || length == 0 ? -1 : message.bytes.getLong(message.body + at);
+      NotNative.check(size >= -1, "a buffer has an impossible size");
+      declared += size < 0 ? length : size;
+    }
+    message.checkDecoded(declared);
+  }
+
+  int rows() throws NotNative {
+    long rows = records.length();
+    NotNative.check(rows >= 0 && rows <= Integer.MAX_VALUE / 8, "a batch of " + rows + " rows");
+    return (int) rows;
+  }
+
+  int nulls(String name) throws NotNative {
+    int node = ((int[]) places.get(name))[0];
+    long nulls = records.nodes(node).nullCount();
+    boolean possible = nulls >= 0 && nulls <= rows() && records.nodes(node).length() == rows();
+    NotNative.check(possible, "a column has another length than its batch");
+    return (int) nulls;
+  }
+
+  /** A decoded buffer, which the caller releases. */
+  ArrowBuf buffer(String name, int number) throws IOException {
+    int i = ((int[]) places.get(name))[1] + number;
+    int at = message.body + (int) records.buffers(i).offset();
+    int length = (int) records.buffers(i).length();
+    return decoder.decoded(message.bytes, at, length, codec);
+  }
+
+  /** Of a column of integers without nulls. */
+  long[] numbers(String name, int bits, boolean signed) throws IOException {
+    Field field = (Field) fields.get(name);
+    NotNative.check(
+        field != null && field.getType().equals(new ArrowType.Int(bits, signed)),
+        "no column " + name);
+    NotNative.check(nulls(name) == 0, "nulls in column " + name);
+    long[] found = new long[rows()];
+    ArrowBuf values = buffer(name, 1);
+    try {
+      NotNative.check(values.capacity() >= (long) found.length * (bits / 8), "too few numbers");
+      for (int i = 0; i < found.length; i++) {
+        found[i] =
+            bits == 64
+                ? values.getLong(8L * i)
+                : signed ? values.getInt(4L * i) : values.getInt(4L * i) & 0xffffffffL;
+      }
+    } finally {
+      values.close();
+    }
+    return found;
+  }
+}
+
+/** The columns of a run of bytes. */
+final class RunSchema {
+  private static final ArrowType BINARY = new ArrowType.Binary();
+  final Schema schema;
+
+  /** Whether offsets are stored, because some have no record. */
+  final boolean holes;
+
+  /** Typed runs, and columns of later versions, are left to Python. */
+  RunSchema(Schema schema) throws NotNative {
+    this.schema = schema;
+    Map<String, ArrowType> types = new HashMap<String, ArrowType>();
+    for (int i = 0; i < schema.getFields().size(); i++) {
+      Field field = (Field) schema.getFields().get(i);
+      types.put(field.getName(), field.getType());
+    }
+    boolean bytes =
+        BINARY.equals(types.remove("key"))
+            && BINARY.equals(types.remove("value"))
+            && new ArrowType.Timestamp(TimeUnit.MICROSECOND, "UTC")
+                .equals(types.remove("timestamp"));
+    types.remove("headers");
+    Object offsets = types.remove("offset");
+    holes = offsets != null;
+    boolean known = !holes || offsets.equals(new ArrowType.Int(64, true));
+    boolean plain = schema.getCustomMetadata().isEmpty();
+    NotNative.check(bytes && known && plain && types.isEmpty(), "a run with other columns");
+  }
+}
+
+/** Decodes a batch: only the columns that are wanted. */
+final class Decoder {
+  private static final int SCHEMAS_MAX = 100;
+  private final BufferAllocator allocator;
+  private final List<String> wanted;
+  private final Map<String, FieldVector> vectors = new HashMap<String, FieldVector>();
+  private final Map<ByteBuffer, RunSchema> schemas = new HashMap<ByteBuffer, RunSchema>();
+  private ZstdDecompressCtx zstd;
+  private Index index;
+  private int rows;
+  private long first;
+
+  /** The offset of each row, relative to the run's base; null: they follow `first`. */
+  private long[] offsets;
+
+  Decoder(BufferAllocator allocator, List<String> wanted) {
+    this.allocator = allocator;
+    this.wanted = wanted;
+  }
+
+  int rows() {
+    return rows;
+  }
+
+  long offsetAt(int row) {
+    return offsets == null ? first + row : offsets[row];
+  }
+
+  /** The first row with this offset or a greater one. */
+  int rowAt(long offset) {
+    if (offsets == null) {
+      return (int) Math.max(0, Math.min(rows, offset - first));
+    }
+    int row = Arrays.binarySearch(offsets, offset);
+    return row < 0 ? -row - 1 : row;
+  }
+
+  FieldVector vector(String name) {
+    return (FieldVector) vectors.get(name);
+  }
+
+  /** The index of an object, which is kept until another one is read. */
+  Index index(SliceRead read, ObjectFile file) throws IOException {
+    if (index == null || !index.path.equals(read.path)) {
+      index = new Index(read, file, allocator, this);
+    }
+    return index;
+  }
+
+  RunSchema schema(IpcMessage message) throws IOException {
+    byte[] bytes = new byte[message.end - message.start];
+    message.bytes.getBytes(message.start, bytes);
+    return schema(bytes);
+  }
+
+  RunSchema schema(byte[] message) throws IOException {
+    ByteBuffer key = ByteBuffer.wrap(message);
+    RunSchema known = (RunSchema) schemas.get(key);
+    if (known == null) {
+      ArrowBuf bytes = allocator.buffer(message.length);
+      try {
+        bytes.setBytes(0, message);
+        known = new RunSchema(new IpcMessage(bytes, 0, message.length).schema());
+      } finally {
+        bytes.close();
+      }
+      if (schemas.size() == SCHEMAS_MAX) {
+        schemas.clear();
+      }
+      schemas.put(key, known);
+    }
+    return known;
+  }
+
+  void decode(IpcMessage message, RunSchema schema, long start) throws IOException {
+    BatchColumns columns = new BatchColumns(schema.schema, message, this);
+    rows = columns.rows();
+    NotNative.check(rows > 0, "a batch without records");
+    first = start;
+    offsets = schema.holes ? columns.numbers("offset", 64, true) : null;
+    for (int i = 1; offsets != null && i < rows; i++) {
+      NotNative.check(offsets[i] > offsets[i - 1], "the offsets of a batch are not in order");
+    }
+    for (int i = 0; i < schema.schema.getFields().size(); i++) {
+      Field field = (Field) schema.schema.getFields().get(i);
+      if (wanted.contains(field.getName()) && !field.getName().equals("offset")) {
+        load(field, columns);
+      }
+    }
+  }
+
+  private void load(Field field, BatchColumns columns) throws IOException {
+    String name = field.getName();
+    FieldVector vector = (FieldVector) vectors.get(name);
+    if (vector == null) {
+      vector = field.createVector(allocator);
+      vectors.put(name, vector);
+    }
+    boolean binary = field.getType() instanceof ArrowType.Binary;
+    int nulls = columns.nulls(name);
+    List<ArrowBuf> buffers = new ArrayList<ArrowBuf>();
+    try {
+      for (int i = 0; i < (binary ? 3 : 2); i++) {
+        buffers.add(columns.buffer(name, i));
+      }
+      check(buffers, nulls, binary);
+      vector.loadFieldBuffers(new ArrowFieldNode(rows, nulls), buffers);
+    } finally {
+      for (int i = 0; i < buffers.size(); i++) {
+        ((ArrowBuf) buffers.get(i)).close();
+      }
+    }
+  }
+
+  /** Spark reads them without a check. */
+  private void check(List<ArrowBuf> buffers, int nulls, boolean binary) throws NotNative {
+    long bits = ((ArrowBuf) buffers.get(0)).capacity();
+    NotNative.check(bits == 0 ? nulls == 0 : bits >= (rows + 7) / 8, "too few validity bits");
+    ArrowBuf second = (ArrowBuf) buffers.get(1);
+    if (!binary) {
+      NotNative.check(second.capacity() >= 8L * rows, "too few times");
+      return;
+    }
+    NotNative.check(second.capacity() >= 4L * (rows + 1), "too few positions of values");
+    long address = second.memoryAddress();
+    int before = 0;
+    for (int i = 0; i <= rows; i++) {
+      int at = Platform.getInt(null, address + 4L * i);
+      NotNative.check(at >= before, "the positions of values are not in order");
+      before = at;
+    }
+    NotNative.check(before <= ((ArrowBuf) buffers.get(2)).capacity(), "values are cut off");
+  }
+
+  /** A buffer as it was before it was compressed, which the caller releases. */
+  ArrowBuf decoded(ArrowBuf bytes, int at, int length, int codec) throws IOException {
+    if (length == 0 || codec < 0 || bytes.getLong(at) == -1) {
+      int skip = length == 0 || codec < 0 ? 0 : 8;
+      ArrowBuf part = bytes.slice(at + skip, length - skip);
+      part.getReferenceManager().retain();
+      return part;
+    }
+    int size = (int) bytes.getLong(at);
+    ArrowBuf found = allocator.buffer(size);
+    boolean done = false;
+    try {
+      if (codec == CompressionType.ZSTD) {
+        fromZstd(bytes, at + 8, length - 8, found, size);
+      } else {
+        NotNative.check(codec == CompressionType.LZ4_FRAME, "an unknown compression");
+        byte[] packed = new byte[length - 8];
+        bytes.getBytes(at + 8L, packed);
+        found.setBytes(0, Lz4.frame(packed, size));
+      }
+      done = true;
+      return found.slice(0, size);
+    } finally {
+      if (!done) {
+        found.close();
+      }
+    }
+  }
+
+  private void fromZstd(ArrowBuf bytes, int at, int length, ArrowBuf into, int size)
+      throws NotNative {
+    if (size == 0) {
+      return;
+    }
+    if (zstd == null) {
+      zstd = new ZstdDecompressCtx();
+    }
+    ByteBuffer source = bytes.nioBuffer(at, length);
+    ByteBuffer target = into.nioBuffer(0, size);
+    int count =
+        zstd.decompressDirectByteBuffer(
+            target, target.position(), size, source, source.position(), length);
+    NotNative.check(count == size, "a buffer has another size than it declares");
+  }
+
+  void close() {
+    Object[] all = vectors.values().toArray();
+    for (int i = 0; i < all.length; i++) {
+      ((FieldVector) all[i]).close();
+    }
+    vectors.clear();
+    if (zstd != null) {
+      zstd.close();
+    }
+  }
+}
+
+/** LZ4 frames, whose blocks may refer to earlier ones: Spark's library cannot decode these. */
+final class Lz4 {
+  private static final int MAGIC = 0x184d2204;
+
+  private Lz4() {}
+
+  static byte[] frame(byte[] packed, int size) throws NotNative {
+    ByteBuffer in = ByteBuffer.wrap(packed).order(ByteOrder.LITTLE_ENDIAN);
+    NotNative.check(packed.length >= 7 && in.getInt() == MAGIC, "not an lz4 frame");
+    int flags = in.get();
+    boolean known = (flags & 0xc0) == 0x40 && (flags & 1) == 0;
+    NotNative.check(known, "an lz4 frame of another version, or with a dictionary");
+    in.position(in.position() + ((flags & 8) == 0 ? 2 : 10));
+    byte[] found = new byte[size];
+    int end = 0;
+    int block = in.getInt();
+    while (block != 0) {
+      int length = block & 0x7fffffff;
+      NotNative.check(length <= in.remaining(), "an lz4 block is cut off");
+      if (block < 0) {
+        in.get(found, end, length);
+        end += length;
+      } else {
+        end = decode(packed, in.position(), length, found, end);
+        in.position(in.position() + length);
+      }
+      in.position(in.position() + ((flags & 0x10) == 0 ? 0 : 4));
+      block = in.getInt();
+    }
+    NotNative.check(end == size, "an lz4 frame has another size than it declares");
+    return found;
+  }
+
+  /** Returns the end of what it has written. An array's bounds are checked by Java. */
+  private static int decode(byte[] in, int from, int length, byte[] out, int to) throws NotNative {
+    int at = from;
+    int stop = from + length;
+    int end = to;
+    while (at < stop) {
+      int token = in[at++] & 0xff;
+      int count = token >>> 4;
+      if (count == 15) {
+        int more = 255;
+        while (more == 255) {
+          more = in[at++] & 0xff;
+          count += more;
+        }
+      }
+      System.arraycopy(in, at, out, end, count);
+      at += count;
+      end += count;
+      if (at >= stop) {
+        NotNative.check(at == stop, "an lz4 block is cut off");
+        return end;
+      }
+      int back = in[at] & 0xff | (in[at + 1] & 0xff) << 8;
+      at += 2;
+      NotNative.check(back > 0 && back <= end, "an lz4 block refers to bytes before it");
+      count = token & 15;
+      if (count == 15) {
+        int more = 255;
+        while (more == 255) {
+          more = in[at++] & 0xff;
+          count += more;
+        }
+      }
+      end = repeat(out, end, back, count + 4);
+    }
+    return end;
+  }
+
+  private static int repeat(byte[] out, int end, int back, int count) {
+    if (back >= count) {
+      System.arraycopy(out, end - back, out, end, count);
+    } else {
+      for (int i = 0; i < count; i++) {
+        out[end + i] = out[end + i - back];
+      }
+    }
+    return end + count;
+  }
+}
