@@ -10,11 +10,14 @@ from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
+from aiohttp import web
+
 from spark_log.errors import StorageUnavailable
 from spark_log.groups.group import GroupConfig
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import ConnectionLimits
+from spark_log.net.head_first import HeadFirst
 from spark_log.net.server import Server
 from spark_log.net.tokens import Tokens
 from spark_log.node.group_coordinator import Groups
@@ -194,10 +197,21 @@ class _Content:
         return True
 
 
-class HttpRequest:
-    """The part of a request of aiohttp as the server reads."""
+class _Connection(HeadFirst):
+    """The body of its request is there."""
 
-    protocol = transport = None
+    def __init__(self) -> None:
+        """There is no aiohttp."""
+
+    def let_in(self, request: web.BaseRequest) -> None:
+        """Nothing is kept."""
+
+
+class HttpRequest:
+    """The part of a request of aiohttp that the server reads."""
+
+    protocol = _Connection()
+    transport = None
     remote = "client"
     content = _Content()
     headers: Mapping[str, str] = {}
