@@ -30,7 +30,7 @@ RESUMED_MAX = 20
 
 
 def of_few(asked: Asked) -> Asked:
-    """The same request; without its topics if it names too many: then any change ends its wait."""
+    """Drops the topics of a request that names too many: then any change ends its wait."""
     return asked if asked.topics is None or len(asked.topics) <= TOPICS_MAX else replace(asked, topics=None)
 
 
