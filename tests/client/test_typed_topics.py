@@ -376,3 +376,20 @@ def test_columns_to_sort_by_are_checked(log: Log) -> None:
         log.admin.alter_schema("sort-later", SCHEMA)
     with pytest.raises(InvalidConfig, match="exclude each other"):
         log.admin.incremental_alter_configs({"sort-later": {"cleanup.policy": "compact"}})
+
+
+def test_a_commit_has_bytes_or_columns_of_a_topic(log: Log) -> None:
+    """Bytes in one partition, and the first typed rows in another one: nobody could read the bytes."""
+    log.create_topic(NewTopic("both", 2, {"schema.auto": "true"}))
+    typed_rows = pa.table({"id": [1], "partition": pa.array([1], pa.int32())})
+    with pytest.raises(InvalidRecord, match="'both' got a schema while bytes for it were uploaded"):
+        _mixed(log, typed_rows)
+    assert log.admin.describe_schema("both") == []
+    log.append("both", typed_rows)
+    assert log.read("both", columns=["id"]).to_pylist() == [{"id": 1}]
+
+
+def _mixed(log: Log, typed_rows: pa.Table) -> None:
+    with log.transaction("etl") as transaction:
+        transaction.send("both", b"bytes", partition=0)
+        transaction.append("both", typed_rows)

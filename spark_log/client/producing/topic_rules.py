@@ -209,7 +209,7 @@ def keyless_topics(batch: TopicRows) -> set[str]:
 
 
 def checked_versions(batch: TopicRows) -> list[tuple[str, int]]:
-    """(topic id, version) of the topics that have rows and a schema.
+    """(topic id, version of its schema) of the topics that have rows; 0 if these are bytes.
 
     Raises InvalidRecord for bytes to a topic with a schema, and for rows that were converted by another version than
     the spec's.
@@ -225,7 +225,7 @@ def checked_versions(batch: TopicRows) -> list[tuple[str, int]]:
                 if spec.schema is not None
                 else f"topic {spec.name!r} has no schema, and these rows have columns of data"
             )
-    return [(spec.topic_id, version) for spec in specs] if version else []
+    return [(spec.topic_id, version) for spec in specs]
 
 
 def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:

@@ -31,6 +31,7 @@ from spark_log.journal.object_names import data_key
 from spark_log.journal.replica_puts import ReplicaPuts, ToPut
 from spark_log.metadata.object_tags import tagged
 from spark_log.metadata.replica_state import OWN_GROUP
+from spark_log.metadata.schemas import BYTES
 from spark_log.model import DataObject, Placed, Run
 from spark_log.segment.compression import COMPRESSIONS, DEFAULT_COMPRESSION, Compression
 from spark_log.segment.record_columns import Rows
@@ -82,7 +83,7 @@ def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
         slices += [(number + len(objects), run) for number, run in upload.slices]
         objects += upload.objects
         keyless.update(upload.keyless)
-        schemas.update(newest_schemas(schemas, upload.schemas))
+        schemas.update(newest_schemas(schemas, versions_of(upload).items()))
         placed += upload.placed or [Placed(OWN_GROUP)] * len(upload.objects)
         stats += upload.stats or [b""] * len(upload.slices)
         first.update(upload.first_schemas)
@@ -92,7 +93,7 @@ def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
         tuple(slices),
         tuple(sorted(keyless)),
         tuple(somewhere),
-        tuple(sorted(schemas.items())),
+        typed_only(schemas),
         tuple(stats) if any(stats) else (),
         history,
         tuple(sorted(first.items())),
@@ -100,8 +101,21 @@ def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
 
 
 def newest_schemas(known: Mapping[str, int], more: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """The newest version of each topic in `more` and in `known`."""
-    return {topic_id: max(version, known.get(topic_id, 0)) for topic_id, version in more}
+    """The newest version of each topic in `more` and in `known`; `BYTES` if one of them has bytes: then the commit is
+    refused as soon as the topic has a schema.
+    """
+    both = ((topic_id, version, known.get(topic_id, version)) for topic_id, version in more)
+    return {topic_id: max(one, other) if one and other else BYTES for topic_id, one, other in both}
+
+
+def versions_of(upload: Uploaded) -> dict[str, int]:
+    """The version of each topic in an upload; `BYTES` if its values are bytes."""
+    return {**dict.fromkeys((run.topic_id for _, run in upload.slices), BYTES), **dict(upload.schemas)}
+
+
+def typed_only(versions: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """(topic id, version of its schema) of the topics with typed rows, sorted."""
+    return tuple(sorted((topic_id, version) for topic_id, version in versions.items() if version != BYTES))
 
 
 class Uploader:
@@ -152,7 +166,7 @@ class Uploader:
         self._keyless: set[str] = set()
         """Ids of topics with records without a key."""
         self._schemas: dict[str, int] = {}
-        """By topic id, the newest version of the schema that rows were converted by."""
+        """By topic id, the newest version of the schema that rows were converted by; `BYTES` if some were not."""
         self._first: dict[str, str] = {}
         """By topic id, the schema that the commit sets."""
 
@@ -172,8 +186,7 @@ class Uploader:
         if batch.num_rows == 0:
             return
         self._keyless |= keyless_topics(batch)
-        if used := checked_versions(batch):
-            self._schemas |= newest_schemas(self._schemas, used)
+        self._schemas |= newest_schemas(self._schemas, checked_versions(batch))
         self._first |= {
             spec.topic_id: spec.schema.text for spec in batch.topics.specs if spec.sets_schema and spec.schema
         }
@@ -225,7 +238,7 @@ class Uploader:
             uploaded = join_uploads(_uploaded(*one, placed[one[1]]) for one in named)
             return uploaded._replace(
                 keyless=tuple(sorted(self._keyless)),
-                schemas=tuple(sorted(self._schemas.items())),
+                schemas=typed_only(self._schemas),
                 history=self._history,
                 first_schemas=tuple(sorted(self._first.items())),
             )
