@@ -362,7 +362,7 @@ class BeginHistory(Command, frozen=True, kw_only=True, tag="begin_history"):
     """Record that the log is a copy that was restored."""
 
     history: Text
-    """A random id."""
+    """An id of `restores.new_history`."""
     version: Long
     """The version that the copy had."""
 

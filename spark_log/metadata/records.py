@@ -307,7 +307,7 @@ class RestoreRecord(Record, frozen=True, kw_only=True, tag="restore"):
     """A copy continues as the log: offsets from here on may have had other records.  Void if the history is known."""
 
     history: Text
-    """Id of the history that begins, random."""
+    """Id of the history that begins (`restores.new_history`)."""
     version: Long
     """The version that the copy had."""
 

@@ -1,12 +1,13 @@
 """Restores of a log from a copy, and what a reader may take over from the time before.  Pure.
 
 A copy that continues as the log gives the offsets after its end to other records.  So each restore begins a new
-*history*, which has a random id, and the state keeps where each partition ended at that time.  A reader that is kept
+*history*, which has an id, and the state keeps where each partition ended at that time.  A reader that is kept
 outside of the log remembers the history that it has read: up to that end, it has read the same records.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from hashlib import blake2b
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.state import Restore, State, TopicKey
 from spark_log.model import PROGRESS_TOPIC
 
+TIME_DIGITS = 12
 KEPT = 16
 """Restores that the state remembers.  A reader of an older history has to begin again."""
 
@@ -37,9 +39,30 @@ def history_of(state: State) -> str:
     return state.restores[-1].history if state.restores else ""
 
 
+def new_history(state: State, now_ms: int, unique: str) -> str:
+    """The id of the history that begins after a state.  It begins with a time, which is not before that of the present
+    history, whatever the clocks say.
+    """
+    return f"{max(now_ms, state.time, _began(history_of(state)) or 0):0{TIME_DIGITS}x}-{unique}"
+
+
+def _began(history: str) -> int | None:
+    """The time in an id of `new_history`; None: it has none."""
+    time, dash, _ = history.partition("-")
+    return int(time, 16) if dash and re.fullmatch(f"[0-9a-f]{{{TIME_DIGITS}}}", time) else None
+
+
 def is_former(state: State, history: str) -> bool:
-    """Whether a history ended in a restore that the log knows: records of it are void."""
-    return history != history_of(state) and restores_after(state, history) is not None
+    """Whether a history is none that began in this log after the state: records of it are void.
+
+    It ended in a restore that the log knows, or it began before the present one did: the log was restored once more
+    from a copy that lacks it.
+    """
+    if history == history_of(state):
+        return False
+    began, present = _began(history), _began(history_of(state))
+    earlier = not history or (began is not None and present is not None and began < present)
+    return earlier or restores_after(state, history) is not None
 
 
 def check_history(state: State, history: str, doing: str) -> None:

@@ -50,7 +50,7 @@ from spark_log.metadata.records import CommitRecord, ListDroppedRecord, LostReco
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import ResetReplicas
 from spark_log.metadata.replicas import copies_of, is_active
-from spark_log.metadata.restores import history_of, restores_after
+from spark_log.metadata.restores import history_of, new_history, restores_after
 from spark_log.metadata.state import ObjectRow, PendingCommit, State
 from spark_log.node.checked_copies import copy_from_any
 from spark_log.node.copy_throttle import Pace
@@ -580,7 +580,8 @@ def _end_mirror(mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommi
     journal = Journal(StorageLog(log.context, form, mirror.metadata), mirror.stores)
     before = journal.state.version
     epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="")
-    journal.propose(BeginHistory(history=log.context.unique(), version=before), upkeep=False)
+    history = new_history(journal.state, log.context.clock.now_ms(), log.context.unique())
+    journal.propose(BeginHistory(history=history, version=before), upkeep=False)
     for text in give_up(journal, lacking):
         logger.error("%s: %s", mirror.metadata.url, text)
     if not log.form.mirrors.startswith((OF_BACKUP, UNKNOWN)):

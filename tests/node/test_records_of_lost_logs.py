@@ -53,6 +53,7 @@ class Lost:
         log = new_log(folder / "log")
         log.append("t", [{"value": b"old"}])
         log.journal.finish_upkeep()
+        self._records = records
         self._copy = copy_of(log, folder / "copy")
         self._snapshot = shutil.copytree(folder / "log", folder / "snapshot")
         self.store = Unanswered(LocalStore(self.url), error)
@@ -66,6 +67,17 @@ class Lost:
         self.store.answers = False
         return restored(self.url, self._copy)
 
+    def restore_twice(self) -> spark_log.Log:
+        """The lost log is one that was restored from the same copy."""
+        again = shutil.copytree(self._copy, self._copy.with_name("again"))
+        restored(self.url, self._copy)
+        self.late = spark_log.Log(Journal.open(self.store, create=False))
+        for _ in range(self._records):
+            self.late.append("t", [{"value": b"lost"}])
+        self.version = self.late.journal.state.version
+        self.store.answers = False
+        return restored(self.url, again)
+
     def set_back(self) -> spark_log.Log:
         """A snapshot of the disk begins no history."""
         self.store.answers = False
@@ -76,14 +88,14 @@ def values(log: spark_log.Log) -> list[bytes]:
     return list(log.read("t", columns=["value"])["value"].to_pylist())
 
 
-@pytest.mark.parametrize("records", [8, 13])
+@pytest.mark.parametrize(("records", "restore"), [(8, Lost.restore), (13, Lost.restore), (8, Lost.restore_twice)])
 @pytest.mark.parametrize("error", [StorageUnavailable("no answer"), Killed()], ids=["unanswered", "killed"])
 def test_a_record_of_a_lost_log_is_not_one_of_the_restored_log(
-    tmp_path: Path, error: BaseException, records: int
+    tmp_path: Path, error: BaseException, records: int, restore: Callable[[Lost], spark_log.Log]
 ) -> None:
     """Its commit names an object that is not there.  The restored log opens, whole, until it has passed the record."""
     lost = Lost(tmp_path, error, records)
-    log = lost.restore()
+    log = restore(lost)
     with pytest.raises((SparkLogError, Killed)):
         lost.late.append("t", [{"value": b"late"}])
     late, written = log_key(lost.version + 1), [b"old"]

@@ -26,11 +26,13 @@ from spark_log.metadata.restores import (
     common_end,
     history_of,
     is_former,
+    new_history,
     restores_after,
     seen_in,
     was_set_back,
     with_restore,
 )
+from spark_log.metadata.state import State
 from spark_log.model import PROGRESS_TOPIC
 from tests.unit.metadata.history import History
 
@@ -135,3 +137,14 @@ def test_a_log_that_has_less_or_was_there_later_was_set_back(log: History) -> No
     assert was_set_back(log.state, seen._replace(version=seen.version + 1))
     assert was_set_back(log.state, SeenLog("", seen.version, -1))
     assert not was_set_back(log.state, SeenLog("other", seen.version + 1, 0))
+
+
+def test_a_history_that_began_earlier_than_the_present_one_is_former() -> None:
+    """Of two that began after one copy; whatever the clocks say, one that began after the present history is not."""
+    copy = State()
+    first, second = new_history(copy, 1000, "x"), new_history(copy, 2000, "x")
+    state = with_restore(copy, second, 0)
+    assert is_former(state, first) and not is_former(with_restore(copy, first, 0), second)
+    later = new_history(state, 500, "y")
+    assert not is_former(state, later) and is_former(with_restore(state, later, 0), second)
+    assert is_former(state, "") and not is_former(copy, first) and not is_former(state, "founding")
