@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from spark_log.store.base import Swept
+
+_OF_A_LOG = re.compile(r"data/[0-9a-f]{16}/[^/]+|meta/.+")
+"""Names in a log's root.  Others are of somebody else: committers of Spark keep their uploads open for hours."""
 
 
 class Upload(NamedTuple):
@@ -22,14 +26,17 @@ class CannotList(Exception):
     """The storage does not list incomplete uploads, or not for these credentials."""
 
 
-def abort_uploads(fs: Any, bucket: str, prefix: str, before_ms: int) -> Swept:
-    """Abort the uploads to keys that begin with a prefix of the bucket, and were begun before a time.
+def abort_uploads(fs: Any, bucket: str, root: str, prefix: str, before_ms: int) -> Swept:
+    """Abort the uploads to a log's objects that begin with a prefix of its root, and were begun before a time.
 
-    fs:  of s3fs.
+    fs:    of s3fs.
+    root:  prefix of the log in the bucket, with its slash; empty: the bucket is the log's root.
     Raises CannotList, and the errors of the library.
     """
     aborted, left = 0, list[int]()
-    for upload in list(_uploads(fs, bucket, prefix)):
+    for upload in list(_uploads(fs, bucket, f"{root}{prefix}")):
+        if not _OF_A_LOG.fullmatch(upload.key.removeprefix(root)):
+            continue
         if upload.began_ms >= before_ms:
             left.append(upload.began_ms)
             continue

@@ -248,10 +248,10 @@ class FsspecStore:
         """
         if self._backend.protocol != "s3":
             return NOTHING
-        before = f"{self._root}/{check_prefix(prefix)}".removeprefix(f"{self._bucket}/")
+        root = f"{self._root}/".removeprefix(f"{self._bucket}/")
         with self._storage_errors(prefix):
             try:
-                return abort_uploads(self._fs, self._bucket, before, before_ms)
+                return abort_uploads(self._fs, self._bucket, root, check_prefix(prefix), before_ms)
             except CannotList as error:
                 self._warn_of_uploads(error)
                 return NOTHING

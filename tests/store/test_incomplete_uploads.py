@@ -65,25 +65,39 @@ def store(server: Server) -> FsspecStore:
 
 def test_old_uploads_are_aborted_and_the_others_are_told(server: Server, store: FsspecStore) -> None:
     """Only those below the prefix: another log may be in the bucket."""
-    for key in ("log/data/0/a.seg", "log/data/0/b.seg", "log/meta/ckpt/1", "log2/data/0/c.seg"):
+    for key in (
+        "log/data/0000000000000000/a.seg",
+        "log/data/0000000000000000/b.seg",
+        "log/meta/ckpt/1",
+        "log2/data/0000000000000000/c.seg",
+    ):
         server.begin(key)
     server.times.began_s = 1000.0
     assert store.sweep("data/", 1_000_000) == (0, 1_000_000)
     assert store.sweep("data/", 1_000_001) == (2, None)
-    assert server.uploads() == ["log/meta/ckpt/1", "log2/data/0/c.seg"]
+    assert server.uploads() == ["log/meta/ckpt/1", "log2/data/0000000000000000/c.seg"]
     assert store.sweep("data/", 1_000_001) == (0, None)
 
 
 def test_a_log_at_the_root_of_a_bucket(server: Server) -> None:
-    server.begin("data/0/a.seg")
+    server.begin("data/0000000000000000/a.seg")
     assert FsspecStore(f"s3://{server.bucket}", server.options).sweep("data/", time.time_ns()) == (1, None)
     assert server.uploads() == []
+
+
+def test_uploads_of_others_stay(server: Server, store: FsspecStore) -> None:
+    """A committer of Spark completes its uploads when the whole job has ended."""
+    others = ["log/data/0000000000000000/deep/a.seg", "log/data/sales/part-0.parquet", "log/data/team1/data/a.seg"]
+    for key in others:
+        server.begin(key)
+    assert store.sweep("data/", time.time_ns()) == (0, None)
+    assert server.uploads() == others
 
 
 def test_a_store_that_does_not_list_uploads_says_so_once(
     server: Server, store: FsspecStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.begin("log/data/0/a.seg")
+    server.begin("log/data/0000000000000000/a.seg")
     server.faults.fail("GET", server.bucket, 2, DENIED)
     with caplog.at_level(logging.WARNING, "spark_log"):
         assert store.sweep("data/", time.time_ns()) == store.sweep("meta/", time.time_ns()) == (0, None)
@@ -93,7 +107,7 @@ def test_a_store_that_does_not_list_uploads_says_so_once(
 
 def test_an_upload_that_may_not_be_aborted_is_an_error(server: Server, store: FsspecStore) -> None:
     """It has records, and stays."""
-    server.begin("log/data/0/a.seg")
+    server.begin("log/data/0000000000000000/a.seg")
     server.faults.fail("DELETE", "a.seg", 1, DENIED)
     with pytest.raises(AccessDenied, match="a.seg|data/"):
         store.sweep("data/", time.time_ns())
