@@ -201,7 +201,7 @@ class _Connection(HeadFirst):
     """The body of its request is there."""
 
     def __init__(self) -> None:
-        """There is no aiohttp."""
+        """Without aiohttp's."""
 
     def let_in(self, request: web.BaseRequest) -> None:
         """Nothing is kept."""
