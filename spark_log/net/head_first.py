@@ -31,8 +31,10 @@ class HeadFirst(web.RequestHandler):
         self._body: float = 0
         """Bytes of the body that are still let in."""
         self._kept = bytearray()
+        self._request: web.BaseRequest | None = None
+        """The one that is handled."""
         self._is_decided = False
-        """About the body of the present request."""
+        """About its body."""
         self.parsed = 0
         """Bytes that were parsed."""
 
@@ -47,13 +49,13 @@ class HeadFirst(web.RequestHandler):
         if self._kept and self.transport is not None:
             self.transport.pause_reading()
 
-    def begin(self) -> None:
+    def begin(self, request: web.BaseRequest) -> None:
         """The next request is handled."""
-        self._is_decided = False
+        self._request, self._is_decided = request, False
 
     def let_in(self, request: web.BaseRequest) -> None:
         """The handler wants the body, or has answered.  A body in chunks stays out: the connection is then closed."""
-        if self._is_decided:
+        if self._is_decided or request is not self._request:
             return
         self._is_decided = True
         if "Transfer-Encoding" in request.headers:

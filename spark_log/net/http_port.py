@@ -88,7 +88,7 @@ class HttpPort:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = _connection(request)
-        connection.begin()
+        connection.begin(request)
         try:
             return await self._handler(request)
         finally:

@@ -148,3 +148,28 @@ def test_all_headers_together_have_a_limit(end: bytes) -> None:
             assert await reader.read() == b"" and not handler.parsed
 
     asyncio.run(ask())
+
+
+def test_a_request_that_was_answered_lets_in_nothing_of_the_next_one() -> None:
+    """On a loop with eager tasks, the next handler may begin before the answer of the one before is noted."""
+
+    async def ask() -> None:
+        async with served() as (handler, reader, writer):
+            first, second, seen = head(5, token=True), head(3), list[web.BaseRequest]()
+            read = handler.read
+            assert read is not None
+
+            async def noted(request: web.BaseRequest) -> bytes:
+                seen.append(request)
+                return await read(request)
+
+            handler.read = noted
+            writer.write(first + b"first" + second + b"two")
+            assert (await answer(reader)) == (200, b"first")
+            protocol = seen[0].protocol
+            assert isinstance(protocol, HeadFirst)
+            protocol.let_in(seen[0])  # the handler of the second one waits
+            assert (await answer(reader))[0] == 401
+            assert handler.parsed[1] == len(first + b"first" + second)
+
+    asyncio.run(ask())
