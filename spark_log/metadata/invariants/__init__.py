@@ -2,8 +2,8 @@
 
 Each predicate is a generator: it yields a sentence for each thing that breaks its rule.  Its docstring is the rule, and
 its name begins each sentence about it.  Simulations check all of them after each version, tests of replay after each
-batch, `pylog verify` checks the newest state, and a coordinator with `check.invariants` refuses a command that would
-break one (docs/decisions/0122-invariants.md).
+batch, `pylog verify` checks the newest state, and a process with `PYLOG_CHECK_INVARIANTS=1` refuses a command that
+would break one (docs/decisions/0122-invariants.md).
 
 The rules are those of a whole state: a client that holds some topics only has no such state (projection.py).
 """
