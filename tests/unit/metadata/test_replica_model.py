@@ -282,8 +282,8 @@ def test_a_checkpoint_and_what_follows_give_the_same_state_as_all_records(
 def test_records_of_another_log_are_replayed_without_an_error(
     ours: list[tuple[str, int, int]], theirs: list[tuple[str, int, int]]
 ) -> None:
-    """Replay is total, and keeps the counts of copies.  Other rules hold for records that were decided on the state: another log
-    places a commit on brokers of its own.
+    """Replay is total, and keeps the counts of copies.  Other rules hold for records that were decided on the state:
+    another log places a commit on brokers of its own.
     """
     log = lived(ours)
     state = log.state
