@@ -141,12 +141,13 @@ def test_a_damaged_object_stops_nothing_else(tmp_path: Path, caplog: pytest.LogC
     assert report.expired_records == 18
     assert (report.merged_slices, report.segments) == (4, 2)
     assert [len(entries(log, name)) for name in ("a", "b", "t")] == [2, 1, 1]
-    assert len(list(tmp_path.glob("meta/ckpt/*"))) == 2  # one of them before objects were deleted
+    assert list(tmp_path.glob("meta/ckpt/*"))
     (problem,) = report.problems
     assert problem.startswith("merging a-0 failed: ") and broken in problem
     assert problem in caplog.text and not tracebacks(caplog, log.url)
     collected = maintain_round(log).collected + maintain_round(log).collected + report.collected
     assert collected >= 6
+    assert len(list(tmp_path.glob("meta/ckpt/*"))) == 2  # one of them before objects were deleted
 
 
 def test_one_round_alone_raises_when_everything_was_tried(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ NOTICED_IN = {
     "parallel_after_lost": 651,
     "peek_believed": 1,
     "peek_beyond_fence": 201,
-    "positions_by_name": 29,
+    "positions_by_name": 229,
     "records_before_objects": 99,
     "resumes_stale_state": 416,
     "retention_one_too_many": 5,
