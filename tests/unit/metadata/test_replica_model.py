@@ -283,7 +283,7 @@ def test_records_of_another_log_are_replayed_without_an_error(
     ours: list[tuple[str, int, int]], theirs: list[tuple[str, int, int]]
 ) -> None:
     """Replay is total, and keeps the counts of copies.  Other rules hold for records that were decided on the state:
-    another log places a commit on brokers of its own.
+    another log places a commit on its own brokers.
     """
     log = lived(ours)
     state = log.state
