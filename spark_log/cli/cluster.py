@@ -176,8 +176,8 @@ def health(session: CommandSession, access: Access, read_only: bool) -> None:
     """Check that the log can be read and written, and that its coordinators, brokers, checkpoints and clock are well.
 
     Without a coordinator, this writes a small object and deletes it. A user who may not write gives --read-only. A
-    coordinator checks its own storage. With --nodes or --conf, the nodes of a quorum are checked as well, or alone if
-    there is no URL.
+    coordinator checks its own storage. With --nodes or --conf, the nodes of a quorum are checked as well, or alone
+    without a URL.
 
     The exit status is 1 if a check fails.
 

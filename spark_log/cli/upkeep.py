@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_log.cli.base import DURATION, Failed, Verb, confirmed, guarded, pass_session, storage_option
-from spark_log.cli.output import echo, emit_line, emit_rows, progress_bars
+from spark_log.cli.output import Progress, echo, emit_line, emit_rows, progress_bars
 from spark_log.cli.session import URL_VARIABLE, CommandSession
 from spark_log.cli.units import duration_text, moved_text, size_text
 from spark_log.errors import NoLog
@@ -282,12 +282,7 @@ def verify(
     copy = None if repair_from is None else _copy(repair_from, options)
     looked = dict[str, int]()
     with progress_bars() as bars:
-
-        def progress(what: str, done: int, total: int) -> None:
-            looked[what] = total
-            if bars is not None:
-                bars(what, done, total)
-
+        progress = _noting(looked, bars)
         found = verify_and_repair(log, deep, repair=repair, copy=copy, lose_data=lose_data, progress=progress)
     left = [{**asdict(problem), "repaired": False} for problem in found.problems]
     rows = [*map(_replaced, found.repaired), *map(_given_up, found.given_up), *left]
@@ -299,6 +294,17 @@ def verify(
         echo(text, err=True)
     if found.problems:
         raise Failed(f"{counted(len(found.problems), 'problem')} found in {looked_text(log.journal.state, looked)}")
+
+
+def _noting(looked: dict[str, int], bars: Progress | None) -> Progress:
+    """Progress that also notes in `looked` how much there is of each kind."""
+
+    def progress(what: str, done: int, total: int) -> None:
+        looked[what] = total
+        if bars is not None:
+            bars(what, done, total)
+
+    return progress
 
 
 def looked_text(state: State, looked: Mapping[str, int]) -> str:

@@ -267,13 +267,21 @@ def catch_up(
         return None
     if failed is not None:
         raise _unreadable(failed)
-    if base is not None:
-        if went_back(view, names):
-            return None  # another copy of the log was restored meanwhile, with other checkpoints
-        _check_reached(state.version, base)
-    elif not (yield from _is_same_log(view, names, last)):
+    if not (yield from _is_still_there(view, state, names, last, base)):
         return None
     return view.moved(state, names, head)
+
+
+def _is_still_there(
+    view: View, state: State, names: Sequence[str], last: Sequence[bytes | None], base: Base | None
+) -> Steps[bool]:
+    """Whether the log that was read up to a state was not replaced meanwhile."""
+    if base is None:
+        return (yield from _is_same_log(view, names, last))
+    if went_back(view, names):
+        return False  # another copy of the log was restored, with other checkpoints
+    _check_reached(state.version, base)
+    return True
 
 
 def confirming_reads(view: View) -> list[Op]:

@@ -37,7 +37,7 @@ from spark_log.quorum_node.vote_and_identity import QUORUM_STATE, decode_state, 
 SEGMENT_BYTES = 16 << 20
 """A file of the log that has so many bytes is followed by a new one."""
 SYNC_BYTES = 8 << 20
-"""So many bytes of a snapshot are made durable together: a larger fsync would delay those of the log."""
+"""Bytes of a snapshot that one fsync makes durable: a larger fsync would delay those of the log."""
 PART, DOWNLOAD, NEW = ".part", ".download", ".new"
 """Endings of the names of files that are not complete: an own snapshot, one of the leader, a small file."""
 logger = logging.getLogger("spark_log")

@@ -96,7 +96,7 @@ class FsspecStore:
         self._root = f"{bucket}/{check_key(folder)}" if folder else bucket
         self._opened: tuple[int, Any] | None = None
         self._has_warned = False
-        """That incomplete uploads cannot be listed."""
+        """Whether it has warned that incomplete uploads cannot be listed."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}

@@ -99,7 +99,7 @@ FULL = "pylog: the output cannot be written: No space left on device"
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
 def test_a_stream_that_is_closed_is_empty(pylog: Pylog, url: str, closed: str) -> None:
-    """As cron may call it."""
+    """Cron may call the command with such a stream."""
     for command in ("topic list", "consume orders", "produce more", "topic delete orders", "gc"):
         line = f"{sys.executable} -m spark_log.cli -u {url} {command} {closed}"
         done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False, input="x\n")

@@ -137,7 +137,7 @@ def test_offsets_at_a_position(pylog: Pylog, position: str, offset: int) -> None
 
 
 def test_partitions_come_before_configs(pylog: Pylog) -> None:
-    """Of the twenty lines of configs nobody sees the partitions behind.  CSV has the partitions only."""
+    """Twenty lines of configs hid the partitions behind them.  CSV has the partitions only."""
     lines = pylog.ok("topic", "describe", "orders", "--all").splitlines()
     (partitions,) = (number for number, line in enumerate(lines) if line.startswith("PARTITION"))
     (configs,) = (number for number, line in enumerate(lines) if line.startswith("CONFIG"))

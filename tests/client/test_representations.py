@@ -91,7 +91,7 @@ def test_a_line_needs_no_storage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [Log, Admin, Producer, Consumer, Transaction, Bookmark])
 def test_an_object_that_is_half_made_has_a_line(kind: type) -> None:
-    """As a debugger shows it, or a test that failed."""
+    """A debugger may show such an object, and so may a test that failed."""
     assert repr(kind.__new__(kind)) == f"<{kind.__name__}>"
 
 
@@ -124,7 +124,7 @@ def test_a_description_has_a_line_and_a_table(tmp_path: Path) -> None:
 
 
 def test_lag_is_a_table(tmp_path: Path) -> None:
-    """Of topic, partition and records; it stays a dict."""
+    """The table has topic, partition and records; the lag stays a dict."""
     log = new_log(tmp_path, orders=2)
     log.append("orders", [{"value": "x", "partition": 1}])
     lag = log.consumer("orders", auto_offset_reset="earliest").lag()

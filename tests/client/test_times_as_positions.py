@@ -57,7 +57,7 @@ def test_a_timedelta_is_how_long_ago(log: spark_log.Log) -> None:
 
 
 def test_a_datetime_after_the_last_record_is_the_end(log: spark_log.Log) -> None:
-    """As a time in text is; Kafka's -1 is for numbers."""
+    """A datetime does what a time in text does; Kafka's -1 is for numbers."""
     late = START + timedelta(days=1)
     assert log.admin.list_offsets({P0: late}) == log.admin.list_offsets({P0: f"@{late:%Y-%m-%d}"}) == {P0: 10}
     assert format_timestamp_ms(1769853600000) == f"{START:%Y-%m-%dT%H:%M:%S}.000Z"

@@ -67,7 +67,7 @@ class Quorum:
         )
 
     def make_spare_a_peer(self) -> None:
-        """Of all others, from their next start on."""
+        """The spare is a peer of all others from their next start on."""
         spare = self._configs[4].quorum
         assert spare is not None
         for node, config in self._configs.items():

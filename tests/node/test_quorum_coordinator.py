@@ -179,7 +179,7 @@ def test_clients_use_the_log_as_any_other(tmp_path: Path) -> None:
 
 
 def _use_commands(url: str, folder: Path) -> None:
-    """Those that need the files of the metadata say that this is not possible."""
+    """Commands that need the files of the metadata say that this is not possible."""
     command, storage = Pylog(url), Pylog(folder / "records")
     assert "no problems found" in command.ok("verify", "--deep")
     checks = {one["check"]: one["says"] for one in command.json("cluster", "health")["checks"]}

@@ -57,16 +57,14 @@ def _carry_out(log: History, kind: str, which: int, amount: int) -> None:
     key = (topic, amount % 2)
     match kind:
         case "create":
-            stamp = "LogAppendTime" if amount == 5 else "CreateTime"
-            log.create(name, 1 + amount % 3, message_timestamp_type=stamp)
+            log.create(name, 1 + amount % 3, message_timestamp_type="LogAppendTime" if amount == 5 else "CreateTime")
         case "delete":
             log.do(lambda state, now: decide_delete_topic(state, name))
         case "grow":
             log.do(lambda state, now: decide_add_partitions(state, name, amount))
         case "configs":
-            log.do(
-                lambda state, now: decide_set_configs(state, name, {"retention.ms": str(amount) if amount else None})
-            )
+            changes = {"retention.ms": str(amount) if amount else None}
+            log.do(lambda state, now: decide_set_configs(state, name, changes))
         case "trim":
             log.do(lambda state, now: decide_trim(state, {key: amount}))
         case "commit":
