@@ -46,19 +46,20 @@ class DefaultSource(DataSource):
         from pyspark_pylog.options.parse import read_options
         from pyspark_pylog.plain_errors import plain_errors
         from pyspark_pylog.source.batch import LogReader
-        from pyspark_pylog.source.read_columns import arrow_schema, record_schema
+        from pyspark_pylog.source.read_columns import frame_schema
 
         with plain_errors():
             options = read_options(self.options, streaming=False)
+            columns = frame_schema(schema, options)
             if options.of_progress:
                 from pyspark_pylog.source.consumer_offsets_topic import ProgressReader
 
-                return ProgressReader(options, record_schema(schema))
+                return ProgressReader(options, columns)
             if options.latest:
                 from pyspark_pylog.source.latest_view import LatestReader
 
-                return LatestReader(options, arrow_schema(schema))
-            return LogReader(options, arrow_schema(schema))
+                return LatestReader(options, columns)
+            return LogReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_pylog.plain_errors import plain_errors
@@ -69,17 +70,18 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         from pyspark_pylog.options.parse import read_options
-        from pyspark_pylog.source.read_columns import arrow_schema, record_schema
+        from pyspark_pylog.source.read_columns import frame_schema
         from pyspark_pylog.source.stream import LogStreamReader, Refused
         from spark_log.errors import SparkLogError
 
         try:
             options = read_options(self.options, streaming=True)
+            columns = frame_schema(schema, options)
             if options.of_progress:
                 from pyspark_pylog.source.consumer_offsets_topic import ProgressStreamReader
 
-                return ProgressStreamReader(options, record_schema(schema))
-            return LogStreamReader(options, arrow_schema(schema))
+                return ProgressStreamReader(options, columns)
+            return LogStreamReader(options, columns)
         except SparkLogError as error:
             return Refused(error)
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import DayTimeIntervalType, StructType
 from pyspark_pylog.options.parse import ReadOptions, read_options
-from pyspark_pylog.source.data_columns import DataColumns, Versions, columns_of_load, data_columns
-from pyspark_pylog.source.read_columns import arrow_schema, record_schema, spark_schema
+from pyspark_pylog.source.data_columns import DataColumns, Versions, check_text, columns_of_load, data_columns
+from pyspark_pylog.source.read_columns import arrow_schema, frame_schema, record_schema, spark_schema
 
 from spark_log.errors import InvalidRequest
 from spark_log.schema.ddl import from_ddl
@@ -51,7 +51,10 @@ def frame(ddl: str) -> StructType:
 
 def wanted(ddl: str, found: Versions = ORDERS, **given: str) -> DataColumns | None:
     """The data columns of a frame with the user's schema."""
-    return data_columns(found, arrow_schema(frame(ddl)), options(**given))
+    asked = options(**given)
+    columns = frame_schema(frame(ddl), asked)
+    check_text(found, columns, asked)
+    return data_columns(found, columns, asked)
 
 
 # ------------------------------------------------------------------------------------------------------------- of a load
@@ -74,6 +77,21 @@ def test_the_value_is_a_struct_or_bytes_as_asked() -> None:
     assert [field.name for field in found.field("value").type] == ["id", "amount", "timestamp", "Tags", "place"]
     assert columns_of_load(ORDERS, options(value_format="json")).field("value").type == pa.binary()
     assert loaded(versions(orders=[])) == loaded({}) == names
+
+
+def test_keys_and_values_are_text_as_asked() -> None:
+    """A schema may say so, too; with `value.format=json` also for a topic with a schema."""
+    found = columns_of_load({}, options(key_format="string", value_format="string"))
+    assert (found.field("key").type, found.field("value").type) == (pa.string(), pa.string())
+    assert columns_of_load(ORDERS, options(key_format="string")).field("key").type == pa.string()
+    assert wanted("key STRING, value STRING", {}) is None
+    assert wanted("value STRING", ORDERS, value_format="json") is None
+
+
+def test_values_of_a_topic_with_a_schema_are_not_text() -> None:
+    """The error says how to read them."""
+    with pytest.raises(InvalidRequest, match=r"topic 'orders' has a schema.*set value\.format=json and cast value"):
+        columns_of_load(ORDERS, options(value_format="string"))
 
 
 def test_the_option_columns_chooses_them_in_its_order() -> None:
@@ -156,6 +174,10 @@ REFUSED = [
         {"value_format": "struct"},
         "column 'value' is BINARY, and value.format=struct gives a struct",
     ),
+    ("value BINARY", {}, {"value_format": "string"}, "'value' is BINARY, and value.format=string gives STRING"),
+    ("key BINARY", ORDERS, {"key_format": "string"}, "'key' is BINARY, and key.format=string gives STRING"),
+    ("value STRING", ORDERS, {}, "topic 'orders' has a schema, so its values are columns, not text"),
+    ("value INT", {}, {}, "column 'value' is binary or string, not int"),
     ("id BIGINT", ORDERS, {"columns": "amount"}, "option columns: the schema has other columns (id)"),
     ("Amount BIGINT", versions(a=["amount BIGINT"], b=["Amount BIGINT"]), {}, "is spelt 'Amount' and 'amount'"),
 ]
@@ -187,7 +209,8 @@ def test_the_progress_of_groups_has_no_data_columns() -> None:
     [
         ({"columns": "id,,offset"}, "option columns: 'id,,offset' has an empty name"),
         ({"columns": "id,ID"}, "option columns: 'id' is in it twice"),
-        ({"value_format": "avro"}, "option value.format: 'avro' is not one of columns, struct, json"),
+        ({"value_format": "avro"}, "option value.format: 'avro' is not one of columns, struct, json, string"),
+        ({"key_format": "avro"}, "option key.format: 'avro' is not one of binary, string"),
         ({"value_parse": "csv"}, "option value.parse: 'csv' is not one of json"),
     ],
 )

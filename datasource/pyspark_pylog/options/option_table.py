@@ -111,9 +111,16 @@ READING = (
         "Without this option, all columns; a schema does the same for a read, and can name columns that have a comma",
     ),
     Option(
+        "key.format",
+        "BS",
+        "`binary`",
+        "the type of the column `key`: `binary`, or `string` for [text](spark.md#keys-and-values-as-text)",
+    ),
+    Option(
         "value.format",
         "BS",
         "`columns`",
+        "`string` gives a column `value` of [text](spark.md#keys-and-values-as-text) instead of bytes. The others are "
         "for [topics with a schema](spark.md#topics-with-a-schema): `columns` gives each column of the value its own "
         "column, `struct` gives one column `value` with all of them, `json` gives a column `value` of bytes",
     ),

@@ -51,7 +51,6 @@ OF_OBJECTS = (
     "maxbytesperpartition",
     "parallelism",
     "view",
-    "value.format",
     "value.parse",
 )
 """Options for topics whose records are stored in objects."""
@@ -119,8 +118,10 @@ class ReadOptions:
     """The columns of the frame, if the user names them."""
     headers: bool = False
     """Whether the frame has the column `headers`, if the user names no columns."""
+    key_format: str = "binary"
+    """The type of keys: binary or string."""
     value_format: str = "columns"
-    """The form of values of topics with a schema: columns, struct or json."""
+    """The form of values: string, or, of topics with a schema, columns, struct or json."""
     parse_json: bool = False
     """Whether to parse records from before the schema."""
     notes: tuple[str, ...] = ()
@@ -222,7 +223,8 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
         latest=_is_latest(options, streaming),
         columns=_names(options, "columns"),
         headers=flag(options, "includeheaders", False),  # no effect with a user's schema
-        value_format=one_of(options, "value.format", "columns", "struct", "json"),
+        key_format=one_of(options, "key.format", "binary", "string"),
+        value_format=one_of(options, "value.format", "columns", "struct", "json", "string"),
         parse_json="value.parse" in options and one_of(options, "value.parse", "json") == "json",
         notes=(*notes, *_read_notes(options, streaming)),
     )
@@ -294,11 +296,13 @@ def _check_progress_topic(options: Options, topics: set[str]) -> None:
             f"{PROGRESS_TOPIC} cannot be read with other topics: leave out "
             f"{', '.join(sorted(topics - {PROGRESS_TOPIC}))}, and union the frames"
         )
-    for name in OF_OBJECTS:
-        if name in options:
-            raise InvalidRequest(
-                f"option {spelt(name)} has no meaning for {PROGRESS_TOPIC}, which is small and read whole: leave it out"
-            )
+    refused = [name for name in OF_OBJECTS if name in options]
+    if options.get("value.format", "string").strip().lower() != "string":
+        refused.append("value.format")
+    for name in refused:
+        raise InvalidRequest(
+            f"option {spelt(name)} has no meaning for {PROGRESS_TOPIC}, which is small and read whole: leave it out"
+        )
 
 
 def _or(number: int | None, default: int) -> int:

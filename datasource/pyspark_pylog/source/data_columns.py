@@ -74,16 +74,24 @@ def columns_of_load(versions: Versions, options: ReadOptions) -> pa.Schema:
 
     Raises InvalidRequest if the topics' schemas differ, or if the option `columns` names a column that does not exist.
     """
-    values, fields = _value_fields(versions, options), list[pa.Field]()
+    of_names, fields = {"value": _value_fields(versions, options), "key": [pa.field("key", _key_type(options))]}, []
     for name, (_, type_) in TYPES.items():
-        fields += values if name == "value" else [pa.field(name, type_)]
+        fields += of_names.get(name, [pa.field(name, type_)])
     if options.columns is not None:
         return pa.schema([_chosen(name, fields) for name in options.columns])
     return pa.schema([field for field in fields if field.name != "headers" or options.headers])
 
 
+def _key_type(options: ReadOptions) -> pa.DataType:
+    return pa.string() if options.key_format == "string" else pa.binary()
+
+
 def _value_fields(versions: Versions, options: ReadOptions) -> list[pa.Field]:
     """The columns that stand for the value."""
+    if options.value_format == "string":
+        text = pa.field("value", pa.string())
+        check_text(versions, pa.schema([text]), options)
+        return [text]
     typed = {topic: schemas[0] for topic, schemas in versions.items() if schemas}
     without = sorted(topic for topic, schemas in versions.items() if not schemas)
     if without and options.value_format == "struct":
@@ -106,6 +114,21 @@ def _value_fields(versions: Versions, options: ReadOptions) -> list[pa.Field]:
     return [
         field for field in shown_columns(schema) if all(_type_in(other, field.name) == field.type for other in others)
     ]
+
+
+def check_text(versions: Versions, schema: pa.Schema, options: ReadOptions) -> None:
+    """Raises InvalidRequest if a frame has values as text, and a topic has a schema.
+
+    schema:  the frame's columns.
+    """
+    at = schema.get_field_index("value")
+    if at < 0 or not pa.types.is_string(schema.field(at).type) or options.value_format == "json":
+        return
+    if typed := sorted(topic for topic, schemas in versions.items() if schemas):
+        raise InvalidRequest(
+            f"topic {typed[0]!r} has a schema, so its values are columns, not text: leave value.format=string and a "
+            "schema with value STRING out to read the columns, or set value.format=json and cast value, which is then JSON"
+        )
 
 
 def _check_alike(typed: Mapping[str, TopicSchema]) -> None:
@@ -154,7 +177,7 @@ def data_columns(versions: Versions, schema: pa.Schema, options: ReadOptions) ->
     schema:  the frame's columns, from `arrow_schema`.
     Raises InvalidRequest if a topic does not have one of the columns, or has it with another type.
     """
-    struct, named = _wanted(schema, options)
+    struct, named = _wanted(schema)
     if not struct and not named:
         return _of_condition(_row_tests(versions, {}, options), options)
     if struct and named:
@@ -216,21 +239,15 @@ def _looked_up(rest: Rest, topic: str, schemas: Sequence[TopicSchema], framed: M
     return row_tests(rest, {**types, **framed}, topic)
 
 
-def _wanted(schema: pa.Schema, options: ReadOptions) -> tuple[list[pa.Field], list[pa.Field]]:
+def _wanted(schema: pa.Schema) -> tuple[list[pa.Field], list[pa.Field]]:
     """The data columns of a frame: those in its struct `value`, and those with their own columns."""
-    struct = [] if schema.get_field_index("value") < 0 else _members(schema.field("value"), options)
+    struct = [] if schema.get_field_index("value") < 0 else _members(schema.field("value"))
     return struct, [field for field in schema if field.name not in TYPES]
 
 
-def _members(value: pa.Field, options: ReadOptions) -> list[pa.Field]:
+def _members(value: pa.Field) -> list[pa.Field]:
     """The fields of a column `value`, if it is a struct."""
-    is_struct = pa.types.is_struct(value.type)
-    if (options.value_format == "struct" and not is_struct) or (options.value_format == "json" and is_struct):
-        raise InvalidRequest(
-            f"schema: column 'value' is {sql_type(value.type)}, and value.format={options.value_format} gives "
-            f"{'bytes' if is_struct else 'a struct'}: change one of the two"
-        )
-    return list(value.type) if is_struct else []
+    return list(value.type) if pa.types.is_struct(value.type) else []
 
 
 def _check_columns(options: ReadOptions, schema: pa.Schema) -> None:
@@ -275,8 +292,9 @@ def _column(topic: str, schemas: Sequence[TopicSchema], field: pa.Field, *, in_s
 
 
 def planned_data(state: State, schema: pa.Schema, options: ReadOptions) -> DataColumns | None:
-    """The data columns of a frame, for the tasks of a plan.  Raises as `data_columns`."""
-    if options.where.rest is None and not any(_wanted(schema, options)):
+    """The data columns of a frame, for the tasks of a plan.  Raises as `data_columns` and `check_text`."""
+    check_text(versions_of(state, topics_asked_for(options, state.names)), schema, options)
+    if options.where.rest is None and not any(_wanted(schema)):
         return None
     return data_columns(versions_of(state, topics_asked_for(options, state.names)), schema, options)
 

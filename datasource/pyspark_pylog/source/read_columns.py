@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
+from pyspark_pylog.options.parse import ReadOptions
 from spark_log.client.reading.fetch import Fetched
 from spark_log.errors import InvalidRequest
+from spark_log.schema.ddl import sql_type
 from spark_log.schema.struct_json import from_json, to_json
 from spark_log.segment.numpy_arrays import array_of, repeated
 from spark_log.segment.schema import HEADERS
@@ -25,6 +27,14 @@ TYPES = {
     "timestampType": ("int", pa.int32()),
     "headers": ("array<struct<key:string,value:binary>>", HEADERS),
 }
+TEXTS = ("key", "value")
+"""Columns that a frame can have as text, too: `STRING`."""
+FORMATS: Mapping[str, tuple[str, Callable[[pa.DataType], bool]]] = {
+    "string": ("STRING", pa.types.is_string),
+    "struct": ("a struct", pa.types.is_struct),
+    "json": ("bytes", lambda type_: not pa.types.is_struct(type_)),
+}
+"""The type that a format gives, and a test of the columns in a user's schema; the other formats take any."""
 NO_DATA: Mapping[str, str] = MappingProxyType({})
 """No data columns."""
 STORED = ("key", "value", "timestamp", "headers")
@@ -49,15 +59,39 @@ def record_schema(schema: StructType) -> pa.Schema:
     return found
 
 
+def frame_schema(schema: StructType, options: ReadOptions) -> pa.Schema:
+    """The Arrow schema of the batches of a read.
+
+    Raises as `arrow_schema`, and InvalidRequest if the schema contradicts the options `key.format` and `value.format`.
+    """
+    found = record_schema(schema) if options.of_progress else arrow_schema(schema)
+    _check_formats(found, options)
+    return found
+
+
+def _check_formats(schema: pa.Schema, options: ReadOptions) -> None:
+    for name, asked in (("key", options.key_format), ("value", options.value_format)):
+        if asked not in FORMATS or name not in schema.names:
+            continue
+        type_, (gives, fits) = schema.field(name).type, FORMATS[asked]
+        if not fits(type_):
+            raise InvalidRequest(
+                f"schema: column {name!r} is {sql_type(type_)}, and {name}.format={asked} gives {gives}: change one of the two"
+            )
+
+
 def _arrow_field(field: StructField) -> pa.Field:
     spark_type, arrow_type = TYPES.get(field.name, ("", None))
     is_data = arrow_type is None or (field.name == "value" and isinstance(field.dataType, StructType))
+    if field.name in TEXTS and isinstance(field.dataType, StringType):
+        spark_type, arrow_type = field.dataType.simpleString(), pa.string()
     if is_data:
         arrow_type = _data_type(field)
         spark_type = field.dataType.simpleString()
     if field.dataType.simpleString() != spark_type:
         raise InvalidRequest(
-            f"schema: column {field.name!r} is {spark_type}, not {field.dataType.simpleString()}; cast it after load"
+            f"schema: column {field.name!r} is {spark_type}{' or string' if field.name in TEXTS else ''}, not "
+            f"{field.dataType.simpleString()}; cast it after load"
         )
     if (found := _spelled(field.dataType)) != spark_type:
         raise InvalidRequest(
@@ -120,6 +154,9 @@ def to_batch(part: Fetched, schema: pa.Schema, data: Mapping[str, str] = NO_DATA
                 columns.append(repeated(int(read.slice.time_kind != 0), rows))
             case "headers":
                 columns.append(_or_null(part.records.column(name)))
+            case "key" | "value" if pa.types.is_string(schema.field(name).type):
+                # Without a check, as Spark's cast: invalid UTF-8 stays as it is.
+                columns.append(part.records.column(name).view(pa.string()))
             case _:
                 columns.append(part.records.column(data.get(name, name)))
         if columns[-1].null_count and not schema.field(name).nullable:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import ReadOptions
-from pyspark_pylog.source.data_columns import DataColumns, data_columns, value_of, versions_of
+from pyspark_pylog.source.data_columns import DataColumns, check_text, data_columns, value_of, versions_of
 from pyspark_pylog.source.ranges import topics_asked_for
 from spark_log.client.reading.plan import SliceRead
 from spark_log.client.reading.typed import check_typed
@@ -28,13 +28,18 @@ class StreamColumns:
         self._data: DataColumns | None = None
 
     def start(self, state: State) -> None:
-        """Find the columns.  Raises InvalidRequest for one that a topic does not have, or has with another type."""
+        """Find the columns.  Raises InvalidRequest for one that a topic does not have, or has with another type,
+        and as `check_text`.
+        """
         topics = topics_asked_for(self._options, state.names)
         found = _newest(state, topics)
         if found == self._seen:
             return
         self._warn(state, found)
-        self._data = data_columns(versions_of(state, topics), self._schema, self._options)
+        versions = versions_of(state, topics)
+        if self._seen is None:  # values of a running query become JSON text if a topic gets its first schema
+            check_text(versions, self._schema, self._options)
+        self._data = data_columns(versions, self._schema, self._options)
         self._seen = found
 
     def found(self, state: State) -> DataColumns | None:
