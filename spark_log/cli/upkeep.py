@@ -13,9 +13,10 @@ from spark_log.cli.output import Progress, echo, emit_line, emit_rows, progress_
 from spark_log.cli.session import URL_VARIABLE, CommandSession
 from spark_log.cli.units import duration_text, moved_text, size_text
 from spark_log.errors import NoLog
-from spark_log.text import counted
+from spark_log.text import counted, install_extra
 
 if TYPE_CHECKING:
+    from spark_log.client.log import Log
     from spark_log.journal.journal import Journal
     from spark_log.metadata.state import Leadership, State
     from spark_log.node.lost_records import GivenUp
@@ -29,9 +30,15 @@ NAMED_MAX = 3
 
 @click.command(cls=Verb)
 @click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Repeat it this often, until interrupted.")
+@click.option(
+    "--metrics",
+    "listen",
+    metavar="[HOST:]PORT",
+    help="With --every: answer GET /metrics on this address of this machine, for Prometheus.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the changes of one run, and write nothing.")
 @pass_session
-def maintain(session: CommandSession, every_ms: int | None, dry_run: bool) -> None:
+def maintain(session: CommandSession, every_ms: int | None, listen: str | None, dry_run: bool) -> None:
     """Run retention, compaction, merging and other upkeep, once.
 
     Several processes may run it concurrently, beside writers and readers. A duty that fails, or a partition that
@@ -41,11 +48,14 @@ def maintain(session: CommandSession, every_ms: int | None, dry_run: bool) -> No
     \b
     Example:
       pylog maintain --every 10m
+      pylog maintain --every 10m --metrics 9561
     """
-    from spark_log.node.maintain import maintain_every, maintain_round, plan_round
+    from spark_log.node.maintain import maintain_round, plan_round
 
     if dry_run and every_ms is not None:
         raise click.UsageError("--dry-run runs once: leave out --every")
+    if listen is not None and every_ms is None:
+        raise click.UsageError("--metrics needs a process that keeps running: add --every 10m")
     log = session.connect()
     if dry_run:
         plan = plan_round(log)
@@ -59,10 +69,32 @@ def maintain(session: CommandSession, every_ms: int | None, dry_run: bool) -> No
             raise Failed(f"{counted(len(report.problems), 'problem')}, logged above; {next_step(report)}")
         return
     try:
-        for report in maintain_every(log, every_ms):
-            emit_line(session, report_text(report), asdict(report))
+        _maintain_every(session, log, every_ms, listen)
     except KeyboardInterrupt:
         return
+
+
+def _maintain_every(session: CommandSession, log: Log, every_ms: int, listen: str | None) -> None:
+    """Repeat the upkeep, and serve metrics meanwhile if there is an address for them."""
+    from spark_log.node.maintain import maintain_every
+
+    if listen is None:
+        for report in maintain_every(log, every_ms):
+            emit_line(session, report_text(report), asdict(report))
+        return
+    try:
+        from spark_log.cli.local_port import METRICS, serving_metrics
+        from spark_log.node.embedded_metrics import EmbeddedMetrics
+    except ImportError as error:
+        if error.name != "aiohttp":
+            raise
+        raise Failed(f"--metrics needs aiohttp: {install_extra('server')}") from error
+    metrics = EmbeddedMetrics(log)
+    with serving_metrics(metrics.text, listen, "--metrics") as address:
+        echo(f"metrics: http://{address}{METRICS}", err=True)
+        for report in maintain_every(log, every_ms):
+            metrics.note(report)
+            emit_line(session, report_text(report), asdict(report))
 
 
 def plan_text(plan: Plan) -> str:

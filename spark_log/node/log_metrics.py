@@ -165,10 +165,11 @@ class GroupMetrics:
         """There is a new state."""
         self._unseen.note(state)
 
-    def text(self, state: State, shared: Mapping[str, Group], rebalances: int) -> str:
+    def text(self, state: State, shared: Mapping[str, Group], rebalances: int | None) -> str:
         """Metrics of all groups.
 
         shared:  groups with members, including joining ones, by name; not changed afterwards.
+        rebalances:  that have begun; None: this process does not coordinate groups.
         """
         with self._lock:
             visit = self._unseen.visit(state)
@@ -179,8 +180,9 @@ class GroupMetrics:
             lines = ["# HELP pylog_groups Groups by state.", "# TYPE pylog_groups gauge"]
             lines += [line("pylog_groups", ("state",), (name,), self._counts[name]) for name in LIVE_STATES]
             lines += [*self._members.lines(), *self._generation.lines()]
-            lines += ["# HELP pylog_group_rebalances_total Rebalances of groups."]
-            lines += ["# TYPE pylog_group_rebalances_total counter", f"pylog_group_rebalances_total {rebalances}"]
+            if rebalances is not None:
+                lines += ["# HELP pylog_group_rebalances_total Rebalances of groups."]
+                lines += ["# TYPE pylog_group_rebalances_total counter", f"pylog_group_rebalances_total {rebalances}"]
             lines += self._lag.family.lines()
         return "\n".join(lines) + "\n"
 

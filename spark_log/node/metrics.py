@@ -173,7 +173,6 @@ class Metrics:
         lines += _one("pylog_commands_total", "counter", "Commands that were applied or rejected.", self.commands)
         lines += _one("pylog_leading", "gauge", "1 while this coordinator has the log.", int(epoch > 0))
         lines += _one("pylog_epoch", "gauge", "Epoch of the coordinator that has the log.", state.coordinator.epoch)
-        lines += _one("pylog_version", "gauge", "Newest version of the metadata log.", state.version)
         text = "Versions since the newest checkpoint, at the end of the last round of upkeep."
         lines += _one("pylog_checkpoint_lag_versions", "gauge", text, self.checkpoint_lag)
         text = "Seconds since a write to the storage was last completed and read back."
@@ -182,11 +181,7 @@ class Metrics:
         lines += _one("pylog_connections", "gauge", "Open connections.", len(connections))
         text = "Open connections that have not sent a complete request with a valid token."
         lines += _one("pylog_silent_connections", "gauge", text, connections.silent)
-        lines += _one("pylog_topics", "gauge", "Topics.", len(state.names))
-        lines += _one("pylog_objects", "gauge", "Live objects.", len(state.objects))
-        records = self.topics.lines(state)
-        lines += _one("pylog_objects_bytes", "gauge", "Their size.", self.topics.objects_bytes)
-        lines += records
+        lines += log_lines(state, self.topics)
         lines += self.retention.lines(state)
         lines += self.compaction.lines(state)
         lines += self.replicas.lines(state)
@@ -196,6 +191,18 @@ class Metrics:
             name = f"pylog_principal_{kind}_total" if counter else f"pylog_principal_{kind}"
             lines += _many(name, text, ("principal",), rows, "counter" if counter else "gauge")
         return "\n".join(lines) + "\n"
+
+
+def log_lines(state: State, topics: TopicMetrics) -> list[str]:
+    """The lines of what a log holds, which are the same in every process."""
+    records = topics.lines(state)
+    return [
+        *_one("pylog_version", "gauge", "Newest version of the metadata log.", state.version),
+        *_one("pylog_topics", "gauge", "Topics.", len(state.names)),
+        *_one("pylog_objects", "gauge", "Live objects.", len(state.objects)),
+        *_one("pylog_objects_bytes", "gauge", "Their size.", topics.objects_bytes),
+        *records,
+    ]
 
 
 def _one(name: str, kind: str, text: str, value: float) -> list[str]:

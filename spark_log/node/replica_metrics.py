@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER
@@ -77,36 +77,47 @@ class ReplicaMetrics:
 
     def lines(self, state: State) -> Iterator[str]:
         """The lines of the text format."""
-        counts = count_replicas(state)
         with self._lock:
             lag, sums = self._lag, (self._shrinks, self._expands, self._objects, self._bytes)
             unrecoverable = self._unrecoverable
-        yield from _gauge("pylog_under_replicated_partitions", "Partitions with replicas out of sync.", counts[0])
-        yield from _gauge("pylog_offline_partitions", "Partitions without a leader: they accept no writes.", counts[1])
-        text = "Partitions with fewer in-sync replicas than min.insync.replicas: they accept no writes."
-        yield from _gauge("pylog_under_min_isr_partitions", text, counts[2])
+        yield from replica_lines(state)
         text = "Objects without a good copy on any active broker."
         yield from _gauge("pylog_unrecoverable_objects", text, unrecoverable)
-        gone = sum(one.end - one.start for ranges in state.lost.values() for one in ranges)
-        text = "Records that were lost or given up, as far as they are not below the start of their partition."
-        yield from _gauge("pylog_lost_records", text, gone)
         for (name, text), number in zip(COUNTERS, sums, strict=True):
             yield from (f"# HELP {name} {text}", f"# TYPE {name} counter", f"{name} {number}")
-        brokers = sorted({OWN_BROKER, *state.brokers})
-        lacking = {broker: lag_of(state, broker) for broker in brokers}
-        rows = (
-            ("pylog_broker_active", "1 while a broker is not fenced.", {b: int(is_active(state, b)) for b in brokers}),
-            ("pylog_broker_lag_objects", "Objects that a broker lacks.", {b: lacking[b].objects for b in brokers}),
-            ("pylog_broker_lag_bytes", "Their size.", {b: lacking[b].bytes for b in brokers}),
-            (
-                "pylog_broker_lag_seconds",
-                "Since when a broker has lacked something.",
-                {b: lag[b].seconds if b in lag and lacking[b].objects else 0 for b in brokers},
-            ),
-        )
-        for name, text, numbers in rows:
-            yield from (f"# HELP {name} {text}", f"# TYPE {name} gauge")
-            yield from (line(name, ("broker",), (str(broker),), number) for broker, number in numbers.items())
+        late = {
+            broker: lag[broker].seconds if broker in lag and lag_of(state, broker).objects else 0
+            for broker in _brokers(state)
+        }
+        yield from _by_broker("pylog_broker_lag_seconds", "Since when a broker has lacked something.", late)
+
+
+def replica_lines(state: State) -> Iterator[str]:
+    """The lines of what the state says about brokers and replicas, which are the same in every process."""
+    counts = count_replicas(state)
+    yield from _gauge("pylog_under_replicated_partitions", "Partitions with replicas out of sync.", counts[0])
+    yield from _gauge("pylog_offline_partitions", "Partitions without a leader: they accept no writes.", counts[1])
+    text = "Partitions with fewer in-sync replicas than min.insync.replicas: they accept no writes."
+    yield from _gauge("pylog_under_min_isr_partitions", text, counts[2])
+    gone = sum(one.end - one.start for ranges in state.lost.values() for one in ranges)
+    text = "Records that were lost or given up, as far as they are not below the start of their partition."
+    yield from _gauge("pylog_lost_records", text, gone)
+    brokers = _brokers(state)
+    lacking = {broker: lag_of(state, broker) for broker in brokers}
+    active = {broker: int(is_active(state, broker)) for broker in brokers}
+    yield from _by_broker("pylog_broker_active", "1 while a broker is not fenced.", active)
+    objects = {broker: lack.objects for broker, lack in lacking.items()}
+    yield from _by_broker("pylog_broker_lag_objects", "Objects that a broker lacks.", objects)
+    yield from _by_broker("pylog_broker_lag_bytes", "Their size.", {b: lack.bytes for b, lack in lacking.items()})
+
+
+def _brokers(state: State) -> list[int]:
+    return sorted({OWN_BROKER, *state.brokers})
+
+
+def _by_broker(name: str, text: str, numbers: Mapping[int, float]) -> Iterator[str]:
+    yield from (f"# HELP {name} {text}", f"# TYPE {name} gauge")
+    yield from (line(name, ("broker",), (str(broker),), number) for broker, number in numbers.items())
 
 
 COUNTERS = (

@@ -24,6 +24,7 @@ from spark_log.cli.console.standalone import Standalone
 from spark_log.errors import InvalidRequest
 from spark_log.model import TopicPartition
 from spark_log.net.tokens import ANYBODY, Grant
+from spark_log.node.embedded_metrics import EmbeddedMetrics
 from spark_log.node.serve import Running
 from tests.net.asking import ADMIN, BILLING, READ, TOKENS, eventually
 from tests.services import Services
@@ -475,17 +476,19 @@ def test_samples_are_bounded_and_give_rates() -> None:
 def test_a_console_without_a_coordinator(log: spark_log.Log) -> None:
     """It has one token, listens on this machine only, and refuses other names of it: a web page can choose those."""
     services, token = Services(), "token-of-this-very-run"
-    console = Standalone(Site(lambda: log), token)
-    address = f"127.0.0.1:{services.run(console.start('127.0.0.1:0'))}"
+    console = Standalone(Site(lambda: log), token, EmbeddedMetrics(log).text)
+    address = services.run(console.start("127.0.0.1:0"))
     try:
         assert Asking(address).refused("topics") == 401
         me = Asking(address, token)("me")
         assert (me["name"], me["role"], me["may_change"], me["coordinator"]) == ("console", "read", False, "")
         assert Asking(address, token)("health")["healthy"]
+        assert Asking(address).raw("/metrics")[0] == 401
+        assert 'pylog_topic_records{topic="' in Asking(address, token).raw("/metrics")[2].decode()
         assert Asking(address, token).raw("/console/api/me", Host="evil.example")[0] == 421
         assert Asking(address, token).raw("/v1/commands", "POST")[0] == 404
         with pytest.raises(InvalidRequest, match="other machines"):
-            services.run(Standalone(Site(lambda: log), token).start("0.0.0.0:0"))
+            services.run(Standalone(Site(lambda: log), token, str).start("0.0.0.0:0"))
     finally:
         services.run(console.stop())
         services.close()
@@ -514,8 +517,8 @@ def test_a_storage_that_hangs_stops_no_list(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(http_routes, "ANSWER_S", 0.3)
     monkeypatch.setattr(http_routes, "WAITING_MAX", 3)
     services, site, token = Services(), StuckSite(), "token-of-this-very-run"
-    console = Standalone(site, token)
-    asking = Asking(f"127.0.0.1:{services.run(console.start('127.0.0.1:0'))}", token)
+    console = Standalone(site, token, str)
+    asking = Asking(services.run(console.start("127.0.0.1:0")), token)
     try:
         assert [asking.refused("records") for _ in range(4)] == [408, 408, 408, 429]
         monkeypatch.setattr(http_routes, "ANSWER_S", 60.0)

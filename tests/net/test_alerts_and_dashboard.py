@@ -69,8 +69,8 @@ def test_rates_are_of_counters_and_slopes_of_gauges(types: dict[str, str]) -> No
 
 
 def labels_of_metrics() -> dict[str, set[str]]:
-    """By metric, as the table of docs/service.md has them."""
-    page = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
+    """By metric, as the table of docs/monitoring.md has them."""
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
     named = re.findall(r"`(pylog_\w+)(?:\{([\w,]+)\})?`", page.partition("| metric |")[2].partition("\n\n")[0])
     found = {name: set(filter(None, labels.split(","))) for name, labels in named}
     found |= {PREFIX + name: LABELS_OF_QUERIES for name in METRICS}

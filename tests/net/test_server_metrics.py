@@ -30,10 +30,13 @@ def test_metrics_are_prometheus_text(small: Running) -> None:
     assert families["pylog_commit_seconds"].type == "histogram"
     assert families["pylog_topic_records"].samples[0].labels == {"topic": "t"}
     page = (
-        (Path(__file__).parents[2] / "docs" / "service.md").read_text().partition("| metric |")[2].partition("\n\n")[0]
+        (Path(__file__).parents[2] / "docs" / "monitoring.md")
+        .read_text()
+        .partition("| metric |")[2]
+        .partition("\n\n")[0]
     )
     told = {name.removesuffix("_total") for name in re.findall(r"`(pylog_\w+)", page)}
-    assert told == set(families), "docs/service.md tells all of them"
+    assert told == set(families), "docs/monitoring.md tells all of them"
 
 
 def test_metrics_count_what_is_there(services: Services, tmp_path: Path) -> None:

@@ -263,8 +263,8 @@ def test_the_file_is_replaced_as_a_whole(heard: Heard) -> None:
 
 
 def test_metrics_of_the_listener_are_those_on_the_page() -> None:
-    """docs/spark.md has a row for each, and no other."""
-    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    """docs/monitoring.md has a row for each, and no other."""
+    page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
     table = page.partition("| metric, `pylog_stream_…` |")[2].partition("\n\n")[0]
     named = [name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])]
     assert sorted(named) == sorted(METRICS)

@@ -150,7 +150,6 @@ NUMBERS = {
         f"one every {constant(PROGRESS, 'SIGN_S'):g} s while nothing happens",
         f"about {round(86_400 / constant(PROGRESS, 'SIGN_S') * 3, -3):,g} requests a day",
         f"| `partition` | 0 to {constant('spark_log/metadata/consumer_offsets.py', 'PARTITIONS') - 1}, by the group",
-        f"of the ended ones the last {constant('datasource/pyspark_pylog/progress/listener.py', 'ENDED_MAX')} are kept",
     ],
     "docs/options.md": [
         f"requests are retried for about {5 * round(RETRIED_S / 5)} s",
@@ -241,11 +240,14 @@ NUMBERS = {
         f"the address is tried last for {constant(CLIENT, 'SILENT_S'):g} s",
         f"managed to read the log to its end for {constant('spark_log/net/leader_check.py', 'STALE_S'):g} s",
         f"answers `GET /health` within {constant(CLIENT_TIMEOUTS, 'CHECK_S'):g} s",
-        f"within `--storage-timeout` ({STORAGE_S} s)",
         *(f"| `{name}` | {line_of(CONF, rf'{name} = ([0-9a-z]+)')} |" for name in LIMITS),
-        f"{86_400 * constant('spark_log/node/storage_health.py', 'PROBES') // STORAGE_S:,} puts and as many gets a day",
         f"`offsets.retention.minutes` ({days(config('offsets.retention.minutes') * 60_000)})",
         f"every {constant(SERVE, 'maintain_ms') // 60_000} minutes (`--maintain-every`",
+    ],
+    "docs/monitoring.md": [
+        f"The file keeps the last {constant('datasource/pyspark_pylog/progress/listener.py', 'ENDED_MAX')} ended queries",
+        f"within `--storage-timeout` ({STORAGE_S} s)",
+        f"{86_400 * constant('spark_log/node/storage_health.py', 'PROBES') // STORAGE_S:,} puts and as many gets a day",
     ],
     "docs/performance.md": [
         f"after {FIRST_MS:g} to {LAST_MS:g} ms, on an object store up to {LAST_REMOTE_MS:g}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TextIO
+
 import click
 
 from spark_log.cli.base import Failed, Verb, pass_session
@@ -18,18 +20,26 @@ from spark_log.text import install_extra
     show_default=True,
     help="The address to listen on, of this machine only; with port 0, a free one.",
 )
+@click.option(
+    "--token-file",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help="Use the token in this file, of 16 characters at least, as for Prometheus; by default, each run makes one.",
+)
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 @pass_session
-def console(session: CommandSession, listen: str, opens: bool) -> None:
+def console(session: CommandSession, listen: str, token_file: TextIO | None, opens: bool) -> None:
     """Show a log in a browser, until SIGTERM or Ctrl-C.
 
     Pages show topics, records, groups and health, and change nothing.  The command prints their address, with a token
     that is made for this run.  The log needs no coordinator.  A coordinator has this console too, on its own port.
+    GET /metrics with the token, as `Authorization: Bearer TOKEN`, answers with metrics for Prometheus.
 
     \b
     Example:
       pylog console -u file:///data/log
       pylog console -u pylog://127.0.0.1:9550 --listen 8080 --open
+      pylog console -u file:///data/log --token-file /etc/pylog/console-token
     """
     import asyncio
     import secrets
@@ -42,10 +52,12 @@ def console(session: CommandSession, listen: str, opens: bool) -> None:
             raise
         raise Failed(f"the console needs aiohttp: {install_extra('server')}") from error
 
+    token = secrets.token_urlsafe(24) if token_file is None else token_file.read().strip()
+
     def say(address: str) -> None:
         echo(address)
         if opens:
             webbrowser.open(address)
 
     with session.connect() as log:
-        asyncio.run(serve_console(log, listen, secrets.token_urlsafe(24), say))
+        asyncio.run(serve_console(log, listen, token, say))
