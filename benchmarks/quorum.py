@@ -25,7 +25,7 @@ of which half are not in columns yet (`snapshot_…`).  Both run in a thread: an
 pause, and the most CPU time between two of its turns.  The second one does not grow while other programs have the CPU.
 
 `--nodes 5` has five of them, and `--parts` leaves parts out.  `--parts coordinators,state --rounds 100 --stops 100`
-makes the figures of docs/measurements.md in about 12 minutes on a quiet machine.
+makes the figures of docs/measurements-alone.md in about 12 minutes on a quiet machine.
 """
 
 from __future__ import annotations

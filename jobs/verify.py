@@ -16,7 +16,7 @@ A check writes nothing.  If the job is killed, run it again.  If the log's folde
 task, the job fails, with an error that names the machine, and nothing is repaired.
 
 The last line of standard output is a summary in JSON, unless the job failed.  Exit status: 0 no problems, 1 problems
-found or the job failed, 2 wrong usage.  See docs/storage.md.
+found or the job failed, 2 wrong usage.  See docs/storage-failures.md.
 """
 
 from __future__ import annotations

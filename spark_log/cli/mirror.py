@@ -157,7 +157,7 @@ def recover(session: CommandSession, dry_run: bool, yes: bool, force: bool, clus
     """Make a mirror a separate log, after its log was lost.
 
     The URL is the mirror's.  Commits after the mirror's version are lost.  Stop all clients of the lost log
-    first, and start them again with the new URL: see "Restore a log from a copy" in the documentation of storage.
+    first, and start them again with the new URL: see "Restore a log from a copy" in docs/copies.md.
     The separate log has no brokers: each record has one copy, in its root.
 
     A mirror that has lost meta/format gets it again, with the log's id, which the roots of its brokers have. If nothing

@@ -262,7 +262,7 @@ class FsspecStore:
             logger.warning(
                 "incomplete uploads at %s cannot be listed (%s), and may keep records for ever: allow "
                 "s3:ListBucketMultipartUploads and s3:AbortMultipartUpload, or add a lifecycle rule that aborts them, see "
-                "docs/storage.md",
+                "docs/storage-failures.md",
                 self.url,
                 error,
             )

@@ -98,7 +98,8 @@ def test_the_verbs_are_those_of_this_version() -> None:
     [
         *("service.md", "clients.md", "spark.md", "storage.md", "from-kafka.md", "troubleshooting.md", "faq.md"),
         *("performance.md", "command-line.md", "tasks/replay.md", "tasks/backfill.md", "tasks/dead-letters.md"),
-        *("replicas.md", "operations.md", "deployment.md"),
+        *("replicas.md", "operations.md", "deployment.md", "copies.md", "storage-failures.md", "retention.md"),
+        *("failures.md", "monitoring.md", "security.md", "spark-read.md", "spark-streams.md"),
     ],
 )
 def test_commands_on_the_pages_are_there(page: str) -> None:

@@ -15,7 +15,8 @@ RUN_BY = {
     "README.md": ["tests/test_readme.py"],
     "docs/clients.md": ["tests/client/test_clients_page.py"],
     "docs/frames.md": ["tests/docs/test_frames_page.py"],
-    "docs/spark.md": ["tests/spark/test_spark_threads.py", "tests/spark/test_spark_sql.py"],
+    "docs/spark.md": ["tests/spark/test_spark_threads.py"],
+    "docs/spark-sql.md": ["tests/spark/test_spark_sql.py"],
     "docs/tasks/backfill.md": ["tests/spark/test_spark_task_pages.py"],
     "docs/tasks/dead-letters.md": ["tests/spark/test_spark_task_pages.py"],
     "docs/tasks/erase.md": ["tests/client/test_erase_page.py"],
@@ -26,7 +27,7 @@ RUN_BY = {
     "docs/tasks/share-a-topic.md": ["tests/spark/test_spark_task_pages.py"],
     "docs/tasks/typed.md": ["tests/client/test_typed_topics.py"],
 }
-"""By page: tests that run its blocks. Those of docs/spark.md run one section each."""
+"""By page: tests that run its blocks."""
 
 
 def name(page: Path) -> str:
@@ -50,10 +51,3 @@ def test_the_tests_that_run_them_exist() -> None:
     for page, tests in RUN_BY.items():
         assert (ROOT / page).exists(), page
         assert all((ROOT / test).exists() for test in tests), tests
-
-
-def test_of_the_page_on_spark_two_sections_are_run() -> None:
-    """Its other blocks say why not."""
-    assert len([block for block in blocks(ROOT / "docs/spark.md") if block.reason is None]) == len(
-        RUN_BY["docs/spark.md"]
-    )

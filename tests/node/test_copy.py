@@ -1,4 +1,4 @@
-"""A log that is copied while it is used, as docs/storage.md says."""
+"""A log that is copied while it is used, as docs/copies.md says."""
 
 from __future__ import annotations
 

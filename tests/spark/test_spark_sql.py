@@ -14,7 +14,7 @@ from pyspark.sql import Row, SparkSession
 import spark_log
 from tests.spark.builders import DEADLINE_S, as_bytes, load_stream, texts, to_sink, values
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+PAGE = Path(__file__).parents[2] / "docs" / "spark-sql.md"
 SECTION = PAGE.read_text().partition("\n## SQL\n")[2].partition("\n## ")[0]
 STATEMENTS = [
     statement.strip()

@@ -133,7 +133,7 @@ NUMBERS = {
             line_of(KAFKA, r"kafka_2.13:([0-9]+\.[0-9]+)"), line_of(KAFKA, r"kafka-0-10_2.13:([0-9]+\.[0-9]+)")
         ),
     ],
-    "docs/spark.md": [
+    "docs/spark*.md": [
         f"between {mib(constant(SPLITS, 'TASK_BYTES_MIN'))} and `maxBytesPerPartition`",
         f"up to {constant(SPLITS, 'OPEN_TASKS_MIN')}, even if its topic is empty",
         f"`fetchOffset.numRetries` times in all ({constant(OPTIONS, 'DEFAULT_TRIES')})",
@@ -183,7 +183,7 @@ NUMBERS = {
     "docs/topic-configs.md": [
         f"span `segment.ms`, or an {WORDS[constant('spark_log/node/merge_policy.py', 'RETENTION_PARTS')]}h of `retention.ms`",
     ],
-    "docs/storage.md": [
+    "docs/storage*.md": [
         f"then {constant('spark_log/store/probe.py', 'probe.races')} races of "
         f"{WORDS[constant('spark_log/store/probe.py', 'probe.threads')]} writers",
         f"stops trying to connect after {constant(REMOTE, 'CONNECT_TIMEOUT_S')} s, and waiting for an answer after "
@@ -256,7 +256,7 @@ NUMBERS = {
         f"a {WORDS[round(1 / constant(STREAM, 'LOOKS_SHARE'))]} of the time since the last record, "
         f"{FIRST_MS:g} to {LAST_MS:g} ms",
     ],
-    "docs/measurements.md": [
+    "docs/measurements*.md": [
         f"a twentieth of the time since the last record, {FIRST_MS:g} to {LAST_MS:g} ms",
         f"woken {WORDS[constant('spark_log/net/long_poll.py', 'WOKEN_MAX')]} at a time",
         f"read {WORDS[constant('spark_log/net/long_poll.py', 'RESUMED_MAX')]} at a time",
@@ -288,13 +288,20 @@ NUMBERS = {
         f"read whole (up to {WHOLE}, or of one batch)",
     ],
 }
-"""By page: texts that are made of constants."""
+"""By page, or by the pages of one part: texts that are made of constants."""
+
+
+def words_of(pattern: str) -> str:
+    """The words of a page, or of all pages that match a pattern such as `docs/spark*.md`."""
+    found = sorted(ROOT.glob(pattern))
+    assert found, f"no page is called {pattern}"
+    return " ".join(word for page in found for word in page.read_text(encoding="utf-8").split())
 
 
 @pytest.mark.parametrize(("page", "text"), [(page, text) for page, texts in NUMBERS.items() for text in texts])
 def test_a_number_on_a_page_is_that_of_the_code(page: str, text: str) -> None:
     """The page has the text that follows from the constant."""
-    assert " ".join(text.split()) in " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    assert " ".join(text.split()) in words_of(page)
 
 
 def test_a_default_of_a_client_is_on_the_page() -> None:
@@ -335,15 +342,15 @@ def test_refused_settings_of_clients_are_on_the_page() -> None:
 # ------------------------------------------------------------------------------------------------ numbers of measurements
 
 
-PERFORMANCE = " ".join((ROOT / "docs/performance.md").read_text(encoding="utf-8").split())
-MEASURED = " ".join((ROOT / "docs/measurements.md").read_text(encoding="utf-8").split())
-README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+PERFORMANCE = words_of("docs/performance.md")
+MEASURED = words_of("docs/measurements*.md")
+README = words_of("README.md")
 
 
 def stock(line: str) -> tuple[float, str]:
     """Of a line of the comparison with Kafka: the ratio with stock settings, and what it is of."""
     found = re.search(rf"\| {re.escape(line)} \| ([0-9.]+) \((.*?)\) \|", MEASURED)
-    assert found is not None, f"docs/measurements.md has no line {line!r}"
+    assert found is not None, f"no page of measurements has the line {line!r}"
     return float(found[1]), found[2]
 
 
@@ -354,7 +361,7 @@ def test_ratios_of_the_readme_are_those_of_the_page() -> None:
     assert len(rows) == 6
     for line, *columns in rows:
         found = re.search(rf"\| {re.escape(line)} \| ([0-9.][^|]*) \| ([^|]*) \|", MEASURED)
-        assert found is not None, f"docs/measurements.md has no line {line!r}"
+        assert found is not None, f"no page of measurements has the line {line!r}"
         assert all(full.startswith(column) for full, column in zip(found.groups(), columns, strict=True)), line
 
 
@@ -382,7 +389,7 @@ def test_a_ratio_that_two_pages_give_is_the_same() -> None:
     """How much faster a projection is."""
     ratio = re.search(r"the value only, against all columns \| same \| ([0-9.]+) times as fast", MEASURED)
     assert ratio is not None
-    assert f"reads about {ratio[1]} times as fast" in (ROOT / "docs/spark.md").read_text(encoding="utf-8")
+    assert f"reads about {ratio[1]} times as fast" in words_of("docs/spark*.md")
 
 
 def test_commits_a_second_are_those_of_the_page() -> None:
@@ -403,7 +410,7 @@ def test_partitions_cost_what_the_page_says() -> None:
 
 def test_every_script_on_the_page_exists() -> None:
     """Each figure of `pylog alone` names the benchmark that gives it."""
-    table = prose(ROOT / "docs/measurements.md").partition("| question | script |")[2].partition("\n\n")[0]
+    table = prose(ROOT / "docs/measurements-alone.md").partition("| question | script |")[2].partition("\n\n")[0]
     rows = [line.split("|")[2].strip() for line in table.splitlines()[2:]]
     assert len(rows) > 10
     for script in rows:

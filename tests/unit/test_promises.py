@@ -14,7 +14,17 @@ LIST = ROOT / "docs" / "promises.md"
 GUIDES = {
     *(
         f"docs/{name}.md"
-        for name in ("comparison", "faq", "glossary", "promises", "README", "release", "troubleshooting", "when-not")
+        for name in (
+            "comparison",
+            "failures",
+            "faq",
+            "glossary",
+            "promises",
+            "README",
+            "release",
+            "troubleshooting",
+            "when-not",
+        )
     ),
 }
 """Pages that explain and compare: what they say of pylog is promised, and linked, on another page."""
@@ -36,9 +46,19 @@ WITHOUT = {
     "docs/dependencies.md": {"extras", "to-work-on-pylog-dev"},
     "docs/from-kafka.md": {"the-change", "what-you-gain"},
     "docs/latency.md": {"latency-of-a-stream"},
+    "docs/copies.md": {"copy-mirror-and-move-a-log"},
     "docs/measurements.md": {"measurements"},
+    "docs/measurements-alone.md": {"measured-alone"},
+    "docs/measurements-kafka.md": {"measured-beside-kafka"},
+    "docs/retention.md": {"retention"},
     "docs/performance.md": {"performance"},
     "docs/security.md": {"security"},
+    "docs/spark-read.md": {"read-a-topic-in-spark"},
+    "docs/spark-sql.md": {"sql-over-topics"},
+    "docs/spark-streams.md": {"streaming-queries-in-spark"},
+    "docs/spark-typed.md": {"typed-topics-in-spark"},
+    "docs/spark-write.md": {"write-a-topic-from-spark"},
+    "docs/storage-failures.md": {"when-storage-fails"},
 }
 """Headings of sections that promise nothing which another section does not."""
 

@@ -30,7 +30,7 @@ READING = (
         "",
         "topics, separated by commas. Exactly one of the first three options is required. A topic that does not exist "
         "is an error. Subscribing to `__consumer_offsets` alone reads "
-        "[the progress of all groups](spark.md#named-progress)",
+        "[the progress of all groups](spark-streams.md#named-progress)",
     ),
     Option(
         "subscribePattern",
@@ -52,7 +52,7 @@ READING = (
         "batch `earliest`, stream `latest`",
         'a position, or JSON of positions: `{"orders":{"0":23,"1":-2},"other":"latest-100"}`. Topics and partitions '
         "that the JSON leaves out have the default. A stream uses this option only if it has no checkpoint, and can "
-        "have `latest-per-key` for all of its topics: [the latest record of each key](spark.md#the-latest-record-of-each-key), then all "
+        "have `latest-per-key` for all of its topics: [the latest record of each key](spark-read.md#the-latest-record-of-each-key), then all "
         "records that follow",
     ),
     Option(
@@ -100,7 +100,7 @@ READING = (
         "view",
         "B",
         "",
-        "`latest`: only [the latest record of each key](spark.md#the-latest-record-of-each-key). Without this option, "
+        "`latest`: only [the latest record of each key](spark-read.md#the-latest-record-of-each-key). Without this option, "
         "all records",
     ),
     Option(
@@ -121,7 +121,7 @@ READING = (
         "BS",
         "`columns`",
         "`string` gives a column `value` of [text](spark.md#keys-and-values-as-text) instead of bytes. The others are "
-        "for [topics with a schema](spark.md#topics-with-a-schema): `columns` gives each column of the value its own "
+        "for [topics with a schema](spark-typed.md#topics-with-a-schema): `columns` gives each column of the value its own "
         "column, `struct` gives one column `value` with all of them, `json` gives a column `value` of bytes",
     ),
     Option(
@@ -151,21 +151,21 @@ READING = (
         "BS",
         "the setting `spark.pylog.pushDown`, by default `true`",
         "whether a batch query decodes only its columns, and skips records by its filters, in [a registered "
-        "session](spark.md#reading-less). Without effect on a stream",
+        "session](spark-read.md#reading-less). Without effect on a stream",
     ),
     Option(
         "nativeRead",
         "BS",
         "the setting `spark.pylog.nativeRead`, by default `true`",
         "whether a batch query is read in the JVM where that is possible, in [a registered "
-        "session](spark.md#read-in-the-jvm). Without effect on a stream",
+        "session](spark-read.md#read-in-the-jvm). Without effect on a stream",
     ),
     Option(
         "group.id",
         "S",
         "",
         "publish the stream's progress to this consumer group, and start at the group's committed offsets if the "
-        "stream has no checkpoint: [named progress](spark.md#named-progress)",
+        "stream has no checkpoint: [named progress](spark-streams.md#named-progress)",
     ),
     Option(
         "group.members",
@@ -249,7 +249,7 @@ READING = (
         "`true`",
         "`true`: a read of lost records fails. `false`: each lost range gives a warning instead. Records are lost if "
         "they were trimmed or have expired, if their topic was deleted or created again, or if their segment is "
-        "missing from the storage: [all cases](spark.md#when-the-log-changes)",
+        "missing from the storage: [all cases](spark-streams.md#when-the-log-changes)",
     ),
 )
 WRITING = (
@@ -258,7 +258,7 @@ WRITING = (
         "value.columns",
         "WT",
         "",
-        "for [topics with a schema](spark.md#topics-with-a-schema): the columns of the frame that are data, separated "
+        "for [topics with a schema](spark-typed.md#topics-with-a-schema): the columns of the frame that are data, separated "
         "by commas. Without this option, all but `key`, `headers`, `partition`, `timestamp` and the other columns of a "
         "record",
     ),

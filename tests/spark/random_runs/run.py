@@ -478,7 +478,7 @@ class Run:
         return self._check_frame(self.rng.choice(self.frames)) if self.frames else None
 
     def _check_frame(self, frame: Pending) -> str:
-        """The rows of a frame, or its error, are what docs/spark.md promises for what happened since `load()`."""
+        """The rows of a frame, or its error, are what docs/spark-read.md promises for what happened since `load()`."""
         expected, losses = self._expected(frame)
         missing = [] if frame.by_pattern else [name for name in frame.topics if name not in self.model.topics]
         try:
