@@ -12,4 +12,4 @@ PAGE = Path(__file__).parents[2] / "docs" / "tasks" / "erase.md"
 
 def test_the_python_of_the_page_on_erasure_runs(tmp_path: Path, way: str) -> None:
     """On storage and with a coordinator."""
-    exec(compile(program(PAGE), str(PAGE), "exec"), {"URL": log_url(tmp_path)})
+    exec(compile(program(PAGE).replace("/tmp/pylog-erase/log", log_url(tmp_path)), str(PAGE), "exec"), {})

@@ -342,9 +342,9 @@ def test_upkeep_keeps_types(log: Log) -> None:
 
 
 def test_the_page_of_the_task_runs(tmp_path: Path) -> None:
-    """docs/tasks/typed.md, in a folder of the test."""
-    found: dict[str, Any] = {"URL": str(tmp_path)}
-    exec(compile(program(PAGE), str(PAGE), "exec"), found)
+    """docs/tasks/typed.md as it is pasted, in a folder of the test."""
+    found: dict[str, Any] = {}
+    exec(compile(program(PAGE).replace("/tmp/pylog-typed", str(tmp_path)), str(PAGE), "exec"), found)
     rows = sorted(found["table"].to_pylist(), key=lambda row: row["key"])
     assert [(row["key"], row["country"]) for row in rows] == [(b"alice", "DE"), (b"bob", "FR")]
     assert found["german"].to_pydict() == {"id": [1]}

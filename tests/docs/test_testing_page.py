@@ -1,0 +1,55 @@
+"""The page on tests of jobs runs, as files of pytest."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import spark_log
+from spark_log.testing import fixtures
+from tests.blocks import blocks
+
+PAGE = Path(__file__).parents[2] / "docs" / "test-your-jobs.md"
+
+
+def test_the_files_of_the_page_pass(tmp_path: Path) -> None:
+    """Each block is the file that its comment names; all of them run in one process of pytest."""
+    found = blocks(PAGE)
+    for block in found:
+        assert block.reason is not None and " runs it with pytest, as " in block.reason
+        (tmp_path / block.reason.rpartition(" ")[2].strip()).write_text(block.code, encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert "3 passed" in done.stdout
+
+
+def test_a_name_in_memory_is_one_log() -> None:
+    """Of this process, until it ends."""
+    with spark_log.connect("memory://test-your-jobs") as one:
+        one.append("orders", [{"value": b"3"}])
+    with spark_log.connect("memory://test-your-jobs") as same, spark_log.connect("memory://another") as other:
+        assert list(same.topics()) == ["orders"] and not other.topics()
+
+
+def test_the_fixtures_are_those_of_the_page() -> None:
+    """Each has a row."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert {name for name in vars(fixtures) if name.startswith("pylog_")} == set(
+        re.findall(r"^\| `(pylog_\w+)`", text, re.M)
+    )
