@@ -10,7 +10,10 @@ import pytest
 import spark_log
 from spark_log.client.consuming.consumer import Consumer
 from spark_log.errors import OffsetOutOfRange
+from spark_log.journal.journal import Journal
 from spark_log.model import TopicPartition
+from spark_log.store.local import LocalStore
+from spark_log.testing.stores import Wrapper
 from tests.restored import copy_of, restored
 
 P0 = TopicPartition("t", 0)
@@ -25,15 +28,24 @@ def values(consumer: Consumer, wanted: int) -> list[bytes | None]:
     return found
 
 
-def lost_and_restored(log: spark_log.Log, folder: Path, read: Callable[[], object]) -> None:
+def lost_and_restored(folder: Path, read: Callable[[], object]) -> None:
     """The log has 6 of 10 records that were read, and then 8 new ones, in more versions than it had before."""
-    url = str(folder / "log")
-    writer = spark_log.connect(url)
+    written_again(str(folder / "log"), read_beyond_the_copy(folder, read))
+
+
+def read_beyond_the_copy(folder: Path, read: Callable[[], object]) -> Path:
+    """Returns the copy."""
+    writer = spark_log.connect(str(folder / "log"))
     writer.append("t", [{"value": f"old {n}"} for n in range(6)])
     copy = copy_of(writer, folder / "copy")
     writer.append("t", [{"value": f"lost {n}"} for n in range(4)])
     writer.close()
     read()
+    return copy
+
+
+def written_again(url: str, copy: Path) -> None:
+    """Restore the log, and write new records."""
     writer = restored(url, copy)
     for n in range(8):
         writer.append("t", [{"value": f"new {n}"}])
@@ -58,7 +70,7 @@ def test_a_running_consumer_continues_at_the_end_of_the_copy(
     consumer = log.consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
     consumer.assign([P0]) if by_hand else consumer.subscribe(["t"])
     consumer.poll(0)
-    lost_and_restored(log, tmp_path, lambda: values(consumer, 10))
+    lost_and_restored(tmp_path, lambda: values(consumer, 10))
     assert values(consumer, 8) == NEW
     assert "t-0: the log was restored from a copy that ended at 6, before offset 10: reading continues" in caplog.text
     if by_hand:
@@ -74,7 +86,7 @@ def test_a_consumer_without_a_reset_is_told(tmp_path: Path) -> None:
     consumer = log.consumer(auto_offset_reset="none")
     consumer.assign([P0])
     consumer.seek(P0, 0)
-    lost_and_restored(log, tmp_path, lambda: values(consumer, 10))
+    lost_and_restored(tmp_path, lambda: values(consumer, 10))
     with pytest.raises(OffsetOutOfRange, match="restored from a copy that ended at 6, before offset 10; poll"):
         values(consumer, 8)
     assert values(consumer, 8) == NEW
@@ -85,8 +97,38 @@ def test_a_consumer_that_has_read_only_what_is_in_the_copy_continues(tmp_path: P
     consumer = log.consumer(auto_offset_reset="earliest")
     consumer.assign([P0])
     consumer.seek(P0, 3)
-    lost_and_restored(log, tmp_path, lambda: consumer.poll(2000, max_records=2))
+    lost_and_restored(tmp_path, lambda: consumer.poll(2000, max_records=2))
     assert values(consumer, 9) == [b"old 5", *NEW]
+
+
+class Overtaken(Wrapper):
+    """A store in which something happens before the next record is put."""
+
+    happens: Callable[[], object] | None = None
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        happens, self.happens = self.happens, None
+        if happens is not None:
+            happens()
+        return super().put_new(key, data)
+
+
+def test_a_consumer_that_joins_its_group_again_during_the_restore_continues_at_the_end_of_the_copy(
+    tmp_path: Path,
+) -> None:
+    """It had lost the group to another consumer, and subscribes again to what it has read."""
+    log_in(tmp_path)
+    url = str(tmp_path / "log")
+    store = Overtaken(LocalStore(url))
+    consumer = spark_log.Log(Journal.open(store, create=False)).consumer(
+        "t", group_id="g", auto_offset_reset="earliest"
+    )
+    copy = read_beyond_the_copy(tmp_path, lambda: values(consumer, 10))
+    spark_log.connect(url).consumer("t", group_id="g").poll(0)
+    consumer.topics()
+    consumer.subscribe(["t"])
+    store.happens = lambda: written_again(url, copy)
+    assert values(consumer, 8) == NEW
 
 
 @pytest.mark.parametrize("how", ["given", "returned", "async", "bookmark"])
@@ -102,7 +144,7 @@ def test_positions_that_are_committed_before_the_restore_is_noticed_do_not_count
             bookmark.__enter__()
         values(consumer, 10)
 
-    lost_and_restored(log, tmp_path, read)
+    lost_and_restored(tmp_path, read)
     match how:
         case "given":
             consumer.commit({P0: 10})
@@ -132,7 +174,7 @@ def test_a_program_compares_the_history_that_it_keeps_beside_its_offset(tmp_path
         assert len(values(consumer, 10)) == 10
         kept.append(consumer.history)
 
-    lost_and_restored(log, tmp_path, read)
+    lost_and_restored(tmp_path, read)
     consumer = begins_at(10)
     assert values(consumer, 4) == [b"new %d" % n for n in range(4, 8)]
     assert kept == [""] and consumer.history not in (None, "")

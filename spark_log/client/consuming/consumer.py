@@ -330,6 +330,7 @@ class Consumer:
         if assignment.subscribed:
             assignment.join()
             self._state = self._journal.state
+            self._follow_restore(self._state)  # the log may have been restored during the join
             assignment.reconcile(self._state, assignment.subscribed)
         else:
             assignment.check_live(fresh)

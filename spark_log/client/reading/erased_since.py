@@ -11,6 +11,7 @@ from spark_log.clock import ticks_of
 from spark_log.errors import ConcurrentChange, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.metadata.erasures import erased_at
+from spark_log.metadata.restores import history_of
 
 LOCAL_LOOK_MS = 20
 LOOK_MS = 1000
@@ -25,7 +26,8 @@ class ErasedSince:
         self._journal, self._now_s = journal, ticks_of(journal.context.clock)
         self.seen = journal.view
         """The last view in which nothing was erased since, from any topic."""
-        self._version = self.seen.state.version
+        self._version, self.history = self.seen.state.version, history_of(self.seen.state)
+        """The second: of the plan."""
         is_direct = journal.metadata.local and not journal.metadata_log.is_served
         self._every_s = (LOCAL_LOOK_MS if is_direct else LOOK_MS) / 1000
         self.due_s = journal.refreshed_s + self._every_s

@@ -17,6 +17,7 @@ from spark_log.conditions import EVERYTHING, Condition, Window
 from spark_log.errors import ConcurrentChange, InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.journal.read_failover import NOT_READ, CopiesAway
+from spark_log.metadata.restores import common_end
 from spark_log.metadata.state import State
 from spark_log.schema.names import is_prefixed, stored_name
 from spark_log.schema.topic_schema import shown_columns
@@ -86,13 +87,17 @@ def fetch_ranges(
 ) -> Iterator[Fetched]:
     """The records of planned reads.  If an object was replaced, or records were erased, the rest is planned again.
 
+    Raises ConcurrentChange then, if the log was restored from a copy that lacks some of them.
+
     latest:  True for a view of the latest records.  Then raises ConcurrentChange if `check_not_compacted` does.
     rack:    the reader's rack; "": the rack of the process.
-    value, ahead:  as for `fetch`.
+    value, ahead:  as for `fetch`.  A consumer, which has `ahead`, notices a restore itself.
     erased:  made when the reads were planned; None: they were planned just now.
     """
     asked = asked_ahead(journal.objects_near(rack), reads, window, ahead=ahead)
-    how = _How(columns, window, value, ahead, rack, latest, erased or ErasedSince(journal))
+    erased = erased or ErasedSince(journal)
+    history = erased.history if ahead is ALONE else None
+    how = _How(columns, window, value, ahead, rack, latest, erased, history)
     return _fetch_all(journal, asked, how)
 
 
@@ -102,7 +107,7 @@ def fetch_asked(
     columns: Sequence[str] | None,
     rack: str = "",
 ) -> Iterator[Fetched]:
-    """`fetch_ranges` of reads that were planned just now and may have been requested."""
+    """`fetch_ranges` of reads that were planned just now and may have been requested, for a consumer."""
     return _fetch_all(journal, asked, _How(columns, None, None, ALONE, rack, False, ErasedSince(journal)))
 
 
@@ -121,6 +126,8 @@ class _How(NamedTuple):
     rack: str
     latest: bool
     erased: ErasedSince
+    history: str | None = None
+    """That of the plan; None: the caller notices a restore."""
 
 
 def _fetch(journal: Journal, read: SliceRead, how: _How, tries: int, coming: Coming | None = None) -> Iterator[Fetched]:
@@ -147,9 +154,24 @@ def _fetch(journal: Journal, read: SliceRead, how: _How, tries: int, coming: Com
         else:
             journal.refresh()
         tries -= 1
+    if how.history is not None:
+        check_not_restored(journal.state, how.history, read)
     rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
     for again in plan_reads(journal, [rest], how.window):
         yield from _fetch(journal, again, how, tries)
+
+
+def check_not_restored(state: State, history: str, read: SliceRead) -> None:
+    """Raises ConcurrentChange if a read cannot be planned again: other records have some of its offsets in this state.
+
+    history:  that of the log by which the records before, and those of other reads, were read.
+    """
+    end = common_end(state, history, (read.topic_id, read.partition))
+    if end is not None and end < read.end:
+        raise ConcurrentChange(
+            f"the log was restored from a copy while {read.topic}-{read.partition} was read: the copy ended at offset "
+            f"{end}, and from there on it has other records than those that were read before; read it again"
+        )
 
 
 def check_not_compacted(state: State, read: SliceRead) -> None:
