@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -150,7 +150,11 @@ def status(session: CommandSession, mirror_url: str, options: Mapping[str, str])
 
 @click.command(cls=Verb)
 @guarded
-@click.option("--force", is_flag=True, help="Do it although the log that it mirrors is there, or cannot be looked for.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Do it although the log that it mirrors is there, or cannot be looked for, and without files that came late.",
+)
 @click.option("--cluster-id", metavar="ID", help="The log's id, for a mirror that has lost meta/format; new: a new id.")
 @pass_session
 def recover(session: CommandSession, dry_run: bool, yes: bool, force: bool, cluster_id: str | None) -> None:
@@ -162,6 +166,9 @@ def recover(session: CommandSession, dry_run: bool, yes: bool, force: bool, clus
 
     A mirror that has lost meta/format gets it again, with the log's id, which the roots of its brokers have. If nothing
     has it, give --cluster-id. If nothing has the URL of the lost log, so that it cannot be looked for, give --force.
+
+    If the mirror is in the place of the lost log, a client that hung may have put a record or a checkpoint there, with
+    which the mirror is not whole. With --force such files are moved to meta/damaged/.
 
     \b
     Example:
@@ -178,9 +185,17 @@ def recover(session: CommandSession, dry_run: bool, yes: bool, force: bool, clus
     make = partial(make_log, store, session.storage_options, force=force, cluster_id=cluster_id or "")
     found = make(dry_run=True)
     what = f"make {session.url} a separate log, at version {found.version} of {format_timestamp_ms(found.time_ms)}"
-    said = f"{what}; later commits to {found.mirrored} are not in it, and {OF_A_COPY}"
+    said = f"{what}{_without(found.late)}; later commits to {found.mirrored} are not in it, and {OF_A_COPY}"
     if not confirmed(said, dry_run=dry_run, yes=yes):
         return
     found = make()
-    lines = [f"{session.url} is a separate log, at version {found.version}; {OF_A_COPY}", *found.erase_again]
+    done = f"{session.url} is a separate log, at version {found.version}{_without(found.late)}; {OF_A_COPY}"
+    lines = [done, *found.erase_again]
     emit_line(session, "\n".join(lines), asdict(found))
+
+
+def _without(late: Sequence[str]) -> str:
+    """The end of a sentence on a recovery that leaves out files of clients of the lost log."""
+    from spark_log.node.late_files import late_text
+
+    return f", without {late_text(late)}, which a client of the lost log may have put there late" if late else ""

@@ -10,6 +10,7 @@ from spark_log.journal.context import Context
 from spark_log.journal.object_names import (
     CHECKPOINTS,
     LOG,
+    META,
     checkpoint_key,
     checkpoint_version,
     log_key,
@@ -21,6 +22,7 @@ from spark_log.metadata.batch_format import decode_batch
 from spark_log.metadata.checkpoint_format import check_checkpoint, encode_checkpoint, folded, reads_back
 from spark_log.settings import cluster_config
 
+DAMAGED = f"{META}damaged/"
 logger = logging.getLogger("spark_log")
 
 
@@ -217,3 +219,11 @@ def forget(view: View, context: Context, upto: int) -> Steps[tuple[View, bool]]:
     checkpoints, records = yield [List(CHECKPOINTS), List(LOG)]
     before = any(checkpoint_version(name) < upto for name in checkpoints)
     return view, not before and all(log_version(name) > upto for name in records)
+
+
+def put_aside(names: Iterable[str]) -> Steps[None]:
+    """Copy files to `meta/damaged/`."""
+    for name in names:
+        data = yield Get(name)
+        if data is not None:
+            yield Put(DAMAGED + name.removeprefix(META).replace("/", "-"), (data,))

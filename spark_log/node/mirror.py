@@ -54,6 +54,7 @@ from spark_log.metadata.restores import history_of, new_history, restores_after
 from spark_log.metadata.state import ObjectRow, PendingCommit, State
 from spark_log.node.checked_copies import copy_from_any
 from spark_log.node.copy_throttle import Pace
+from spark_log.node.late_files import late_text, move_late_files, open_copy
 from spark_log.node.lost_format import UNKNOWN, format_of_own, open_mirror
 from spark_log.node.lost_log import erased_in, version_of
 from spark_log.node.rewrite import Progress
@@ -516,6 +517,8 @@ class Recovered:
     """URL of the lost log."""
     erase_again: tuple[str, ...] = ()
     """Sentences about erasures after that version, as far as the lost log still tells.  The new log lists them."""
+    late: tuple[str, ...] = ()
+    """Files of clients of the lost log, put into the mirror in its place, that are moved to `meta/damaged/`."""
 
 
 def recover(
@@ -529,13 +532,16 @@ def recover(
     """Make a mirror a separate log.  If this is killed, run it again.
 
     options:  fsspec options of the lost log's storage.  The lost log is looked for with these options and without them.
-    force:    recover even if the lost log exists, or cannot be looked for.
+    force:    recover even if the lost log exists, or cannot be looked for, and without files that clients of the lost
+              log may have put into the mirror (`late_files.py`).
     dry_run:  only check.
     cluster_id:  the log's id, if the mirror has lost `meta/format` and nothing else has the id.
     Raises InvalidRequest for a root that is not a mirror; also, without `force`, if the lost log exists or cannot be
-    looked for.  Raises CorruptObject if objects are missing.
+    looked for.  Raises CorruptObject if objects are missing, or records before others; ConcurrentChange if a client of
+    the lost log changes the mirror meanwhile.
     """
-    mirror = open_mirror(store, options, cluster_id, force=force, dry_run=dry_run)
+    opened = partial(open_mirror, options=options, cluster_id=cluster_id, force=force, dry_run=dry_run)
+    mirror, late = open_copy(store, opened, force=force)
     _log_of(mirror).form.check_restored(store.url)
     lost = _log_of(mirror).form.mirrors
     if not lost:
@@ -549,18 +555,24 @@ def recover(
             f"{mirror.state.version}. Stop all that write to it and run `pylog mirror run` once more; then give --force"
         )
     erased = erased_in(lost, options, mirror) if force else {}
-    if dry_run:
-        lacking_commits(mirror)
-    version = mirror.state.version if dry_run else become_log(mirror, erased)
-    return Recovered(version, mirror.state.time, lost, to_repeat_texts(erased))
+    state = mirror.state
+    if late and not dry_run:
+        logger.warning("%s came into %s late, and is moved to meta/damaged/", late_text(late), store.url)
+        move_late_files(store, late)
+        mirror = opened(store)
+    if not dry_run:
+        become_log(mirror, erased, state.version)
+    return Recovered(state.version, state.time, lost, to_repeat_texts(erased), late)
 
 
-def become_log(mirror: Journal, erased: Iterable[str] = ()) -> int:
-    """Make a mirror a separate log; the version that it had.  Raises CorruptObject if objects are missing.
+def become_log(mirror: Journal, erased: Iterable[str], version: int) -> None:
+    """Make a mirror a separate log.
 
     erased:  ids of topics of which erasures have to be repeated.
+    version: the one that the mirror has, if no client of the lost log has put a record there meanwhile.
+    Raises CorruptObject if objects are missing, ConcurrentChange if there is such a record.
     """
-    return _end_mirror(mirror, _log_of(mirror), lacking_commits(mirror), erased)
+    _end_mirror(mirror, _log_of(mirror), lacking_commits(mirror), erased, version)
 
 
 def _log_of(mirror: Journal) -> StorageLog:
@@ -569,17 +581,18 @@ def _log_of(mirror: Journal) -> StorageLog:
     return log
 
 
-def _end_mirror(mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommit], erased: Iterable[str] = ()) -> int:
+def _end_mirror(
+    mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommit], erased: Iterable[str], before: int
+) -> None:
     """First records that the lost log does not have: what still copies from there finds them, and stops.
 
-    All objects are in this root, so the brokers of the lost log are forgotten.  Returns the version before the records.
+    All objects are in this root, so the brokers of the lost log are forgotten.
 
     lacking:  pending commits that the mirror lacks: they are lost.
     """
     form = format_of_own(mirror, log)
     journal = Journal(StorageLog(log.context, form, mirror.metadata), mirror.stores)
-    before = journal.state.version
-    epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="")
+    epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="", version=before)
     history = new_history(journal.state, log.context.clock.now_ms(), log.context.unique())
     journal.propose(BeginHistory(history=history, version=before), upkeep=False)
     for text in give_up(journal, lacking):
@@ -594,4 +607,3 @@ def _end_mirror(mirror: Journal, log: StorageLog, lacking: Sequence[PendingCommi
     journal.release(epoch)
     mirror.metadata.put(FORMAT_KEY, (form.encode(),))
     journal.finish_upkeep()
-    return before

@@ -21,7 +21,7 @@ import msgspec
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ConcurrentChange, CorruptObject, InvalidRequest, NoLog, SparkLogError, StorageError
 from spark_log.journal.broker_roots import Roots
-from spark_log.journal.checkpointing import checkpoint, damaged_between
+from spark_log.journal.checkpointing import checkpoint, damaged_between, put_aside
 from spark_log.journal.context import Context
 from spark_log.journal.dropped_lists import read_lists
 from spark_log.journal.index_reads import read_found
@@ -32,14 +32,13 @@ from spark_log.journal.object_names import (
     DATA,
     FORMAT_KEY,
     LOG,
-    META,
     checkpoint_version,
     log_key,
     log_version,
 )
 from spark_log.journal.opening import View, open_view, state_in, without_lost_records
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
-from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, Steps, Stores, run
+from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Steps, Stores, run
 from spark_log.metadata.accepted_loss import renew, replay_after_loss, version_after_loss
 from spark_log.metadata.records import Batch, CommitRecord, Piece, TakeOverRecord
 from spark_log.metadata.replay import replay as replay_batch
@@ -52,7 +51,6 @@ from spark_log.store.base import ObjectStore
 from spark_log.store.retry import with_retries
 from spark_log.text import counted
 
-DAMAGED = f"{META}damaged/"
 SHOWN = 20
 """Maximum number of lost changes in an error."""
 
@@ -410,10 +408,7 @@ def _rebuild(found: _Found, context: Context) -> Steps[None]:
     """Copy the files, write two checkpoints, and delete the files: it can be interrupted at any point."""
     if (*(yield List(CHECKPOINTS)), *(yield List(LOG))) != found.files:
         raise ConcurrentChange("the log's metadata has changed since it was read: stop all clients, and repair again")
-    for name in found.report.moved:
-        data = yield Get(name)
-        if data is not None:
-            yield Put(DAMAGED + name.removeprefix(META).replace("/", "-"), (data,))
+    yield from put_aside(found.report.moved)
     view = View(found.report.base, found.state, frozenset(found.report.damaged))
     yield from checkpoint(view, context)
     yield Delete(list(found.report.moved))

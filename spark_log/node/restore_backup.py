@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from spark_log.client.administering.erasure_status import to_repeat_texts
 from spark_log.client.log import Log
-from spark_log.errors import CorruptObject, InvalidRequest
+from spark_log.errors import ConcurrentChange, CorruptObject, InvalidRequest
 from spark_log.journal.context import Context
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import OF_BACKUP, Format
-from spark_log.journal.object_names import DATA, listed
+from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, listed
 from spark_log.journal.storage_log import begin_log
 from spark_log.journal.store_operations import Stores
 from spark_log.metadata.erasures import to_repeat
@@ -75,7 +75,8 @@ def restore(
 ) -> RestoreReport:
     """Make a log of a backup, and verify it.  If this is killed, run it again.
 
-    Raises the errors of `plan_restore`, and those of the storages.
+    Raises the errors of `plan_restore`, and those of the storages; ConcurrentChange if a client of a lost log still
+    writes there.
     """
     state, shares = plan_restore(files, backup, store)
     if _check_root(files, backup, store) is None:
@@ -90,10 +91,25 @@ def restore(
     if _check_root(files, backup, store) is None:
         raise InvalidRequest(f"{store.url} is empty: was its disk unmounted?")
     erased = files.erased_since(backup, state)
-    write_state(store, to_repeat(state, erased), context)
-    become_log(Journal.open(store, create=False, clock=context.clock))
+    _make_log(store, to_repeat(state, erased), context)
     log = Log(Journal.open(store, create=False, clock=context.clock))
     return RestoreReport(log.cluster_id, objects, size, verify(log), to_repeat_texts(erased))
+
+
+def _make_log(store: ObjectStore, state: State, context: Context) -> None:
+    """Make a log of a root that has all objects of a state.
+
+    Its metadata begins with the state: what is there is of a former attempt, or of a client of a log that was lost.
+    """
+    store.delete([*listed(store, LOG), *listed(store, CHECKPOINTS)])
+    write_state(store, state, context)
+    try:
+        become_log(Journal.open(store, create=False, clock=context.clock), (), state.version)
+    except CorruptObject as error:
+        raise ConcurrentChange(
+            f"{error}, although the whole backup was there: does a client of a lost log still use {store.url}? Stop it, "
+            "and run the restoration again"
+        ) from error
 
 
 def _source(files: BackupFiles, backup: Backup) -> str:

@@ -9,13 +9,14 @@ import pytest
 
 import spark_log
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog, StorageUnavailable, UnsupportedVersion
+from spark_log.journal.checkpointing import DAMAGED
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, FORMAT_KEY, LOG, checkpoint_version, log_key
 from spark_log.metadata.decide.coordinators import decide_take_over
 from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.metadata.state import Leadership
 from spark_log.node.log_id import NEW_ID
-from spark_log.node.repair import DAMAGED, RepairReport
+from spark_log.node.repair import RepairReport
 from spark_log.node.repair import repair as run_repair
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore

@@ -27,6 +27,7 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
     UploadFenced,
 )
+from spark_log.journal.checkpointing import DAMAGED
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version, log_key
 from spark_log.journal.opening import state_in
@@ -41,7 +42,7 @@ from spark_log.metadata.replay import replay
 from spark_log.metadata.state import Leadership, State
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.node.maintain import collect_garbage, maintain_once, merge
-from spark_log.node.repair import DAMAGED, RepairReport, repair
+from spark_log.node.repair import RepairReport, repair
 from spark_log.node.verify import verify
 from spark_log.store.base import Chunks, ObjectStore
 from spark_log.store.local import LocalStore

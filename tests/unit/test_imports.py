@@ -116,6 +116,7 @@ STORAGE_TOOLS = {
     "spark_log.journal.journal",
     "spark_log.journal.seen_log",
     "spark_log.journal.topic_feed",
+    "spark_log.node.late_files",
     "spark_log.node.lost_format",
     "spark_log.node.mirror",
     "spark_log.node.log_move",
@@ -129,7 +130,7 @@ STORAGE_TOOLS = {
     "spark_log.client.open_journal",
     "spark_log.journal.served_log",
 }
-"""`Journal.open` opens one; a feed and a served log send changes to the coordinator in the same way; seven check,
+"""`Journal.open` opens one; a feed and a served log send changes to the coordinator in the same way; eight check,
 repair or copy the files of the storage; a quorum marks the folder of its records as one without metadata, and
 keeps claims there, also one that has taken the log over; a task that finds a pin opens no log."""
 

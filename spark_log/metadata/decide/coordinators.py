@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_log.errors import InvalidRequest, LogMoved, NotCoordinator
+from spark_log.errors import ConcurrentChange, InvalidRequest, LogMoved, NotCoordinator
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.features import METADATA_VERSION, REPLICAS
@@ -77,6 +77,19 @@ def check_can_move(state: State, url: str) -> None:
         raise InvalidRequest(
             f"the log is at level {level} of {METADATA_VERSION}, and a log that is moved needs level {REPLICAS}: when no "
             "older pylog uses it any more, run `pylog cluster upgrade`"
+        )
+
+
+def check_version(state: State, version: int | None) -> None:
+    """Raises ConcurrentChange if a copy of a lost log was changed before it has become a log.
+
+    state:    of the version that is to be written.
+    version:  the one that the copy had; None: any.
+    """
+    if version is not None and state.version != version + 1:
+        raise ConcurrentChange(
+            f"a client of the lost log has put version {version + 1} into its copy meanwhile: stop all clients of the lost "
+            "log, and run this again"
         )
 
 

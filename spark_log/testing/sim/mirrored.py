@@ -197,7 +197,8 @@ def recover_mirrors(sim: Simulation) -> None:
 
 
 def _recover(sim: Simulation, prefix: str, process: SimulatedProcess) -> None:
-    become_log(opened(sim, process, prefix).journal)
+    mirror = opened(sim, process, prefix).journal
+    become_log(mirror, (), mirror.state.version)
 
 
 def _read_recovered(sim: Simulation) -> Steps[None]:
